@@ -1,0 +1,1 @@
+"""Benches: programs with a `run(ctx)` that `kernbench run` calls."""

@@ -1,0 +1,1 @@
+"""Collective algorithms: one module each, with a function per collective that it implements."""

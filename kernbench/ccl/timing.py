@@ -1,0 +1,475 @@
+"""When each rank of a plan is done: replayed rank by rank, or on arrays over ranks.
+
+Both equal the live run to the picosecond, because they book the same engines with the same methods
+in the same order; tests hold them to it (ADR 0005).
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from kernbench.ccl.plan import NOTHING, Chunks, Exchange, Ints, Plan
+from kernbench.hw.path import HopTimes, Path, stack, transmit
+from kernbench.hw.pe import PeCosts, PeTimeline, later
+from kernbench.hw.queue import Message, Queue, QueueSpec, Sender
+from kernbench.memory import DType, Space
+
+
+@dataclass(frozen=True, slots=True)
+class PieceTimes:
+    """What one message costs the engines of a PE, in picoseconds; ints or arrays over ranks.
+
+    Attributes:
+        port: Port of the memory that tensors live in.
+        dma: DMA engine.
+        copy: Out of the slot.
+        math: Addition.
+    """
+
+    port: Any
+    dma: Any
+    copy: Any
+    math: Any
+
+
+class StepCosts:
+    """Costs of the pieces of one collective.
+
+    Args:
+        pe: The PE.
+        queue: How queues are built.
+        dtype: Element type.
+
+    Attributes:
+        piece: Elements in a full message.
+        memory_latency: Of the memory that tensors live in.
+        slot_latency: Of the memory that slots live in.
+    """
+
+    def __init__(self, pe: PeCosts, queue: QueueSpec, dtype: DType) -> None:
+        self.pe: Final = pe
+        self.queue: Final = queue
+        self.itemsize: Final = dtype.itemsize
+        self.piece: Final = queue.slot_size // dtype.itemsize
+        self.memory_latency: Final = pe.memory(Space.HBM).latency
+        self.slot_latency: Final = pe.memory(queue.space).latency
+        self.times: Final[Callable[[int], PieceTimes]] = cache(self._times)
+
+    def _times(self, count: int) -> PieceTimes:
+        nbytes = count * self.itemsize
+        return PieceTimes(
+            self.pe.memory(Space.HBM).bandwidth.duration_ps(nbytes),
+            self.pe.dma(nbytes),
+            self.pe.memory(self.queue.space).bandwidth.duration_ps(nbytes),
+            self.pe.math(count),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What one rank sent to a peer in one step, in picoseconds.
+
+    Attributes:
+        sender: Rank in the group.
+        receiver: Rank in the group.
+        elements: How many went over.
+        sent: When the first message started into its first link.
+        injected: When the last one was in it.
+        arrived: When the first one was in its slot.
+        received: When the last one had left its slot.
+    """
+
+    sender: int
+    receiver: int
+    elements: int
+    sent: int
+    injected: int
+    arrived: int
+    received: int
+
+
+Wait = Callable[[Callable[[], None]], None]
+
+
+class Replay:
+    """Times a plan rank by rank over queues; the links may be shared with anybody.
+
+    Args:
+        plan: What to time.
+        chunks: How the buffer is cut.
+        costs: Costs of its pieces.
+        queues: By (sender, receiver).
+        senders: Makes each rank's sending engine when links are shared; None when no link is.
+        finish: Called with each rank and the time at which it is done.
+        trace: Whether `spans` will be asked for.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        chunks: Chunks,
+        costs: StepCosts,
+        queues: dict[tuple[int, int], Queue],
+        senders: Callable[[int, PeTimeline[int]], Sender] | None,
+        finish: Callable[[int, int], None],
+        *,
+        trace: bool = False,
+    ) -> None:
+        self._plan: Final = plan
+        self._chunks: Final = chunks
+        self._costs: Final = costs
+        self._queues: Final = queues
+        self._senders: Final = senders
+        self._finish: Final = finish
+        self._counts: Final = [
+            [
+                chunks.piece(chunk, piece, costs.piece)[1]
+                for piece in range(chunks.pieces(costs.piece))
+            ]
+            for chunk in range(chunks.parts)
+        ]
+        self._sent: list[tuple[int, Exchange, Message, Message]] = []
+        self._trace: Final = trace
+        self._ready: deque[Generator[Wait]] = deque()
+        self._driving = False
+
+    def start(self, rank: int, time: int) -> None:
+        """Lets a rank begin at `time`."""
+        pe = PeTimeline(time, self._costs.pe.pe.issue, later)
+        sender = None if self._senders is None else self._senders(rank, pe)
+        self._resume(self._run(rank, pe, sender))
+
+    def _resume(self, program: Generator[Wait]) -> None:
+        # A loop, not recursion: a message that is known may set off any number of ranks.
+        self._ready.append(program)
+        if self._driving:
+            return
+        self._driving = True
+        while self._ready:
+            program = self._ready.popleft()
+            wait = next(program, None)
+            if wait is not None:
+                wait(partial(self._resume, program))
+        self._driving = False
+
+    def _run(self, rank: int, pe: PeTimeline[int], sender: Sender | None) -> Generator[Wait]:
+        turns = list(self._chunks.turns(self._costs.piece, self._costs.queue.n_slots))
+        for step in self._plan.of(rank):
+            sent: list[Message] = []
+            for leaving, arriving in turns:
+                if step.send != NOTHING and leaving is not None:
+                    yield from self._send(pe, rank, step, leaving, sender, sent)
+                if step.receive != NOTHING and arriving is not None:
+                    yield from self._receive(pe, rank, step, arriving)
+            pe.fence()
+            if sent:
+                self._sent.append((rank, step, sent[0], sent[-1]))
+        while sender is not None and not sender.idle:
+            yield sender.call_when_idle
+        self._finish(rank, later(pe.clock, pe.send_free))
+
+    def _send(
+        self,
+        pe: PeTimeline[int],
+        rank: int,
+        step: Exchange,
+        piece: int,
+        sender: Sender | None,
+        sent: list[Message],
+    ) -> Generator[Wait]:
+        costs = self._costs
+        count = self._counts[step.send][piece]
+        times = costs.times(count)
+        pe.issue()
+        ready = pe.load(pe.book_port(times.port), times.dma, costs.memory_latency)
+        pe.issue()
+        queue = self._queues[rank, step.to]
+        while queue.credit is None:
+            yield queue.call_on_credit
+        queue.take_credit(pe)
+        message = Message(count * costs.itemsize)
+        queue.post(pe, ready, message, sender)
+        if self._trace:
+            sent.append(message)
+
+    def _receive(
+        self, pe: PeTimeline[int], rank: int, step: Exchange, piece: int
+    ) -> Generator[Wait]:
+        costs = self._costs
+        count = self._counts[step.receive][piece]
+        times = costs.times(count)
+        local = pe.clock
+        if step.combine == "reduce":
+            pe.issue()
+            local = pe.load(pe.book_port(times.port), times.dma, costs.memory_latency)
+        pe.issue()
+        queue = self._queues[step.source, rank]
+        while (arrival := queue.arrival) is None:
+            yield queue.call_on_message
+        message = queue.messages.popleft()
+        ready = pe.receive(arrival, times.copy, costs.slot_latency)
+        message.received = ready
+        queue.release(ready)
+        if step.combine == "reduce":
+            pe.issue()
+            ready = pe.math(later(local, ready), times.math)
+        pe.issue()
+        pe.store(ready, pe.book_port(times.port), times.dma, costs.memory_latency)
+
+    def spans(self) -> list[Span]:
+        """Returns what was sent, once every rank is done."""
+        return [
+            Span(
+                rank,
+                step.to,
+                self._chunks.size(step.send),
+                first.sent,
+                last.injected,
+                later(first.arrival or 0, 0),
+                last.received,
+            )
+            for rank, step, first, last in self._sent
+        ]
+
+
+class _Lanes:
+    """All ranks of a plan in step: a `PeTimeline` of arrays, and their queues."""
+
+    def __init__(
+        self, plan: Plan, chunks: Chunks, costs: StepCosts, paths: Sequence[Path], starts: Ints
+    ) -> None:
+        self.pe: Final[PeTimeline[Ints]] = PeTimeline(starts, costs.pe.pe.issue, np.maximum)
+        self._to: Final = plan.to[0]
+        self._source: Final = plan.source[0]
+        self._chunks: Final = chunks
+        self._costs: Final = costs
+        self._paths: Final = paths
+        hops = max(len(path.hops) for path in paths)
+        none = np.zeros(len(paths), np.int64)
+        self._latencies: Final = [
+            np.array([path.hops[hop].latency if hop < len(path.hops) else 0 for path in paths])
+            for hop in range(hops)
+        ]
+        self._free: list[Ints] = [none] * (hops - 1)
+        self._credits: deque[Ints] = deque([none] * costs.queue.n_slots)
+        self._credit_delay: Final = np.array(
+            [path.credit_delay(costs.queue.credit_size) for path in paths]
+        )
+        self._arrivals: deque[Ints] = deque()
+        self._first_sent: Ints | None = None
+        self._first_arrival = none
+        self.sizes: Final = np.array([chunks.size(chunk) for chunk in range(chunks.parts)])
+        self._full: Final = {count // costs.piece for count in self.sizes.tolist()}
+        self._hops: Final = cache(self._stacked)
+
+    def step(self, send: Ints, receive: Ints, reduce: bool) -> None:
+        """Takes all ranks through one step of the plan, in the turns of `Chunks.turns`."""
+        size = self._costs.piece
+        pieces = self._chunks.pieces(size)
+        ahead = min(self._costs.queue.n_slots - 1, pieces)
+        sends, receives = self.sizes[send], self.sizes[receive]
+        changes = {0, pieces, *self._full, *(count + 1 for count in self._full)}
+        edges = sorted(
+            edge
+            for edge in changes | {change + ahead for change in changes}
+            if edge <= pieces + ahead
+        )
+        for begin, end in pairwise(edges):
+            self._run(
+                sends - begin * size if begin < pieces else None,
+                receives - (begin - ahead) * size if begin >= ahead else None,
+                reduce,
+                end - begin,
+            )
+        self.pe.fence()
+
+    def spans(self, send: Ints) -> list[Span]:
+        """Returns what was sent in the step just taken."""
+        first_sent, self._first_sent = self._first_sent, None
+        if first_sent is None:
+            return []
+        received = self.pe.receive_free + self._costs.slot_latency
+        return [
+            Span(
+                rank,
+                to,
+                int(self.sizes[send[rank]]),
+                int(first_sent[rank]),
+                int(self.pe.send_free[rank]),
+                int(self._first_arrival[to]),
+                int(received[to]),
+            )
+            for rank, to in enumerate(self._to.tolist())
+        ]
+
+    def _run(self, sends: Ints | None, receives: Ints | None, reduce: bool, turns: int) -> None:
+        """Takes so many turns, in all of which the pieces have the same sizes.
+
+        The recurrences only add and take maxima, so once every time has advanced by the same
+        amount over some turns, it does so over as many more, again and again: they are skipped. In
+        integers this is exact. How many turns is found as Brent finds cycles ("An improved Monte
+        Carlo factorization algorithm", 1980): each mark is kept twice as long as the one before.
+        """
+        out = into = None
+        if sends is not None:
+            counts = self._counts(sends)
+            out = self._engine_times(*counts), self._hop_times(*counts)
+        if receives is not None:
+            into = self._engine_times(*self._counts(receives))
+        left, age, patience = turns, 0, 1
+        mark: Ints | None = None
+        while left:
+            if left > age and out is not None and into is not None:
+                state = self.state()
+                if mark is not None:
+                    by = _advance(mark, state)
+                    if by is not None:
+                        self.shift(left // age * by)
+                        left %= age
+                        continue
+                if mark is None or age == patience:
+                    mark, age, patience = state, 0, 2 * patience
+            age += 1
+            if out is not None:
+                self._send(*out)
+            if into is not None:
+                self._receive(into, reduce)
+            left -= 1
+
+    def _send(self, out: PieceTimes, hops: Sequence[HopTimes]) -> None:
+        pe, costs = self.pe, self._costs
+        pe.issue()
+        ready = pe.load(pe.book_port(out.port), out.dma, costs.memory_latency)
+        pe.issue()
+        pe.wait_until(self._polled(self._credits.popleft()))
+        there = transmit(pe, ready, hops, self._latencies, self._free, np.maximum)
+        self._arrivals.append(there[self._source] + costs.slot_latency)
+        if self._first_sent is None:
+            self._first_sent = pe.send_free - hops[0].full
+            self._first_arrival = self._arrivals[-1]
+
+    def _receive(self, into: PieceTimes, reduce: bool) -> None:
+        pe, costs = self.pe, self._costs
+        local = None
+        if reduce:
+            pe.issue()
+            local = pe.load(pe.book_port(into.port), into.dma, costs.memory_latency)
+        pe.issue()
+        ready = pe.receive(self._arrivals.popleft(), into.copy, costs.slot_latency)
+        self._credits.append(ready[self._to] + self._credit_delay)
+        if local is not None:
+            pe.issue()
+            ready = pe.math(np.maximum(local, ready), into.math)
+        pe.issue()
+        pe.store(ready, pe.book_port(into.port), into.dma, costs.memory_latency)
+
+    def _polled(self, credit: Ints) -> Ints:
+        if self._costs.queue.backpressure == "sleep":
+            return credit
+        interval = self._costs.pe.pe.poll_interval
+        late = np.maximum(credit - self.pe.clock, 0)
+        rounded: Ints = self.pe.clock + -(-late // interval) * interval
+        return rounded
+
+    def _counts(self, left: Ints) -> tuple[Ints, list[int]]:
+        """Returns the elements of each rank's next piece, and which numbers there are."""
+        counts = np.clip(left, 0, self._costs.piece)
+        return counts, np.unique(counts).tolist()
+
+    def _engine_times(self, counts: Ints, kinds: list[int]) -> PieceTimes:
+        times = {kind: self._costs.times(kind) for kind in kinds}
+        return PieceTimes(
+            _by_kind(counts, {kind: piece.port for kind, piece in times.items()}),
+            _by_kind(counts, {kind: piece.dma for kind, piece in times.items()}),
+            _by_kind(counts, {kind: piece.copy for kind, piece in times.items()}),
+            _by_kind(counts, {kind: piece.math for kind, piece in times.items()}),
+        )
+
+    def _hop_times(self, counts: Ints, kinds: list[int]) -> list[HopTimes]:
+        stacked = {kind: self._hops(kind) for kind in kinds}
+        return [
+            HopTimes(
+                _by_kind(counts, {kind: hops[hop].full for kind, hops in stacked.items()}),
+                _by_kind(counts, {kind: hops[hop].head for kind, hops in stacked.items()}),
+                _by_kind(counts, {kind: hops[hop].tail for kind, hops in stacked.items()}),
+            )
+            for hop in range(len(self._latencies))
+        ]
+
+    def _stacked(self, count: int) -> list[HopTimes]:
+        """Returns what a message of so many elements costs each rank, hop by hop."""
+        nbytes = count * self._costs.itemsize
+        return stack([path.times(nbytes) for path in self._paths])
+
+    def state(self) -> Ints:
+        """Returns every time that the future depends on, less what makes no difference to it."""
+        # A time that lies before the program's own acts as the program's own: it is only ever the
+        # smaller side of a maximum.
+        times = np.array([*self.pe.state(), *self._free, *self._credits, *self._arrivals])
+        state: Ints = np.maximum(times, self.pe.clock)
+        return state
+
+    def shift(self, by: int) -> None:
+        """Moves every time by the same amount."""
+        self.pe.shift(by)
+        self._free = [free + by for free in self._free]
+        self._credits = deque(credit + by for credit in self._credits)
+        self._arrivals = deque(arrival + by for arrival in self._arrivals)
+
+
+def _by_kind(counts: Ints, values: Mapping[int, Any]) -> Any:
+    """Returns the value of each count; there are few different ones among all ranks."""
+    (_, chosen), *others = values.items()
+    for count, value in others:
+        chosen = np.where(counts == count, value, chosen)
+    return chosen
+
+
+def _advance(before: Ints, after: Ints) -> int | None:
+    """Returns by how much every time has advanced; None if not by the same amount."""
+    advance = after - before
+    by = int(advance[0, 0])
+    return by if (advance == by).all() else None
+
+
+def vectorised(
+    plan: Plan,
+    chunks: Chunks,
+    costs: StepCosts,
+    paths: Sequence[Path],
+    starts: Sequence[int],
+    *,
+    trace: bool = False,
+) -> tuple[list[int], list[Span]]:
+    """Returns when each rank is done, for a plan in step none of whose links is shared.
+
+    Args:
+        plan: What to time.
+        chunks: How the buffer is cut.
+        costs: Costs of its pieces.
+        paths: From each rank to its receiver.
+        starts: When each rank begins, in picoseconds.
+        trace: Whether to return, too, what was sent.
+    """
+    lanes = _Lanes(plan, chunks, costs, paths, np.array(starts, np.int64))
+    spans: list[Span] = []
+    kind, by, state = b"", None, lanes.state()
+    for send, receive, reduce in zip(plan.send, plan.receive, plan.reduce[:, 0], strict=True):
+        before, kind = kind, lanes.sizes[[send, receive]].tobytes() + bytes(reduce)
+        if kind == before and by is not None and not trace:
+            # As in `_Lanes._run`: what moved every time by the same amount does so again.
+            lanes.shift(by)
+            state = state + by
+            continue
+        lanes.step(send, receive, bool(reduce))
+        if trace:
+            spans += lanes.spans(send)
+        last, state = state, lanes.state()
+        by = _advance(last, state)
+    ends = np.maximum(lanes.pe.clock, lanes.pe.send_free)
+    return ends.tolist(), spans

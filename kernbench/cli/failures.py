@@ -1,0 +1,123 @@
+"""What an exception becomes: a text for the user, and an exit code."""
+
+import sys
+import tempfile
+import traceback
+from enum import IntEnum
+from pathlib import Path
+from types import TracebackType
+
+from kernbench.errors import KernbenchError, UsageError
+from kernbench.runtime_api.multiprocessing import SpawnException
+from kernbench.runtime_api.rendezvous import folded
+
+
+class Exit(IntEnum):
+    """Exit codes of the process."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    INTERNAL = 3
+    INTERRUPTED = 130
+
+
+def failed(error: BaseException) -> int:
+    """Tells the user about an exception and returns the exit code."""
+    if isinstance(error, SystemExit):
+        return _exit_code(error)
+    if isinstance(error, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+        return Exit.INTERRUPTED
+    usage = _usage(error)
+    if usage is not None:
+        print(f"kernbench: {usage}", file=sys.stderr)
+        return Exit.USAGE
+    if _is_internal(error):
+        return _internal(error)
+    print(_describe(error), file=sys.stderr)
+    return Exit.FAILED
+
+
+def _usage(error: BaseException) -> UsageError | None:
+    """Returns the wrong file or flag behind an error, also if ranks found it."""
+    causes = error.errors.values() if isinstance(error, SpawnException) else [error]
+    return next((cause for cause in causes if isinstance(cause, UsageError)), None)
+
+
+def _exit_code(error: SystemExit) -> int:
+    if error.code is None or isinstance(error.code, int):
+        return error.code or Exit.OK
+    print(error.code, file=sys.stderr)
+    return Exit.FAILED
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, SpawnException):
+        return _describe_spawn(error)
+    if isinstance(error, KernbenchError):
+        last = f"{type(error).__name__}: {error}"
+    else:
+        last = "".join(traceback.format_exception_only(error)).rstrip()
+    return "\n".join([*user_frames(error), last])
+
+
+def _describe_spawn(error: SpawnException) -> str:
+    alike: dict[str, list[int]] = {}
+    for rank, cause in error.errors.items():
+        alike.setdefault(_describe(cause), []).append(rank)
+    lines = []
+    for text, ranks in alike.items():
+        lines.append(f"{folded(ranks)} failed:\n{text}")
+    return "\n".join([*lines, *error.aborted_lines()])
+
+
+def user_frames(error: BaseException) -> list[str]:
+    """Returns the traceback as text, without frames of this package and of Python's importer."""
+    frames = [frame for frame in _walk(error.__traceback__) if not _hidden(frame)]
+    summary = traceback.StackSummary.extract(
+        ((frame.tb_frame, frame.tb_lineno) for frame in frames), lookup_lines=True
+    )
+    lines = "".join(summary.format()).splitlines()
+    return ["Traceback of your code (most recent call last):", *lines] if lines else []
+
+
+def _walk(entry: TracebackType | None) -> list[TracebackType]:
+    entries = []
+    while entry is not None:
+        entries.append(entry)
+        entry = entry.tb_next
+    return entries
+
+
+def _hidden(entry: TracebackType) -> bool:
+    name: str = entry.tb_frame.f_globals.get("__name__", "")
+    return name.partition(".")[0] in {"kernbench", "importlib", "_frozen_importlib"}
+
+
+def _is_internal(error: BaseException) -> bool:
+    """Returns whether one of our own assertions failed: a bug of ours, not of the user."""
+    if isinstance(error, SpawnException):
+        return any(_is_internal(cause) for cause in error.errors.values())
+    if isinstance(error, KernbenchError) or not isinstance(error, AssertionError):
+        return False
+    entries = _walk(error.__traceback__)
+    return bool(entries) and entries[-1].tb_frame.f_globals.get("__name__", "").startswith(
+        "kernbench."
+    )
+
+
+def _internal(error: BaseException) -> int:
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="kernbench-", suffix=".txt", delete=False, encoding="utf-8"
+    ) as report:
+        report.writelines(traceback.format_exception(error))
+        if isinstance(error, SpawnException):
+            for cause in error.errors.values():
+                report.writelines(traceback.format_exception(cause))
+    print(
+        f"kernbench: internal error: {error}\n"
+        f"  this is a bug in kernbench; the details are in {Path(report.name)}",
+        file=sys.stderr,
+    )
+    return Exit.INTERNAL

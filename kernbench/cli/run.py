@@ -1,0 +1,177 @@
+"""`kernbench run`: files in, a bench run, results out, an exit code."""
+
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, TypeVar
+
+from rich.console import Console
+from rich.progress import Progress
+
+from kernbench.ccl.config import select
+from kernbench.cli.failures import Exit, failed
+from kernbench.config.near import did_you_mean
+from kernbench.config.shipped import shipped
+from kernbench.errors import UsageError
+from kernbench.report import breakdown, check_writable, print_breakdown, write_trace
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine.engine import Fidelity, GraphEngine
+from kernbench.topology import load_topology
+
+T = TypeVar("T")
+
+_ROOTS: Final = {"system": "topology", "defaults": "ccl", "algorithms": "ccl"}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says; see `kernbench run --help`."""
+
+    bench: str
+    arguments: tuple[str, ...]
+    topology: str
+    ccl: Path | None
+    overrides: tuple[str, ...]
+    trace: Path | None
+    json: Path | None
+    breakdown: bool
+    data: bool
+    fidelity: Fidelity
+    seed: int
+    quiet: bool
+
+
+def run_bench(options: Options) -> int:
+    """Runs a bench and returns the exit code of the process."""
+    try:
+        return _run(options)
+    except BaseException as error:
+        return failed(error)
+
+
+def _run(options: Options) -> int:
+    overrides = _split(options.overrides)
+    handle = load_topology(options.topology, overrides["topology"])
+    select(options.ccl, overrides["ccl"], handle.topology_obj.machine.system)
+    for output in (options.trace, options.json):
+        if output is not None:
+            check_writable(output)
+    module = load_bench(options.bench)
+    engine = GraphEngine(
+        handle.topology_obj,
+        enable_data=options.data,
+        fidelity=options.fidelity,
+        record="full" if options.trace or options.breakdown else "summary",
+    )
+    with RuntimeContext(
+        engine=engine,
+        correlation_id=Path(options.bench).stem,
+        seed=options.seed,
+        argv=options.arguments,
+        ccl_file=options.ccl,
+        ccl_overrides=overrides["ccl"],
+        quiet=options.quiet,
+        progress=_progress if sys.stderr.isatty() and not options.quiet else None,
+    ) as ctx:
+        try:
+            status = module.run(ctx)
+        finally:
+            # Also of a run that failed: that is when a timeline is wanted most.
+            if options.trace is not None:
+                dispatch_ps = engine.dispatch_ps
+                write_trace(engine.op_log, engine.topology, options.trace, dispatch_ps=dispatch_ps)
+    if options.json is not None:
+        document = {"kernbench": 1, "run": ctx.correlation_id, "results": ctx.results}
+        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    if options.breakdown:
+        rows = breakdown(engine.op_log, engine.dispatch_ps)
+        print_breakdown(rows, Console(width=None if sys.stdout.isatty() else 110))
+    return status if type(status) is int else Exit.OK
+
+
+def _progress(items: Sequence[T], description: str) -> Iterable[T]:
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        yield from progress.track(items, description=description)
+
+
+def _split(overrides: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Deals `--set` texts out to the file that has their first key."""
+    dealt: dict[str, list[str]] = {"topology": [], "ccl": []}
+    for text in overrides:
+        key, equals, _ = text.partition("=")
+        root = key.split(".")[0]
+        if not equals or root not in _ROOTS:
+            raise UsageError(
+                f"--set {text}: expected dotted.field=value",
+                [f"the field begins with one of {', '.join(_ROOTS)}"],
+                hint=did_you_mean(root, list(_ROOTS)),
+            )
+        dealt[_ROOTS[root]].append(text)
+    return {name: tuple(texts) for name, texts in dealt.items()}
+
+
+def find_bench(name: str) -> Path:
+    """Returns the file of a bench.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    folder = shipped("benches")
+    stem = name.removesuffix(".py").removeprefix("benches/")
+    candidate = folder / f"{stem}.py"
+    if candidate.is_file():
+        return candidate
+    known = sorted(entry.stem for entry in folder.glob("*.py") if entry.stem != "__init__")
+    what = "is a folder" if path.is_dir() else "does not exist"
+    raise UsageError(
+        f"bench {name} {what}",
+        [f"expected a Python file with run(ctx), or one of {', '.join(known)}"],
+        hint=did_you_mean(stem, known),
+        code="F11",
+    )
+
+
+def load_bench(name: str) -> ModuleType:
+    """Imports the file of a bench.
+
+    Raises:
+        UsageError: If it has no `run`.
+    """
+    path = find_bench(name).resolve()
+    folder = str(path.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # what lies beside a bench can be imported by it
+    spec = importlib.util.spec_from_file_location(f"bench_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"bench {name} is no Python file", hint="its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except SystemExit as stop:
+        raise UsageError(
+            f"{path} exits (with {stop.code!r}) while it is imported",
+            hint="call sys.exit only in run(ctx), or under `if __name__ == '__main__':`",
+        ) from stop
+    entry: Callable[[Any], Any] | None = getattr(module, "run", None)
+    if not callable(entry):
+        raise UsageError(
+            f"{path} has no run(ctx)",
+            hint="write `def run(ctx): ctx.multiprocessing.spawn(worker, nprocs=...)`",
+        )
+    try:
+        inspect.signature(entry).bind(None)
+    except TypeError as error:
+        raise UsageError(
+            f"{path}: run{inspect.signature(entry)} cannot be called with a context: {error}",
+            hint="write `def run(ctx)`; further arguments are in ctx.argv",
+        ) from None
+    return module

@@ -1,0 +1,239 @@
+"""YAML to a tree of frozen dataclasses, by their annotations: no coercion, all problems at once."""
+
+import dataclasses
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
+
+from kernbench.config.leaves import (
+    MismatchError,
+    read_literal,
+    read_quantity,
+    read_scalar,
+)
+from kernbench.config.near import did_you_mean
+from kernbench.config.problems import ConfigError, Problem, short
+from kernbench.config.schema import QUANTITIES, Range
+from kernbench.config.yaml_file import (
+    MAX_DEPTH,
+    Broken,
+    Entry,
+    Items,
+    Mark,
+    Node,
+    Scalar,
+    Source,
+    Table,
+    describe,
+    parse_tree,
+    plain,
+    read_tree,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[T]):
+    """A file that fits its schema.
+
+    Attributes:
+        name: The file as the user named it.
+        value: The dataclass tree.
+        raw: What YAML gives, overrides applied.
+        marks: Place of each dotted field that the file or an override gives.
+    """
+
+    name: str
+    value: T
+    raw: dict[str, Any]
+    marks: Mapping[str, Mark]
+
+    def problem(self, code: str, field: str, message: str, hint: str = "") -> Problem:
+        """Returns a problem at a field; at what holds it when the file does not give the field."""
+        place = field
+        while place not in self.marks:
+            place = place[: max(place.rfind("."), place.rfind("["), 0)]
+        return self.marks[place].problem(code, field, message, hint)
+
+
+def load(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> tuple[T, dict[str, Any]]:
+    """Reads a file into a frozen dataclass.
+
+    Args:
+        cls: A dataclass whose fields are annotated with `int`, `str`, `bool`, `Literal`, the
+            quantities of `kernbench.units`, tuples, `dict[str, X]`, `X | None` or further
+            dataclasses; `Annotated` with a `Range` where its limits are narrower. A field with a
+            default may be left out.
+        path: A YAML file.
+        overrides: `dotted.field=value` texts that replace or add values.
+
+    Returns:
+        The instance, and what YAML gives, overrides applied.
+
+    Raises:
+        ConfigError: Everything that is wrong with the file and the overrides.
+    """
+    loaded = load_with_marks(cls, path, overrides)
+    return loaded.value, loaded.raw
+
+
+def load_with_marks(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> Loaded[T]:
+    """Does what `load` does, and keeps the place of each field for further checks."""
+    name = str(path)
+    root, problems = read_tree(Path(path))
+    for override in overrides:
+        root = _overridden(root, override, problems)
+    reader = _Reader(problems)
+    value = reader.read(cls, root, "")
+    if problems:
+        raise ConfigError(name, problems)
+    return Loaded(name, cast(T, value), plain(root), reader.marks)
+
+
+def _overridden(root: Node, text: str, problems: list[Problem]) -> Node:
+    shown = f"--set {text.encode(errors='backslashreplace').decode()}"
+    mark = Mark(Source(shown, []), 1, 1)
+    path, equals, value = text.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        problems.append(mark.problem("F2", "", "expected dotted.field=value"))
+        return root
+    if len(keys) > MAX_DEPTH:
+        message = f"expected at most {MAX_DEPTH} levels of nesting, got {len(keys)}"
+        problems.append(mark.problem("F9", "", message))
+        return root
+    try:
+        node, found = parse_tree(mark.source, value)
+    except ConfigError as error:
+        problems += error.problems
+        return root
+    problems += found
+    return _replaced(root, keys, node, mark)
+
+
+def _replaced(root: Node, keys: Sequence[str], node: Node, mark: Mark) -> Node:
+    """Returns the tree with one value replaced; what aliases share stays as it is elsewhere."""
+    if not keys:
+        return node
+    key, *rest = keys
+    entries = root.entries if isinstance(root, Table) else {}
+    # A key that the file has keeps its place, so that what it lacks is looked for there.
+    old = entries.get(key, Entry(mark, Table(mark, {})))
+    entry = Entry(old.mark if rest else mark, _replaced(old.node, rest, node, mark))
+    where = root.mark if isinstance(root, Table) else mark
+    return Table(where, {**entries, key: entry})
+
+
+@cache
+def _fields(cls: type) -> dict[str, tuple[Any, bool]]:
+    """Returns the annotation of each field, and whether the file must give it."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    missing = dataclasses.MISSING
+    return {
+        field.name: (
+            hints[field.name],
+            field.default is missing and field.default_factory is missing,
+        )
+        for field in dataclasses.fields(cls)
+    }
+
+
+class _Reader:
+    """Turns nodes into values, collecting problems; a node with a problem becomes None."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        self.marks: dict[str, Mark] = {}
+
+    def read(self, kind: Any, node: Node, field: str) -> Any:
+        self.marks[field] = node.mark
+        if isinstance(node, Broken):
+            return None
+        try:
+            return self._value(kind, node, field)
+        except MismatchError as wrong:
+            problem = node.mark.problem(wrong.code, field, wrong.message, wrong.hint)
+            self.problems.append(problem)
+            return None
+
+    def _value(self, kind: Any, node: Node, field: str) -> Any:
+        limits: Range | None = None
+        if get_origin(kind) is Annotated:
+            kind, *extras = get_args(kind)
+            limits = next((extra for extra in extras if isinstance(extra, Range)), None)
+        origin, arguments = get_origin(kind), get_args(kind)
+        if origin in {Union, UnionType}:
+            if isinstance(node, Scalar) and node.value is None:
+                return None
+            (inner,) = (argument for argument in arguments if argument is not NoneType)
+            return self._value(inner, node, field)
+        if quantity := QUANTITIES.get(kind):
+            return read_quantity(quantity, limits or quantity.limits, node)
+        if dataclasses.is_dataclass(kind):
+            return self._dataclass(cast(type, kind), node, field)
+        if origin is Literal:
+            return read_literal(arguments, node)
+        if origin is tuple:
+            return self._tuple(arguments, node, field)
+        if origin is dict:
+            return self._dict(arguments[1], node, field)
+        return read_scalar(kind, limits, node)
+
+    def _dataclass(self, cls: type, node: Node, field: str) -> Any:
+        fields = _fields(cls)
+        if not isinstance(node, Table):
+            raise MismatchError(
+                f"expected a mapping with {', '.join(fields)}, got {describe(node)}"
+            )
+        known = len(self.problems)
+        values: dict[str, Any] = {}
+        for key, entry in node.entries.items():
+            dotted = _dotted(field, key)
+            if key in fields:
+                values[key] = self.read(fields[key][0], entry.node, dotted)
+            else:
+                message = f"expected one of {', '.join(fields)}, got an unknown key"
+                problem = entry.mark.problem("F1", dotted, message, did_you_mean(key, fields))
+                self.problems.append(problem)
+        for key, (_, required) in fields.items():
+            if required and key not in node.entries:
+                message = "expected this key, got none"
+                self.problems.append(node.mark.problem("F1", _dotted(field, key), message))
+        return cls(**values) if len(self.problems) == known else None
+
+    def _dict(self, kind: Any, node: Node, field: str) -> dict[str, Any]:
+        if not isinstance(node, Table):
+            raise MismatchError(f"expected a mapping, got {describe(node)}")
+        return {
+            key: self.read(kind, entry.node, _dotted(field, key))
+            for key, entry in node.entries.items()
+        }
+
+    def _tuple(self, kinds: tuple[Any, ...], node: Node, field: str) -> tuple[Any, ...]:
+        any_length = kinds[-1] is Ellipsis
+        what = "a list" if any_length else f"a list of {len(kinds)}"
+        if not isinstance(node, Items) or not (any_length or len(kinds) == len(node.nodes)):
+            raise MismatchError(f"expected {what}, got {describe(node)}")
+        return tuple(
+            self.read(kinds[0 if any_length else i], item, f"{field}[{i}]")
+            for i, item in enumerate(node.nodes)
+        )
+
+
+def _dotted(field: str, key: str) -> str:
+    return f"{field}.{short(key)}" if field else short(key)

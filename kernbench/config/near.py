@@ -1,0 +1,19 @@
+"""Nearest names, for `did you mean`."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Returns the known name most like `name`, without regard to case; None if none is close."""
+    folded: dict[str, str] = {}
+    for candidate in known:
+        folded.setdefault(candidate.casefold(), candidate)
+    matches = difflib.get_close_matches(name.casefold(), folded, n=1)
+    return folded[matches[0]] if matches else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns the hint that names the nearest known name; empty if none is close."""
+    match = nearest(name, known)
+    return f"did you mean `{match}`?" if match is not None else ""

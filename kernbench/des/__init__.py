@@ -1,0 +1,25 @@
+"""Clock, events, tasks: a discrete-event engine that knows no hardware."""
+
+from kernbench.des.carrier import current_carrier
+from kernbench.des.core import (
+    DeadlockError,
+    Event,
+    EventLoop,
+    Owner,
+    SwallowedAbortError,
+    Task,
+    current_task,
+)
+from kernbench.des.fifo import Fifo
+
+__all__ = [
+    "DeadlockError",
+    "Event",
+    "EventLoop",
+    "Fifo",
+    "Owner",
+    "SwallowedAbortError",
+    "Task",
+    "current_carrier",
+    "current_task",
+]

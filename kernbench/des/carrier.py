@@ -1,0 +1,94 @@
+"""What carries a task: something with a stack of its own, of which one runs at a time.
+
+Nothing above this room may know which kind it is (ADR 0006). Greenlets are the only kind so far.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from greenlet import getcurrent, greenlet
+
+
+class Carrier(Protocol):
+    """A stack that runs one job at a time, switched by the hub."""
+
+    subject: object
+    """Whatever the job stands for; found again by `current_subject`."""
+
+    def begin(self, job: Callable[[], None], subject: object) -> None:
+        """Takes a job; it starts at the next `resume`."""
+        ...
+
+    def resume(self) -> None:
+        """Runs the job until it suspends or ends. Called by the hub."""
+        ...
+
+    def suspend(self) -> None:
+        """Hands control back to the hub. Called from inside the job."""
+        ...
+
+
+class _GreenletCarrier(greenlet):
+    """A greenlet that runs job after job, since a fresh one costs several microseconds."""
+
+    def __init__(self) -> None:
+        super().__init__(self._loop)
+        self.subject: object = None
+        self._job: Callable[[], None] | None = None
+
+    def begin(self, job: Callable[[], None], subject: object) -> None:
+        self._job = job
+        self.subject = subject
+
+    def _loop(self) -> None:
+        while True:
+            job, self._job = self._job, None
+            assert job is not None
+            job()
+            del job
+            self.subject = None
+            self.suspend()
+
+    def resume(self) -> None:
+        # Set anew each time: the hub is whoever drives the loop now.
+        self.parent = getcurrent()
+        self.switch()
+
+    def suspend(self) -> None:
+        hub = self.parent
+        assert hub is not None
+        hub.switch()
+
+
+class CarrierPool:
+    """Carriers that have ended their job wait here for the next one."""
+
+    def __init__(self) -> None:
+        self._idle: list[_GreenletCarrier] = []
+
+    def take(self) -> Carrier:
+        """Returns a carrier without a job."""
+        return self._idle.pop() if self._idle else _GreenletCarrier()
+
+    def give_back(self, carrier: Carrier) -> None:
+        """Takes back a carrier whose job has ended."""
+        assert isinstance(carrier, _GreenletCarrier)
+        self._idle.append(carrier)
+
+
+def current_carrier() -> object:
+    """Returns the identity of the running stack; hashable, and different for each task alive."""
+    return getcurrent()
+
+
+def current_subject() -> object | None:
+    """Returns the subject of the innermost carrier above the running stack; None outside of any.
+
+    A greenlet that user code started below a task inherits that task's subject.
+    """
+    stack: greenlet | None = getcurrent()
+    while stack is not None:
+        if isinstance(stack, _GreenletCarrier):
+            return stack.subject
+        stack = stack.parent
+    return None

@@ -1,0 +1,409 @@
+"""Clock, events and tasks. Knows no hardware.
+
+Time is an integer number of picoseconds. Whatever happens at one instant happens in the order
+`(time, owner, owner's sequence number)`: never in the order in which it was set up (ADR 0001).
+"""
+
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from heapq import heappop, heappush
+from typing import Any, Final
+
+from kernbench.des.carrier import Carrier, CarrierPool, current_subject
+
+MAX_SWALLOWED_ABORTS: Final = 1000
+"""How often a task may catch its abort and wait again before it is left parked for good."""
+
+
+class DeadlockError(Exception):
+    """Nothing is left to happen, yet somebody waits.
+
+    Attributes:
+        waits: The tasks that wait, in the order of their owners, each with what it waits for.
+    """
+
+    def __init__(self, parked: Sequence["Task"]) -> None:
+        self.waits = tuple((task, task.waiting_for) for task in parked)
+        waits = "; ".join(f"{task.name} waits for {reason}" for task, reason in self.waits)
+        super().__init__(f"nothing is left to happen: {waits or 'the awaited event never settles'}")
+
+
+class Owner:
+    """Whoever schedules something. Its key orders it among others at the same instant.
+
+    Keys come from what a thing *is* (its place in the machine), so that they do not depend on the
+    order of creation. Get one from `EventLoop.owner`.
+    """
+
+    __slots__ = ("key", "sequence")
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.sequence = 0
+
+
+class Event:
+    """A moment that is unknown at first and settles once.
+
+    Settled is not the same as happened: the moment may lie in the future of the loop.
+
+    Attributes:
+        time: The moment in picoseconds, or None while it is unknown.
+        error: Set when the awaited thing failed; raised in whoever waits for it.
+        label: What waiting for this means, for reports.
+    """
+
+    __slots__ = ("_callbacks", "error", "label", "time")
+
+    def __init__(self, label: object = "event") -> None:
+        self.time: int | None = None
+        self.error: BaseException | None = None
+        self.label = label
+        self._callbacks: list[Callable[[int], None]] | None = None
+
+    def settle(self, time: int) -> None:
+        """Makes the moment known and calls whoever asked for it, in the order of asking."""
+        assert self.time is None, f"{self.label} settled twice"
+        self.time = time
+        callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            callback(time)
+
+    def fail(self, error: BaseException, time: int) -> None:
+        """Settles the event as failed."""
+        self.error = error
+        self.settle(time)
+
+    def when_settled(self, callback: Callable[[int], None]) -> None:
+        """Calls `callback(time)` once the moment is known; at once if it is."""
+        if self.time is not None:
+            callback(self.time)
+        elif self._callbacks is None:
+            self._callbacks = [callback]
+        else:
+            self._callbacks.append(callback)
+
+    def __repr__(self) -> str:
+        return f"<Event {self.label} at {self.time}>"
+
+
+class _State(Enum):
+    NEW = auto()
+    RUNNING = auto()
+    PARKED = auto()
+    DONE = auto()
+
+
+# Looked up in the enum, a member costs as much as a function call.
+_NEW, _RUNNING, _PARKED, _DONE = _State
+
+
+class Task:
+    """Straight-line code of a person (a rank, a tile program) with a clock of its own.
+
+    The local clock may run ahead of the loop; it never lags behind it. A task waits only in the
+    methods of this class that say so.
+
+    Attributes:
+        name: For reports.
+        owner: Orders it at equal times.
+        subject: What the task stands for; `current_task().subject` finds it.
+        clock: Local time in picoseconds.
+        waiting_for: What it is parked on; None while it is not parked.
+        done: Settles at the local time of the end, whatever the end is.
+        result: Return value of the function.
+        error: The exception that ended it, with its own traceback.
+    """
+
+    __slots__ = (
+        "_args",
+        "_carrier",
+        "_function",
+        "_state",
+        "_swallowed",
+        "_thrown",
+        "_ticket",
+        "clock",
+        "done",
+        "error",
+        "loop",
+        "name",
+        "owner",
+        "result",
+        "subject",
+        "waiting_for",
+    )
+
+    def __init__(
+        self,
+        loop: "EventLoop",
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        owner: Owner,
+        name: str,
+        subject: object,
+        clock: int,
+    ) -> None:
+        self.loop = loop
+        self.name = name
+        self.owner = owner
+        self.subject = subject
+        self.clock = clock
+        self.waiting_for: object = None
+        self.done = Event(name)
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._function = function
+        self._args = args
+        # Taken now, so that tasks that are alive together have stacks of their own.
+        self._carrier: Carrier | None = loop.carriers.take()
+        self._state = _NEW
+        self._ticket = 0  # of the current park; a wake-up with an older one is stale
+        self._thrown: BaseException | None = None
+        self._swallowed = 0
+
+    @property
+    def parked(self) -> bool:
+        """Whether it waits for something."""
+        return self._state is _PARKED
+
+    def wait(self, event: Event) -> int:
+        """Waits until `event` has happened in local time, and returns the local time.
+
+        Does not switch when the event is settled already.
+
+        Raises:
+            BaseException: The event's error, or what `interrupt` was given.
+        """
+        if self._thrown is not None:
+            self._raise_thrown()
+        if event.time is None:
+            ticket = self._ticket = self._ticket + 1
+            event.when_settled(lambda time: self._wake_at(time, ticket))
+            self._park(event.label)
+        if event.error is not None:
+            raise event.error
+        time = event.time
+        assert time is not None
+        if time > self.clock:
+            self.clock = time
+        return self.clock
+
+    def synchronize(self) -> None:
+        """Waits until the loop has reached the local clock: shared things may then be touched."""
+        if self._thrown is not None:
+            self._raise_thrown()
+        loop, clock, owner = self.loop, self.clock, self.owner
+        queue = loop._queue
+        if (
+            not queue
+            or (time := queue[0][0]) > clock
+            or (time == clock and queue[0][1] > owner.key)
+        ):
+            loop.now = clock  # nothing comes before
+            return
+        ticket = self._ticket = self._ticket + 1
+        loop.at(clock, owner, self._resume, ticket)
+        self._park("its turn")
+
+    def interrupt(self, error: BaseException) -> None:
+        """Raises `error` in the task: at once if it is parked, else at its next wait.
+
+        An `error` stays in force: each later wait of the task raises it again.
+        """
+        if self._state is _DONE:
+            return
+        self._thrown = error
+        if self._state is _PARKED:
+            self._ticket += 1
+            self._run()
+        elif self._state is _NEW:
+            carrier, self._carrier = self._carrier, None
+            assert carrier is not None
+            self.loop.carriers.give_back(carrier)
+            self._finish(None, error)
+            self.loop.task_ended(self)
+
+    def _wake_at(self, time: int, ticket: int) -> None:
+        loop = self.loop
+        loop.at(time if time > loop.now else loop.now, self.owner, self._resume, ticket)
+
+    def _resume(self, ticket: int) -> None:
+        if ticket == self._ticket and self._state is _PARKED:
+            now = self.loop.now
+            if now > self.clock:
+                self.clock = now
+            self._run()
+
+    def _start(self) -> None:
+        if self._state is _NEW:
+            assert self._carrier is not None
+            self._carrier.begin(self._main, self)
+            self._run()
+
+    def _run(self) -> None:
+        loop, carrier = self.loop, self._carrier
+        assert carrier is not None
+        assert loop.current is None, "only the hub resumes tasks"
+        self._state = _RUNNING
+        self.waiting_for = None
+        loop.current = self
+        try:
+            carrier.resume()
+        finally:
+            loop.current = None
+        if self._state is _DONE:
+            self._carrier = None
+            loop.task_ended(self)
+            if isinstance(self.error, SwallowedAbortError):
+                loop.abandoned.append(carrier)
+            else:
+                loop.carriers.give_back(carrier)
+
+    def _park(self, reason: object) -> None:
+        assert self.loop.current is self, f"{self.name} may only wait by itself"
+        self._state = _PARKED
+        self.waiting_for = reason
+        carrier = self._carrier
+        assert carrier is not None
+        carrier.suspend()
+        if self._thrown is not None:
+            self._raise_thrown()
+
+    def _raise_thrown(self) -> None:
+        assert self._thrown is not None
+        self._swallowed += 1
+        if self._swallowed <= MAX_SWALLOWED_ABORTS:
+            raise self._thrown
+        # Nothing that is raised here gets through, so the stack is left as it is, for good.
+        self._finish(None, SwallowedAbortError(self.name))
+        assert self._carrier is not None
+        self._carrier.suspend()
+
+    def _main(self) -> None:
+        result, error = None, None
+        try:
+            result = self._function(*self._args)
+        except BaseException as raised:
+            error = raised
+        self._finish(result, error)
+
+    def _finish(self, result: Any, error: BaseException | None) -> None:
+        self._state = _DONE
+        self.result, self.error = result, error
+        # What ran may hold a user's tensors.
+        self._function, self._args, self._thrown = _nothing, (), None
+        self.done.settle(self.clock)
+
+
+def _nothing() -> None:
+    pass
+
+
+class SwallowedAbortError(BaseException):
+    """A task caught its own abort again and again and went on waiting."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} caught its abort {MAX_SWALLOWED_ABORTS} times and waited again")
+
+
+class EventLoop:
+    """The clock and the queue of what happens next. Only the hub, outside any task, drives it.
+
+    Attributes:
+        now: Time of the latest thing that happened, in picoseconds.
+        current: The task that runs; None while the hub does.
+        carriers: Where tasks get their stacks.
+        abandoned: Stacks of tasks that could not be ended; kept, since dropping one runs its code.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.current: Task | None = None
+        self.carriers = CarrierPool()
+        self.abandoned: list[Carrier] = []
+        self._queue: list[tuple[int, int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._owners: dict[int, Owner] = {}
+        self._tasks: dict[Task, None] = {}
+        self._running = False
+
+    def owner(self, key: int) -> Owner:
+        """Returns the owner with this key; the same object each time."""
+        owner = self._owners.get(key)
+        if owner is None:
+            owner = self._owners[key] = Owner(key)
+        return owner
+
+    def at(self, time: int, owner: Owner, function: Callable[..., None], *args: Any) -> None:
+        """Calls `function(*args)` in the hub at `time`; it must not wait."""
+        assert time >= self.now, f"{time} ps lies before now, {self.now} ps"
+        owner.sequence += 1
+        heappush(self._queue, (time, owner.key, owner.sequence, function, args))
+
+    def start(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        owner: Owner,
+        name: str,
+        subject: object = None,
+        clock: int | None = None,
+    ) -> Task:
+        """Returns a task that runs `function(*args)` from local time `clock` (default: now) on."""
+        begin = self.now if clock is None else clock
+        task = Task(self, function, args, owner, name, subject, begin)
+        self._tasks[task] = None
+        self.at(begin, owner, task._start)
+        return task
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is queued and no task is alive."""
+        return not self._queue and not self._tasks
+
+    def tasks(self) -> list[Task]:
+        """Returns the tasks that have not ended, in the order of their owners."""
+        return sorted(self._tasks, key=lambda task: task.owner.key)
+
+    def run(self, until: Event | None = None) -> None:
+        """Drives the loop until `until` has happened, or (without it) until nothing is left.
+
+        Raises:
+            RuntimeError: If the loop runs already.
+            DeadlockError: If nothing is left to happen while `until` is unsettled or tasks wait.
+        """
+        if self._running:
+            raise RuntimeError("the event loop runs already: only the hub drives it")
+        self._running = True
+        try:
+            queue = self._queue
+            while queue:
+                if until is not None and until.time is not None and queue[0][0] > until.time:
+                    break
+                time, _, _, function, args = heappop(queue)
+                self.now = time
+                function(*args)
+        finally:
+            self._running = False
+        if until is None:
+            if self._tasks:
+                raise DeadlockError(self.tasks())
+        elif until.time is None:
+            raise DeadlockError(self.tasks())
+        elif until.time > self.now:
+            self.now = until.time
+
+    def discard(self) -> None:
+        """Drops everything queued; for use after a failure, when all tasks have ended."""
+        assert not self._tasks, "tasks are alive"
+        self._queue.clear()
+
+    def task_ended(self, task: Task) -> None:
+        """Forgets a task; called by the task itself."""
+        del self._tasks[task]
+
+
+def current_task() -> Task | None:
+    """Returns the task whose code is running, None on main."""
+    subject = current_subject()
+    return subject if isinstance(subject, Task) else None

@@ -1,0 +1,141 @@
+"""What users are told: errors with a code, the place in their source, expected, got, and a hint."""
+
+import linecache
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import CodeType, FrameType, TracebackType
+from typing import Final
+
+_PACKAGE: Final = "kernbench"
+
+
+def _is_ours(frame: FrameType) -> bool:
+    name: str = frame.f_globals.get("__name__", "")
+    return name == _PACKAGE or name.startswith("kernbench.")
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """A place in the user's source; cheap to capture, resolved only when it is shown.
+
+    Attributes:
+        code: Code object of the user's frame.
+        lasti: Index of the instruction that was running.
+    """
+
+    code: CodeType
+    lasti: int
+
+    @property
+    def file(self) -> str:
+        """Path of the file as Python compiled it."""
+        return self.code.co_filename
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Line and column, both from 1."""
+        for index, (line, _, column, _) in enumerate(self.code.co_positions()):
+            if index == self.lasti // 2 and line is not None:
+                return line, (column or 0) + 1
+        return self.code.co_firstlineno, 1
+
+    @property
+    def line(self) -> int:
+        """Line number, from 1."""
+        return self.position[0]
+
+    @property
+    def source(self) -> str:
+        """The source line, stripped; empty when the file cannot be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+    def __str__(self) -> str:
+        line, column = self.position
+        return f"{self.file}:{line}:{column}"
+
+    def show(self) -> str:
+        """Returns `file:line:column: source line`."""
+        return f"{self}: {self.source}" if self.source else str(self)
+
+
+def call_site() -> CallSite | None:
+    """Returns the innermost frame outside the package, by module identity, or None."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not _is_ours(frame):
+            return CallSite(frame.f_code, frame.f_lasti)
+        frame = frame.f_back
+    return None
+
+
+def call_site_of(error: BaseException) -> CallSite | None:
+    """Returns the innermost frame outside the package in the traceback of `error`."""
+    site = None
+    traceback: TracebackType | None = error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if not _is_ours(frame):
+            site = CallSite(frame.f_code, traceback.tb_lasti)
+        traceback = traceback.tb_next
+    return site
+
+
+class KernbenchError(Exception):
+    """Base of every error that kernbench raises for a user's mistake.
+
+    The text is complete by itself: a summary, then indented facts, then a hint.
+
+    Args:
+        summary: One sentence: who did what.
+        facts: Further lines: where, expected, got.
+        hint: What to try; omitted when empty.
+        code: Stable code of the class of mistake, such as `C1` or `M5`; empty if it has none.
+    """
+
+    def __init__(
+        self, summary: str, facts: Sequence[str] = (), *, hint: str = "", code: str = ""
+    ) -> None:
+        self.summary = summary
+        self.facts = tuple(facts)
+        self.hint = hint
+        self.code = code
+        super().__init__(summary)
+
+    def __str__(self) -> str:
+        lines = [f"[{self.code}] {self.summary}" if self.code else self.summary]
+        lines += [f"  {fact}" for fact in self.facts]
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+    def add_fact(self, fact: str) -> None:
+        """Adds a line that only somebody further up knows, such as where a command was issued."""
+        self.facts = (*self.facts, fact)
+
+    def as_json(self) -> dict[str, object]:
+        """Returns the same content as plain values."""
+        return {
+            "class": type(self).__name__,
+            "code": self.code,
+            "summary": self.summary,
+            "facts": list(self.facts),
+            "hint": self.hint,
+        }
+
+
+class UsageError(KernbenchError):
+    """A wrong command line or file: exit code 2."""
+
+
+class NoDataError(KernbenchError):
+    """Values were asked for while `data` is off."""
+
+
+class UnsupportedError(KernbenchError):
+    """Something that exists in PyTorch or Triton but is not simulated."""
+
+
+def site_fact(site: CallSite | None, label: str = "at") -> str:
+    """Returns a fact line that names a place, or says that no user frame was found."""
+    return f"{label} {site.show()}" if site is not None else f"{label} <no user frame>"

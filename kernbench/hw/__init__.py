@@ -1,0 +1,1 @@
+"""Resources and durations: engines of a PE, paths, queues, shared links, library kernels."""

@@ -1,0 +1,215 @@
+"""Links that several senders use: reservations in simulated-time order, an event per hop."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from kernbench.des import Event, EventLoop, Fifo, Owner
+from kernbench.errors import UnsupportedError
+from kernbench.hw.fluid import Fluid
+from kernbench.hw.path import HopTimes, Path
+from kernbench.topology import Topology
+from kernbench.units import Bandwidth
+
+_FLUID_OWNER: Final = 0
+
+
+class Network:
+    """The links of a machine, with what is reserved on each."""
+
+    def __init__(self, topology: Topology, loop: EventLoop) -> None:
+        self.topology: Final = topology
+        self.loop: Final = loop
+        self._fifos: dict[int, Fifo] = {}
+        self._fluid: Fluid | None = None
+        self._users: dict[int, list[Path]] = {}
+        self._alone: dict[int, int] = {}
+
+    def path(self, source: str, destination: str, dma: Bandwidth, vc_chunk: int) -> Path:
+        """Returns the path between two nodes for a sender with this DMA rate."""
+        return Path(self.topology.route(source, destination), dma, vc_chunk)
+
+    def claim(self, paths: Iterable[Path], *, shared: bool = False) -> bool:
+        """Takes the links of all paths for one activity; returns whether it may have them alone.
+
+        It may if each link has one path only, and may then time the paths without the network.
+        What uses the very same path one after the other is one user: its sender keeps the order.
+        `release` must follow, with what this returned.
+
+        Args:
+            paths: Ways of its messages.
+            shared: Whether the activity goes through the network in any case.
+
+        Raises:
+            UnsupportedError: If an activity that has a link alone is under way: it is timed
+                already, and what is to come would be timed as if it were not there.
+        """
+        links = []
+        for path in paths:
+            for link in path.links:
+                self._users.setdefault(link, []).append(path)
+                links.append(link)
+        alone = not shared and all(len(set(self._users[link])) == 1 for link in links)
+        for link in links:
+            if alone:
+                self._alone[link] = self._alone.get(link, 0) + 1
+            elif self._alone.get(link):
+                raise UnsupportedError(
+                    "two groups at once on the same links are not simulated",
+                    [f"link {self.topology.links[link].name}"],
+                    hint="let one wait for the other",
+                )
+        return alone
+
+    def release(self, paths: Iterable[Path], *, alone: bool) -> None:
+        """Ends what `claim` began."""
+        for path in paths:
+            for link in path.links:
+                self._users[link].remove(path)
+                if alone:
+                    self._alone[link] -= 1
+
+    def forget_claims(self) -> None:
+        """Drops all claims; for use after a failure."""
+        self._users.clear()
+        self._alone.clear()
+
+    @property
+    def claimed(self) -> bool:
+        """Whether an activity holds links."""
+        return any(self._users.values())
+
+    def send(
+        self,
+        path: Path,
+        nbytes: int,
+        time: int,
+        owner: Owner,
+        injected: Callable[[int], None],
+        arrived: Callable[[int], None],
+    ) -> None:
+        """Sends one message over links that others use too.
+
+        Args:
+            path: Its way.
+            nbytes: Its size; it holds each FIFO link as one unit.
+            time: When it asks for the first link.
+            owner: The sender.
+            injected: Called once the moment is known at which the sender is free again.
+            arrived: Called once the moment is known at which the last byte is there.
+        """
+        _Message(self, path, nbytes, owner, injected, arrived).request(0, time)
+
+    def copy(self, path: Path, nbytes: int, chunk: int, time: int, owner: Owner) -> Event:
+        """Sends bulk data in chunks between which others may have the links.
+
+        Returns:
+            Settles when the last byte is there.
+        """
+        done = Event("copy")
+        sizes = deque([chunk] * (nbytes // chunk) + ([nbytes % chunk] if nbytes % chunk else []))
+        if not sizes:
+            sizes.append(0)
+
+        def send_next(at: int) -> None:
+            if sizes:
+                last = len(sizes) == 1
+                size = sizes.popleft()
+                self.send(path, size, at, owner, send_next, done.settle if last else _ignore)
+
+        send_next(time)
+        return done
+
+    def fifo(self, link: int) -> Fifo:
+        """Returns the reservations of a link."""
+        fifo = self._fifos.get(link)
+        if fifo is None:
+            fifo = self._fifos[link] = Fifo(shared=True)
+        return fifo
+
+    def fluid(self) -> Fluid:
+        """Returns the flows through the machine's switch."""
+        if self._fluid is None:
+            capacity = {
+                link.index: link.bandwidth for link in self.topology.links if link.kind == "fluid"
+            }
+            self._fluid = Fluid(self.loop, self.loop.owner(_FLUID_OWNER), dict(capacity))
+        return self._fluid
+
+
+def _ignore(_: int) -> None:
+    pass
+
+
+class _Message:
+    """A message under way, hop after hop."""
+
+    __slots__ = (
+        "_arrived",
+        "_end",
+        "_hop",
+        "_injected",
+        "_nbytes",
+        "_network",
+        "_owner",
+        "_path",
+        "_start",
+        "_times",
+    )
+
+    def __init__(
+        self,
+        network: Network,
+        path: Path,
+        nbytes: int,
+        owner: Owner,
+        injected: Callable[[int], None],
+        arrived: Callable[[int], None],
+    ) -> None:
+        self._network = network
+        self._path = path
+        self._nbytes = nbytes
+        self._times: Sequence[HopTimes] = path.times(nbytes)
+        self._owner = owner
+        self._injected = injected
+        self._arrived = arrived
+        self._hop = 0
+        self._start = 0
+        self._end = 0
+
+    def request(self, hop: int, time: int) -> None:
+        """Asks for a hop at `time`."""
+        self._hop, self._start = hop, time
+        self._network.loop.at(time, self._owner, self._reserve)
+
+    def _reserve(self) -> None:
+        hop, duration = self._path.hops[self._hop], self._times[self._hop].full
+        if hop.fluid:
+            ports = [port.index for port in self._path.route if port.kind == "fluid"]
+            self._network.fluid().start(
+                self._owner, ports, hop.bandwidth, self._nbytes, self._through
+            )
+        elif hop.link < 0:
+            self._through(self._start + duration)
+        else:
+            fifo = self._network.fifo(hop.link)
+            end = fifo.reserve(self._start, duration)
+            self._start = end - duration
+            self._through(end, fifo)
+
+    def _through(self, end: int, fifo: Fifo | None = None) -> None:
+        here, hops = self._hop, self._path.hops
+        times = self._times[here]
+        if here:
+            last_byte = self._end + hops[here - 1].latency + times.tail
+            if last_byte > end:
+                end = last_byte
+            if fifo is not None and end > fifo.free:
+                fifo.free = end
+        else:
+            self._injected(end)
+        self._end = end
+        if here + 1 < len(hops):
+            self.request(here + 1, self._start + times.head + hops[here].latency)
+        else:
+            self._arrived(end + hops[here].latency)

@@ -1,0 +1,153 @@
+"""How long a message takes along a route that nobody else uses: cut-through, hop by hop."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from kernbench.hw.pe import PeTimeline, Time
+from kernbench.topology import Link
+from kernbench.units import Bandwidth, Rate
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One stage of a path.
+
+    Attributes:
+        bandwidth: Of the stage.
+        latency: Until the first byte is at the next stage, in picoseconds.
+        link: Index of its link; of the ingress link for the crossing of a switch; -1 inside a cube.
+        fluid: Whether it is the crossing of a switch.
+    """
+
+    bandwidth: Rate
+    latency: int
+    link: int
+    fluid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HopTimes:
+    """Occupation of one hop by one message, in picoseconds.
+
+    Attributes:
+        full: By the whole message.
+        head: By its first virtual-channel chunk: when that is through, the next hop may begin.
+        tail: By its last one.
+    """
+
+    full: Any
+    head: Any
+    tail: Any
+
+
+def hops_of(route: Sequence[Link], dma: Bandwidth) -> tuple[Hop, ...]:
+    """Returns the stages of a route.
+
+    The sender's DMA engine feeds the first link directly, so the two are one stage as fast as the
+    slower of them. The two ports of a fluid switch are one stage too: a flow alone passes both at
+    the rate of the slower.
+    """
+    if not route:
+        return (Hop(dma, 0, -1),)
+    stages: list[Hop] = []
+    for link in route:
+        previous = stages[-1] if stages else None
+        if link.kind == "fluid" and previous is not None and previous.fluid:
+            slower = min(previous.bandwidth, link.bandwidth, key=lambda rate: rate.per_second)
+            stages[-1] = Hop(slower, previous.latency + link.latency, link.index, fluid=True)
+        else:
+            fluid = link.kind == "fluid"
+            stages.append(Hop(link.bandwidth, link.latency, link.index, fluid))
+    first = stages[0]
+    slower = min(first.bandwidth, dma, key=lambda rate: rate.per_second)
+    stages[0] = replace(first, bandwidth=slower)
+    return tuple(stages)
+
+
+class Path:
+    """The stages between two PEs, with the cost of messages by size.
+
+    Args:
+        route: Links in order; empty between PEs of one cube.
+        dma: Rate of the sender's DMA engine.
+        vc_chunk: Size of the virtual-channel chunks into which messages are cut, in bytes.
+    """
+
+    def __init__(self, route: Sequence[Link], dma: Bandwidth, vc_chunk: int) -> None:
+        self.links: Final = tuple(link.index for link in route)
+        self.route: Final = tuple(route)
+        self.hops: Final = hops_of(route, dma)
+        self._vc_chunk = vc_chunk
+        self._costs: dict[int, tuple[HopTimes, ...]] = {}
+
+    @property
+    def latency(self) -> int:
+        """Time of flight of the first byte over all hops, in picoseconds."""
+        return sum(hop.latency for hop in self.hops)
+
+    def times(self, nbytes: int) -> tuple[HopTimes, ...]:
+        """Returns what a message of this size costs on each hop."""
+        times = self._costs.get(nbytes)
+        if times is None:
+            head = min(nbytes, self._vc_chunk)
+            tail = nbytes - (-(-nbytes // self._vc_chunk) - 1) * self._vc_chunk if nbytes else 0
+            times = self._costs[nbytes] = tuple(
+                HopTimes(*(hop.bandwidth.duration_ps(part) for part in (nbytes, head, tail)))
+                for hop in self.hops
+            )
+        return times
+
+    def credit_delay(self, nbytes: int) -> int:
+        """Returns how long a credit of this size travels; credits have a channel of their own."""
+        slowest = min((hop.bandwidth for hop in self.hops), key=lambda rate: rate.per_second)
+        return self.latency + slowest.duration_ps(nbytes)
+
+
+def transmit(
+    pe: PeTimeline[Time],
+    ready: Time,
+    times: Sequence[HopTimes],
+    latencies: Sequence[Any],
+    free: list[Time],
+    later: Callable[[Time, Time], Time],
+) -> Time:
+    """Sends a message along hops that nobody else uses, and returns when it has arrived.
+
+    Args:
+        pe: The sender.
+        ready: When the tile may leave.
+        times: What the message costs on each hop.
+        latencies: Of each hop, in picoseconds.
+        free: Next free time of each hop after the first, which is the sender's; brought up to date.
+        later: The maximum for this kind of time.
+    """
+    first = times[0]
+    start = pe.send(ready, first.full)
+    end = start + first.full
+    previous, latency = first, latencies[0]
+    for index, hop in enumerate(times[1:]):
+        start = later(start + previous.head + latency, free[index])
+        end = later(start + hop.full, end + latency + hop.tail)
+        free[index] = end
+        previous, latency = hop, latencies[index + 1]
+    arrival: Time = end + latency
+    return arrival
+
+
+def stack(times: Sequence[Sequence[HopTimes]]) -> list[HopTimes]:
+    """Returns the costs of one message per rank as arrays over ranks, hop by hop."""
+    hops = max(len(row) for row in times)
+    none = HopTimes(0, 0, 0)
+    padded = [[*row, *([none] * (hops - len(row)))] for row in times]
+    return [
+        HopTimes(
+            *(
+                np.array([getattr(row[hop], part) for row in padded], np.int64)
+                for part in ("full", "head", "tail")
+            )
+        )
+        for hop in range(hops)
+    ]

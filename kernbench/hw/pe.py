@@ -1,0 +1,196 @@
+"""When the engines of one PE do things, as recurrences of maxima and sums.
+
+The same lines run on integers (one PE) and on int64 arrays (the PEs of all ranks at once), so the
+live run, the replay of a plan and its vectorised form cannot drift apart (ADR 0005).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import numpy as np
+
+from kernbench.memory import Space
+from kernbench.topology.spec import CubeSpec, MemorySpec, PeSpec
+
+Time = TypeVar("Time", int, np.ndarray[Any, np.dtype[np.int64]])
+"""Picoseconds: an int, or an array over ranks."""
+
+
+def later(a: int, b: int) -> int:
+    """Returns the later of two times; cheaper than `max`."""
+    return a if a > b else b
+
+
+@dataclass(frozen=True, slots=True)
+class PeCosts:
+    """Durations of a PE, read off its spec."""
+
+    pe: PeSpec
+    cube: CubeSpec
+
+    def memory(self, space: Space) -> MemorySpec:
+        """Returns the memory behind an address space of the PE."""
+        return {Space.HBM: self.cube.hbm, Space.SRAM: self.cube.sram, Space.TCM: self.pe.tcm}[space]
+
+    def dma(self, nbytes: int) -> int:
+        """Returns how long the DMA engine is busy with `nbytes`, in picoseconds."""
+        return self.pe.dma.duration_ps(nbytes)
+
+    def math(self, elements: int) -> int:
+        """Returns how long the MATH engine is busy with `elements`, in picoseconds."""
+        return self.pe.math.duration_ps(elements)
+
+    def gemm(self, machine_dtype: str, m: int, n: int, k: int) -> int:
+        """Returns how long the GEMM engine is busy with an m x n x k product, in picoseconds."""
+        return self.pe.gemm.rate[machine_dtype].duration_ps(2 * m * n * k)
+
+
+_STATE: Final = (
+    "clock",
+    "port_free",
+    "load_free",
+    "store_free",
+    "send_free",
+    "receive_free",
+    "math_free",
+    "gemm_free",
+    "stored",
+)
+
+
+class PeTimeline(Generic[Time]):
+    """The clock of a PE's program and the next free times of its engines.
+
+    Each method is one tile command: the program spends `issue`, the engine is booked, and the
+    moment at which the result is there comes back; the program itself does not wait for it. The
+    memory port is booked in the order of issue, so that a store whose value is late leaves no hole.
+
+    Attributes:
+        clock: Local time of the program.
+        port_free: Next free time of the port of the memory that tensors live in.
+        stored: When the last of the issued stores is done.
+    """
+
+    __slots__ = (*_STATE, "_issue", "_later")
+
+    def __init__(self, start: Time, issue: int, later: Callable[[Time, Time], Time]) -> None:
+        self._issue = issue
+        self._later: Callable[[Time, Time], Time] = later
+        self.clock: Time = start
+        self.port_free: Time = start
+        self.load_free: Time = start
+        self.store_free: Time = start
+        self.send_free: Time = start
+        self.receive_free: Time = start
+        self.math_free: Time = start
+        self.gemm_free: Time = start
+        self.stored: Time = start
+
+    def issue(self) -> Time:
+        """Spends the issue of one command and returns the program's time after it."""
+        self.clock = self.clock + self._issue
+        return self.clock
+
+    def book_port(self, duration: Time | int) -> Time:
+        """Books the memory port from the program's time on; returns when the bytes are through."""
+        self.port_free = self._later(self.clock, self.port_free) + duration
+        return self.port_free
+
+    def load(self, through_port: Time, dma: Time | int, latency: int) -> Time:
+        """Returns when a tile is loaded whose bytes are `through_port` of the memory then."""
+        engine = self._later(self.clock, self.load_free) + dma
+        self.load_free = self._later(engine, through_port)
+        return self.load_free + latency
+
+    def store(self, ready: Time, through_port: Time, dma: Time | int, latency: int) -> Time:
+        """Returns when a tile that is `ready` then has been stored."""
+        later = self._later
+        self.store_free = later(later(self.clock, self.store_free), ready) + dma
+        done = later(self.store_free, through_port) + latency
+        self.stored = later(self.stored, done)
+        return done
+
+    def send(self, ready: Time, injection: Time | int) -> Time:
+        """Returns when a tile that is `ready` then starts into the first link of its path."""
+        later = self._later
+        start = later(later(self.clock, self.send_free), ready)
+        self.send_free = start + injection
+        return start
+
+    def receive(self, arrival: Time, copy: Time | int, latency: int) -> Time:
+        """Waits in local time for a message, and returns when it has left its slot."""
+        self.clock = self._later(self.clock, arrival)
+        self.receive_free = self._later(self.clock, self.receive_free) + copy
+        return self.receive_free + latency
+
+    def math(self, ready: Time, duration: Time | int) -> Time:
+        """Returns when the MATH engine has worked on operands that are `ready` then."""
+        later = self._later
+        self.math_free = later(later(self.clock, self.math_free), ready) + duration
+        return self.math_free
+
+    def gemm(self, ready: Time, duration: Time | int) -> Time:
+        """Returns when the GEMM engine has worked on operands that are `ready` then."""
+        later = self._later
+        self.gemm_free = later(later(self.clock, self.gemm_free), ready) + duration
+        return self.gemm_free
+
+    def fence(self) -> Time:
+        """Waits in local time until every issued store is done."""
+        self.clock = self._later(self.clock, self.stored)
+        return self.clock
+
+    def wait_until(self, time: Time) -> Time:
+        """Moves the local time to `time` if that is later."""
+        self.clock = self._later(self.clock, time)
+        return self.clock
+
+    def state(self) -> list[Time]:
+        """Returns every time that the future depends on."""
+        return [getattr(self, name) for name in _STATE]
+
+    def shift(self, by: int) -> None:
+        """Moves every time by the same amount."""
+        for name in _STATE:
+            setattr(self, name, getattr(self, name) + by)
+
+
+class Timeless(PeTimeline[int]):
+    """A PE whose commands take no time and wait for nothing but each other's values."""
+
+    def issue(self) -> int:
+        """See `PeTimeline`."""
+        return self.clock
+
+    def book_port(self, duration: int) -> int:
+        """See `PeTimeline`."""
+        return self.clock
+
+    def load(self, through_port: int, dma: int, latency: int) -> int:
+        """See `PeTimeline`."""
+        return self.clock
+
+    def store(self, ready: int, through_port: int, dma: int, latency: int) -> int:
+        """See `PeTimeline`."""
+        return self.clock
+
+    def send(self, ready: int, injection: int) -> int:
+        """See `PeTimeline`."""
+        return self.clock
+
+    def receive(self, arrival: int, copy: int, latency: int) -> int:
+        """See `PeTimeline`."""
+        return self.clock
+
+    def math(self, ready: int, duration: int) -> int:
+        """See `PeTimeline`."""
+        return self.clock
+
+    def gemm(self, ready: int, duration: int) -> int:
+        """See `PeTimeline`."""
+        return self.clock
+
+    def wait_until(self, time: int) -> int:
+        """See `PeTimeline`."""
+        return self.clock

@@ -1,0 +1,202 @@
+"""Messages between two PEs: slots at the receiver, credits at the sender, back-pressure between."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Literal
+
+from kernbench.des import Owner
+from kernbench.hw.network import Network
+from kernbench.hw.path import Path, transmit
+from kernbench.hw.pe import PeTimeline, later
+from kernbench.memory import Space
+
+Backpressure = Literal["sleep", "poll"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpec:
+    """How queues are built; the values come from `ccl.yaml`.
+
+    Attributes:
+        space: Memory of the receiver that holds the slots.
+        backpressure: How a sender waits for a credit: woken by it, or looking again and again.
+        n_slots: Messages that may be under way or unread.
+        slot_size: Largest message, in bytes.
+        vc_chunk_size: Size of the chunks that pipeline through the hops, in bytes.
+        credit_size: Size of a credit on its way back, in bytes.
+    """
+
+    space: Space
+    backpressure: Backpressure
+    n_slots: int
+    slot_size: int
+    vc_chunk_size: int
+    credit_size: int
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """A message in a queue.
+
+    Attributes:
+        nbytes: Its size.
+        payload: The values under way; None while data is off.
+        dtype: Their type.
+        shape: Their extents.
+        flow: Joins the send with its receive in traces.
+        arrival: When it is in its slot; None while that is unknown.
+        sent: When it started into the first link, for the trace.
+        injected: When all of it was in the first link, for the trace.
+        received: When it had left its slot, for the trace.
+    """
+
+    nbytes: int
+    payload: Any = None
+    dtype: Any = None
+    shape: tuple[int, ...] = ()
+    flow: int = 0
+    arrival: int | None = None
+    sent: int = 0
+    injected: int = 0
+    received: int = 0
+
+
+class Sender:
+    """The sending side of a PE's DMA engine over links that others use: one message at a time."""
+
+    def __init__(self, network: Network, pe: PeTimeline[int], owner: Owner) -> None:
+        self._network: Final = network
+        self._pe: Final = pe
+        self._owner: Final = owner
+        self._pending: deque[tuple[int, Path, Message, Callable[[int], None]]] = deque()
+        self._busy = False
+        self._on_idle: Callable[[], None] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything submitted has left."""
+        return not self._busy
+
+    def submit(
+        self, ready: int, path: Path, message: Message, arrived: Callable[[int], None]
+    ) -> None:
+        """Sends a message when it is `ready` and those before it have left."""
+        self._pending.append((later(self._pe.clock, ready), path, message, arrived))
+        if not self._busy:
+            self._next()
+
+    def _next(self) -> None:
+        time, path, message, arrived = self._pending.popleft()
+        self._busy = True
+        message.sent = later(time, self._pe.send_free)
+        self._network.send(
+            path,
+            message.nbytes,
+            message.sent,
+            self._owner,
+            partial(self._injected, message),
+            arrived,
+        )
+
+    def _injected(self, message: Message, time: int) -> None:
+        message.injected = time
+        self._pe.send_free = time
+        self._busy = False
+        if self._pending:
+            self._next()
+        elif self._on_idle is not None:
+            callback, self._on_idle = self._on_idle, None
+            callback()
+
+    def call_when_idle(self, callback: Callable[[], None]) -> None:
+        """Calls back once, when everything submitted has left."""
+        self._on_idle = callback
+
+
+class Queue:
+    """Messages from one PE to another, first in, first out.
+
+    Times may lie ahead of the loop. Whoever must wait leaves a callback: the sender for a credit,
+    the receiver for a message; each side has one user.
+
+    Attributes:
+        path: The way of the messages.
+        spec: Slots, credits and back-pressure.
+        messages: Posted and not received.
+    """
+
+    def __init__(self, path: Path, spec: QueueSpec, poll_interval: int, slot_latency: int) -> None:
+        self.path: Final = path
+        self.spec: Final = spec
+        self.messages: deque[Message] = deque()
+        self._on_credit: Callable[[], None] | None = None
+        self._on_message: Callable[[], None] | None = None
+        self._credits: deque[int] = deque([0] * spec.n_slots)
+        self._credit_delay: Final = path.credit_delay(spec.credit_size)
+        self._latencies: Final = [hop.latency for hop in path.hops]
+        self._free = [0] * (len(path.hops) - 1)
+        self._poll_interval: Final = poll_interval
+        self._slot_latency: Final = slot_latency
+
+    @property
+    def credit(self) -> int | None:
+        """When the sender has its next credit, in picoseconds; None while that is unknown."""
+        return self._credits[0] if self._credits else None
+
+    def take_credit(self, pe: PeTimeline[int]) -> None:
+        """Waits in local time for a credit whose time is known, and takes it."""
+        time = self._credits.popleft()
+        if time > pe.clock and self.spec.backpressure == "poll":
+            time = pe.clock + -(-(time - pe.clock) // self._poll_interval) * self._poll_interval
+        pe.wait_until(time)
+
+    def post(
+        self, pe: PeTimeline[int], ready: int, message: Message, sender: Sender | None
+    ) -> None:
+        """Sends a message for which a credit was taken.
+
+        Args:
+            pe: The sending PE.
+            ready: When its tile is.
+            message: What to send.
+            sender: The PE's engine if others use the links too; None if the path is its own.
+        """
+        self.messages.append(message)
+        if sender is not None:
+            sender.submit(ready, self.path, message, lambda time: self._arrived(message, time))
+            return
+        times = self.path.times(message.nbytes)
+        arrival = transmit(pe, ready, times, self._latencies, self._free, later)
+        message.injected = pe.send_free
+        message.sent = pe.send_free - times[0].full
+        self._arrived(message, arrival)
+
+    def _arrived(self, message: Message, time: int) -> None:
+        message.arrival = time + self._slot_latency
+        if self._on_message is not None:
+            callback, self._on_message = self._on_message, None
+            callback()
+
+    @property
+    def arrival(self) -> int | None:
+        """When the next message is in its slot; None while that is unknown."""
+        return self.messages[0].arrival if self.messages else None
+
+    def release(self, time: int) -> None:
+        """Frees the slot of a received message at `time`; the credit travels back."""
+        self._credits.append(time + self._credit_delay)
+        if self._on_credit is not None:
+            callback, self._on_credit = self._on_credit, None
+            callback()
+
+    def call_on_credit(self, callback: Callable[[], None]) -> None:
+        """Calls back once, when the time of the next credit becomes known."""
+        assert self._on_credit is None, "a queue has one sender"
+        self._on_credit = callback
+
+    def call_on_message(self, callback: Callable[[], None]) -> None:
+        """Calls back once, when the arrival of the next message becomes known."""
+        assert self._on_message is None, "a queue has one receiver"
+        self._on_message = callback

@@ -1,0 +1,27 @@
+"""Bytes: where they are, who owns them, what they hold, and which were ever written."""
+
+from kernbench.memory.address import Address, Space
+from kernbench.memory.allocator import Allocation, Allocator, FreeError, OutOfMemoryError
+from kernbench.memory.dtypes import DType
+from kernbench.memory.storage import (
+    Buffer,
+    Storage,
+    UninitialisedReadError,
+    View,
+    contiguous_strides,
+)
+
+__all__ = [
+    "Address",
+    "Allocation",
+    "Allocator",
+    "Buffer",
+    "DType",
+    "FreeError",
+    "OutOfMemoryError",
+    "Space",
+    "Storage",
+    "UninitialisedReadError",
+    "View",
+    "contiguous_strides",
+]

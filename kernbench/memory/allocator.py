@@ -1,0 +1,174 @@
+"""Who owns which bytes of a memory: first fit, with coalescing, and a name for every block."""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Final
+
+from kernbench.errors import CallSite, KernbenchError, site_fact
+from kernbench.memory.address import Address, Space
+from kernbench.units import format_bytes
+
+ALIGNMENT: Final = {Space.HOST: 64, Space.HBM: 512, Space.SRAM: 64, Space.TCM: 16}
+"""Bytes to which blocks are rounded; 512 is what CUDA's caching allocator in PyTorch uses."""
+
+
+class OutOfMemoryError(KernbenchError, MemoryError, RuntimeError):
+    """A memory of the machine is full (M7, M8)."""
+
+
+class FreeError(KernbenchError):
+    """Freed twice, or freed what was never allocated (M4)."""
+
+
+@dataclass(slots=True, eq=False)
+class Allocation:
+    """A block of one memory. Its number is never used again.
+
+    Attributes:
+        number: Counts the allocations of one memory.
+        address: First byte.
+        nbytes: Size that was asked for.
+        reserved: Size that it occupies.
+        label: What it is; its text is made only for a report.
+        site: Where the user asked for it.
+        freed: Whether it was given back.
+        freed_at: Where it was given back.
+    """
+
+    number: int
+    address: Address
+    nbytes: int
+    reserved: int
+    label: object
+    site: CallSite | None
+    freed: bool = False
+    freed_at: CallSite | None = None
+
+
+class Allocator:
+    """Allocates one memory.
+
+    Args:
+        space: Kind of memory.
+        sip: Index of the SIP.
+        unit: Cube or PE, see `Address`.
+        capacity: Bytes; None for no limit (a host).
+    """
+
+    def __init__(self, space: Space, sip: int, unit: int, capacity: int | None) -> None:
+        self.space = space
+        self.sip = sip
+        self.unit = unit
+        self.capacity = capacity
+        self.allocated = 0
+        self.peak = 0
+        self._alignment = ALIGNMENT[space]
+        self._holes: list[tuple[int, int]] = [(0, capacity if capacity is not None else 1 << 62)]
+        self._live: dict[int, Allocation] = {}
+        self._count = 0
+
+    @property
+    def name(self) -> str:
+        """What reports call this memory."""
+        return str(Address(self.space, self.sip, self.unit, 0)).split("+")[0]
+
+    def allocate(self, nbytes: int, label: object, site: CallSite | None) -> Allocation:
+        """Returns a new block.
+
+        Raises:
+            OutOfMemoryError: If no hole is large enough.
+        """
+        reserved = -(-max(nbytes, 1) // self._alignment) * self._alignment
+        offset = self._take_hole(reserved)
+        if offset is None:
+            raise self._out_of_memory(nbytes, label, site)
+        self._count += 1
+        self.allocated += reserved
+        if self.allocated > self.peak:
+            self.peak = self.allocated
+        address = Address(self.space, self.sip, self.unit, offset)
+        block = Allocation(self._count, address, nbytes, reserved, label, site)
+        self._live[self._count] = block
+        return block
+
+    def free(self, block: Allocation, site: CallSite | None = None) -> None:
+        """Gives a block back.
+
+        Raises:
+            FreeError: If it was freed before, or belongs to another memory.
+        """
+        if self._live.get(block.number) is not block:
+            raise self._bad_free(block, site)
+        del self._live[block.number]
+        block.freed = True
+        block.freed_at = site
+        self.allocated -= block.reserved
+        start, end = block.address.offset, block.address.offset + block.reserved
+        holes = self._holes
+        index = bisect_left(holes, (start, 0))
+        if index < len(holes) and holes[index][0] == end:
+            end += holes.pop(index)[1]
+        if index > 0 and sum(holes[index - 1]) == start:
+            index -= 1
+            start = holes.pop(index)[0]
+        holes.insert(index, (start, end - start))
+
+    @property
+    def largest_hole(self) -> int:
+        """Size of the largest block that could be allocated now."""
+        return max((size for _, size in self._holes), default=0)
+
+    def live(self) -> list[Allocation]:
+        """Returns the blocks in use, oldest first."""
+        return list(self._live.values())
+
+    def _take_hole(self, reserved: int) -> int | None:
+        for index, (offset, size) in enumerate(self._holes):
+            if size == reserved:
+                del self._holes[index]
+                return offset
+            if size > reserved:
+                self._holes[index] = (offset + reserved, size - reserved)
+                return offset
+        return None
+
+    def _out_of_memory(self, nbytes: int, label: object, site: CallSite | None) -> OutOfMemoryError:
+        assert self.capacity is not None
+        free = self.capacity - self.allocated
+        largest = sorted(self._live.values(), key=lambda block: (-block.nbytes, block.number))[:5]
+        facts = [
+            site_fact(site),
+            f"requested {format_bytes(nbytes)} ({nbytes} B) for {label}",
+            f"free {format_bytes(free)} of {format_bytes(self.capacity)}, "
+            f"largest free block {format_bytes(self.largest_hole)}",
+        ]
+        if largest:
+            facts.append("largest blocks in use:")
+        facts += [
+            f"  {format_bytes(block.nbytes)} {block.label} {site_fact(block.site)}"
+            for block in largest
+        ]
+        tcm = self.space is Space.TCM
+        return OutOfMemoryError(
+            f"{self.name} is out of memory",
+            facts,
+            hint="use smaller tiles"
+            if tcm
+            else "drop tensors that are no longer needed, shard over more ranks, or raise "
+            f"{'system.sip.cube.hbm.capacity' if self.space is Space.HBM else 'the capacity'} "
+            "in the topology file",
+            code="M8" if tcm else "M7",
+        )
+
+    def _bad_free(self, block: Allocation, site: CallSite | None) -> FreeError:
+        if not block.freed:
+            return FreeError(
+                f"{block.label} was not allocated from {self.name}",
+                [site_fact(site), f"it lives at {block.address}"],
+                code="M4",
+            )
+        return FreeError(
+            f"{block.label} was freed twice",
+            [site_fact(site, "second free at"), site_fact(block.freed_at, "first free at")],
+            code="M4",
+        )

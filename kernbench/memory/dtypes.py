@@ -1,0 +1,112 @@
+"""Element types, named as PyTorch names them, over numpy and ml_dtypes."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DType:
+    """An element type.
+
+    Attributes:
+        name: PyTorch's name without `torch.`.
+        numpy: The numpy dtype that holds it.
+        itemsize: Bytes of one element.
+        is_floating_point: Whether it is a floating-point type.
+        is_signed: Whether it has negative values.
+        machine_name: What machine files call its rate.
+    """
+
+    name: str
+    numpy: np.dtype[Any]
+    itemsize: int
+    is_floating_point: bool
+    is_signed: bool
+    machine_name: str
+
+    @property
+    def is_complex(self) -> bool:
+        """Always False: complex numbers are not simulated."""
+        return False
+
+    @property
+    def accumulator(self) -> np.dtype[Any]:
+        """The numpy dtype in which a matmul of this type adds: float32 for narrower floats."""
+        if self.is_floating_point and self.itemsize < 4:
+            return np.dtype(np.float32)
+        return self.numpy
+
+    def __repr__(self) -> str:
+        return f"torch.{self.name}"
+
+    def __reduce__(self) -> str:
+        return self.name
+
+
+def _float(name: str, scalar: Any, machine_name: str) -> DType:
+    dtype = np.dtype(scalar)
+    return DType(name, dtype, dtype.itemsize, True, True, machine_name)
+
+
+def _int(name: str, scalar: Any, machine_name: str) -> DType:
+    dtype = np.dtype(scalar)
+    return DType(name, dtype, dtype.itemsize, False, dtype.kind == "i", machine_name)
+
+
+float64: Final = _float("float64", np.float64, "fp64")
+float32: Final = _float("float32", np.float32, "fp32")
+float16: Final = _float("float16", np.float16, "fp16")
+bfloat16: Final = _float("bfloat16", ml_dtypes.bfloat16, "bf16")
+float8_e4m3fn: Final = _float("float8_e4m3fn", ml_dtypes.float8_e4m3fn, "fp8")
+float8_e5m2: Final = _float("float8_e5m2", ml_dtypes.float8_e5m2, "fp8")
+int64: Final = _int("int64", np.int64, "int32")
+int32: Final = _int("int32", np.int32, "int32")
+int16: Final = _int("int16", np.int16, "int32")
+int8: Final = _int("int8", np.int8, "int8")
+uint8: Final = _int("uint8", np.uint8, "int8")
+bool_: Final = DType("bool", np.dtype(np.bool_), 1, False, False, "int8")
+
+ALL: Final = (
+    float64,
+    float32,
+    float16,
+    bfloat16,
+    float8_e4m3fn,
+    float8_e5m2,
+    int64,
+    int32,
+    int16,
+    int8,
+    uint8,
+    bool_,
+)
+_LARGEST_E4M3FN: Final = 448.0
+_BY_NUMPY: Final = {dtype.numpy: dtype for dtype in ALL}
+
+
+def from_numpy(dtype: np.dtype[Any]) -> DType | None:
+    """Returns the element type held by a numpy dtype; None if there is none."""
+    return _BY_NUMPY.get(dtype)
+
+
+def cast(values: Any, dtype: DType) -> np.ndarray[Any, Any]:
+    """Returns values as a type: the array itself if it has that type already.
+
+    What float8_e4m3fn cannot hold becomes its largest value, as in PyTorch; it has no infinity.
+    """
+    array: np.ndarray[Any, Any] = np.asarray(values)
+    if array.dtype == dtype.numpy:
+        return array
+    if dtype is float8_e4m3fn:
+        array = np.clip(array.astype(np.float32), -_LARGEST_E4M3FN, _LARGEST_E4M3FN)
+    return array.astype(dtype.numpy)
+
+
+def poison(dtype: DType) -> Any:
+    """Returns what memory holds that nobody has written: NaN, or the largest integer."""
+    if dtype.is_floating_point:
+        return dtype.numpy.type(float("nan"))
+    return True if dtype is bool_ else np.iinfo(dtype.numpy).max

@@ -1,0 +1,278 @@
+"""The bytes behind tensors, and which of them anybody has written."""
+
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from kernbench.errors import CallSite, KernbenchError, site_fact
+from kernbench.memory.address import Address
+from kernbench.memory.allocator import Allocation, Allocator
+from kernbench.memory.dtypes import DType, cast, poison
+
+
+class UninitialisedReadError(KernbenchError):
+    """Memory was read that nobody has written (M5, M6)."""
+
+
+class Buffer:
+    """The bytes of a block of memory, for as long as somebody still has to read or write them.
+
+    They appear with the first effect that writes them, so a thousand commands in a queue do not
+    hold a thousand results.
+
+    Attributes:
+        allocation: The block of simulated memory that they fill.
+        data: The bytes; None until written, and always None while data is off.
+        unwritten: True for each byte that nobody has written; None when all are.
+    """
+
+    __slots__ = ("allocation", "data", "unwritten")
+
+    def __init__(self, allocation: Allocation) -> None:
+        self.allocation = allocation
+        self.data: np.ndarray[Any, np.dtype[np.uint8]] | None = None
+        self.unwritten: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+
+    def adopt(self, array: np.ndarray[Any, Any]) -> None:
+        """Takes a contiguous array of the block's size as the bytes, without a copy."""
+        assert array.nbytes == self.allocation.nbytes
+        self.data = array.reshape(-1).view(np.uint8)
+        self.unwritten = None
+
+    def poison(self, dtype: DType) -> None:
+        """Fills the block with what unwritten memory holds, and tracks every byte."""
+        count = self.allocation.nbytes // dtype.itemsize
+        self.adopt(np.full(count, poison(dtype), dtype.numpy))
+        self.unwritten = np.ones(self.allocation.nbytes, np.bool_)
+
+
+class Storage:
+    """Owns a block of memory; gives it back, in host order, when nobody refers to it any more.
+
+    Attributes:
+        buffer: The bytes; they may outlive the storage while a command still needs them.
+    """
+
+    __slots__ = ("_allocator", "buffer")
+
+    def __init__(
+        self, allocator: Allocator, nbytes: int, label: object, site: CallSite | None
+    ) -> None:
+        self._allocator: Allocator | None = None
+        self.buffer = Buffer(allocator.allocate(nbytes, label, site))
+        self._allocator = allocator
+
+    def __del__(self) -> None:
+        allocator = self._allocator
+        if allocator is not None and not self.buffer.allocation.freed:
+            allocator.free(self.buffer.allocation)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.buffer.allocation.nbytes
+
+    @property
+    def address(self) -> Address:
+        """Address of the first byte."""
+        return self.buffer.allocation.address
+
+
+@lru_cache(4096)
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the strides, in elements, of a row-major tensor."""
+    strides = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+class View:
+    """A strided window on a buffer. Bounds are those of the view, not of the memory.
+
+    Attributes:
+        buffer: Whose bytes.
+        dtype: Element type.
+        shape: Extents.
+        strides: In elements.
+        offset: First element, in elements of `dtype`.
+    """
+
+    __slots__ = ("_array", "_data", "buffer", "dtype", "offset", "shape", "strides")
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        dtype: DType,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        offset: int,
+    ) -> None:
+        self.buffer = buffer
+        self.dtype = dtype
+        self.shape = shape
+        self.strides = strides
+        self.offset = offset
+        # The array that `array` made last and the bytes that it was made for.
+        self._array: np.ndarray[Any, Any] | None = None
+        self._data: np.ndarray[Any, np.dtype[np.uint8]] | None = None
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the elements, which may be spread over more memory than that."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    def extent(self) -> tuple[int, int]:
+        """Returns the bytes of the buffer between which all elements lie, the last one excluded."""
+        if 0 in self.shape:
+            return 0, 0
+        span = sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
+        itemsize = self.dtype.itemsize
+        return self.offset * itemsize, (self.offset + span + 1) * itemsize
+
+    def overlaps(self, other: "View") -> bool:
+        """Returns whether the two views of one buffer have a byte in common."""
+        low, high = self.extent()
+        other_low, other_high = other.extent()
+        if low >= other_high or other_low >= high:
+            return False
+        # Only addresses are compared: nobody touches the bytes that this array claims to have.
+        probe = as_strided(np.empty(1, np.uint8), (self.buffer.allocation.nbytes,), (1,))
+        return bool(np.shares_memory(self._flags(probe), other._flags(probe)))
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """Returns the elements in place, written or not."""
+        data = self.buffer.data
+        if self._array is not None and data is self._data:
+            return self._array
+        assert data is not None, f"{self.buffer.allocation.label} has no bytes"
+        if 0 in self.shape:
+            return np.empty(self.shape, self.dtype.numpy)
+        itemsize = self.dtype.itemsize
+        self._data = data
+        self._array = np.ndarray(
+            self.shape,
+            self.dtype.numpy,
+            data,
+            self.offset * itemsize,
+            tuple([stride * itemsize for stride in self.strides]),
+        )
+        return self._array
+
+    def read(self) -> np.ndarray[Any, Any]:
+        """Returns the elements in place, to be read.
+
+        Raises:
+            UninitialisedReadError: If some were never written.
+        """
+        if self.buffer.unwritten is not None:
+            self._check_written()
+        return self.array()
+
+    def write(self) -> np.ndarray[Any, Any]:
+        """Returns the elements in place, to be written in full."""
+        if self.buffer.unwritten is not None:
+            self._mark_written()
+        return self.array()
+
+    def store(self, values: Any) -> None:
+        """Writes all elements: values of any type that broadcast to the view's shape."""
+        self.write()[...] = cast(values, self.dtype)
+
+    def adopt(self, values: Any) -> None:
+        """Makes values the bytes of the buffer, all of which this view shows; the first write.
+
+        Args:
+            values: Of the view's shape or one that broadcasts to it, and nobody else's; copied
+                only if type or layout differ.
+        """
+        array = cast(values, self.dtype)
+        shape, dtype = self.shape, self.dtype.numpy
+        flags = array.flags
+        if not (
+            flags.c_contiguous
+            and flags.owndata
+            and array.shape == shape
+            and self.strides == contiguous_strides(shape)
+        ):
+            itemsize = self.dtype.itemsize
+            data = np.empty(self.nbytes, np.uint8)
+            if data.size:
+                steps = tuple([stride * itemsize for stride in self.strides])
+                laid_out: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data, 0, steps)
+                laid_out[...] = array
+                array = laid_out
+            else:
+                array = np.empty(shape, dtype)
+        else:
+            data = array.reshape(-1).view(np.uint8)
+        buffer = self.buffer
+        buffer.data = self._data = data
+        buffer.unwritten = None
+        self._array = array
+
+    def pick(self, index: Any) -> np.ndarray[Any, Any]:
+        """Returns some elements, to be read: `read()[index]`, if these were written.
+
+        Raises:
+            UninitialisedReadError: If some of them never were.
+        """
+        unwritten = self.buffer.unwritten
+        if unwritten is not None and self._flags(unwritten)[index].any():
+            self._check_written()
+        picked: np.ndarray[Any, Any] = self.array()[index]
+        return picked
+
+    def put(self, index: Any, values: Any) -> None:
+        """Writes some elements: `array()[index] = values`."""
+        unwritten = self.buffer.unwritten
+        self.array()[index] = values
+        if unwritten is not None:
+            self._flags(unwritten)[index] = False
+
+    def _flags(self, unwritten: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        itemsize = self.dtype.itemsize
+        strides = (*(stride * itemsize for stride in self.strides), 1)
+        return as_strided(unwritten[self.offset * itemsize :], (*self.shape, itemsize), strides)
+
+    def _mark_written(self) -> None:
+        unwritten = self.buffer.unwritten
+        assert unwritten is not None
+        if 0 in self.shape:
+            return
+        flags = self._flags(unwritten)
+        if flags.size == unwritten.size and flags.flags.c_contiguous:
+            self.buffer.unwritten = None
+        else:
+            flags[...] = False
+
+    def _check_written(self) -> None:
+        unwritten = self.buffer.unwritten
+        assert unwritten is not None
+        if 0 in self.shape:
+            return
+        bad = self._flags(unwritten).any(axis=-1)
+        if not bad.any():
+            return
+        flat = np.flatnonzero(bad)
+        block = self.buffer.allocation
+        raise UninitialisedReadError(
+            f"{len(flat)} of {bad.size} elements of {block.label} were never written",
+            [
+                f"first unwritten element {flat[0]}, last {flat[-1]} (of the tensor as read, "
+                f"shape {self.shape})",
+                site_fact(block.site, "allocated at"),
+            ],
+            hint="write them first, or make the tensor with zeros() instead of empty()",
+            code="M5",
+        )

@@ -1,0 +1,126 @@
+"""Where the time of each rank went."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kernbench.report.intervals import difference, length, union
+from kernbench.report.records import full_records, is_engine
+from kernbench.sim_engine.op_log import OpLog, Record
+from kernbench.units import format_time
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_COMPUTE: Final = ("compute", "kernel")
+_COMMUNICATION: Final = ("collective", "send", "recv")
+
+
+@dataclass(frozen=True, slots=True)
+class RankBreakdown:
+    """Where the time of one rank went, in picoseconds.
+
+    On the device every picosecond of the span counts once:
+    `compute_ps + exposed_ps + copy_ps + idle_ps == span_ps`. The host runs beside it.
+
+    Attributes:
+        rank: Global rank; -1 for main.
+        span_ps: From the first thing that any rank did to the last; the same for all ranks, so
+            that a rank that begins late or ends early is idle, and rows can be compared.
+        host_ps: The host is busy: it issues a command, or it does something that has a record of
+            its own. Waiting is not in it.
+        compute_ps: A kernel runs on a stream. What the engines do within a collective is part of
+            the collective, so that the figure is the same at every fidelity.
+        communication_ps: A collective, a send or a receive is under way, beside a kernel or not.
+        exposed_ps: The part of `communication_ps` during which no kernel runs.
+        copy_ps: A copy is under way, with neither kernel nor communication.
+        idle_ps: The rest of the span: the device has nothing to do.
+    """
+
+    rank: int
+    span_ps: int
+    host_ps: int
+    compute_ps: int
+    communication_ps: int
+    exposed_ps: int
+    copy_ps: int
+    idle_ps: int
+
+
+def breakdown(op_log: OpLog, dispatch_ps: int) -> list[RankBreakdown]:
+    """Returns where the time went, by rank.
+
+    Args:
+        op_log: The log.
+        dispatch_ps: Host time that issuing a command took; it ended when the command was issued.
+
+    Raises:
+        UsageError: The log has no records.
+    """
+    by_rank: dict[int, list[Record]] = {}
+    for record in full_records(op_log, "a breakdown"):
+        by_rank.setdefault(record.rank, []).append(record)
+    busy = {
+        rank: [_host_interval(record, dispatch_ps) for record in records]
+        for rank, records in by_rank.items()
+    }
+    start = min((start for intervals in busy.values() for start, _ in intervals), default=0)
+    end = max((record.end for records in by_rank.values() for record in records), default=0)
+    return [
+        _of_rank(rank, by_rank[rank], length(union(busy[rank])), end - start)
+        for rank in sorted(by_rank)
+    ]
+
+
+def print_breakdown(rows: Sequence[RankBreakdown], console: "Console") -> None:
+    """Prints the rows as a table."""
+    # rich takes longer to import than the rest of the package.
+    from rich.table import Table
+
+    span = rows[0].span_ps if rows else 0
+    table = Table(title=f"Simulated time per rank, of {format_time(span)}")
+    for column in ("rank", "compute", "exposed comm.", "copy", "idle", "(comm.)", "(host)"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        device = row.compute_ps, row.exposed_ps, row.copy_ps, row.idle_ps
+        times = (*device, row.communication_ps, row.host_ps)
+        name = "main" if row.rank < 0 else str(row.rank)
+        table.add_row(name, *(_share(time, row.span_ps) for time in times))
+    console.print(table)
+
+
+def _of_rank(rank: int, records: Iterable[Record], host: int, span: int) -> RankBreakdown:
+    kernels, messages, copies = [], [], []
+    for record in records:
+        interval = record.start, record.end
+        if record.category in _COMMUNICATION:
+            messages.append(interval)
+        elif not is_engine(record.track):
+            if record.category in _COMPUTE:
+                kernels.append(interval)
+            elif record.category == "copy":
+                copies.append(interval)
+    compute, communication = union(kernels), union(messages)
+    exposed = length(difference(communication, compute))
+    copy = length(difference(union(copies), union([*compute, *communication])))
+    return RankBreakdown(
+        rank,
+        span,
+        host,
+        length(compute),
+        length(communication),
+        exposed,
+        copy,
+        span - length(compute) - exposed - copy,
+    )
+
+
+def _host_interval(record: Record, dispatch: int) -> tuple[int, int]:
+    # All parts of a command carry the time of its one issue: they fall together.
+    if record.category == "host":
+        return record.start, record.end
+    return record.issued - dispatch, record.issued
+
+
+def _share(time: int, span: int) -> str:
+    return f"{format_time(time)} {time / span:4.0%}" if span else format_time(time)

@@ -1,0 +1,78 @@
+"""Output files: tested before a run, complete or absent after it."""
+
+import gzip
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from kernbench.errors import UsageError
+
+
+def check_writable(path: str | Path) -> None:
+    """Finds out whether `path` can be written, by writing and removing a file next to it.
+
+    Raises:
+        UsageError: It cannot (F15).
+    """
+    target = Path(path)
+    with _explained(target):
+        _refuse_odd(target)
+        partial = _partial(target)
+        try:
+            partial.touch()
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[TextIO]:
+    """Opens a text file that takes the place of `path` when the block is left without an error.
+
+    A name that ends in `.gz` is compressed. Equal texts give equal files: the compressed form holds
+    neither name nor time.
+
+    Raises:
+        UsageError: It cannot be written (F15).
+    """
+    target = Path(path)
+    with _explained(target):
+        _refuse_odd(target)
+        partial = _partial(target)
+        try:
+            with partial.open("wb") as raw:
+                if target.suffix == ".gz":
+                    with (
+                        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
+                        io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text,
+                    ):
+                        yield text
+                else:
+                    with io.TextIOWrapper(raw, encoding="utf-8", newline="\n") as text:
+                        yield text
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _partial(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{os.getpid()}.partial")
+
+
+def _refuse_odd(target: Path) -> None:
+    # A rename would replace a device or a pipe by a file, and what the user protected by his.
+    if target.exists() and not target.is_file():
+        raise OSError("it is no file")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError("it is read-only")
+
+
+@contextmanager
+def _explained(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"cannot write {target}: {reason}", code="F15") from error

@@ -1,0 +1,219 @@
+"""Results as nccl-tests prints them: the same columns, widths and footer; simulated times."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+from kernbench.units import PS_PER_US
+
+SCHEMA_VERSION: Final = 1
+
+_NAMES: Final = ("size", "count", "type", "redop", "root")
+_UNITS: Final = ("(B)", "(elements)", "", "", "")
+_TIMING_NAMES: Final = ("time", "algbw", "busbw", "#wrong")
+_TIMING_UNITS: Final = ("(us)", "(GB/s)", "(GB/s)", "")
+_UNKNOWN: Final = "N/A"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What was run.
+
+    Attributes:
+        collective: Such as `all_reduce`.
+        machine: Name of the machine.
+        ranks: How many took part.
+        algorithm: As `ccl.yaml` names it.
+        dials: Settings of the run by name, such as `data: on`.
+    """
+
+    collective: str
+    machine: str
+    ranks: int
+    algorithm: str
+    dials: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One collective, out of place or in place.
+
+    Attributes:
+        time_us: Simulated microseconds.
+        algbw_gb_per_s: Bytes over time, in units of 10^9 bytes a second; None if no time passed.
+        busbw_gb_per_s: The same, made comparable with the bandwidth of a link.
+        wrong: Elements with a wrong value; None if they were not checked.
+    """
+
+    time_us: float
+    algbw_gb_per_s: float | None
+    busbw_gb_per_s: float | None
+    wrong: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A row of the table.
+
+    Attributes:
+        size_bytes: Size of the message.
+        count: Elements in it.
+        dtype: Their type, as nccl-tests names it: `float`, `bfloat16`, `int32`.
+        redop: Reduction, such as `sum`.
+        root: Root rank; -1 for collectives without one.
+        out_of_place: With an output of its own.
+        in_place: With the input as output.
+    """
+
+    size_bytes: int
+    count: int
+    dtype: str
+    redop: str
+    root: int
+    out_of_place: Timing
+    in_place: Timing
+
+
+def all_reduce_busbw_factor(ranks: int) -> Fraction:
+    """Returns busbw over algbw of an all-reduce: `2 (n - 1) / n` (nccl-tests, PERFORMANCE.md)."""
+    return Fraction(2 * (ranks - 1), ranks)
+
+
+def timing(
+    size_bytes: int,
+    total_ps: int,
+    busbw_factor: Fraction,
+    *,
+    iterations: int = 1,
+    wrong: int | None = None,
+) -> Timing:
+    """Returns what a collective took; each figure is rounded once, from integers.
+
+    Args:
+        size_bytes: Size of the message.
+        total_ps: Simulated time of all iterations.
+        busbw_factor: Bus bandwidth over algorithm bandwidth.
+        iterations: How many times it ran.
+        wrong: Elements with a wrong value; None if they were not checked.
+    """
+    time_us = total_ps / (iterations * PS_PER_US)
+    if not total_ps:
+        return Timing(time_us, None, None, wrong)
+    # A byte in a picosecond is 1000 GB/s.
+    algbw = Fraction(1000 * size_bytes * iterations, total_ps)
+    return Timing(time_us, float(algbw), float(algbw * busbw_factor), wrong)
+
+
+def total_wrong(measurements: Sequence[Measurement]) -> int | None:
+    """Returns how many elements are wrong in all rows; None if none was checked."""
+    counts = [timing.wrong for timing in _timings(measurements) if timing.wrong is not None]
+    return sum(counts) if counts else None
+
+
+def average_busbw(measurements: Sequence[Measurement]) -> float | None:
+    """Returns the mean bus bandwidth in GB/s, out of place and in place; None without time."""
+    rates = [timing.busbw_gb_per_s for timing in _timings(measurements)]
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) / len(known) if known else None
+
+
+def header_lines(header: Header) -> list[str]:
+    """Returns what comes before the rows."""
+    dials = ", ".join(f"{name} {value}" for name, value in header.dials.items())
+    blank = _columns(*[""] * len(_NAMES))
+    return [
+        f"# {header.collective} on {header.machine}: {header.ranks} ranks, {header.algorithm}",
+        *([f"# {dials}"] if dials else []),
+        "# times are simulated, not measured; 1 GB/s is 10^9 bytes a second",
+        "#",
+        f"{blank}           out-of-place                       in-place",
+        _columns(*_NAMES) + 2 * _timing_columns(*_TIMING_NAMES),
+        (_columns(*_UNITS) + 2 * _timing_columns(*_TIMING_UNITS)).rstrip(),
+    ]
+
+
+def row_line(row: Measurement) -> str:
+    """Returns a row."""
+    return (
+        f"{row.size_bytes:12}  {row.count:12}  {row.dtype:>8}  {row.redop:>6}  {row.root:6}"
+        + _timing_text(row.out_of_place)
+        + _timing_text(row.in_place)
+    )
+
+
+def footer_lines(measurements: Sequence[Measurement]) -> list[str]:
+    """Returns what comes after the rows."""
+    wrong, busbw = total_wrong(measurements), average_busbw(measurements)
+    verdict = "N/A (not checked)" if wrong is None else f"{wrong} {'FAILED' if wrong else 'OK'}"
+    return [
+        f"# Out of bounds values : {verdict}",
+        f"# Avg bus bandwidth    : {_UNKNOWN if busbw is None else f'{busbw:g}'}",
+        "#",
+    ]
+
+
+def as_json(header: Header, measurements: Sequence[Measurement]) -> dict[str, Any]:
+    """Returns the results as plain values; keys say their units."""
+    wrong = total_wrong(measurements)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "clock": "simulated",
+        "collective": header.collective,
+        "machine": header.machine,
+        "ranks": header.ranks,
+        "algorithm": header.algorithm,
+        "dials": dict(header.dials),
+        "rows": [
+            {
+                "size_bytes": row.size_bytes,
+                "count": row.count,
+                "type": row.dtype,
+                "redop": row.redop,
+                "root": row.root,
+                "out_of_place": _timing_json(row.out_of_place),
+                "in_place": _timing_json(row.in_place),
+            }
+            for row in measurements
+        ],
+        "out_of_bounds_values": wrong,
+        "average_busbw_gb_per_s": average_busbw(measurements),
+    }
+
+
+def _timings(measurements: Sequence[Measurement]) -> list[Timing]:
+    return [timing for row in measurements for timing in (row.out_of_place, row.in_place)]
+
+
+def _columns(size: str, count: str, dtype: str, redop: str, root: str) -> str:
+    return f"# {size:>10}  {count:>12}  {dtype:>8}  {redop:>6}  {root:>6}"
+
+
+def _timing_columns(time: str, algbw: str, busbw: str, wrong: str) -> str:
+    return f"  {time:>7}  {algbw:>6}  {busbw:>6}  {wrong:>6}"
+
+
+def _timing_text(timing: Timing) -> str:
+    return _timing_columns(
+        _fitted(timing.time_us, 7),
+        _fitted(timing.algbw_gb_per_s, 6),
+        _fitted(timing.busbw_gb_per_s, 6),
+        _UNKNOWN if timing.wrong is None else f"{timing.wrong:g}",
+    )
+
+
+def _fitted(value: float | None, width: int) -> str:
+    """Returns a number with the most decimals that fit, at most two, as nccl-tests does."""
+    if value is None:
+        return _UNKNOWN
+    texts = (f"{value:.{decimals}f}" for decimals in (2, 1, 0))
+    return next((text for text in texts if len(text) <= width), f"{value:.{width - 6}e}")
+
+
+def _timing_json(timing: Timing) -> dict[str, Any]:
+    return {
+        "time_us": timing.time_us,
+        "algbw_gb_per_s": timing.algbw_gb_per_s,
+        "busbw_gb_per_s": timing.busbw_gb_per_s,
+        "wrong": timing.wrong,
+    }

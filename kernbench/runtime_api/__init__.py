@@ -1,0 +1,1 @@
+"""What the names of PyTorch mean here: context, tensors, streams, distributed, multiprocessing."""

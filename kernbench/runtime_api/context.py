@@ -1,0 +1,155 @@
+"""`RuntimeContext`: stands where `torch` would, for one simulated machine."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from kernbench.ccl.collective import CollectiveModel
+from kernbench.ccl.config import Chosen, select
+from kernbench.des import Event
+from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.runtime_api import cuda
+from kernbench.runtime_api import process as processes
+from kernbench.runtime_api.distributed import World
+from kernbench.runtime_api.kernels import current_launcher
+from kernbench.runtime_api.namespace import Namespace, root
+from kernbench.runtime_api.process import MAIN, Process, current_process
+from kernbench.runtime_api.running import wait_for
+from kernbench.runtime_api.types import DeviceSelector
+from kernbench.sim_engine.command import Command
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.tl import launch as launches
+
+T = TypeVar("T")
+
+
+class RuntimeContext:
+    """A simulated machine with the names of PyTorch on it.
+
+    `ctx.zeros`, `ctx.cuda`, `ctx.distributed` and so on are what `torch.zeros`, ... are; they act
+    on the rank that calls, or on main. Use it as a context manager, or just keep it.
+
+    Args:
+        engine: Runs the commands.
+        target_device: Which SIPs ranks may use.
+        correlation_id: Name of the run; `kernbench run` takes the bench's, for `--json`.
+        spec: The machine as YAML gives it; by default the engine's own.
+        seed: Of every rank's default generator.
+        argv: What a bench finds in `ctx.argv`.
+        ccl_file: The `ccl.yaml`; by default the working directory's, else the shipped one.
+        ccl_overrides: `dotted.field=value` texts applied to it.
+        quiet: Whether benches should print nothing.
+        progress: Shows how far a bench is, as it goes through a sequence.
+
+    Attributes:
+        engine: Runs the commands.
+        devices: SIPs that ranks may use; rank r has the r-th.
+        world: The ranks while a spawn runs.
+        main: The process of code outside of workers.
+        argv: Arguments of the bench.
+        spec: The machine as YAML gives it.
+        quiet: Whether benches should print nothing.
+        results: Documents of plain values that benches leave for `--json`.
+        processes: The ranks of the last spawn.
+        kernel_times: Durations of launches by all that they depend on, in picoseconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: GraphEngine,
+        target_device: DeviceSelector = DeviceSelector("all"),  # noqa: B008 - frozen
+        correlation_id: str = "",
+        spec: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        argv: Sequence[str] = (),
+        ccl_file: Path | None = None,
+        ccl_overrides: Sequence[str] = (),
+        quiet: bool = False,
+        progress: Callable[[Sequence[Any], str], Iterable[Any]] | None = None,
+    ) -> None:
+        self.engine: Final = engine
+        self.target_device: Final = target_device
+        self.correlation_id: Final = correlation_id
+        self.spec: Final = engine.topology.spec if spec is None else spec
+        self.seed: Final = seed
+        self.argv: Final = list(argv)
+        self.quiet: Final = quiet
+        self.results: Final[list[dict[str, Any]]] = []
+        self._progress: Final = progress
+        self.devices: Final = target_device.indices(engine.topology.world_size)
+        self.world = World()
+        self.processes: list[Process] = []
+        self.main: Final = Process(self, engine, MAIN, self.devices[0], 0)
+        self._pending_worker_waits: list[Event] = []
+        self._ccl_file: Final = ccl_file
+        self._ccl_overrides: Final = tuple(ccl_overrides)
+        self._names: Final = Namespace(self, root())
+        processes.made(self.main)
+        launches.find_launcher = current_launcher
+        self.kernel_times: Final[dict[Any, int]] = {}
+
+    def __enter__(self) -> "RuntimeContext":
+        processes.enter(self.main)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                self.main.synchronize()
+        finally:
+            processes.leave(self.main)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_names":
+            raise AttributeError(name)
+        return getattr(self._names, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._names)})
+
+    @cached_property
+    def collectives(self) -> CollectiveModel:
+        """What all collectives of the context share."""
+        return CollectiveModel(self.engine)
+
+    @cached_property
+    def algorithm(self) -> Chosen:
+        """The algorithm that `ccl.yaml` names; if that is the shipped file, the machine's own."""
+        return select(self._ccl_file, self._ccl_overrides, self.engine.topology.machine.system)
+
+    def progress(self, items: Sequence[T], description: str) -> Iterable[T]:
+        """Returns the items one by one, and shows on a terminal how many are left."""
+        return items if self._progress is None else self._progress(items, description)
+
+    def rank_of_device(self, sip: int) -> int | None:
+        """Returns the rank that a SIP belongs to while a spawn runs; None if it is free."""
+        if sip in self.devices[: self.world.size]:
+            return self.devices.index(sip)
+        return None
+
+    def wait(self, handle: Any) -> None:
+        """Waits, on the host, until `handle` is done: a `Work`, a command, or a `cuda.Event`.
+
+        Returns at once if it is; else parks in a worker, and drives the loop on main.
+        """
+        process = current_process()
+        command = handle if isinstance(handle, Command) else getattr(handle, "command", None)
+        if isinstance(handle, Event):
+            process.wait(handle)
+        elif isinstance(command, Command):
+            wait_for(process, command)
+        elif isinstance(handle, cuda.Event):
+            handle.synchronize()
+        else:
+            raise KernbenchError(
+                f"ctx.wait takes a handle that somebody issued; got {type(handle).__name__}",
+                [site_fact(call_site())],
+            )

@@ -1,0 +1,135 @@
+"""The names of PyTorch as a tree, and that tree bound to one context."""
+
+import functools
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from kernbench.des import current_task
+from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.memory import dtypes
+from kernbench.runtime_api import (
+    copies,
+    creation,
+    cuda,
+    distributed,
+    linalg,
+    multiprocessing,
+    nn,
+    pointwise,
+    process,
+    random,
+    reductions,
+    shaping,
+    testing,
+)
+from kernbench.runtime_api.tensor import Tensor
+from kernbench.runtime_api.types import Device, Size
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.context import RuntimeContext
+
+DTYPES: Final[Mapping[str, dtypes.DType]] = {
+    **{dtype.name: dtype for dtype in dtypes.ALL},
+    "double": dtypes.float64,
+    "float": dtypes.float32,
+    "half": dtypes.float16,
+    "long": dtypes.int64,
+    "int": dtypes.int32,
+    "short": dtypes.int16,
+}
+"""Element types by PyTorch's names."""
+
+
+def _public(module: ModuleType) -> dict[str, Any]:
+    return {name: getattr(module, name) for name in module.__all__}
+
+
+@cache
+def root() -> Mapping[str, Any]:
+    """Returns what `torch` holds; its submodules are mappings too."""
+    names: dict[str, Any] = {}
+    for module in (pointwise, reductions, linalg, shaping, creation, random, copies):
+        names |= _public(module)
+    functional = {"all_reduce": distributed.functional_all_reduce}
+    return {
+        **names,
+        **DTYPES,
+        "Tensor": Tensor,
+        "Size": Size,
+        "device": Device,
+        "dtype": dtypes.DType,
+        "cuda": _public(cuda),
+        "distributed": {**_public(distributed), "_functional_collectives": functional},
+        "multiprocessing": _public(multiprocessing),
+        "nn": _public(nn),
+        "testing": _public(testing),
+    }
+
+
+def not_simulated(path: str) -> Callable[[str], Any]:
+    """Returns a module's `__getattr__`, which names what PyTorch has and kernbench has not."""
+
+    def missing(name: str) -> Any:
+        raise AttributeError(f"{path}.{name} is not simulated")
+
+    return missing
+
+
+class Namespace:
+    """A part of the tree whose functions act on one context, also where another is entered.
+
+    Args:
+        ctx: The context.
+        names: What it holds.
+        path: Where it stands in the tree, for errors.
+    """
+
+    def __init__(
+        self, ctx: "RuntimeContext", names: Mapping[str, Any], path: str = "torch"
+    ) -> None:
+        self._ctx = ctx
+        self._names = names
+        self._path = path
+
+    @property
+    def _rank_by_greenlet(self) -> dict[object, int]:
+        return self._ctx.world.rank_by_greenlet
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            value = self._names[name]
+        except KeyError:
+            raise AttributeError(f"{self._path}.{name} is not simulated") from None
+        if isinstance(value, Mapping):
+            value = Namespace(self._ctx, value, f"{self._path}.{name}")
+        elif isinstance(value, FunctionType):
+            value = self._bound(value)
+        self.__dict__[name] = value
+        return value
+
+    def _bound(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        main = self._ctx.main
+
+        @functools.wraps(function)
+        def bound(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            if current_task() is not None:
+                if process.current_process().ctx is not main.ctx:
+                    raise KernbenchError(
+                        "a rank of one context uses the names of another",
+                        [site_fact(call_site())],
+                        hint="use the context that the rank was spawned from",
+                    )
+                return function(*args, **kwargs)
+            process.enter(main)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                process.leave(main)
+
+        return bound
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._names)

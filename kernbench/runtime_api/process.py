@@ -1,0 +1,259 @@
+"""One rank, or main: its host, its current device, its streams. Everything is issued here."""
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from kernbench.des import Event, Task, current_task
+from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
+from kernbench.memory import Allocator, Space
+from kernbench.runtime_api.types import Device
+from kernbench.sim_engine.command import Command, Stream, Work
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.host import Host
+from kernbench.sim_engine.op_log import Category
+from kernbench.tl.program import Program
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.context import RuntimeContext
+
+MAIN: Final = -1
+
+
+class NoContextError(KernbenchError):
+    """Something of torch's was called with no simulated machine to run it on."""
+
+
+class Process:
+    """What stands for an operating-system process of a real run.
+
+    Attributes:
+        ctx: The context that it belongs to.
+        engine: Of that context.
+        rank: Global rank; -1 for main.
+        host: Its clock.
+        memory: Allocator of its host memory.
+        device_index: Its current SIP.
+        seen: By stream, the number of the last command that the host has waited for.
+        alive: Whether its function is still running.
+        scratch: What other modules keep per process, by their own name.
+    """
+
+    def __init__(
+        self, ctx: "RuntimeContext", engine: GraphEngine, rank: int, device: int, clock: int
+    ) -> None:
+        spec = engine.topology.machine.system.host
+        self.ctx: Final = ctx
+        self.engine: Final = engine
+        self.rank: Final = rank
+        self.host: Final = Host(
+            engine.loop, rank, engine.rank_owner(rank), clock, spec.launch_queue
+        )
+        self.memory: Final = Allocator(Space.HOST, rank, 0, None)
+        self.device_index = device
+        self.seen: dict[Stream, int] = {}
+        self.alive = True
+        self.scratch: dict[str, Any] = {}
+        self.task: Task | None = None
+        self._dispatch: Final = engine.dispatch_ps
+        self._default: dict[int, Stream] = {}
+        self._current: dict[int, Stream] = {}
+        self._streams: list[Stream] = []
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return "main" if self.rank == MAIN else f"rank {self.rank}"
+
+    # Streams
+
+    def default_stream(self, sip: int) -> Stream:
+        """Returns the stream that commands of a device go to unless told otherwise."""
+        stream = self._default.get(sip)
+        if stream is None:
+            stream = self._default[sip] = self._new(f"stream {sip}", sip)
+        return stream
+
+    def current_stream(self, sip: int) -> Stream:
+        """Returns the stream that commands of a device go to now."""
+        return self._current.get(sip) or self.default_stream(sip)
+
+    def set_stream(self, stream: Stream) -> None:
+        """Makes a stream the current one of its device.
+
+        Raises:
+            KernbenchError: If it belongs to another process (M14).
+        """
+        if stream not in self._streams:
+            raise KernbenchError(
+                f"{self.name} uses a stream of another rank ({stream.name})",
+                [site_fact(call_site())],
+                hint="make the stream in the worker that uses it",
+                code="M14",
+            )
+        self._current[stream.sip] = stream
+
+    def new_stream(self, sip: int) -> Stream:
+        """Returns a further stream; from now on the device is shared between streams."""
+        self.engine.device(sip).share()
+        return self._new(f"stream {sip}.{len(self._streams)}", sip)
+
+    def communication_stream(self, sip: int) -> Stream:
+        """Returns the stream of asynchronous collectives, which shares no engine with the rest."""
+        stream: Stream | None = self.scratch.get(f"communication {sip}")
+        if stream is None:
+            stream = self._new(f"communication {sip}", sip)
+            self.scratch[f"communication {sip}"] = stream
+        return stream
+
+    def _new(self, name: str, sip: int) -> Stream:
+        stream = Stream(name, sip)
+        self._streams.append(stream)
+        return stream
+
+    def streams(self, sip: int | None = None) -> list[Stream]:
+        """Returns the streams used so far, of one device or all."""
+        return [stream for stream in self._streams if sip is None or stream.sip == sip]
+
+    # Issuing and waiting
+
+    def issue(
+        self,
+        name: str,
+        category: Category,
+        stream: Stream,
+        work: Work,
+        *,
+        site: CallSite | None = None,
+        args: Mapping[str, Any] | None = None,
+    ) -> Command:
+        """Issues a command and returns it; waits only if the launch queue is full."""
+        host = self.host
+        host.clock += self._dispatch
+        site = site or call_site()
+        command = Command(name, category, host, stream, work, site=site, args=args)
+        self.engine.submit(command)
+        return command
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Waits until everything issued to a stream so far is done."""
+        if stream.tail is not None:
+            number = stream.count
+            seen = dict(stream.seen)
+            self.wait(stream.tail)
+            self.learn({**seen, stream: number})
+
+    def synchronize(self, sip: int | None = None) -> None:
+        """Waits until everything issued to a device (or all) so far is done."""
+        for stream in self.streams(sip):
+            self.wait_stream(stream)
+
+    def wait(self, event: Event) -> None:
+        """Waits for an event: parks in a worker, drives the loop on main."""
+        waits = self.ctx._pending_worker_waits
+        if event.time is None and self.task is not None:
+            waits.append(event)
+            try:
+                self.host.wait(event)
+            finally:
+                waits.remove(event)
+        else:
+            self.host.wait(event)
+
+    def learn(self, seen: Mapping[Stream, int]) -> None:
+        """Notes that the host has waited for commands."""
+        for stream, number in seen.items():
+            if number > self.seen.get(stream, 0):
+                self.seen[stream] = number
+
+    def ordered(self, stream: Stream, writer: Command) -> bool:
+        """Returns whether `writer` precedes what is issued to `stream` next."""
+        line = writer.stream
+        return (
+            line is stream
+            or stream.seen.get(line, 0) >= writer.number
+            or self.seen.get(line, 0) >= writer.number
+            or writer.host is not self.host
+        )
+
+    def knows(self, command: Command) -> bool:
+        """Returns whether the host, or one of its other streams, has waited for a command."""
+        line, number = command.stream, command.number
+        return self.seen.get(line, 0) >= number or any(
+            stream.seen.get(line, 0) >= number for stream in self._streams
+        )
+
+    def sip_of(self, device: Device) -> int:
+        """Returns the SIP that a `cuda` device means here.
+
+        Raises:
+            KernbenchError: If the context has no such device.
+        """
+        index = self.device_index if device.index is None else device.index
+        if index not in self.ctx.devices:
+            raise KernbenchError(
+                f"{self.name} asks for cuda:{index}, which does not exist",
+                [site_fact(call_site()), f"the context has devices {_folded(self.ctx.devices)}"],
+            )
+        return index
+
+
+def _folded(indices: Sequence[int]) -> str:
+    if len(indices) > 2 and list(indices) == list(range(indices[0], indices[-1] + 1)):
+        return f"{indices[0]}..{indices[-1]}"
+    return ", ".join(map(str, indices))
+
+
+_mains: list[Process] = []
+"""Main processes of the contexts that are entered, the innermost last."""
+
+_latest: "weakref.ref[Process] | None" = None
+"""Main process of the context made last, for code that enters none."""
+
+
+def made(process: Process) -> None:
+    """Notes the main process of a new context."""
+    global _latest  # noqa: PLW0603 - one interpreter has one main program
+    _latest = weakref.ref(process)
+
+
+def enter(process: Process) -> None:
+    """Makes a main process the one that code outside of workers runs on."""
+    _mains.append(process)
+
+
+def leave(process: Process) -> None:
+    """Undoes the latest `enter` of this process."""
+    last = len(_mains) - 1 - _mains[::-1].index(process)
+    del _mains[last]
+
+
+def current_process() -> Process:
+    """Returns the process of the calling code: its rank's, or main's.
+
+    Raises:
+        NoContextError: Outside of any context.
+        KernbenchError: From inside a kernel, which has no host (C20).
+    """
+    task = current_task()
+    if task is not None:
+        subject = task.subject
+        if isinstance(subject, Process):
+            return subject
+        if isinstance(subject, Program):
+            raise KernbenchError(
+                "a function of the host was called from inside a kernel",
+                [site_fact(call_site())],
+                hint="a kernel uses kernbench.tl only; compute host values before the launch",
+                code="C20",
+            )
+    if _mains:
+        return _mains[-1]
+    latest = None if _latest is None else _latest()
+    if latest is not None:
+        return latest
+    raise NoContextError(
+        "no simulated machine is running here",
+        [site_fact(call_site())],
+        hint="run this file with `kernbench run`, or inside `with RuntimeContext(...) as ctx:`",
+    )

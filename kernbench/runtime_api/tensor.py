@@ -1,0 +1,479 @@
+"""`torch.Tensor`: a table of the operations, and what reads values on the host."""
+
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
+
+from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.memory import Storage
+from kernbench.runtime_api import (
+    copies,
+    creation,
+    filling,
+    host_reads,
+    indexing,
+    linalg,
+    pointwise,
+    random,
+    reductions,
+    shaping,
+    unary,
+    views,
+)
+from kernbench.runtime_api.elementwise import OPERANDS
+from kernbench.runtime_api.tensor_base import OperandError, TensorBase, is_contiguous
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kernbench.runtime_api.elementwise import Operand
+
+__all__ = ["Tensor"]
+
+_HOST_READ_BARRIERS: Final[dict[str, Literal["read", "view"]]] = {
+    "__array__": "read",
+    "__bool__": "read",
+    "__contains__": "read",
+    "__float__": "read",
+    "__format__": "read",
+    "__index__": "read",
+    "__int__": "read",
+    "__repr__": "read",
+    "__str__": "read",
+    "allclose": "read",
+    "cpu": "read",
+    "equal": "read",
+    "is_nonzero": "read",
+    "item": "read",
+    "nonzero": "read",
+    "numpy": "read",
+    "tolist": "read",
+    "unique": "read",
+    "__getitem__": "view",
+    "__iter__": "view",
+    "__len__": "view",
+    "data": "view",
+    "detach": "view",
+}
+"""Every method that reads values on the host, and views that look as if they did.
+
+`read` waits for what precedes in the current stream, then copies; `view` waits for nothing and
+works with data off. `__getitem__` and `__setitem__` with a mask, or a single value on a device, as
+the index read that index.
+"""
+
+
+def _no_autograd(what: str) -> NoReturn:
+    raise UnsupportedError(f"{what}: autograd is not simulated", [site_fact(call_site())])
+
+
+class Tensor(TensorBase):
+    """`torch.Tensor`: elements on the host or on a device.
+
+    Operations are issued and return at once; only what reads values on the host waits. Tensors are
+    made by functions such as `zeros`, not by calling the class.
+    """
+
+    # As for PyTorch's tensors, operators of arrays leave the operation to the tensor.
+    __array_priority__ = 1000
+    grad: None = None
+    requires_grad: bool = False
+    is_leaf: bool = True
+    __hash__ = object.__hash__
+
+    # Facts
+    size, stride, numel, nelement = views.size, views.stride, views.numel, views.numel
+    is_pinned = copies.is_pinned
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.window.shape)
+
+    def dim(self) -> int:
+        """Returns the number of dimensions."""
+        return len(self.window.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.window.dtype.itemsize
+
+    def element_size(self) -> int:
+        """Returns the bytes of one element."""
+        return self.window.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.window.nbytes
+
+    def storage_offset(self) -> int:
+        """Returns where in the storage the first element is, in elements."""
+        return self.window.offset
+
+    def data_ptr(self) -> int:
+        """Returns the address of the first element in its memory."""
+        return self.memory.storage.address.offset + self.window.offset * self.window.dtype.itemsize
+
+    def untyped_storage(self) -> Storage:
+        """Returns the memory that views share."""
+        return self.memory.storage
+
+    def is_contiguous(self) -> bool:
+        """Returns whether the elements lie in row-major order without gaps."""
+        return is_contiguous(self.window)
+
+    def is_floating_point(self) -> bool:
+        """Returns whether the elements are floating-point numbers."""
+        return self.window.dtype.is_floating_point
+
+    def get_device(self) -> int:
+        """Returns the index of the device, -1 on the host."""
+        return -1 if self.device.index is None else self.device.index
+
+    @property
+    def _version(self) -> int:
+        return self.memory.version
+
+    # Reading on the host: see `_HOST_READ_BARRIERS`
+    numpy, item, tolist = host_reads.numpy, host_reads.item, host_reads.tolist
+    equal, allclose = host_reads.equal, host_reads.allclose
+    is_nonzero, nonzero, unique = host_reads.is_nonzero, host_reads.nonzero, host_reads.unique
+    __array__ = host_reads.as_array
+    __bool__ = host_reads.as_bool
+    __float__ = host_reads.as_float
+    __int__ = host_reads.as_int
+    __index__ = host_reads.as_index
+    __contains__ = host_reads.contains
+    __repr__ = __str__ = host_reads.text
+    __format__ = host_reads.formatted
+
+    # Views and indexing
+    view, view_as, reshape = views.view, views.view_as, views.reshape
+    flatten, unflatten = views.flatten, views.unflatten
+    squeeze, unsqueeze = views.squeeze, views.unsqueeze
+    transpose, swapaxes, permute, movedim = (
+        views.transpose,
+        views.swapaxes,
+        views.permute,
+        views.movedim,
+    )
+    t = views.t
+    expand, expand_as, broadcast_to = views.expand, views.expand_as, views.broadcast_to
+    narrow, select, unbind = views.narrow, views.select, views.unbind
+    split, chunk, diagonal = views.split, views.chunk, views.diagonal
+    detach = copies.detach
+    __getitem__ = indexing.getitem
+    __setitem__ = indexing.setitem
+
+    @property
+    def T(self) -> "Tensor":  # noqa: N802 - PyTorch's name
+        """A view with the dimensions in reverse order."""
+        return self.permute(*range(self.ndim)[::-1])
+
+    @property
+    def mT(self) -> "Tensor":  # noqa: N802 - PyTorch's name
+        """A view with the last two dimensions exchanged."""
+        return views.matrix_transpose(self)
+
+    @property
+    def data(self) -> "Tensor":
+        """A view of all elements; setting it makes this tensor show those of another one."""
+        return copies.detach(self)
+
+    @data.setter
+    def data(self, other: "Tensor") -> None:
+        self.memory, self.window, self.device = other.memory, other.window, other.device
+
+    def reshape_as(self, other: "Tensor") -> "Tensor":
+        """Returns the elements in the shape of another tensor."""
+        return self.reshape(other.window.shape)
+
+    def __len__(self) -> int:
+        if not self.window.shape:
+            raise OperandError("len() of a 0-d tensor", [site_fact(call_site())])
+        return self.window.shape[0]
+
+    def __iter__(self) -> "Iterator[Tensor]":
+        if not self.window.shape:
+            raise OperandError("iteration over a 0-d tensor", [site_fact(call_site())])
+        return iter(views.unbind(self))
+
+    # Moving elements
+    repeat = shaping.repeat
+    repeat_interleave = shaping.repeat_interleave
+    flip = shaping.flip
+    roll = shaping.roll
+    tril = shaping.tril
+    triu = shaping.triu
+    index_select = shaping.index_select
+    gather = shaping.gather
+    scatter = shaping.scatter
+    scatter_ = shaping.scatter_
+    scatter_add_ = shaping.scatter_add_
+
+    # Copies and conversions
+    to = copies.to
+    cuda = copies.cuda
+    cpu = copies.cpu
+    clone = copies.clone
+    contiguous = copies.contiguous
+    copy_ = copies.copy_
+    pin_memory = copies.pin_memory
+    type_as = copies.type_as
+    double = copies.double
+    half = copies.half
+    bfloat16 = copies.bfloat16
+    long = copies.long
+    short = copies.short
+    char = copies.char
+    byte = copies.byte
+
+    # New tensors like this one
+    new_empty = creation.new_empty
+    new_zeros = creation.new_zeros
+    new_ones = creation.new_ones
+    new_full = creation.new_full
+
+    # Filling
+    fill_ = filling.fill_
+    zero_ = filling.zero_
+    normal_ = random.normal_
+    uniform_ = random.uniform_
+    bernoulli = random.bernoulli
+
+    # Arithmetic
+    add = pointwise.add
+    add_ = pointwise.add_
+    sub = pointwise.sub
+    sub_ = pointwise.sub_
+    mul = pointwise.mul
+    mul_ = pointwise.mul_
+    div = pointwise.div
+    div_ = pointwise.div_
+    multiply = pointwise.multiply
+    divide = pointwise.divide
+    true_divide = pointwise.true_divide
+    floor_divide = pointwise.floor_divide
+    floor_divide_ = pointwise.floor_divide_
+    remainder = pointwise.remainder
+    remainder_ = pointwise.remainder_
+    fmod = pointwise.fmod
+    fmod_ = pointwise.fmod_
+    pow = pointwise.pow
+    pow_ = pointwise.pow_
+    maximum = pointwise.maximum
+    minimum = pointwise.minimum
+    clamp = pointwise.clamp
+    clamp_ = pointwise.clamp_
+    lerp = pointwise.lerp
+    lerp_ = pointwise.lerp_
+    addcmul = pointwise.addcmul
+    addcmul_ = pointwise.addcmul_
+    addcdiv = pointwise.addcdiv
+    addcdiv_ = pointwise.addcdiv_
+
+    # Comparison and choice
+    eq = pointwise.eq
+    ne = pointwise.ne
+    lt = pointwise.lt
+    le = pointwise.le
+    gt = pointwise.gt
+    ge = pointwise.ge
+    isclose = pointwise.isclose
+    isnan = unary.isnan
+    isinf = unary.isinf
+    isfinite = unary.isfinite
+    masked_fill = filling.masked_fill
+    masked_fill_ = filling.masked_fill_
+
+    # Logic and bits
+    logical_and = pointwise.logical_and
+    logical_and_ = pointwise.logical_and_
+    logical_or = pointwise.logical_or
+    logical_or_ = pointwise.logical_or_
+    logical_xor = pointwise.logical_xor
+    logical_not = unary.logical_not
+    bitwise_and = pointwise.bitwise_and
+    bitwise_and_ = pointwise.bitwise_and_
+    bitwise_or = pointwise.bitwise_or
+    bitwise_or_ = pointwise.bitwise_or_
+    bitwise_xor = pointwise.bitwise_xor
+    bitwise_xor_ = pointwise.bitwise_xor_
+    bitwise_not = unary.bitwise_not
+    bitwise_left_shift = pointwise.bitwise_left_shift
+    bitwise_right_shift = pointwise.bitwise_right_shift
+
+    # Functions
+    exp = unary.exp
+    exp_ = unary.exp_
+    expm1 = unary.expm1
+    expm1_ = unary.expm1_
+    log = unary.log
+    log_ = unary.log_
+    log1p = unary.log1p
+    log1p_ = unary.log1p_
+    log2 = unary.log2
+    log2_ = unary.log2_
+    log10 = unary.log10
+    log10_ = unary.log10_
+    sqrt = unary.sqrt
+    sqrt_ = unary.sqrt_
+    rsqrt = unary.rsqrt
+    rsqrt_ = unary.rsqrt_
+    reciprocal = unary.reciprocal
+    reciprocal_ = unary.reciprocal_
+    sin = unary.sin
+    sin_ = unary.sin_
+    cos = unary.cos
+    cos_ = unary.cos_
+    tan = unary.tan
+    tan_ = unary.tan_
+    tanh = unary.tanh
+    tanh_ = unary.tanh_
+    sigmoid = unary.sigmoid
+    sigmoid_ = unary.sigmoid_
+    erf = unary.erf
+    erf_ = unary.erf_
+    neg = unary.neg
+    neg_ = unary.neg_
+    abs = unary.abs
+    abs_ = unary.abs_
+    relu = unary.relu
+    relu_ = unary.relu_
+    sign = unary.sign
+    sign_ = unary.sign_
+    floor = unary.floor
+    floor_ = unary.floor_
+    ceil = unary.ceil
+    ceil_ = unary.ceil_
+    trunc = unary.trunc
+    trunc_ = unary.trunc_
+    round = unary.round
+    round_ = unary.round_
+    square = unary.square
+
+    # Reductions
+    sum = reductions.sum
+    prod = reductions.prod
+    mean = reductions.mean
+    amax = reductions.amax
+    amin = reductions.amin
+    max = reductions.max
+    min = reductions.min
+    argmax = reductions.argmax
+    argmin = reductions.argmin
+    all = reductions.all
+    any = reductions.any
+    count_nonzero = reductions.count_nonzero
+    var = reductions.var
+    std = reductions.std
+    norm = reductions.norm
+    logsumexp = reductions.logsumexp
+    cumsum = reductions.cumsum
+    softmax = reductions.softmax
+    log_softmax = reductions.log_softmax
+    sort = reductions.sort
+    argsort = reductions.argsort
+    topk = reductions.topk
+
+    # Products
+    matmul = linalg.matmul
+    mm = linalg.mm
+    bmm = linalg.bmm
+    mv = linalg.mv
+    dot = linalg.dot
+    inner = linalg.inner
+    outer = linalg.outer
+    addmm = linalg.addmm
+    baddbmm = linalg.baddbmm
+
+    # Operators
+    __add__ = pointwise.add
+    __radd__ = pointwise.add
+    __iadd__ = pointwise.add_
+    __sub__ = pointwise.sub
+    __rsub__ = pointwise.rsub
+    __isub__ = pointwise.sub_
+    __mul__ = pointwise.mul
+    __rmul__ = pointwise.mul
+    __imul__ = pointwise.mul_
+    __truediv__ = pointwise.div
+    __rtruediv__ = pointwise.rdiv
+    __itruediv__ = pointwise.div_
+    __floordiv__ = pointwise.floor_divide
+    __rfloordiv__ = pointwise.rfloor_divide
+    __ifloordiv__ = pointwise.floor_divide_
+    __mod__ = pointwise.remainder
+    __rmod__ = pointwise.rremainder
+    __imod__ = pointwise.remainder_
+    __pow__ = pointwise.pow
+    __rpow__ = pointwise.rpow
+    __ipow__ = pointwise.pow_
+    __matmul__ = linalg.matmul
+    __neg__ = unary.neg
+    __abs__ = unary.abs
+    __invert__ = unary.bitwise_not
+    __lt__ = pointwise.lt
+    __le__ = pointwise.le
+    __gt__ = pointwise.gt
+    __ge__ = pointwise.ge
+    __rand__ = pointwise.bitwise_and
+    __ror__ = pointwise.bitwise_or
+    __rxor__ = pointwise.bitwise_xor
+    __iand__ = pointwise.bitwise_and_
+    __ior__ = pointwise.bitwise_or_
+    __ixor__ = pointwise.bitwise_xor_
+    __lshift__ = pointwise.bitwise_left_shift
+    __rshift__ = pointwise.bitwise_right_shift
+    __and__ = pointwise.bitwise_and
+    __or__ = pointwise.bitwise_or
+    __xor__ = pointwise.bitwise_xor
+
+    def __pos__(self) -> "Tensor":
+        return self
+
+    def __eq__(self, other: Any) -> "Tensor":  # type: ignore[override]
+        if not isinstance(other, OPERANDS):
+            return NotImplemented
+        return pointwise.eq(self, cast("Operand", other))
+
+    def __ne__(self, other: Any) -> "Tensor":  # type: ignore[override]
+        if not isinstance(other, OPERANDS):
+            return NotImplemented
+        return pointwise.ne(self, cast("Operand", other))
+
+    # What is not simulated
+
+    def requires_grad_(self, requires_grad: bool = True) -> "Tensor":
+        """Returns the tensor.
+
+        Raises:
+            UnsupportedError: If gradients are asked for.
+        """
+        if requires_grad:
+            _no_autograd("requires_grad_()")
+        return self
+
+    def backward(self) -> NoReturn:
+        """Raises UnsupportedError."""
+        _no_autograd("backward()")
+
+    def __copy__(self) -> "Tensor":
+        return copies.detach(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Tensor":
+        copied = memo[id(self)] = self.clone()
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise UnsupportedError(
+            "tensors cannot be pickled",
+            [site_fact(call_site())],
+            hint="save the arrays: tensor.numpy()",
+        )
+
+    # Last, since they hide Python's types from the annotations of a class
+    float, int, bool, type = copies.float_, copies.int_, copies.bool_, copies.type_
+
+
+TensorBase._tensor_class = Tensor

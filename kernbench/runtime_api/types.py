@@ -1,0 +1,112 @@
+"""Small values of the API: devices, sizes, which devices a context may use."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kernbench.errors import KernbenchError, call_site, site_fact
+
+_DEVICE: Final = re.compile(r"(cpu|cuda)(?::(\d+))?")
+
+
+class Device:
+    """`torch.device`: `cpu`, or a SIP of the machine as `cuda:index`.
+
+    Attributes:
+        type: `cpu` or `cuda`.
+        index: SIP; None for the host, and for `cuda` alone, which means the current device.
+    """
+
+    __slots__ = ("index", "type")
+
+    def __init__(self, device: "str | int | Device", index: int | None = None) -> None:
+        if isinstance(device, Device):
+            self.type: str = device.type
+            self.index: int | None = device.index
+            return
+        text = f"cuda:{device}" if isinstance(device, int) else device
+        match = _DEVICE.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise KernbenchError(
+                f"{device!r} is no device",
+                [site_fact(call_site()), "expected 'cpu', 'cuda', 'cuda:N' or N"],
+            )
+        self.type = match[1]
+        number = match[2] if index is None else index
+        self.index = None if number is None or self.type == "cpu" else int(number)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Device):
+            return (self.type, self.index) == (other.type, other.index)
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.type, self.index))
+
+    def __str__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+    def __repr__(self) -> str:
+        return f"device(type={self.type!r}" + (
+            ")" if self.index is None else f", index={self.index})"
+        )
+
+
+CPU: Final = Device("cpu")
+
+DeviceLike = str | int | Device
+
+
+class Size(tuple[int, ...]):
+    """`torch.Size`."""
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        """Returns the number of elements."""
+        count = 1
+        for extent in self:
+            count *= extent
+        return count
+
+    def __repr__(self) -> str:
+        return f"torch.Size({list(self)})"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSelector:
+    """Which SIPs of the machine a context may use.
+
+    Attributes:
+        which: `all`, one index, or several.
+    """
+
+    which: Any = "all"
+
+    def indices(self, count: int) -> list[int]:
+        """Returns the selected SIPs of a machine of `count`.
+
+        Raises:
+            KernbenchError: If one does not exist, or the selector is none of the three kinds.
+        """
+        if self.which == "all":
+            return list(range(count))
+        chosen = list(self._each())
+        wrong = [index for index in chosen if not 0 <= index < count]
+        if wrong or not chosen or len(set(chosen)) != len(chosen):
+            raise KernbenchError(
+                f"DeviceSelector({self.which!r}) does not fit a machine of {count} SIPs",
+                [site_fact(call_site()), f"expected 'all' or different indices 0..{count - 1}"],
+            )
+        return chosen
+
+    def _each(self) -> Iterator[int]:
+        entries = [self.which] if isinstance(self.which, int) else self.which
+        if isinstance(entries, str):
+            entries = [entries]
+        for entry in entries:
+            if isinstance(entry, bool) or not isinstance(entry, int):
+                yield -1
+            else:
+                yield entry

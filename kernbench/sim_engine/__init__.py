@@ -1,0 +1,1 @@
+"""Commands: their order, their duration, their effect on bytes, and the record of them."""

@@ -1,0 +1,89 @@
+"""The processor that issues commands: its clock, its streams, and what it waits for."""
+
+from collections import deque
+from typing import Final
+
+from kernbench.des import Event, EventLoop, Owner, Task, current_task
+
+
+class Host:
+    """One rank's processor, or main's.
+
+    It runs ahead of the device: issuing costs `dispatch` and returns. It waits only in `wait` and
+    when the launch queue is full.
+
+    Attributes:
+        rank: Global rank; -1 for main.
+        clock: Local time in picoseconds.
+        waited: Time spent waiting, in picoseconds.
+        faults: Errors of the device, raised at the next blocking point.
+    """
+
+    def __init__(self, loop: EventLoop, rank: int, owner: Owner, clock: int, queue: int) -> None:
+        self.loop: Final = loop
+        self.rank: Final = rank
+        self.owner: Final = owner
+        self.clock = clock
+        self.waited = 0
+        self.task: Task | None = None
+        self.faults: list[BaseException] = []
+        self._outstanding: deque[Event] = deque()
+        self._queue: Final = queue
+
+    def launched(self, done: Event) -> None:
+        """Notes a command in the launch queue; waits for the oldest one if the queue is full."""
+        outstanding = self._outstanding
+        outstanding.append(done)
+        if len(outstanding) > self._queue:
+            self.wait(outstanding.popleft())
+
+    def wait(self, event: Event) -> None:
+        """Waits until `event` has happened: parks in a worker, drives the loop on main.
+
+        Raises:
+            BaseException: What a command of this host, or the awaited one, failed with.
+            DeadlockError: On main, if the event can never happen.
+        """
+        task = self.task
+        if event.time is None:
+            if task is None:
+                self.loop.run(until=event)
+            else:
+                task.clock = self.clock
+                task.wait(event)
+            assert event.time is not None
+        if event.time > self.clock:
+            self.waited += event.time - self.clock
+            self.clock = event.time
+        if event.error is not None:
+            raise event.error
+        self.raise_fault()
+
+    def poll(self, dispatch: int) -> None:
+        """Lets everybody else reach this host's local time, so that a poll sees the truth.
+
+        Args:
+            dispatch: Time that a look takes, in picoseconds. It is never nothing, so that a loop of
+                looks comes to the moment it waits for.
+        """
+        self.clock += dispatch or 1
+        task = self.task
+        if task is None:
+            now = Event("now")
+            now.settle(self.clock)
+            self.loop.run(until=now)
+        else:
+            task.clock = self.clock
+            task.synchronize()
+
+    def raise_fault(self) -> None:
+        """Raises the first fault of the device that nobody has seen yet."""
+        if self.faults:
+            error = self.faults[0]
+            self.faults.clear()
+            raise error
+
+    @property
+    def running_here(self) -> bool:
+        """Whether the calling code runs on this host."""
+        return current_task() is self.task

@@ -1,0 +1,114 @@
+"""Runs workers on fresh machines and checks that nothing is left of them."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine.engine import Fidelity, GraphEngine
+from kernbench.sim_engine.op_log import Detail
+from kernbench.topology import load_topology
+
+
+class LeftoverError(AssertionError):
+    """Something of a simulated run is still there after it."""
+
+
+class Kernbench:
+    """What the fixture `kernbench` gives to a test."""
+
+    def __init__(self) -> None:
+        self._contexts: Final[list[RuntimeContext]] = []
+
+    def context(
+        self,
+        topology: str | Path = "sip8",
+        *,
+        data: bool = True,
+        fidelity: Fidelity = "kernel",
+        record: Detail = "summary",
+        seed: int = 0,
+        argv: Sequence[str] = (),
+        ccl_file: Path | None = None,
+        overrides: Sequence[str] = (),
+    ) -> RuntimeContext:
+        """Returns a context on a fresh machine.
+
+        Args:
+            topology: A YAML file, or the name of a shipped machine.
+            data: Whether tensors hold values.
+            fidelity: How closely time is simulated.
+            record: How much the log keeps.
+            seed: Of the ranks' random generators.
+            argv: What the program finds in `ctx.argv`.
+            ccl_file: The `ccl.yaml`; by default the working directory's, else the shipped one.
+            overrides: `dotted.field=value` texts for the machine (`system...`) or `ccl.yaml`.
+        """
+        of_machine = [text for text in overrides if text.startswith("system.")]
+        handle = load_topology(topology, of_machine)
+        engine = GraphEngine(handle.topology_obj, data, fidelity=fidelity, record=record)
+        ctx = RuntimeContext(
+            engine=engine,
+            seed=seed,
+            argv=argv,
+            ccl_file=ccl_file,
+            ccl_overrides=[text for text in overrides if text not in of_machine],
+        )
+        self._contexts.append(ctx)
+        return ctx
+
+    def spawn(
+        self,
+        worker: Callable[..., object],
+        *,
+        nprocs: int = 8,
+        args: tuple[Any, ...] = (),
+        topology: str | Path = "sip8",
+        **dials: Any,
+    ) -> RuntimeContext:
+        """Calls `worker(rank, *args)` once for each rank of a fresh machine.
+
+        Args:
+            worker: Runs as each rank.
+            nprocs: Number of ranks.
+            args: Further arguments.
+            topology: A YAML file, or the name of a shipped machine.
+            dials: As in `context`.
+
+        Returns:
+            The context, to look at afterwards.
+
+        Raises:
+            SpawnException: If a rank failed.
+        """
+        __tracebackhide__ = True
+        ctx = self.context(topology, **dials)
+        with ctx:
+            ctx.multiprocessing.spawn(worker, args=args, nprocs=nprocs)
+        return ctx
+
+    def check_nothing_left(self) -> None:
+        """Checks that no task, wait, collective or queued event outlives the runs.
+
+        Raises:
+            LeftoverError: With a list of what does.
+        """
+        contexts = list(self._contexts)
+        self._contexts.clear()
+        left = [line for ctx in contexts for line in leftovers(ctx)]
+        if left:
+            raise LeftoverError("left behind after the test: " + "; ".join(left))
+
+
+def leftovers(ctx: RuntimeContext) -> list[str]:
+    """Returns what is still under way in a context, one text each."""
+    loop = ctx.engine.loop
+    left = [f"task {task.name} waits for {task.waiting_for}" for task in loop.tasks()]
+    left += [f"pending wait for {event.label}" for event in ctx._pending_worker_waits]
+    if not left and not loop.idle:
+        left.append("queued events")
+    if ctx.world.size:
+        left.append("a spawn")
+    if ctx.engine.network.claimed:
+        left.append("claimed links")
+    return left

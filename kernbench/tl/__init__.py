@@ -1,0 +1,7 @@
+"""The kernel language: `from kernbench import tl` where a Triton file imports its language."""
+
+from kernbench.tl.language import *  # noqa: F403 - the language is this module's face
+from kernbench.tl.launch import Kernel, jit
+from kernbench.tl.program import Program
+
+__all__ = ["Kernel", "Program", "jit"]

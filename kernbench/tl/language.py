@@ -1,0 +1,229 @@
+"""The kernel language, read like Triton's: functions that act on the running program."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from kernbench.des import current_task
+from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.memory import DType
+from kernbench.memory.dtypes import (
+    bfloat16,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
+from kernbench.memory.dtypes import bool_ as int1
+from kernbench.tl.program import Program
+from kernbench.tl.tile import Pointer, Scalar, Tile
+
+__all__ = [
+    "Pointer",
+    "Tile",
+    "abs",
+    "arange",
+    "bfloat16",
+    "cdiv",
+    "constexpr",
+    "dot",
+    "exp",
+    "fence",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float16",
+    "float32",
+    "float64",
+    "full",
+    "int1",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "load",
+    "log",
+    "max",
+    "maximum",
+    "min",
+    "minimum",
+    "num_programs",
+    "program_id",
+    "recv",
+    "send",
+    "sqrt",
+    "static_range",
+    "store",
+    "sum",
+    "uint8",
+    "where",
+    "zeros",
+]
+
+
+if TYPE_CHECKING:
+    constexpr: TypeAlias = Any
+else:
+
+    class constexpr:  # noqa: N801 - Triton's name
+        """Marks a kernel parameter whose value is known at compile time."""
+
+
+static_range = range
+
+
+def program() -> Program:
+    """Returns the running tile program.
+
+    Raises:
+        UnsupportedError: Outside of a kernel.
+    """
+    task = current_task()
+    subject = None if task is None else task.subject
+    if not isinstance(subject, Program):
+        raise UnsupportedError(
+            "a function of kernbench.tl was called outside of a kernel",
+            [site_fact(call_site())],
+            hint="launch a @tl.jit function with kernel[grid](...)",
+        )
+    return subject
+
+
+def program_id(axis: int) -> Tile:
+    """Returns this program's index on an axis of the grid (0, 1 or 2)."""
+    return program().program_id(axis)
+
+
+def num_programs(axis: int) -> Tile:
+    """Returns the extent of the grid on an axis (0, 1 or 2)."""
+    return program().num_programs(axis)
+
+
+def arange(start: int, end: int) -> Tile:
+    """Returns int64 `start..end-1`; unlike Triton's, the extent need not be a power of two."""
+    return program().arange(start, end)
+
+
+def zeros(shape: Sequence[int], dtype: DType = float32) -> Tile:
+    """Returns a tile of zeros."""
+    return program().full(tuple(shape), 0, dtype)
+
+
+def full(shape: Sequence[int], value: Scalar, dtype: DType = float32) -> Tile:
+    """Returns a tile that holds `value` everywhere."""
+    return program().full(tuple(shape), value, dtype)
+
+
+def load(pointer: Pointer, mask: Tile | None = None, other: Scalar = 0) -> Tile:
+    """Loads a tile from HBM through the DMA engine; does not wait for it.
+
+    Args:
+        pointer: A tensor argument plus offsets in elements.
+        mask: Lanes to load; the others cost nothing and read `other`.
+        other: Value of the masked lanes.
+
+    Raises:
+        OutOfBoundsError: If an active lane lies outside of the tensor.
+        UninitialisedReadError: If an active lane was never written.
+    """
+    return program().load(pointer, mask, other)
+
+
+def store(pointer: Pointer, value: Tile | Scalar, mask: Tile | None = None) -> None:
+    """Stores a tile to HBM through the DMA engine once it is ready; does not wait.
+
+    Raises:
+        OutOfBoundsError: If an active lane lies outside of the tensor.
+    """
+    program().store(pointer, value, mask)
+
+
+def fence() -> None:
+    """Waits, in the program's own time, until its stores are done."""
+    program().fence()
+
+
+def dot(a: Tile, b: Tile, acc: Tile | None = None, out_dtype: DType = float32) -> Tile:
+    """Returns `a @ b` (plus `acc`) from the GEMM engine, `[m, k] x [k, n]`.
+
+    16-bit and 8-bit floats are added in float32.
+
+    Raises:
+        TileOperandError: If shapes or types do not fit.
+    """
+    return program().dot(a, b, acc, out_dtype)
+
+
+def where(condition: Tile, x: Tile | Scalar, y: Tile | Scalar) -> Tile:
+    """Returns `x` where `condition` holds, else `y`."""
+    return program().where(condition, x, y)
+
+
+def exp(x: Tile) -> Tile:
+    """Returns e to the power of each element."""
+    return x.program.elementwise("exp", x)
+
+
+def log(x: Tile) -> Tile:
+    """Returns the natural logarithm of each element."""
+    return x.program.elementwise("log", x)
+
+
+def sqrt(x: Tile) -> Tile:
+    """Returns the square root of each element."""
+    return x.program.elementwise("sqrt", x)
+
+
+def abs(x: Tile) -> Tile:
+    """Returns the absolute value of each element."""
+    return x.program.elementwise("absolute", x)
+
+
+def maximum(x: Tile | Scalar, y: Tile | Scalar) -> Tile:
+    """Returns the larger of each two elements."""
+    return program().elementwise("maximum", x, y)
+
+
+def minimum(x: Tile | Scalar, y: Tile | Scalar) -> Tile:
+    """Returns the smaller of each two elements."""
+    return program().elementwise("minimum", x, y)
+
+
+def sum(x: Tile, axis: int | None = None) -> Tile:
+    """Adds up along an axis, or everything; narrow floats are added in float32."""
+    return x.program.reduce("add", x, axis)
+
+
+def max(x: Tile, axis: int | None = None) -> Tile:
+    """Returns the largest along an axis, or of everything."""
+    return x.program.reduce("maximum", x, axis)
+
+
+def min(x: Tile, axis: int | None = None) -> Tile:
+    """Returns the smallest along an axis, or of everything."""
+    return x.program.reduce("minimum", x, axis)
+
+
+def cdiv(x: int, y: int) -> int:
+    """Returns `x / y`, rounded up; also usable on the host."""
+    return -(-x // y)
+
+
+def send(tile: Tile, to: int | Tile) -> None:
+    """Sends a tile to program `to` of the same launch, through its queue.
+
+    Waits for a credit, that is, for a free slot at the receiver; not for the receiver.
+
+    Raises:
+        MessageSizeError: If the tile is larger than a slot.
+    """
+    program().send(tile, to)
+
+
+def recv(source: int | Tile) -> Tile:
+    """Returns the next tile that program `source` of the same launch sent. Waits for it."""
+    return program().receive(source)

@@ -1,0 +1,158 @@
+"""Values of the kernel language: tiles, and pointers that know whose memory they point into."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from kernbench.errors import NoDataError, call_site, site_fact
+from kernbench.memory import DType, View
+
+if TYPE_CHECKING:
+    from kernbench.tl.program import Program
+
+Scalar = int | float | bool
+
+
+Operator = Callable[["Tile", "Tile | Scalar"], "Tile"]
+
+
+def _binary(name: str) -> Operator:
+    return lambda tile, other: tile.program.elementwise(name, tile, other)
+
+
+def _swapped(name: str) -> Operator:
+    return lambda tile, other: tile.program.elementwise(name, other, tile)
+
+
+class Tile:
+    """An immutable block of values, with the moment at which an engine has it ready.
+
+    Tiles made from `arange`, `program_id`, constants and arithmetic on these are index arithmetic
+    of the scalar unit: they cost nothing but the program's own time, and exist with data off.
+
+    Attributes:
+        shape: Extents; `()` for a scalar.
+        dtype: Element type.
+        values: The elements; None for computed tiles while data is off.
+        ready: Picoseconds; None for index arithmetic.
+    """
+
+    __slots__ = ("dtype", "program", "ready", "shape", "values")
+
+    def __init__(
+        self,
+        program: "Program",
+        shape: tuple[int, ...],
+        dtype: DType,
+        values: np.ndarray[Any, Any] | None,
+        ready: int | None,
+    ) -> None:
+        self.program: Final = program
+        self.shape: Final = shape
+        self.dtype: Final = dtype
+        self.values: Final = values
+        self.ready: Final = ready
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    def to(self, dtype: DType) -> "Tile":
+        """Returns the tile with elements of another type."""
+        return self.program.cast(self, dtype)
+
+    def __getitem__(self, key: Any) -> "Tile":
+        """Adds axes of extent 1 (`None`) or keeps them whole (`:`), as in Triton."""
+        keys = key if isinstance(key, tuple) else (key,)
+        if any(entry is not None and entry != slice(None) for entry in keys):
+            raise TypeError("a tile is indexed with None and ':' only; load what you need instead")
+        shape = np.empty(self.shape, np.bool_)[key].shape
+        values = None if self.values is None else self.values[key]
+        return Tile(self.program, shape, self.dtype, values, self.ready)
+
+    def _scalar(self) -> Any:
+        if self.shape != ():
+            raise ValueError(f"a tile of shape {self.shape} is not a single value")
+        if self.values is None:
+            raise NoDataError(
+                "control flow of a kernel asks for a loaded value while data is off",
+                [site_fact(call_site())],
+                hint="run with --data on",
+            )
+        if self.ready is not None:
+            self.program.data_dependent = True
+        return self.values[()]
+
+    def __bool__(self) -> bool:
+        return bool(self._scalar())
+
+    def __int__(self) -> int:
+        return int(self._scalar())
+
+    def __float__(self) -> float:
+        return float(self._scalar())
+
+    def __index__(self) -> int:
+        return int(self._scalar())
+
+    __add__, __radd__ = _binary("add"), _swapped("add")
+    __sub__, __rsub__ = _binary("subtract"), _swapped("subtract")
+    __mul__, __rmul__ = _binary("multiply"), _swapped("multiply")
+    __truediv__, __rtruediv__ = _binary("divide"), _swapped("divide")
+    __floordiv__, __rfloordiv__ = _binary("floor_divide"), _swapped("floor_divide")
+    __mod__, __rmod__ = _binary("remainder"), _swapped("remainder")
+    __and__, __rand__ = _binary("bitwise_and"), _swapped("bitwise_and")
+    __or__, __ror__ = _binary("bitwise_or"), _swapped("bitwise_or")
+    __xor__, __rxor__ = _binary("bitwise_xor"), _swapped("bitwise_xor")
+    __lt__, __le__ = _binary("less"), _binary("less_equal")
+    __gt__, __ge__ = _binary("greater"), _binary("greater_equal")
+    __eq__ = _binary("equal")  # type: ignore[assignment]
+    __ne__ = _binary("not_equal")  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment] # tiles compare element by element
+
+    def __neg__(self) -> "Tile":
+        return self.program.elementwise("negative", self)
+
+    def __repr__(self) -> str:
+        return f"<tile {self.shape} {self.dtype}>"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pointer:
+    """Elements of one tensor: provenance and offset, so that out of bounds is exact.
+
+    Attributes:
+        view: The tensor that was passed to the kernel; its bounds are the pointer's.
+        offsets: From the tensor's first element, in elements: one, a run, or any tile of them.
+    """
+
+    view: View
+    offsets: "int | range | Tile"
+
+    def __add__(self, other: "int | Tile") -> "Pointer":
+        if isinstance(self.offsets, range) and isinstance(other, int):
+            run = self.offsets
+            return Pointer(self.view, range(run.start + other, run.stop + other, run.step))
+        if isinstance(self.offsets, range):
+            raise TypeError("a run of elements moves by whole numbers only")
+        return Pointer(self.view, self.offsets + other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: "int | Tile") -> "Pointer":
+        return self + -other
+
+    def run(self, offset: int, count: int) -> "Pointer":
+        """Returns `count` neighbouring elements from `offset` on, of any count."""
+        return Pointer(self.view, range(offset, offset + count))
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return self.view.dtype

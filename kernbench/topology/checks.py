@@ -1,0 +1,157 @@
+"""What the schema cannot say: whether the parts of a machine fit together."""
+
+import math
+import re
+from collections import Counter
+from typing import Final
+
+from kernbench.config import Loaded, Problem, did_you_mean
+from kernbench.topology.links import sip_name
+from kernbench.topology.spec import EdgeSpec, MachineSpec, SystemSpec
+from kernbench.units import format_bytes
+
+MAX_PES: Final = 1 << 20
+# Memory on the host that a PE takes at least: engines, queues, an allocator.
+_HOST_BYTES_PER_PE: Final = 1 << 12
+
+_NETWORK: Final = "system.sips.network"
+_NODE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_SHOWN_NODES: Final = 8
+
+
+def check_machine(loaded: Loaded[MachineSpec]) -> list[Problem]:
+    """Returns what is wrong with a machine that fits the schema."""
+    system = loaded.value.system
+    if problems := _check_size(loaded, system):
+        return problems  # the further checks take time and memory in proportion to the size
+    problems = _check_cubes(loaded, system) + _check_network_fields(loaded, system)
+    if system.sips.network.kind == "graph" and system.sips.network.edges is not None:
+        problems += _check_edges(loaded, system) or _check_connected(loaded, system)
+    return problems
+
+
+def _check_size(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Problem]:
+    columns, rows = system.sip.cubes.shape
+    pes = system.sips.count * columns * rows * system.sip.cube.pes
+    if pes <= MAX_PES:
+        return []
+    product = f"{system.sips.count} SIPs x {columns * rows} cubes x {system.sip.cube.pes} PEs"
+    memory = format_bytes(pes * _HOST_BYTES_PER_PE)
+    message = (
+        f"expected at most {MAX_PES} PEs in all, got {product} = {pes}, "
+        f"which would take about {memory} of memory"
+    )
+    return [loaded.problem("F4", "system.sips.count", message)]
+
+
+def _check_cubes(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Problem]:
+    cubes = math.prod(system.sip.cubes.shape)
+    if cubes == 1 or system.sip.cubes.link is not None:
+        return []
+    message = f"expected a link between the {cubes} cubes, got none"
+    return [loaded.problem("F5", "system.sip.cubes.link", message)]
+
+
+def _check_network_fields(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Problem]:
+    network, count = system.sips.network, system.sips.count
+    problems = []
+    for field, kind, value in (
+        ("shape", "torus", network.shape),
+        ("edges", "graph", network.edges),
+    ):
+        if network.kind == kind and value is None:
+            message = f"expected this key for a {kind}, got none"
+            problems.append(loaded.problem("F1", f"{_NETWORK}.{field}", message))
+        elif network.kind != kind and value is not None:
+            message = f"expected only for a {kind}, got it for a {network.kind}"
+            problems.append(loaded.problem("F1", f"{_NETWORK}.{field}", message))
+    if network.kind == "torus" and network.shape is not None:
+        shape = " x ".join(map(str, network.shape)) or "nothing"
+        if not network.shape or math.prod(network.shape) != count:
+            message = f"expected extents whose product is the {count} SIPs, got {shape}"
+            problems.append(loaded.problem("F12", f"{_NETWORK}.shape", message))
+    return problems
+
+
+def _check_edges(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Problem]:
+    edges = system.sips.network.edges or ()
+    sips = {sip_name(sip) for sip in range(system.sips.count)}
+    cables = Counter(end for edge in edges for end in edge.ends)
+    routers = {name for name, count in cables.items() if count > 1 and not _looks_like_sip(name)}
+    known = sorted(sips | routers)
+    first: dict[frozenset[str], str] = {}
+    problems = []
+    for index, edge in enumerate(edges):
+        field = f"{_NETWORK}.edges[{index}].ends"
+        for end, name in enumerate(edge.ends):
+            if name not in sips and (wrong := _wrong_end(name, cables[name], system)):
+                place = f"{field}[{end}]"
+                problems.append(loaded.problem("F7", place, wrong, did_you_mean(name, known)))
+        pair = frozenset(edge.ends)
+        if len(pair) == 1:
+            message = f"expected two nodes, got a cable from {edge.ends[0]} to itself"
+            problems.append(loaded.problem("F7", field, message))
+        elif pair in first:
+            line = loaded.marks[first[pair]].line
+            message = f"duplicate cable from {edge.ends[0]} to {edge.ends[1]}, first on line {line}"
+            problems.append(loaded.problem("F7", field, message))
+        first.setdefault(pair, field)
+    return problems
+
+
+def _looks_like_sip(name: str) -> bool:
+    return re.fullmatch(r"sip[0-9]+", name, re.IGNORECASE) is not None or name == "switch"
+
+
+def _wrong_end(name: str, cables: int, system: SystemSpec) -> str:
+    if _looks_like_sip(name):
+        return f"expected sip0 to {sip_name(system.sips.count - 1)} or a router, got {name}"
+    if not _NODE.fullmatch(name):
+        return f"expected a name of letters, digits, - and _, got {name!r}"
+    if cables == 1:
+        return f"expected a router with two cables or more, got {name} with this one only"
+    return ""
+
+
+def _check_connected(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Problem]:
+    sips = [sip_name(sip) for sip in range(system.sips.count)]
+    parts = _components(sips, system.sips.network.edges or ())
+    if len(parts) == 1:
+        return []
+    shown = "; ".join(_folded(part) for part in parts[:_SHOWN_NODES])
+    more = f"; and {len(parts) - _SHOWN_NODES} more" if len(parts) > _SHOWN_NODES else ""
+    message = (
+        f"expected a connected machine, got {len(parts)} parts: {shown}{more}; "
+        f"{parts[0][0]} cannot reach {parts[1][0]}"
+    )
+    return [loaded.problem("F5", f"{_NETWORK}.edges", message)]
+
+
+def _components(sips: list[str], edges: tuple[EdgeSpec, ...]) -> list[list[str]]:
+    """Returns the connected parts, in order of their first nodes."""
+    neighbours: dict[str, list[str]] = {sip: [] for sip in sips}
+    for edge in edges:
+        for a, b in (edge.ends, edge.ends[::-1]):
+            neighbours.setdefault(a, []).append(b)
+    order = {name: place for place, name in enumerate(neighbours)}
+    parts: list[list[str]] = []
+    seen: set[str] = set()
+    for start in neighbours:
+        if start in seen:
+            continue
+        part, stack = [], [start]
+        seen.add(start)
+        while stack:
+            node = stack.pop()
+            part.append(node)
+            fresh = [name for name in dict.fromkeys(neighbours[node]) if name not in seen]
+            seen.update(fresh)
+            stack += fresh
+        parts.append(sorted(part, key=order.__getitem__))
+    return parts
+
+
+def _folded(part: list[str]) -> str:
+    names = ", ".join(part[:_SHOWN_NODES])
+    more = f", and {len(part) - _SHOWN_NODES} more" if len(part) > _SHOWN_NODES else ""
+    return f"{{{names}{more}}}"

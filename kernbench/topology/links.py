@@ -1,0 +1,152 @@
+"""The links of a machine: where each leaves, where it arrives, how fast it is."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from kernbench.topology.spec import EdgeSpec, NetworkSpec, SystemSpec
+from kernbench.units import Bandwidth, Bytes, Ps
+
+LinkKind = Literal["fifo", "fluid"]
+
+SWITCH = "switch"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One direction of a link.
+
+    Attributes:
+        index: Place in `Topology.links`.
+        name: Its two ends, `sip0->sip1`, as tables and traces show it.
+        src: Node that it leaves.
+        dst: Node that it reaches.
+        bandwidth: Payload bytes a second.
+        latency: Time of flight of the first byte.
+        kind: `fifo` links serve chunks in order, cut-through; `fluid` links share their bandwidth
+            fairly between the flows of the moment.
+        chunk: Largest piece that holds a `fifo` link before another flow may have it.
+    """
+
+    index: int
+    name: str
+    src: str
+    dst: str
+    bandwidth: Bandwidth
+    latency: Ps
+    kind: LinkKind
+    chunk: Bytes
+
+
+def sip_name(sip: int) -> str:
+    """Returns the name of a SIP, such as `sip3`."""
+    return f"sip{sip}"
+
+
+def cube_name(sip: int, cube: int) -> str:
+    """Returns the name of the node of a cube, such as `sip3.cube1`."""
+    return f"sip{sip}.cube{cube}"
+
+
+def coordinates(index: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """Returns the place of an index in a grid whose first dimension runs fastest."""
+    place = []
+    for extent in shape:
+        index, here = divmod(index, extent)
+        place.append(here)
+    return tuple(place)
+
+
+def torus_shape(system: SystemSpec) -> tuple[int, ...]:
+    """Returns the extents of a torus; a ring is a torus of one dimension."""
+    return system.sips.network.shape or (system.sips.count,)
+
+
+def build_links(system: SystemSpec) -> tuple[Link, ...]:
+    """Returns all links: those between the cubes of each SIP, then the network's."""
+    builder = _Builder(system)
+    builder.meshes()
+    match system.sips.network.kind:
+        case "ring" | "torus":
+            builder.torus()
+        case "switch":
+            builder.switch()
+        case "graph":
+            builder.cables()
+    return tuple(builder.links)
+
+
+class _Builder:
+    def __init__(self, system: SystemSpec) -> None:
+        self.system = system
+        self.network: NetworkSpec = system.sips.network
+        self.links: list[Link] = []
+
+    def add(
+        self,
+        name: str,
+        src: str,
+        dst: str,
+        bandwidth: Bandwidth,
+        latency: Ps,
+        kind: LinkKind = "fifo",
+    ) -> None:
+        chunk = self.network.chunk
+        self.links.append(Link(len(self.links), name, src, dst, bandwidth, latency, kind, chunk))
+
+    def meshes(self) -> None:
+        cubes = self.system.sip.cubes
+        if cubes.link is None:
+            return
+        columns, rows = cubes.shape
+        bandwidth, latency = cubes.link.bandwidth, cubes.link.latency
+        pairs = [(c, c + 1) for c in range(columns * rows) if (c + 1) % columns]
+        pairs += [(c, c + columns) for c in range(columns * (rows - 1))]
+        for sip in range(self.system.sips.count):
+            for low, high in sorted(pairs):
+                a, b = cube_name(sip, low), cube_name(sip, high)
+                self.add(f"{a}->{b}", a, b, bandwidth, latency)
+                self.add(f"{b}->{a}", b, a, bandwidth, latency)
+
+    def torus(self) -> None:
+        """Adds a cable upward from each SIP in each dimension.
+
+        Cables of the first dimension leave from the east end of the first row of cubes, those of
+        the second from the south end of the first column; all others, and all that arrive, are at
+        cube 0.
+        """
+        shape = torus_shape(self.system)
+        columns, rows = self.system.sip.cubes.shape
+        exits = (columns - 1, columns * (rows - 1))
+        for sip in range(self.system.sips.count):
+            place = coordinates(sip, shape)
+            for dimension, extent in enumerate(shape):
+                # With two SIPs the wrap-around would double the cable that is already there.
+                if extent == 1 or (extent == 2 and place[dimension] == 1):
+                    continue
+                stride = math.prod(shape[:dimension])
+                last = place[dimension] == extent - 1
+                up = sip - stride * (extent - 1) if last else sip + stride
+                leaves = cube_name(sip, exits[dimension] if dimension < len(exits) else 0)
+                self.cable(sip_name(sip), sip_name(up), leaves, cube_name(up, 0))
+
+    def cable(self, a: str, b: str, a_node: str, b_node: str, edge: EdgeSpec | None = None) -> None:
+        bandwidth = (edge and edge.bandwidth) or self.network.bandwidth
+        latency = self.network.latency if edge is None or edge.latency is None else edge.latency
+        self.add(f"{a}->{b}", a_node, b_node, bandwidth, latency)
+        self.add(f"{b}->{a}", b_node, a_node, bandwidth, latency)
+
+    def switch(self) -> None:
+        """Adds a port a SIP; the egress carries the whole latency, so that a crossing costs it."""
+        bandwidth, latency = self.network.bandwidth, self.network.latency
+        for sip in range(self.system.sips.count):
+            name, node = sip_name(sip), cube_name(sip, 0)
+            self.add(f"{name}->{SWITCH}", node, SWITCH, bandwidth, latency, "fluid")
+            self.add(f"{SWITCH}->{name}", SWITCH, node, bandwidth, Ps(0), "fluid")
+
+    def cables(self) -> None:
+        sips = {sip_name(sip): cube_name(sip, 0) for sip in range(self.system.sips.count)}
+        for edge in self.network.edges or ():
+            a, b = edge.ends
+            self.cable(a, b, sips.get(a, a), sips.get(b, b), edge)

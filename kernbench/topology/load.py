@@ -1,0 +1,60 @@
+"""Topology files: found by path or by the name of a shipped machine, read and checked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernbench.config import ConfigError, Problem, did_you_mean, load_with_marks, shipped
+from kernbench.topology.checks import check_machine
+from kernbench.topology.spec import MachineSpec
+from kernbench.topology.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyHandle:
+    """A machine and the file that it came from.
+
+    Attributes:
+        path: The file.
+        topology_obj: The machine.
+    """
+
+    path: Path
+    topology_obj: Topology
+
+
+def shipped_machines() -> dict[str, Path]:
+    """Returns the files of the machines that come with kernbench, by name."""
+    folder = shipped("configs") / "topology"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def load_topology(path: str | Path, overrides: Sequence[str] = ()) -> TopologyHandle:
+    """Reads and checks a machine.
+
+    Args:
+        path: A topology file, or the bare name of a shipped machine, such as `h200x8`.
+        overrides: `dotted.field=value` texts that replace values of the file.
+
+    Raises:
+        ConfigError: Everything that is wrong with the file.
+    """
+    file = _find(path)
+    loaded = load_with_marks(MachineSpec, file, overrides)
+    if problems := check_machine(loaded):
+        raise ConfigError(loaded.name, problems)
+    return TopologyHandle(file, Topology(loaded.value, loaded.raw))
+
+
+def _find(path: str | Path) -> Path:
+    file = Path(path)
+    is_name = isinstance(path, str) and path == file.name and not file.suffix
+    if not is_name or file.exists():
+        return file
+    machines = shipped_machines()
+    if file.name in machines:
+        return machines[file.name]
+    name = str(path)
+    message = f"expected a file or one of the shipped machines {', '.join(machines)}, got {name!r}"
+    problem = Problem("F11", name, "", message, hint=did_you_mean(name, machines))
+    raise ConfigError(name, [problem])

@@ -1,0 +1,128 @@
+"""Ways through a machine: one fixed way for each pair of cubes."""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
+
+from kernbench.topology.links import (
+    SWITCH,
+    Link,
+    coordinates,
+    cube_name,
+    sip_name,
+    torus_shape,
+)
+from kernbench.topology.spec import SystemSpec
+
+
+class Routes:
+    """Finds the links between two cubes.
+
+    Between SIPs: on a ring and a torus dimension by dimension, the shorter way round, upward
+    (east) if both are equal; through the switch; on a graph the fewest links, then the least
+    latency, then the first nodes in order of declaration. Between the cubes of a SIP: along the
+    row, then along the column.
+    """
+
+    def __init__(self, system: SystemSpec, links: Sequence[Link]) -> None:
+        self._system = system
+        self._links = {link.name: link for link in links}
+
+    def between(self, src: tuple[int, int], dst: tuple[int, int]) -> tuple[Link, ...]:
+        """Returns the links from one cube to another, each a pair of SIP and cube index."""
+        here, end = cube_name(*src), cube_name(*dst)
+        path: list[Link] = []
+        for link in self._network(src[0], dst[0]):
+            path += self._mesh(here, link.src)
+            path.append(link)
+            here = link.dst
+        path += self._mesh(here, end)
+        return tuple(path)
+
+    def _network(self, src: int, dst: int) -> Iterator[Link]:
+        if src == dst:
+            return
+        match self._system.sips.network.kind:
+            case "ring" | "torus":
+                names = self._torus(src, dst)
+            case "switch":
+                names = [sip_name(src), SWITCH, sip_name(dst)]
+            case "graph":
+                names = self._shortest(sip_name(src), sip_name(dst))
+        for a, b in pairwise(names):
+            yield self._links[f"{a}->{b}"]
+
+    def _torus(self, src: int, dst: int) -> list[str]:
+        shape = torus_shape(self._system)
+        names = [sip_name(src)]
+        stride, sip = 1, src
+        target = coordinates(dst, shape)
+        for here, there, extent in zip(coordinates(src, shape), target, shape, strict=True):
+            up = (there - here) % extent
+            down = (here - there) % extent
+            step = 1 if up <= down else -1
+            place = here
+            for _ in range(min(up, down)):
+                following = (place + step) % extent
+                sip += (following - place) * stride
+                place = following
+                names.append(sip_name(sip))
+            stride *= extent
+        return names
+
+    @cached_property
+    def _neighbours(self) -> dict[str, list[tuple[str, int, int]]]:
+        """Cables of each node: the node at the other end, its order of declaration, latency."""
+        order = {sip_name(sip): sip for sip in range(self._system.sips.count)}
+        neighbours: dict[str, list[tuple[str, int, int]]] = {}
+        for edge in self._system.sips.network.edges or ():
+            for a, b in (edge.ends, edge.ends[::-1]):
+                order.setdefault(a, len(order))
+                order.setdefault(b, len(order))
+                latency = self._links[f"{a}->{b}"].latency
+                neighbours.setdefault(a, []).append((b, order[b], latency))
+        return neighbours
+
+    def _shortest(self, src: str, dst: str) -> list[str]:
+        heap: list[tuple[int, int, tuple[int, ...], list[str]]] = [(0, 0, (), [src])]
+        done: set[str] = set()
+        while True:
+            hops, latency, orders, names = heapq.heappop(heap)
+            here = names[-1]
+            if here == dst:
+                return names
+            if here in done:
+                continue
+            done.add(here)
+            for node, order, cost in self._neighbours[here]:
+                if node not in done:
+                    step = (hops + 1, latency + cost, (*orders, order), [*names, node])
+                    heapq.heappush(heap, step)
+
+    def _mesh(self, src: str, dst: str) -> Iterator[Link]:
+        # Network links leave and arrive at cubes of one SIP, or pass through routers.
+        if src == dst:
+            return
+        (sip, here), (_, there) = parse_cube(src), parse_cube(dst)
+        columns = self._system.sip.cubes.shape[0]
+        while here != there:
+            if here % columns != there % columns:
+                following = here + (1 if here % columns < there % columns else -1)
+            else:
+                following = here + (columns if here < there else -columns)
+            yield self._links[f"{cube_name(sip, here)}->{cube_name(sip, following)}"]
+            here = following
+
+
+def parse_cube(name: str) -> tuple[int, int]:
+    """Returns the SIP and cube index of the name of a cube's node.
+
+    Raises:
+        ValueError: The text is no such name.
+    """
+    sip, _, cube = name.partition(".")
+    place = int(sip.removeprefix("sip")), int(cube.removeprefix("cube"))
+    if cube_name(*place) != name:
+        raise ValueError(name)
+    return place

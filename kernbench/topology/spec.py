@@ -1,0 +1,209 @@
+"""The machine on paper: frozen, already checked. Units are in the types."""
+
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from kernbench.config.schema import Range
+from kernbench.units import Bandwidth, Bytes, FlopRate, Ps
+
+Latency = Annotated[Ps, Range(0, 10**12)]
+Count = Annotated[int, Range(1, 1 << 20)]
+
+_CHUNK: Final = Bytes(64 << 10)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSpec:
+    """One direction of a link.
+
+    Attributes:
+        bandwidth: Payload bytes a second.
+        latency: Time of flight of the first byte.
+    """
+
+    bandwidth: Bandwidth
+    latency: Latency
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """The processor that issues commands; one per rank.
+
+    Attributes:
+        dispatch: Host time spent to issue one command.
+        launch_queue: Commands that may be outstanding on a device before the host blocks.
+        pcie: Host-to-device path, each direction.
+    """
+
+    dispatch: Latency
+    launch_queue: Count
+    pcie: LinkSpec
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySpec:
+    """A memory with a port that serves one request at a time.
+
+    Attributes:
+        capacity: Size in bytes.
+        bandwidth: Bytes a second through the port.
+        latency: Time from the request to the first byte.
+    """
+
+    capacity: Bytes
+    bandwidth: Bandwidth
+    latency: Latency
+
+
+@dataclass(frozen=True, slots=True)
+class GemmSpec:
+    """The matrix engine of a PE.
+
+    Attributes:
+        rate: FLOP a second by dtype name (`fp32`, `bf16`, `fp16`, `fp64`, `fp8`, `int8`, `int32`).
+        tile: Rows and columns of the output tile that a library kernel gives to one PE.
+    """
+
+    rate: dict[str, FlopRate]
+    tile: tuple[Count, Count]
+
+
+@dataclass(frozen=True, slots=True)
+class PeSpec:
+    """A processing element (an SM of a GPU) with its scratch memory and engines.
+
+    Attributes:
+        tcm: Tightly coupled memory, private to the PE.
+        issue: Time its scalar unit spends on issuing one tile command.
+        poll_interval: Time between two looks at a queue under `backpressure: poll`.
+        dma: Rate of its DMA engine, each direction.
+        gemm: Matrix engine.
+        math: Elementwise engine, in operations a second.
+    """
+
+    tcm: MemorySpec
+    issue: Latency
+    poll_interval: Annotated[Ps, Range(1, 10**12)]
+    dma: Bandwidth
+    gemm: GemmSpec
+    math: FlopRate
+
+
+@dataclass(frozen=True, slots=True)
+class CubeSpec:
+    """A die: PEs around one HBM stack and one shared SRAM."""
+
+    pes: Count
+    hbm: MemorySpec
+    sram: MemorySpec
+
+
+@dataclass(frozen=True, slots=True)
+class CubeGridSpec:
+    """How the cubes of a SIP are laid out: a mesh with a link between neighbours.
+
+    Attributes:
+        shape: Columns and rows.
+        link: Link between neighbouring cubes, each direction; absent when there is one cube.
+    """
+
+    shape: tuple[Count, Count]
+    link: LinkSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SipSpec:
+    """One accelerator package; a GPU is a SIP with one cube.
+
+    Attributes:
+        launch: Device time from a kernel's start to its first instruction, and of its retirement.
+        collective_launch: The same for a collective, which also meets its peers.
+        cubes: Layout of the cubes.
+        cube: Every cube is alike.
+        pe: Every PE is alike.
+    """
+
+    launch: Latency
+    collective_launch: Latency
+    cubes: CubeGridSpec
+    cube: CubeSpec
+    pe: PeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSpec:
+    """A cable of a `graph` network, both directions; a name that is no `sipN` is a router.
+
+    Attributes:
+        ends: The two nodes.
+        bandwidth: Overrides the network's.
+        latency: Overrides the network's.
+    """
+
+    ends: tuple[str, str]
+    bandwidth: Bandwidth | None = None
+    latency: Latency | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSpec:
+    """Links between SIPs.
+
+    Attributes:
+        kind: `ring` and `torus` (chunked FIFO, cut-through), `switch` (fluid fair share over
+            source egress and destination ingress), `graph` (the listed edges, chunked FIFO).
+        bandwidth: Payload bytes a second of one link (of one port of a switch), one direction.
+        latency: Of one link; of the whole crossing for a switch.
+        chunk: Largest piece that holds a FIFO link before another flow may have it.
+        shape: Extents of a torus; their product is the number of SIPs.
+        edges: Cables of a `graph`.
+    """
+
+    kind: Literal["ring", "torus", "switch", "graph"]
+    bandwidth: Bandwidth
+    latency: Latency
+    chunk: Annotated[Bytes, Range(64, 1 << 30)] = _CHUNK
+    shape: tuple[Count, ...] | None = None
+    edges: tuple[EdgeSpec, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SipsSpec:
+    """All accelerators of the machine.
+
+    Attributes:
+        count: How many; the most ranks that a program may have.
+        network: Links between them.
+    """
+
+    count: Annotated[int, Range(1, 1 << 17)]
+    network: NetworkSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SystemSpec:
+    """A machine.
+
+    Attributes:
+        name: What tables and traces call it.
+        description: One line for `kernbench list`.
+        host: Each rank's processor.
+        sips: The accelerators and their network.
+        sip: Every SIP is alike.
+        algorithm: The algorithm of the shipped `ccl.yaml` that suits the machine; a `ccl.yaml` of
+            the user's own decides for itself.
+    """
+
+    name: str
+    description: str
+    host: HostSpec
+    sips: SipsSpec
+    sip: SipSpec
+    algorithm: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSpec:
+    """A topology file: one key, `system`."""
+
+    system: SystemSpec

@@ -1,0 +1,122 @@
+"""A machine as a graph: its cubes, its links, and the ways between them."""
+
+import math
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from kernbench.topology.links import SWITCH, Link, build_links, cube_name
+from kernbench.topology.routes import Routes, parse_cube
+from kernbench.topology.spec import MachineSpec
+
+if TYPE_CHECKING:
+    import networkx
+
+_CACHED_ROUTES = 1 << 16
+
+
+class Topology:
+    """A checked machine.
+
+    Nodes are cubes, named `sip3.cube1`, and what stands between SIPs: routers by their own names,
+    and `switch`. Links and routes are made when they are first asked for.
+
+    Args:
+        machine: The machine, checked.
+        spec: The same as YAML gives it.
+
+    Attributes:
+        machine: The machine, checked.
+        spec: The same as YAML gives it, `--set` applied.
+    """
+
+    def __init__(self, machine: MachineSpec, spec: Mapping[str, Any]) -> None:
+        self.machine = machine
+        self.spec = spec
+        # All pairs of a large ring would hold gigabytes, hence the bound.
+        self._cached_route = lru_cache(_CACHED_ROUTES)(self._find_route)
+
+    @property
+    def name(self) -> str:
+        """What tables and traces call the machine."""
+        return self.machine.system.name
+
+    @property
+    def world_size(self) -> int:
+        """Number of SIPs: the most ranks that a program may have."""
+        return self.machine.system.sips.count
+
+    @property
+    def num_cubes(self) -> int:
+        """Cubes of one SIP."""
+        return math.prod(self.machine.system.sip.cubes.shape)
+
+    @property
+    def num_pes(self) -> int:
+        """PEs of one SIP."""
+        return self.num_cubes * self.machine.system.sip.cube.pes
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        """All links, each at its `index`."""
+        return build_links(self.machine.system)
+
+    @cached_property
+    def _routes(self) -> Routes:
+        return Routes(self.machine.system, self.links)
+
+    def cube_node(self, sip: int, cube: int = 0) -> str:
+        """Returns the node of a cube.
+
+        Raises:
+            ValueError: The machine has no such cube.
+        """
+        if not (0 <= sip < self.world_size and 0 <= cube < self.num_cubes):
+            raise ValueError(
+                f"no cube {cube} in SIP {sip}: {self.name} has SIPs 0 to {self.world_size - 1} "
+                f"with cubes 0 to {self.num_cubes - 1}"
+            )
+        return cube_name(sip, cube)
+
+    def pe_node(self, sip: int, pe: int) -> str:
+        """Returns the node of the cube that holds a PE; PEs are numbered through the SIP."""
+        return self.cube_node(sip, pe // self.machine.system.sip.cube.pes)
+
+    def route(self, src: str, dst: str) -> tuple[Link, ...]:
+        """Returns the links from one cube to another, in order; none from a cube to itself.
+
+        Raises:
+            ValueError: The machine has no such cube.
+        """
+        return self._cached_route(src, dst)
+
+    def sip_route(self, src_sip: int, dst_sip: int) -> tuple[Link, ...]:
+        """Returns the route between the first cubes of two SIPs."""
+        return self.route(self.cube_node(src_sip), self.cube_node(dst_sip))
+
+    def _find_route(self, src: str, dst: str) -> tuple[Link, ...]:
+        return self._routes.between(self._place(src), self._place(dst))
+
+    def _place(self, node: str) -> tuple[int, int]:
+        try:
+            place = parse_cube(node)
+        except ValueError:
+            raise ValueError(f"{node!r} is no cube; a cube is named such as sip0.cube0") from None
+        self.cube_node(*place)
+        return place
+
+    @cached_property
+    def graph(self) -> "networkx.DiGraph[str]":
+        """Everything as a directed graph; an edge holds its `link`, a node its `kind`."""
+        import networkx
+
+        graph: networkx.DiGraph[str] = networkx.DiGraph()
+        for sip in range(self.world_size):
+            for cube in range(self.num_cubes):
+                graph.add_node(cube_name(sip, cube), kind="cube", sip=sip, cube=cube)
+        for link in self.links:
+            for node in (link.src, link.dst):
+                if node not in graph:
+                    graph.add_node(node, kind="switch" if node == SWITCH else "router")
+            graph.add_edge(link.src, link.dst, link=link)
+        return graph

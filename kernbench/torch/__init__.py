@@ -1,0 +1,73 @@
+"""PyTorch's names for simulated machines: `import kernbench.torch as torch`.
+
+Nothing but names. Each function finds the running context and rank when it is called, so modules
+and classes may be imported and defined before any context exists.
+"""
+
+from kernbench.memory import DType as dtype  # noqa: N813 - PyTorch's name
+from kernbench.memory.dtypes import (
+    bfloat16,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
+from kernbench.memory.dtypes import bool_ as bool
+from kernbench.runtime_api.copies import *  # noqa: F403 - names only
+from kernbench.runtime_api.creation import *  # noqa: F403
+from kernbench.runtime_api.linalg import *  # noqa: F403
+from kernbench.runtime_api.namespace import not_simulated
+from kernbench.runtime_api.pointwise import *  # noqa: F403
+from kernbench.runtime_api.random import *  # noqa: F403
+from kernbench.runtime_api.reductions import *  # noqa: F403
+from kernbench.runtime_api.shaping import *  # noqa: F403
+from kernbench.runtime_api.tensor import Tensor
+from kernbench.runtime_api.types import Device as device  # noqa: N813
+from kernbench.runtime_api.types import Size
+from kernbench.torch import cuda, distributed, multiprocessing, nn, testing
+
+double = float64
+float = float32
+half = float16
+long = int64
+int = int32
+short = int16
+
+__all__ = [
+    "Size",
+    "Tensor",
+    "bfloat16",
+    "bool",
+    "cuda",
+    "device",
+    "distributed",
+    "double",
+    "dtype",
+    "float",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float16",
+    "float32",
+    "float64",
+    "half",
+    "int",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "long",
+    "multiprocessing",
+    "nn",
+    "short",
+    "testing",
+    "uint8",
+]
+
+
+__getattr__ = not_simulated("torch")

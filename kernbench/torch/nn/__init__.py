@@ -1,0 +1,6 @@
+"""`torch.nn`."""
+
+from kernbench.runtime_api.namespace import not_simulated
+from kernbench.runtime_api.nn import *  # noqa: F403 - names only
+
+__getattr__ = not_simulated("torch.nn")

@@ -1,0 +1,399 @@
+"""Algorithms of one's own: found beside the `ccl.yaml`, recorded if they can be, else run live."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ccl_machine import Outcome, own_algorithm, run, skewed
+
+from kernbench.ccl.algorithms import ring_allreduce
+from kernbench.ccl.collective import prepare
+from kernbench.ccl.config import Chosen, choose, find_ccl_file, load_ccl, select
+from kernbench.ccl.plan import NOTHING, Chunks, Comm, record
+from kernbench.config import ConfigError
+from kernbench.errors import UsageError
+from kernbench.memory import dtypes
+from kernbench.topology import Topology
+
+BRANCHING = """
+def all_reduce(comm):
+    n = comm.world_size
+    after = 0 if comm.rank == n - 1 else comm.rank + 1
+    before = n - 1 if comm.rank == 0 else comm.rank - 1
+    for step in range(n - 1):
+        comm.exchange(send=(comm.rank - step) % n, to=after,
+                      receive=(comm.rank - step - 1) % n, source=before, combine="reduce")
+    for step in range(n - 1):
+        comm.exchange(send=(comm.rank + 1 - step) % n, to=after,
+                      receive=(comm.rank - step) % n, source=before)
+"""
+
+IN_PLACE = """
+def all_reduce(comm):
+    n = comm.world_size
+    after, before = (comm.rank + 1) % n, (comm.rank - 1) % n
+    chunk = comm.rank
+    for step in range(2 * n - 2):
+        here = (chunk - 1) % n
+        comm.exchange(send=chunk % n, to=after, receive=here, source=before,
+                      combine="reduce" if step < n - 1 else "copy")
+        chunk -= 1
+"""
+
+ALIASED = """
+def all_reduce(comm):
+    n = comm.world_size
+    after, before = (comm.rank + 1) % n, (comm.rank - 1) % n
+    mine = chunk = comm.rank + 0
+    for step in range(n - 1):
+        comm.exchange(send=chunk % n, to=after, receive=(chunk - 1) % n, source=before,
+                      combine="reduce")
+        chunk -= 1  # of an array, this would change `mine`
+    chunk = mine + 1
+    for step in range(n - 1):
+        comm.exchange(send=chunk % n, to=after, receive=(chunk - 1) % n, source=before)
+        chunk -= 1
+"""
+
+AS_A_NUMBER = """
+def all_reduce(comm):
+    comm.rank.bit_length()
+    from kernbench.ccl.algorithms.ring_allreduce import all_reduce
+    all_reduce(comm)
+"""
+
+TILES = """
+def all_reduce(comm):
+    tl, n, count = comm.tl, comm.world_size, comm.buffer.view.shape[0]
+    whole = comm.buffer.run(0, count)
+    total = mine = tl.load(whole)
+    for _ in range(n - 1):
+        tl.send(mine, (comm.rank + 1) % n)
+        mine = tl.receive((comm.rank - 1) % n)
+        total = total + mine
+    tl.store(whole, total)
+"""
+
+CCL = """
+defaults: {{algorithm: mine, n_slots: 2, slot_size: 512 B}}
+algorithms:
+  mine: {{module: {module}, n_elem: 1}}
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Chosen]:
+    """Writes a module and its `ccl.yaml` into a working directory, and chooses it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def write(module: str, code: str) -> Chosen:
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        (tmp_path / f"{module}.py").write_text(code)
+        (tmp_path / "ccl.yaml").write_text(CCL.format(module=module))
+        path = find_ccl_file()
+        assert path == tmp_path / "ccl.yaml"
+        return choose(load_ccl(path), path)
+
+    return write
+
+
+def check(outcome: Outcome) -> None:
+    total = np.sum(outcome.inputs, axis=0)
+    for output in outcome.outputs:
+        np.testing.assert_array_equal(output, total)
+
+
+@pytest.mark.parametrize("machine", ["sip8", "h200x8"])
+@pytest.mark.parametrize(
+    ("module", "code", "recorded"),
+    [
+        ("own_branching", BRANCHING, True),
+        ("own_in_place", IN_PLACE, True),
+        ("own_aliased", ALIASED, True),
+        ("own_as_a_number", AS_A_NUMBER, True),
+        ("own_tiles", TILES, False),
+    ],
+)
+def test_a_module_beside_the_ccl_yaml(
+    here: Callable[[str, str], Chosen],
+    topology: Callable[[str], Topology],
+    machine: str,
+    module: str,
+    code: str,
+    recorded: bool,
+) -> None:
+    chosen = here(module, code)
+    assert (chosen.queue.n_slots, chosen.queue.slot_size, chosen.align) == (2, 512, 1)
+    for ranks, count in ((1, 5), (2, 100), (5, 103)):
+        assert (prepare(chosen.algorithm("all_reduce"), ranks) is not None) is recorded
+        starts = skewed(ranks)
+        planned = run(topology(machine), chosen, starts, count, dtype=dtypes.int32)
+        live = run(topology(machine), chosen, starts, count, dtype=dtypes.int32, fidelity="tile")
+        check(planned)
+        live.same(planned)
+
+
+@pytest.mark.parametrize("code", [BRANCHING, IN_PLACE, ALIASED, AS_A_NUMBER])
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_a_recorded_plan_does_not_depend_on_how_the_rank_is_written(
+    here: Callable[[str, str], Chosen], code: str, ranks: int
+) -> None:
+    own = record(here("own_plan", code).algorithm("all_reduce"), ranks)
+    expected = record(ring_allreduce.all_reduce, ranks)
+    assert own is not None
+    assert expected is not None
+    for name in ("send", "to", "receive", "source", "reduce"):
+        np.testing.assert_array_equal(getattr(own, name), getattr(expected, name))
+
+
+# What is wrong with a module
+
+
+def problem(path: Path, module: str, said: str, *hints: str) -> str:
+    return "\n".join(
+        [
+            f"[F14] {path}: 1 problem",
+            f"  {path}:4:18: algorithms.mine.module: {said} [F14]",
+            f"        mine: {{module: {module}, n_elem: 1}}",
+            "                       ^",
+            *(f"      {hint}" for hint in hints),
+        ]
+    )
+
+
+def test_f14_a_module_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    path = tmp_path / "ccl.yaml"
+    path.write_text(CCL.format(module="nowhere"))
+    with pytest.raises(ConfigError) as caught:
+        choose(load_ccl(path), path)
+    assert str(caught.value) == problem(
+        path,
+        "nowhere",
+        "expected an importable module; there is no 'nowhere'",
+        f"it is looked for in {tmp_path} and on sys.path",
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "said"),
+    [
+        ("own_raises", "x = 1\nraise RuntimeError('half done')\n", "2: RuntimeError: half done"),
+        ("own_syntax", "def all_reduce(comm:\n", "1: SyntaxError: '(' was never closed"),
+        (
+            "own_import",
+            "import nothing_like_this\n",
+            "1: ModuleNotFoundError: No module named 'nothing_like_this'",
+        ),
+    ],
+)
+def test_f14_a_module_that_cannot_be_imported(
+    here: Callable[[str, str], Chosen], tmp_path: Path, module: str, code: str, said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        here(module, code)
+    where = tmp_path / f"{module}.py"
+    assert str(caught.value) == problem(
+        tmp_path / "ccl.yaml", module, f"importing '{module}' failed at {where}:{said}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("x = 1\n", "expected a module with a function all_reduce(comm); it has none"),
+        ("all_reduce = 3\n", "expected a function all_reduce(comm); got int"),
+        ("def all_reduce(): ...\n", "expected all_reduce(comm); got all_reduce()"),
+        ("def all_reduce(a, b): ...\n", "expected all_reduce(comm); got all_reduce(a, b)"),
+    ],
+)
+def test_f14_a_module_without_an_entry(
+    here: Callable[[str, str], Chosen], tmp_path: Path, code: str, said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        here(f"own_entry_{len(code)}", code)
+    (problem,) = caught.value.problems
+    assert problem.where.startswith(f"{tmp_path / 'ccl.yaml'}:4:")
+    assert problem.field == "algorithms.mine.module"
+    assert problem.message.startswith(said)
+
+
+def test_f12_slots_that_do_not_fit_their_memory(topology: Callable[[str], Topology]) -> None:
+    system = topology("sip8").machine.system
+    with pytest.raises(ConfigError, match="expected slots that fit into the 1 MiB of tcm of sip8"):
+        select(None, ["algorithms.ring_allreduce_tcm.slot_size='1 MiB'"], system)
+    assert select(None, [], system).name == "ring_allreduce_tcm"
+
+
+def test_the_machine_chooses_among_the_shipped_algorithms_only(
+    topology: Callable[[str], Topology], tmp_path: Path
+) -> None:
+    system = topology("h200x8").machine.system
+    assert select(None, [], system).name == "ring_allreduce_nvlink"
+    assert select(None, ["defaults.algorithm=ring_allreduce_tcm"], system).name.endswith("_tcm")
+    own = tmp_path / "own.yaml"
+    own.write_text(find_ccl_file().read_text())
+    assert select(own, [], system).name == "ring_allreduce_tcm"
+
+
+def test_f7_an_algorithm_that_the_file_does_not_have(
+    here: Callable[[str, str], Chosen], tmp_path: Path
+) -> None:
+    here("own_ring", BRANCHING)
+    path = find_ccl_file()
+    with pytest.raises(UsageError) as caught:
+        choose(load_ccl(path), path, "theirs")
+    assert str(caught.value) == f"[F7] no algorithm 'theirs' in {path}\n  it has mine"
+    with pytest.raises(ConfigError, match=r"expected one of the algorithms of this file"):
+        load_ccl(path, ("defaults.algorithm=theirs",))
+
+
+def test_the_working_directory_comes_before_what_is_shipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shipped = find_ccl_file()
+    assert (shipped.name, shipped.parent.name) == ("ccl.yaml", "configs")
+    (tmp_path / "ccl.yaml").write_text("")
+    assert find_ccl_file() == tmp_path / "ccl.yaml"
+    assert find_ccl_file(Path("other.yaml")) == Path("other.yaml")
+
+
+def test_an_entry_overrides_the_defaults_and_the_issues_own_file_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ccl.yaml").write_text(
+        "defaults: {algorithm: ring_allreduce_tcm, buffer_kind: tcm, backpressure: sleep, "
+        "n_slots: 4, slot_size: 4096, vc_chunk_size: 256, ipcq_credit_size_bytes: 16}\n"
+        "algorithms:\n"
+        "  ring_allreduce_tcm: {module: kernbench.ccl.algorithms.ring_allreduce, "
+        "topology: ring_1d, buffer_kind: sram, n_elem: 8}\n"
+    )
+    path = find_ccl_file()
+    chosen = choose(load_ccl(path), path)
+    queue = chosen.queue
+    assert (queue.space.value, queue.backpressure, queue.n_slots) == ("sram", "sleep", 4)
+    assert (queue.slot_size, queue.vc_chunk_size, queue.credit_size) == (4096, 256, 16)
+    assert chosen.align == 8
+    assert chosen.algorithm("all_reduce") is ring_allreduce.all_reduce
+
+
+# Plans
+
+
+def test_a_plan_that_does_not_fit_together_is_not_one() -> None:
+    def two_senders(comm: Comm) -> None:
+        comm.exchange(send=0, to=0, receive=0, source=1)
+
+    def nobody_receives(comm: Comm) -> None:
+        comm.exchange(send=0, to=(comm.rank + 1) % 3, receive=NOTHING, source=0)
+
+    def wrong_source(comm: Comm) -> None:
+        comm.exchange(send=0, to=(comm.rank + 1) % 3, receive=0, source=(comm.rank + 1) % 3)
+
+    for algorithm in (two_senders, nobody_receives, wrong_source):
+        assert record(algorithm, 3) is None
+    assert record(lambda comm: None, 3) is not None
+
+
+def test_who_may_be_done_before_all_have_begun() -> None:
+    def shift(comm: Comm) -> None:
+        n = comm.world_size
+        comm.exchange(send=0, to=(comm.rank + 1) % n, receive=0, source=(comm.rank - 1) % n)
+
+    def pairs(comm: Comm) -> None:
+        for _ in range(comm.world_size):
+            comm.exchange(send=0, to=comm.rank ^ 1, receive=0, source=comm.rank ^ 1)
+
+    def broadcast(comm: Comm) -> None:
+        for step in range(comm.world_size - 1):
+            comm.exchange(
+                send=0 if comm.rank == step else NOTHING,
+                to=step + 1,
+                receive=0 if comm.rank == step + 1 else NOTHING,
+                source=step,
+            )
+
+    for algorithm, ranks, gathers in (
+        (ring_allreduce.all_reduce, 2, True),
+        (ring_allreduce.all_reduce, 5, True),
+        (shift, 2, True),
+        (shift, 3, False),
+        (pairs, 2, True),
+        (pairs, 4, False),
+        (broadcast, 3, False),
+    ):
+        plan = record(algorithm, ranks)
+        assert plan is not None
+        assert plan.gathers is gathers, (algorithm, ranks)
+
+
+@pytest.mark.parametrize("late", [[], [2], [0]])
+def test_a_rank_that_needs_nobody_is_done_before_the_others_come(
+    topology: Callable[[str], Topology], late: list[int]
+) -> None:
+    def broadcast(comm: Comm) -> None:
+        for step in range(comm.world_size - 1):
+            for chunk in range(comm.world_size):
+                comm.exchange(
+                    send=chunk if comm.rank == step else NOTHING,
+                    to=step + 1,
+                    receive=chunk if comm.rank == step + 1 else NOTHING,
+                    source=step,
+                )
+
+    machine, starts = topology("sip8"), [0, 50_000_000, 90_000_000]
+    planned, live = (
+        run(
+            machine,
+            own_algorithm(broadcast),
+            starts,
+            100,
+            late=late,
+            fidelity="tile" if tile else "kernel",
+        )
+        for tile in (False, True)
+    )
+    live.same(planned)
+    ends = [end or 0 for end in planned.ends]
+    assert ends[0] < starts[1] < ends[1] < starts[2] < ends[2]
+    assert all(output.tobytes() == planned.inputs[0].tobytes() for output in planned.outputs)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 100, 1000])
+@pytest.mark.parametrize("parts", [1, 3, 8])
+@pytest.mark.parametrize("align", [1, 8])
+@pytest.mark.parametrize("size", [1, 16, 1000])
+def test_chunks_and_their_pieces_cover_the_buffer_once(
+    count: int, parts: int, align: int, size: int
+) -> None:
+    chunks = Chunks(count, parts, align)
+    covered: list[int] = []
+    for chunk in range(parts):
+        pieces = [chunks.piece(chunk, piece, size) for piece in range(chunks.pieces(size))]
+        assert all(0 <= length <= size for _, length in pieces)
+        assert sum(length for _, length in pieces) == chunks.size(chunk)
+        assert chunks.begin(chunk) % align == 0 or chunks.begin(chunk) == count
+        covered += [begin + n for begin, length in pieces for n in range(length)]
+    assert covered == list(range(count))
+    assert chunks.size(NOTHING) == 0
+
+
+@pytest.mark.parametrize("n_slots", [1, 2, 4, 9])
+@pytest.mark.parametrize("pieces", [0, 1, 3, 4, 20])
+def test_sending_runs_ahead_by_all_slots_but_one(pieces: int, n_slots: int) -> None:
+    turns = list(Chunks(pieces, 1, 1).turns(1, n_slots))
+    assert [leaving for leaving, _ in turns if leaving is not None] == list(range(pieces))
+    assert [arriving for _, arriving in turns if arriving is not None] == list(range(pieces))
+    ahead = 0
+    for leaving, arriving in turns:
+        ahead += leaving is not None
+        assert ahead <= n_slots
+        ahead -= arriving is not None
+        assert ahead >= 0

@@ -1,0 +1,238 @@
+"""`kernbench run` and `kernbench list`: outputs, exit codes, and what wrong input shows."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import benches.ccl_allreduce
+from kernbench.cli.run import Options, run_bench
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.testing import Kernbench
+
+ROOT = Path(__file__).parents[2]
+
+
+def _kernbench(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    code = "from kernbench.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *args],
+        capture_output=True,
+        text=True,
+        cwd=cwd or ROOT,
+        check=False,
+        timeout=120,
+    )
+
+
+def _run(bench: str | Path, *arguments: str, **options: object) -> int:
+    defaults: dict[str, object] = {
+        "topology": "sip8",
+        "ccl": None,
+        "overrides": (),
+        "trace": None,
+        "json": None,
+        "breakdown": False,
+        "data": True,
+        "fidelity": "kernel",
+        "seed": 0,
+        "quiet": False,
+    }
+    return run_bench(Options(bench=str(bench), arguments=arguments, **(defaults | options)))  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_the_main_job_prints_a_right_table() -> None:
+    done = _kernbench("run", "benches/ccl_allreduce.py", "--", "-e", "64K")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
+    assert [int(row[0]) for row in rows] == [1 << n for n in range(10, 17)]
+    assert all(row[8] == row[12] == "0" for row in rows)
+    assert "# Out of bounds values : 0 OK" in done.stdout
+    assert done.stderr == ""
+
+
+def test_results_trace_and_breakdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results, trace = tmp_path / "out.json", tmp_path / "trace.json"
+    status = _run(
+        "ccl_allreduce", "-e", "1K", json=results, trace=trace, breakdown=True, topology="torus4x4"
+    )
+    assert status == 0
+    document = json.loads(results.read_text())
+    assert document["results"][0]["ranks"] == 16
+    assert document["results"][0]["out_of_bounds_values"] == 0
+    events = json.loads(trace.read_text())["traceEvents"]
+    sends = [event for event in events if event["ph"] == "s" and event["cat"] != "ac2g"]
+    ends = [event for event in events if event["ph"] == "f" and event["cat"] != "ac2g"]
+    assert len(sends) == len(ends) > 0
+    assert "Simulated time per rank" in capsys.readouterr().out
+
+
+def test_a_corrupted_algorithm_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "skewed_ring.py").write_text(
+        "def all_reduce(comm):\n"
+        "    n = comm.world_size\n"
+        "    for step in range(n - 1):\n"
+        "        comm.exchange(send=(comm.rank - step) % n, to=(comm.rank + 1) % n,\n"
+        "                      receive=(comm.rank - step - 1) % n, source=(comm.rank - 1) % n,\n"
+        "                      combine='reduce' if step else 'copy')\n"
+    )
+    (tmp_path / "ccl.yaml").write_text(
+        "defaults: {algorithm: skewed}\nalgorithms:\n  skewed: {module: skewed_ring}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert _run("ccl_allreduce", "-e", "1K") == 1
+    out = capsys.readouterr().out
+    assert "skewed" in out
+    assert "FAILED" in out
+
+
+def test_run_spawns_once_over_all_sips_and_looks_worker_up(
+    kernbench: Kernbench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[tuple[int, int]] = []
+
+    def worker(rank: int, world_size: int, torch: RuntimeContext) -> None:
+        calls.append((rank, world_size))
+
+    monkeypatch.setattr(benches.ccl_allreduce, "worker", worker)
+    with kernbench.context("torus4x4") as ctx:
+        assert benches.ccl_allreduce.run(ctx) == 0
+    assert sorted(calls) == [(rank, 16) for rank in range(16)]
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "nothing.py"], "bench nothing.py does not exist"),
+        (["run", "benches"], "is a folder"),
+        (["run", "ccl_allreduc"], "did you mean `ccl_allreduce`"),
+        (["run", "ccl_allreduce", "--topology", "h200x9"], "did you mean `h200x8`"),
+        (["run", "ccl_allreduce", "--set", "system.sips.cont=3"], "did you mean `count`"),
+        (["run", "ccl_allreduce", "--set", "sytem.sips.count=3"], "did you mean `system`"),
+        (["run", "ccl_allreduce", "--set", "defaults.algorithm=tree"], "expected one of"),
+        (["run", "ccl_allreduce", "--set", "defaults.n_slots=0"], "defaults.n_slots"),
+        (["run", "ccl_allreduce", "--ccl", "no.yaml"], "no.yaml"),
+        (["run", "ccl_allreduce", "--trace", "/no/such/folder/t.json"], "/no/such/folder"),
+        (["run", "ccl_allreduce", "--", "-b", "5X"], "expected a size such as 16M"),
+        (["run", "ccl_allreduce", "--", "-o", "xor"], "invalid choice: 'xor'"),
+        (["run", "ccl_allreduce", "--fidelity", "exact"], "exact"),
+        (["run"], "Missing argument"),
+    ],
+)
+@pytest.mark.slow
+def test_wrong_input_ends_with_2_and_no_traceback(arguments: list[str], said: str) -> None:
+    done = _kernbench(*arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_bench_that_raises_shows_the_users_frames(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = tmp_path / "broken.py"
+    bench.write_text(
+        "def worker(rank, torch):\n"
+        "    x = torch.zeros(3)\n"
+        "    if rank == 1:\n"
+        "        raise ValueError('bad rank')\n"
+        "    x.numpy()\n"
+        "def run(ctx):\n"
+        "    ctx.multiprocessing.spawn(worker, args=(ctx,), nprocs=2)\n"
+    )
+    assert _run(bench) == 1
+    err = capsys.readouterr().err
+    assert "raise ValueError('bad rank')" in err
+    assert "ValueError: bad rank" in err
+    assert "rank 1 failed" in err
+    assert "kernbench/" not in err
+
+
+def test_a_rank_that_never_calls_the_collective_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = tmp_path / "hang.py"
+    bench.write_text(
+        "import kernbench.torch as torch\n"
+        "import kernbench.torch.distributed as dist\n"
+        "def worker(rank):\n"
+        "    dist.init_process_group('nccl')\n"
+        "    x = torch.ones(8)\n"
+        "    if rank != 3:\n"
+        "        dist.all_reduce(x)\n"
+        "    x.numpy()\n"
+        "def run(ctx):\n"
+        "    ctx.multiprocessing.spawn(worker, nprocs=4)\n"
+    )
+    assert _run(bench) == 1
+    err = capsys.readouterr().err
+    assert "all_reduce #1 of group WORLD: ranks 0-2 wait for rank 3" in err
+    assert "hang.py:7:9: dist.all_reduce(x)" in err
+    assert "missing rank 3 returned" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "said"),
+    [
+        ("def run(ctx):\n    return 7\n", 7, ""),
+        ("def run(ctx):\n    import sys; sys.exit(5)\n", 5, ""),
+        ("def run(ctx):\n    import sys; sys.exit('stop')\n", 1, "stop"),
+        ("def run(ctx):\n    raise KeyboardInterrupt\n", 130, "interrupted"),
+        ("def start(ctx): ...\n", 2, "has no run(ctx)"),
+        ("def run(ctx:\n", 1, "SyntaxError"),
+        ("import no_such_module_anywhere\n", 1, "ModuleNotFoundError"),
+        ("def run(ctx):\n    assert 1 == 2\n", 1, "AssertionError"),
+    ],
+)
+def test_exit_codes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, status: int, said: str
+) -> None:
+    bench = tmp_path / "bench.py"
+    bench.write_text(text)
+    assert _run(bench) == status
+    assert said in capsys.readouterr().err
+
+
+def test_list_shows_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    from kernbench.cli.listing import print_listing
+
+    assert print_listing() == 0
+    out = capsys.readouterr().out
+    for name in ("ccl_allreduce", "sip8", "h200x8", "torus4x4", "ring1024", "ring_allreduce_tcm"):
+        assert name in out
+
+
+def test_the_options_are_these() -> None:
+    """A new option needs a line in the README, and a reason."""
+    import typer.main
+
+    from kernbench.cli.app import app
+
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    options = {
+        name: sorted(opt for param in command.params for opt in param.opts if opt.startswith("-"))
+        for name, command in commands.items()
+    }
+    assert options == {
+        "run": [
+            "--breakdown",
+            "--ccl",
+            "--data",
+            "--fidelity",
+            "--json",
+            "--quiet",
+            "--seed",
+            "--set",
+            "--topology",
+            "--trace",
+            "-q",
+        ],
+        "list": [],
+    }

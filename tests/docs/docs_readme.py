@@ -1,0 +1,243 @@
+"""Runs the blocks of the README and finds what they print.
+
+`python tests/docs/docs_readme.py` writes the outputs into the README anew.
+
+Blocks under one heading share a folder. A block whose first line is a comment with a file name is
+written to that file. Every `python` block is also executed, in a fresh namespace. The commands of a
+`console` block follow `$ `, and their output follows them; a `text` block is the output of the
+`python` block before it.
+"""
+
+import contextlib
+import importlib.metadata
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+README: Final = ROOT / "README.md"
+
+_FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE: Final = re.compile(r"# ([\w.]+\.(?:py|yaml))\n")
+_SECONDS: Final = re.compile(r" in \d+\.\d\ds")
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A fenced block; `start` and `end` enclose its content in the text."""
+
+    heading: str
+    language: str
+    content: str
+    start: int
+    end: int
+
+
+def fences(text: str) -> list[Fence]:
+    """Returns the blocks of a text in order."""
+    headings = [
+        (match.start(), match[1]) for match in re.finditer(r"^#{2,3} (.+)$", text, re.MULTILINE)
+    ]
+    found = []
+    for match in _FENCE.finditer(text):
+        above = [name for start, name in headings if start < match.start()]
+        heading = above[-1] if above else ""
+        found.append(Fence(heading, match[1], match[2], match.start(2), match.end(2)))
+    return found
+
+
+def tutorial(text: str) -> dict[str, list[Fence]]:
+    """Returns the blocks that can be run, by heading. Each step may use files of those before."""
+    steps: dict[str, list[Fence]] = {}
+    for fence in fences(text):
+        if fence.language in {"python", "yaml", "console", "text"}:
+            steps.setdefault(fence.heading, []).append(fence)
+    return steps
+
+
+def write_files(blocks: list[Fence], folder: Path) -> None:
+    """Writes the blocks that have a file name, but for `ccl.yaml`, which would change others."""
+    for fence in blocks:
+        name = _FILE.match(fence.content)
+        if name is not None and name[1] != "ccl.yaml":
+            (folder / name[1]).write_text(fence.content, encoding="utf-8")
+
+
+def outputs(blocks: list[Fence], folder: Path) -> Iterator[tuple[Fence, str]]:
+    """Runs the blocks of a step in `folder`, the working directory; yields what they should show.
+
+    `folder` must be on `sys.path`.
+    """
+    printed = ""
+    for fence in blocks:
+        name = _FILE.match(fence.content)
+        if name is not None:
+            (folder / name[1]).write_text(fence.content, encoding="utf-8")
+        if fence.language == "python":
+            file = folder / (name[1] if name is not None else "block.py")
+            file.write_text(fence.content, encoding="utf-8")
+            printed = _captured(lambda: _execute(file))  # noqa: B023 - called at once
+        elif fence.language == "console":
+            yield fence, _shown(_console(fence.content), folder)
+        elif fence.language == "text":
+            yield fence, _shown(printed, folder)
+
+
+def _execute(file: Path) -> None:
+    code = compile(file.read_text(encoding="utf-8"), str(file), "exec")
+    exec(code, {"__name__": file.stem})
+
+
+def _console(content: str) -> str:
+    lines = []
+    for line in content.splitlines():
+        if line.startswith("$ "):
+            lines += [line + "\n", _command(shlex.split(line[2:]))]
+    return "".join(lines)
+
+
+def _command(words: list[str]) -> str:
+    if words[0] == "kernbench":
+        return _captured(lambda: _kernbench(words[1:]))
+    assert words[0] == "pytest", words
+    plugins = importlib.metadata.entry_points(group="pytest11", name="kernbench")
+    plugin = () if plugins else ("-p", "kernbench.testing.plugin")
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *plugin, *words[1:]],
+        capture_output=True,
+        check=False,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    return _SECONDS.sub(" in 0.50s", done.stdout + done.stderr)
+
+
+def _kernbench(arguments: list[str]) -> None:
+    from kernbench.cli.app import app
+
+    app(arguments, standalone_mode=False)
+
+
+def _captured(call: Any) -> str:
+    before = dict(sys.modules), list(sys.path)
+    text = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+            call()
+    finally:
+        # A bench and what it imports come from the step's folder; the next step has another.
+        sys.path[:] = before[1]
+        for name in sys.modules.keys() - before[0].keys():
+            if name.partition(".")[0] != "kernbench":
+                _forget(name)
+    return text.getvalue()
+
+
+def _forget(name: str) -> None:
+    file = getattr(sys.modules[name], "__file__", None)
+    if file is not None and Path(file).parent == Path.cwd().resolve():
+        del sys.modules[name]
+
+
+def _shown(text: str, folder: Path) -> str:
+    for path in (folder, folder.resolve()):
+        text = text.replace(f"{path}{os.sep}", "")
+    lines = [line.rstrip() for line in text.splitlines()]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def simulated(ranks: int, nbytes: int, iterations: int = 4) -> float:
+    """Returns the microseconds of a bfloat16 all-reduce on `h200x8`, back to back, without data."""
+    import kernbench.torch as torch
+    from kernbench.testing import Kernbench
+
+    times = []
+
+    def worker(rank: int) -> None:
+        torch.distributed.init_process_group("nccl")
+        x = torch.empty(nbytes // 2, dtype=torch.bfloat16, device="cuda")
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.distributed.all_reduce(x)
+        start.record()
+        for _ in range(iterations):
+            torch.distributed.all_reduce(x)
+        end.record()
+        end.synchronize()
+        times.append(1000 * start.elapsed_time(end) / iterations)
+
+    Kernbench().spawn(worker, nprocs=ranks, topology="h200x8", data=False)
+    return sum(times) / ranks
+
+
+def simulated_matmul(size: int) -> float:
+    """Returns the microseconds of a square bfloat16 matmul on `h200x8`, without data."""
+    import kernbench.torch as torch
+    from kernbench.testing import Kernbench
+
+    times = []
+
+    def worker(rank: int) -> None:
+        a = torch.empty(size, size, dtype=torch.bfloat16, device="cuda")
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.matmul(a, a)  # keeps the device busy, so that the host's dispatch is hidden
+        start.record()
+        torch.matmul(a, a)
+        end.record()
+        end.synchronize()
+        times.append(1000 * start.elapsed_time(end))
+
+    Kernbench().spawn(worker, nprocs=1, topology="h200x8", data=False)
+    return times[0]
+
+
+_SIZES: Final = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_ROW: Final = re.compile(r"^\| (\d+) \| (\d+) (.iB) \| ([\d.]+) \|.*$", re.MULTILINE)
+
+
+def with_accuracy(text: str) -> str:
+    """Returns a text whose rows `ranks, size, measured` say what kernbench says."""
+
+    def row(match: re.Match[str]) -> str:
+        ranks, number, unit, measured = match.groups()
+        us = simulated(int(ranks), int(number) * _SIZES[unit])
+        shown = f"{us:.0f}" if us >= 100 else f"{us:.1f}"
+        error = f"{us / float(measured) - 1:+.0%}"
+        return f"| {ranks} | {number} {unit} | {measured} | {shown} | {error} |"
+
+    return _ROW.sub(row, text)
+
+
+def main() -> None:
+    """Writes the outputs into the README anew."""
+    text = with_accuracy(README.read_text(encoding="utf-8"))
+    README.write_text(text, encoding="utf-8")
+    replaced: list[tuple[Fence, str]] = []
+    earlier: list[Fence] = []
+    for blocks in tutorial(text).values():
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name).resolve()
+            sys.path.insert(0, str(folder))
+            with contextlib.chdir(folder):
+                write_files(earlier, folder)
+                replaced += outputs(blocks, folder)
+            sys.path.remove(str(folder))
+        earlier += blocks
+    for fence, output in reversed(replaced):
+        text = text[: fence.start] + output + text[fence.end :]
+    README.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+    main()

@@ -1,0 +1,132 @@
+"""Decisions have all their parts, rooms a README; links lead somewhere; pictures are current."""
+
+import ast
+import html
+import importlib.util
+import re
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DECISIONS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+ROOMS = sorted(path.parent for path in (ROOT / "kernbench").glob("*/__init__.py"))
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("kernbench/*/README.md")]
+)
+
+PARTS = ["Question", "Decision", "Alternatives", "Consequences", "Pinned by", "Reopened by"]
+ROOM_PARTS = ["What it is", "Key types", "Life of a thing", "What it may import"]
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _parts(text: str) -> dict[str, str]:
+    pieces = re.split(r"^## (.+)$", text, flags=re.MULTILINE)[1:]
+    return dict(zip(pieces[::2], pieces[1::2], strict=True))
+
+
+@pytest.mark.parametrize("path", DECISIONS, ids=_name)
+def test_a_decision_has_all_its_parts(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    title, _, status = text.splitlines()[:3]
+    assert title.startswith(f"# ADR {path.name[:4]}: ")
+    assert re.fullmatch(r"Status: (accepted|superseded by \d{4}), \d{4}-\d\d-\d\d", status)
+    parts = _parts(text)
+    assert list(parts) == PARTS
+    assert all(part.strip() for part in parts.values())
+    assert len(re.findall(r"[.?](?:\s|$)", parts["Question"])) == 1, "one sentence"
+
+
+@cache
+def _tests_of(file: str) -> set[str]:
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("path", DECISIONS, ids=_name)
+def test_a_decision_is_pinned_by_tests_that_exist(path: Path) -> None:
+    pinned = _parts(path.read_text(encoding="utf-8"))["Pinned by"]
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", pinned)
+    assert named
+    for file, test in named:
+        assert test in _tests_of(file), f"{file}::{test}"
+
+
+def test_decisions_are_numbered_and_listed() -> None:
+    assert [path.name[:4] for path in DECISIONS] == [
+        f"{number:04}" for number in range(1, len(DECISIONS) + 1)
+    ]
+    index = (ROOT / "docs" / "adr" / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| \[(\d{4})\]", index, re.M) == [path.name[:4] for path in DECISIONS]
+
+
+def test_the_code_cites_decisions_that_exist() -> None:
+    numbers = {path.name[:4] for path in DECISIONS}
+    for path in sorted(ROOT.glob("kernbench/**/*.py")):
+        for cited in re.findall(r"ADRs? (\d{4})", path.read_text(encoding="utf-8")):
+            assert cited in numbers, _name(path)
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=_name)
+def test_a_room_says_what_it_is(room: Path) -> None:
+    text = (room / "README.md").read_text(encoding="utf-8")
+    assert text.startswith(f"# {room.name}\n")
+    assert list(_parts(text)) == ROOM_PARTS
+    assert len(text.splitlines()) <= 60
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
+def test_links_lead_somewhere(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    anchors = {
+        re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
+    prose = re.sub(r"^```.*?^```$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)]+)\)", prose):
+        if target.startswith("#"):
+            assert target[1:] in anchors, target
+        elif not target.startswith("https://"):
+            assert (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
+def test_a_document_names_no_place_of_one_computer(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not re.findall(r"(?<![\w.])/(?:work|tmp|home|root|Users)/", text)
+
+
+def _pictures() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("pictures", ROOT / "docs" / "pictures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+ANEW = "`python docs/pictures.py` makes it anew"
+
+
+@pytest.mark.slow
+def test_the_picture_of_the_table_is_what_is_printed_now() -> None:
+    pictures = _pictures()
+    svg = (ROOT / "docs" / "img" / "table.svg").read_text(encoding="utf-8")
+    shown = html.unescape(re.sub(r"<[^>]+>", "", svg)).replace("\xa0", " ")
+    for line in pictures.kernbench("run", pictures.BENCH).splitlines():
+        assert line in shown, ANEW
+
+
+@pytest.mark.slow
+def test_the_picture_of_the_timeline_is_that_of_a_trace() -> None:
+    pictures = _pictures()
+    svg = (ROOT / "docs" / "img" / "timeline.svg").read_text(encoding="utf-8")
+    trace = pictures.trace(pictures.PROGRAM)
+    assert svg == pictures.timeline_svg(trace, (0, 1)), ANEW
+    rows = trace["traceEvents"]
+    assert any(event["ph"] == "s" and event["cat"] == "message" for event in rows)

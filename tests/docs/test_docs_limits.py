@@ -1,0 +1,97 @@
+"""The README's list of what is not modelled is still true; whoever changes that changes it."""
+
+import pytest
+
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
+from kernbench import tl
+from kernbench.errors import UnsupportedError
+from kernbench.testing import Kernbench
+
+
+def test_the_host_takes_no_time_for_arithmetic(kernbench: Kernbench) -> None:
+    with kernbench.context() as ctx:
+        before = ctx.main.host.clock
+        x = torch.ones(100, 100)
+        (x @ x).sum().item()
+        assert ctx.main.host.clock == before
+
+
+def test_a_kernel_beside_a_collective_slows_neither(kernbench: Kernbench) -> None:
+    spans: dict[bool, float] = {}
+
+    def worker(rank: int, beside: bool) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(1 << 16, device="cuda")
+        y = torch.ones(1 << 16, device="cuda")
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        work = dist.all_reduce(x, async_op=True)
+        assert work is not None
+        if beside:
+            y += 1
+        work.wait()
+        end.record()
+        end.synchronize()
+        spans[beside] = start.elapsed_time(end)
+
+    for beside in (False, True):
+        kernbench.spawn(worker, args=(beside,), nprocs=2)
+    assert spans[False] == spans[True]
+
+
+def test_these_collectives_are_there_and_no_others() -> None:
+    there = {"all_reduce", "barrier"}
+    absent = {
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_to_all",
+        "broadcast",
+        "gather",
+        "irecv",
+        "isend",
+        "new_group",
+        "recv",
+        "reduce",
+        "reduce_scatter_tensor",
+        "scatter",
+        "send",
+    }
+    assert {name for name in there | absent if hasattr(dist, name)} == there
+
+
+def test_what_raises_by_name(kernbench: Kernbench) -> None:
+    with kernbench.context():
+        x = torch.ones(1)
+        for call in (
+            x.backward,
+            x.requires_grad_,
+            lambda: torch.cuda.Stream(priority=-1),
+            lambda: torch.cuda.Event(interprocess=True),
+        ):
+            with pytest.raises(UnsupportedError, match="not simulated"):
+                call()
+
+
+def test_what_is_absent() -> None:
+    for name in ("compile", "complex64", "sparse_coo_tensor", "autograd"):
+        with pytest.raises(AttributeError):
+            getattr(torch, name)
+    assert not hasattr(torch.cuda, "CUDAGraph")
+    for name in ("atomic_add", "make_block_ptr", "make_tensor_descriptor"):
+        assert not hasattr(tl, name)
+
+
+def test_live_tiles_together_may_be_larger_than_the_scratch_memory(kernbench: Kernbench) -> None:
+    count = 3 << 16  # 768 KiB; a PE of sip8 has 1 MiB
+
+    @tl.jit
+    def add(x: tl.Pointer, out: tl.Pointer) -> None:
+        tile = tl.load(x + tl.arange(0, count))
+        tl.store(out + tl.arange(0, count), tile + tl.load(x + tl.arange(0, count)))
+
+    with kernbench.context(data=False):
+        x, out = (torch.empty(count, device="cuda") for _ in range(2))
+        add[(1,)](x, out)
+        torch.cuda.synchronize()

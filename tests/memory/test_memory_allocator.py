@@ -1,0 +1,202 @@
+"""The allocator against a map of every unit of the memory, and what it says when it fails."""
+
+import gc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernbench.errors import CallSite, call_site
+from kernbench.memory import (
+    Address,
+    Allocation,
+    Allocator,
+    Buffer,
+    FreeError,
+    OutOfMemoryError,
+    Space,
+    Storage,
+)
+from kernbench.memory.allocator import ALIGNMENT
+
+CAPACITY = 1024
+UNIT = ALIGNMENT[Space.TCM]
+
+
+def tcm() -> Allocator:
+    return Allocator(Space.TCM, 3, 5, CAPACITY)
+
+
+def site() -> CallSite:
+    found = call_site()
+    assert found is not None
+    return found
+
+
+class Map:
+    """Every unit of the memory by itself; first fit means the lowest free stretch."""
+
+    def __init__(self) -> None:
+        self.used = [False] * (CAPACITY // UNIT)
+
+    def place(self, units: int) -> int | None:
+        for begin in range(len(self.used) - units + 1):
+            if not any(self.used[begin : begin + units]):
+                return begin
+        return None
+
+    def mark(self, begin: int, units: int, value: bool) -> None:
+        self.used[begin : begin + units] = [value] * units
+
+    def largest_hole(self) -> int:
+        runs = "".join("x" if used else "." for used in self.used).split("x")
+        return max(map(len, runs)) * UNIT
+
+
+# A positive number allocates so many bytes, a negative one frees one of the blocks in use.
+actions = st.lists(
+    st.one_of(st.integers(0, 400), st.integers(0, 60), st.integers(-9, -1)), max_size=40
+)
+
+
+@given(actions)
+def test_it_allocates_where_a_map_of_the_memory_finds_room(actions: list[int]) -> None:
+    allocator, model = tcm(), Map()
+    live: list[tuple[Allocation, int, int]] = []
+    peak, numbers = 0, list[int]()
+    for action in actions:
+        if action >= 0:
+            units = max(1, -(-action // UNIT))
+            begin = model.place(units)
+            if begin is None:
+                with pytest.raises(OutOfMemoryError):
+                    allocator.allocate(action, "x", None)
+            else:
+                block = allocator.allocate(action, "x", None)
+                assert block.address == Address(Space.TCM, 3, 5, begin * UNIT)
+                assert (block.nbytes, block.reserved) == (action, units * UNIT)
+                model.mark(begin, units, True)
+                live.append((block, begin, units))
+                numbers.append(block.number)
+        elif live:
+            block, begin, units = live.pop(action % len(live))
+            allocator.free(block)
+            model.mark(begin, units, False)
+        used = sum(model.used) * UNIT
+        peak = max(peak, used)
+        assert allocator.allocated == used
+        assert allocator.largest_hole == model.largest_hole()
+        assert {entry.number for entry in allocator.live()} == {block.number for block, *_ in live}
+    assert allocator.peak == peak
+    assert len(set(numbers)) == len(numbers)  # a number is never used again
+    for block, *_ in live:
+        allocator.free(block)
+    assert (allocator.allocated, allocator.largest_hole) == (0, CAPACITY)
+
+
+def test_a_host_has_no_limit_and_hbm_rounds_to_its_alignment() -> None:
+    host = Allocator(Space.HOST, -1, 0, None)
+    host.allocate(1 << 45, "huge", None)
+    hbm = Allocator(Space.HBM, 0, 0, 4096)
+    assert [hbm.allocate(n, "x", None).address.offset for n in (1, 512, 513)] == [0, 512, 1024]
+    assert hbm.allocated == 2048
+
+
+def test_addresses_say_where_they_are() -> None:
+    assert str(Address(Space.HBM, 2, 0, 512) + 16) == "sip2.hbm+0x210"
+    assert str(Address(Space.TCM, 2, 7, 0)) == "sip2.tcm[7]+0x0"
+    assert (tcm().name, Allocator(Space.HBM, 4, 0, 1).name) == ("sip3.tcm[5]", "sip4.hbm")
+
+
+def test_out_of_hbm_names_the_five_largest_and_what_is_free() -> None:
+    allocator = Allocator(Space.HBM, 1, 0, 64 << 10)
+    where = site()
+    blocks = [allocator.allocate(n << 10, f"tensor {n}", where) for n in (1, 9, 4, 8, 5, 9, 2, 3)]
+    allocator.free(blocks[2])
+    with pytest.raises(OutOfMemoryError) as caught:
+        allocator.allocate(24 << 10, "empty([6144], float32)", where)
+    error = caught.value
+    assert isinstance(error, MemoryError)
+    assert str(error) == "\n".join(
+        [
+            "[M7] sip1.hbm is out of memory",
+            f"  at {where.show()}",
+            "  requested 24 KiB (24576 B) for empty([6144], float32)",
+            "  free 27 KiB of 64 KiB, largest free block 23 KiB",
+            "  largest blocks in use:",
+            f"    9 KiB tensor 9 at {where.show()}",
+            f"    9 KiB tensor 9 at {where.show()}",
+            f"    8 KiB tensor 8 at {where.show()}",
+            f"    5 KiB tensor 5 at {where.show()}",
+            f"    3 KiB tensor 3 at {where.show()}",
+            "  hint: drop tensors that are no longer needed, shard over more ranks, or raise "
+            "system.sip.cube.hbm.capacity in the topology file",
+        ]
+    )
+    assert allocator.allocated == 37 << 10  # nothing has changed
+
+
+def test_out_of_an_empty_tcm_asks_for_smaller_tiles() -> None:
+    with pytest.raises(OutOfMemoryError) as caught:
+        tcm().allocate(2048, "tile [512] float32", None)
+    assert str(caught.value) == "\n".join(
+        [
+            "[M8] sip3.tcm[5] is out of memory",
+            "  at <no user frame>",
+            "  requested 2 KiB (2048 B) for tile [512] float32",
+            "  free 1 KiB of 1 KiB, largest free block 1 KiB",
+            "  hint: use smaller tiles",
+        ]
+    )
+
+
+def test_a_double_free_names_both() -> None:
+    allocator = tcm()
+    block = allocator.allocate(8, "acc", None)
+    first = site()
+    allocator.free(block, first)
+    second = site()
+    with pytest.raises(FreeError) as caught:
+        allocator.free(block, second)
+    assert str(caught.value) == (
+        f"[M4] acc was freed twice\n  second free at {second.show()}\n"
+        f"  first free at {first.show()}"
+    )
+
+
+def test_a_foreign_block_stays_where_it_lives() -> None:
+    mine, other = tcm(), Allocator(Space.HBM, 0, 0, 4096)
+    other.allocate(8, "decoy", None)  # the same number in the other memory
+    block, where = mine.allocate(8, "acc", None), site()
+    with pytest.raises(FreeError) as caught:
+        other.free(block, where)
+    assert str(caught.value) == (
+        f"[M4] acc was not allocated from sip0.hbm\n  at {where.show()}\n"
+        "  it lives at sip3.tcm[5]+0x0"
+    )
+    assert (mine.allocated, other.allocated) == (UNIT, 512)
+    mine.free(block)
+
+
+def test_storage_gives_its_block_back_in_host_order_while_its_buffer_lives_on() -> None:
+    hbm = Allocator(Space.HBM, 0, 0, 1024)
+    storage = Storage(hbm, 512, "x", None)
+    buffer: Buffer = storage.buffer
+    address = storage.address
+    assert storage.nbytes == 512
+    del storage
+    gc.collect()
+    assert hbm.allocated == 0
+    assert buffer.allocation.freed
+    again = Storage(hbm, 512, "y", None)  # the same place, other bytes
+    assert again.address == address
+    assert again.buffer is not buffer
+    assert again.buffer.allocation.number != buffer.allocation.number
+
+
+def test_a_storage_that_got_no_memory_gives_none_back() -> None:
+    hbm = Allocator(Space.HBM, 0, 0, 512)
+    with pytest.raises(OutOfMemoryError):
+        Storage(hbm, 4096, "x", None)
+    gc.collect()
+    assert hbm.allocated == 0

@@ -1,0 +1,49 @@
+"""Same input, same trace, byte for byte; and the records that are known to be right."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from replay_program import golden, run
+
+from kernbench.sim_engine.engine import Fidelity
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.slow
+def test_the_trace_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
+    traces = set()
+    for seed in ("0", "1", "4242"):
+        file = tmp_path / f"{seed}.json"
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(HERE.parents[1])}
+        subprocess.run(
+            [sys.executable, str(HERE / "replay_program.py"), str(file)],
+            env=environment,
+            check=True,
+            timeout=60,
+        )
+        traces.add(file.read_bytes())
+    assert len(traces) == 1
+    assert len(traces.pop()) > 10_000
+
+
+def test_a_second_run_in_the_same_process_is_the_same() -> None:
+    assert golden("kernel") == golden("kernel")
+
+
+@pytest.mark.parametrize("fidelity", ["kernel", "tile"])
+def test_golden_records(fidelity: Fidelity) -> None:
+    """To bless a change: `KERNBENCH_BLESS=1 pytest tests/replay`, and say why in the commit."""
+    file = HERE / f"golden_{fidelity}.jsonl"
+    records = golden(fidelity)
+    if os.environ.get("KERNBENCH_BLESS"):
+        file.write_text(records)
+    assert records == file.read_text()
+
+
+def test_tile_and_kernel_fidelity_take_the_same_time() -> None:
+    ends = {fidelity: run(fidelity).engine.loop.now for fidelity in ("kernel", "tile")}
+    assert ends["kernel"] == ends["tile"] > 0

@@ -1,0 +1,152 @@
+"""Where the time of each rank went: against counting one picosecond after another."""
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from kernbench.errors import UsageError
+from kernbench.report import RankBreakdown, breakdown, print_breakdown
+from kernbench.report.intervals import difference, length, union
+from kernbench.sim_engine.op_log import Category, OpLog, Record
+
+COMPUTE, COMMUNICATION = {"compute", "kernel"}, {"collective", "send", "recv"}
+
+intervals = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(0, 8)).map(lambda pair: (pair[0], sum(pair))),
+    max_size=12,
+)
+
+
+def instants(of: list[tuple[int, int]]) -> set[int]:
+    return {time for start, end in of for time in range(start, end)}
+
+
+@st.composite
+def records(draw: st.DrawFn) -> list[Record]:
+    categories: st.SearchStrategy[Category] = st.sampled_from(
+        ["compute", "copy", "collective", "kernel", "send", "recv", "host", "event"]
+    )
+    tracks = st.sampled_from(["stream 0", "stream 0.1", "pe3.gemm", "pe0.dma.load", "dma.send"])
+    found = []
+    for _ in range(draw(st.integers(0, 12))):
+        issued = draw(st.integers(5, 20))
+        start = issued + draw(st.integers(0, 10))
+        end = start + draw(st.integers(0, 8))
+        rank = draw(st.integers(-1, 2))
+        found.append(Record("op", draw(categories), rank, draw(tracks), issued, start, end))
+    return found
+
+
+def log_of(found: list[Record]) -> OpLog:
+    log = OpLog("full")
+    for record in found:
+        log.add(record)
+    return log
+
+
+def count(found: list[Record], dispatch: int) -> list[RankBreakdown]:
+    """Counts instants one by one."""
+    host, kernel, message, copy = (set[tuple[int, int]]() for _ in range(4))
+    first, last = 10**9, 0
+    for record in found:
+        times = (record.start, record.end)
+        if record.category != "host":
+            times = (record.issued - dispatch, record.issued)
+        first, last = min(first, times[0]), max(last, record.end)
+        host |= {(record.rank, time) for time in range(*times)}
+        covered = {(record.rank, time) for time in range(record.start, record.end)}
+        on_stream = record.track.startswith("stream")
+        if record.category in COMMUNICATION:
+            message |= covered
+        elif record.category in COMPUTE and on_stream:
+            kernel |= covered
+        elif record.category == "copy" and on_stream:
+            copy |= covered
+    rows = []
+    for rank in sorted({record.rank for record in found}):
+        span = [(rank, time) for time in range(first, last)]
+        rows.append(
+            RankBreakdown(
+                rank,
+                len(span),
+                sum(at in host for at in span),
+                sum(at in kernel for at in span),
+                sum(at in message for at in span),
+                sum(at in message and at not in kernel for at in span),
+                sum(at in copy and at not in kernel and at not in message for at in span),
+                sum(at not in kernel | message | copy for at in span),
+            )
+        )
+    return rows
+
+
+@given(intervals, intervals)
+def test_interval_sets_are_sets(left: list[tuple[int, int]], right: list[tuple[int, int]]) -> None:
+    a, b = union(left), union(right)
+    assert instants(a) == instants(left)
+    assert length(a) == len(instants(left))
+    assert instants(difference(a, b)) == instants(left) - instants(right)
+    for merged in (a, difference(a, b)):
+        assert merged == sorted(merged)
+        assert all(start < end for start, end in merged)
+
+
+@given(records(), st.integers(0, 5))
+def test_a_breakdown_counts_every_picosecond_once(found: list[Record], dispatch: int) -> None:
+    rows = breakdown(log_of(found), dispatch)
+    assert rows == count(found, dispatch)
+    for row in rows:
+        assert row.compute_ps + row.exposed_ps + row.copy_ps + row.idle_ps == row.span_ps
+        assert row.exposed_ps <= row.communication_ps
+        assert row.host_ps <= row.span_ps
+
+
+def test_an_empty_log_has_no_rows() -> None:
+    assert breakdown(OpLog("full"), 1) == []
+
+
+def test_what_engines_do_in_a_collective_hides_no_communication() -> None:
+    log = log_of(
+        [
+            Record("all_reduce", "collective", 0, "stream 0", 0, 0, 100),
+            Record("add", "compute", 0, "pe0.math", 0, 40, 60),
+        ]
+    )
+    assert breakdown(log, 0)[0].exposed_ps == 100
+
+
+def test_a_log_without_records_is_refused() -> None:
+    with pytest.raises(UsageError, match="a breakdown needs every record") as caught:
+        breakdown(OpLog("summary"), 0)
+    assert str(caught.value) == (
+        "a breakdown needs every record, but this run kept record='summary'\n"
+        "  hint: run with record='full'"
+    )
+
+
+def test_the_table_shows_shares_of_the_span() -> None:
+    log = log_of(
+        [
+            Record("mm", "compute", 0, "stream 0", 1_000_000, 1_000_000, 4_000_000),
+            Record("all_reduce", "collective", 0, "stream 0", 2_000_000, 3_000_000, 5_000_000),
+            Record("h2d", "copy", -1, "stream 0", 1_000_000, 1_000_000, 2_000_000),
+        ]
+    )
+    text = io.StringIO()
+    print_breakdown(breakdown(log, 1_000_000), Console(file=text, width=100))
+    assert [" ".join(line.split()) for line in text.getvalue().splitlines() if "us" in line] == [
+        "Simulated time per rank, of 5 us",
+        "│ main │ 0 ps 0% │ 0 ps 0% │ 1 us 20% │ 4 us 80% │ 0 ps 0% │ 1 us 20% │",
+        "│ 0 │ 3 us 60% │ 1 us 20% │ 0 ps 0% │ 1 us 20% │ 2 us 40% │ 2 us 40% │",
+    ]
+
+
+def test_a_table_without_time_has_no_shares() -> None:
+    text = io.StringIO()
+    rows = breakdown(log_of([Record("mm", "compute", 0, "stream 0", 0, 0, 0)]), 0)
+    print_breakdown(rows, Console(file=text, width=100))
+    print_breakdown([], Console(file=text, width=100))
+    assert "%" not in text.getvalue()

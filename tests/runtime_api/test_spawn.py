@@ -1,0 +1,355 @@
+"""Ranks of a spawn: bound, aborted, reported, and gone afterwards."""
+
+import gc
+import sys
+from typing import Any
+
+import greenlet
+import pytest
+
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
+from kernbench.errors import KernbenchError
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.multiprocessing import RankAborted, SpawnException, _drain_pending
+from kernbench.testing import Kernbench
+
+
+def _usable(ctx: RuntimeContext) -> None:
+    """A context is as good as new."""
+    assert ctx._pending_worker_waits == []
+    assert ctx.engine.loop.idle
+    sums: list[float] = []
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.full((3,), float(rank), device="cuda")
+        dist.all_reduce(x)
+        sums.append(x[0].item())
+
+    ctx.multiprocessing.spawn(worker, nprocs=3)
+    assert sums == [3.0, 3.0, 3.0]
+
+
+def test_ranks_are_bound_to_their_greenlets_before_init(kernbench: Kernbench) -> None:
+    seen = {}
+
+    def worker(rank: int, ctx: RuntimeContext) -> None:
+        assert ctx.distributed._rank_by_greenlet[greenlet.getcurrent()] == rank
+        assert dist.get_rank() == rank
+        assert torch.cuda.current_device() == rank
+        assert dist.get_world_size() == 5
+        seen[rank] = greenlet.getcurrent()
+
+    ctx = kernbench.context()
+    ctx.multiprocessing.spawn(worker, args=(ctx,), nprocs=5)
+    assert len(set(seen.values())) == 5
+    assert ctx.distributed._rank_by_greenlet == {}
+
+
+def test_all_reduce_sums_over_unequal_ranks(kernbench: Kernbench) -> None:
+    """Skewed ranks, and an in-place change right after: nobody sees the later value."""
+    got: dict[int, list[float]] = {}
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.full((2,), float(rank + 1), device="cuda")
+        for _ in range(3 * rank):
+            x = x * 1.0
+        dist.all_reduce(x)
+        if rank == 0:
+            x *= 2
+        got[rank] = x.tolist()
+
+    kernbench.spawn(worker, nprocs=3)
+    assert got == {0: [12.0, 12.0], 1: [6.0, 6.0], 2: [6.0, 6.0]}
+
+
+def test_async_all_reduce_overlaps_and_orders_the_stream(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(1 << 16, device="cuda")
+        y = torch.ones(1 << 16, device="cuda")
+        work = dist.all_reduce(x, async_op=True)
+        assert work is not None
+        assert not work.is_completed()
+        y = y + 1
+        work.wait()
+        z = x + y
+        assert z[0].item() == 8 + 2
+        assert work.is_completed()
+
+    kernbench.spawn(worker)
+
+
+def test_reading_before_wait_is_an_error(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(4, device="cuda")
+        work = dist.all_reduce(x, async_op=True)
+        if rank == 1:
+            x.numpy()
+        assert work is not None
+        work.wait()
+
+    with pytest.raises(SpawnException) as caught:
+        kernbench.spawn(worker, nprocs=2)
+    assert list(caught.value.errors) == [1]
+    error = caught.value.errors[1]
+    assert isinstance(error, KernbenchError)
+    assert error.code == "C15"
+    assert "all_reduce" in str(error)
+    assert "x.numpy()" in str(error)
+
+
+def test_a_failing_rank_aborts_its_siblings_at_their_wait(kernbench: Kernbench) -> None:
+    ended: list[int] = []
+    aborted: list[type[BaseException]] = []
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        try:
+            if rank == 2:
+                raise ValueError("boom")
+            x = torch.ones(1, device="cuda")
+            dist.all_reduce(x)
+            x.item()
+        except SystemExit as stop:
+            aborted.append(type(stop))
+            raise
+        finally:
+            ended.append(rank)
+
+    ctx = kernbench.context()
+    with pytest.raises(SpawnException) as caught:
+        ctx.multiprocessing.spawn(worker, nprocs=4)
+    assert list(caught.value.errors) == [2]
+    assert isinstance(caught.value.errors[2], ValueError)
+    assert caught.value.__cause__ is caught.value.errors[2]
+    assert sorted(ended) == [0, 1, 2, 3]
+    assert aborted == [RankAborted] * 3
+    assert "x.item()" in str(caught.value)
+    _usable(ctx)
+
+
+def test_several_root_causes_are_all_reported(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        if rank != 1:
+            raise RuntimeError(f"rank {rank} is broken")
+        torch.ones(1, device="cuda").item()
+
+    with pytest.raises(SpawnException) as caught:
+        kernbench.spawn(worker, nprocs=4)
+    assert sorted(caught.value.errors) == [0, 2, 3]
+
+
+@pytest.mark.parametrize(("code", "fails"), [(0, False), (None, False), (3, True), ("no", True)])
+def test_sys_exit_of_a_user_is_told_apart(kernbench: Kernbench, code: Any, fails: bool) -> None:
+    def worker(rank: int) -> None:
+        if rank == 1:
+            sys.exit(code)
+
+    if not fails:
+        kernbench.spawn(worker, nprocs=2)
+        return
+    with pytest.raises(SpawnException) as caught:
+        kernbench.spawn(worker, nprocs=2)
+    stop = caught.value.errors[1]
+    assert isinstance(stop, SystemExit)
+    assert not isinstance(stop, RankAborted)
+    assert stop.code == code
+
+
+def test_keyboard_interrupt_goes_to_main(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        if rank == 1:
+            raise KeyboardInterrupt
+        torch.ones(1, device="cuda").item()
+
+    ctx = kernbench.context()
+    with pytest.raises(KeyboardInterrupt):
+        ctx.multiprocessing.spawn(worker, nprocs=3)
+    _usable(ctx)
+
+
+def test_an_abort_that_is_swallowed_for_ever_is_reported(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        if rank == 0:
+            raise ValueError("boom")
+        while True:
+            try:
+                x = torch.ones(1, device="cuda")
+                dist.all_reduce(x)
+                x.item()
+            except BaseException:
+                continue
+
+    ctx = kernbench.context()
+    with pytest.raises(SpawnException) as caught:
+        ctx.multiprocessing.spawn(worker, nprocs=2)
+    assert isinstance(caught.value.errors[0], ValueError)
+    assert "caught its abort" in str(caught.value.errors[1])
+    _usable(ctx)
+
+
+def test_an_error_whose_text_fails_is_not_lost(kernbench: Kernbench) -> None:
+    class UnprintableError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    def worker(rank: int) -> None:
+        raise UnprintableError
+
+    with pytest.raises(SpawnException, match="UnprintableError"):
+        kernbench.spawn(worker, nprocs=1)
+
+
+def test_more_ranks_than_sips_says_both(kernbench: Kernbench) -> None:
+    with pytest.raises(KernbenchError, match="9 ranks on a machine with 8 SIPs"):
+        kernbench.spawn(lambda rank: None, nprocs=9)
+
+
+@pytest.mark.parametrize("nprocs", [0, -1, 2.0, True, "2"])
+def test_the_number_of_ranks_is_checked(kernbench: Kernbench, nprocs: Any) -> None:
+    with pytest.raises(KernbenchError, match="positive number of ranks"):
+        kernbench.spawn(lambda rank: None, nprocs=nprocs)
+
+
+def test_a_spawn_inside_a_rank_is_refused(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        torch.multiprocessing.spawn(worker, nprocs=1)
+
+    with pytest.raises(SpawnException) as caught:
+        kernbench.spawn(worker, nprocs=1)
+    error = caught.value.errors[0]
+    assert isinstance(error, KernbenchError)
+    assert error.code == "C19"
+
+
+def test_work_that_nobody_waits_for_is_a_leak(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        dist.all_reduce(torch.ones(1, device="cuda"), async_op=True)
+
+    with pytest.raises(SpawnException) as caught:
+        kernbench.spawn(worker, nprocs=2)
+    assert "without waiting for 1 operation" in str(caught.value)
+
+
+def test_wait_returns_at_once_when_done_and_parks_otherwise(kernbench: Kernbench) -> None:
+    pending: list[int] = []
+
+    def worker(rank: int, ctx: RuntimeContext) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(1, device="cuda")
+        work = dist.all_reduce(x, async_op=True)
+        assert work is not None
+        if rank == 1:
+            pending.append(len(ctx._pending_worker_waits))
+        ctx.wait(work)
+        before = ctx.engine.loop.now
+        ctx.wait(work)
+        assert ctx.engine.loop.now == before
+        work.wait()
+        assert x.item() == 2
+
+    ctx = kernbench.context()
+    ctx.multiprocessing.spawn(worker, args=(ctx,), nprocs=2)
+    assert pending == [1]
+    assert ctx._pending_worker_waits == []
+    _drain_pending(ctx)
+
+
+def test_wait_takes_handles_only(kernbench: Kernbench) -> None:
+    with pytest.raises(KernbenchError, match="takes a handle"):
+        kernbench.context().wait(42)
+
+
+def test_two_contexts_do_not_see_each_other(kernbench: Kernbench) -> None:
+    first, second = kernbench.context("sip8"), kernbench.context("torus4x4")
+    assert first.cuda.device_count() == 8
+    assert second.cuda.device_count() == 16
+    with first:
+        assert torch.cuda.device_count() == 8
+        assert second.cuda.device_count() == 16
+        assert torch.cuda.device_count() == 8
+
+
+def test_main_waits_for_what_it_issued_before_ranks_start(kernbench: Kernbench) -> None:
+    ctx = kernbench.context()
+    starts: list[int] = []
+    with ctx:
+        x = torch.ones((1 << 20,), device="cuda:1")
+        x.mul_(2)
+
+        def worker(rank: int) -> None:
+            starts.append(ctx.processes is not None and ctx.engine.loop.now)
+
+        ctx.multiprocessing.spawn(worker, nprocs=2)
+        assert min(starts) > 0
+        assert x[0].item() == 2.0
+
+
+def test_every_way_of_waiting_counts(kernbench: Kernbench) -> None:
+    def worker(rank: int, ctx: RuntimeContext, how: str) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(4, device="cuda")
+        work = dist.all_reduce(x, async_op=True)
+        assert work is not None
+        if how == "ctx":
+            ctx.wait(work)
+        elif how == "synchronize":
+            torch.cuda.synchronize()
+        else:
+            work.wait()
+        assert x.tolist() == [2.0] * 4
+
+    for how in ("ctx", "synchronize", "work"):
+        ctx = kernbench.context()
+        ctx.multiprocessing.spawn(worker, args=(ctx, how), nprocs=2)
+
+
+def test_a_worker_that_runs_nothing_is_refused(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> Any:
+        yield rank
+
+    async def later(rank: int) -> None: ...
+
+    for function in (worker, later):
+        with pytest.raises(SpawnException, match="a generator or a coroutine"):
+            kernbench.spawn(function, nprocs=1)
+
+
+def test_a_failed_spawn_keeps_no_tensors(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(1 << 20, device="cuda")
+        if rank == 1:
+            raise ValueError
+        dist.all_reduce(x)
+        x.item()
+
+    ctx = kernbench.context()
+    with pytest.raises(SpawnException):
+        ctx.multiprocessing.spawn(worker, nprocs=2)
+    gc.collect()
+    assert [ctx.cuda.memory_allocated(sip) for sip in range(2)] == [0, 0]
+
+
+def test_a_rank_that_copies_to_another_device_is_refused(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        torch.ones(4, device="cuda").to("cuda:3")
+
+    with pytest.raises(SpawnException, match="simulated on main only"):
+        kernbench.spawn(worker, nprocs=2)
+
+
+def test_the_names_of_another_context_are_refused_in_a_rank(kernbench: Kernbench) -> None:
+    other = kernbench.context("torus4x4")
+
+    def worker(rank: int) -> None:
+        other.ones(2)
+
+    with pytest.raises(SpawnException, match="uses the names of another"):
+        kernbench.spawn(worker, nprocs=1)

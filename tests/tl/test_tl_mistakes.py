@@ -1,0 +1,423 @@
+"""What a mistake in a kernel says, word for word."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tl_machine import Machine, place
+
+from kernbench import tl
+from kernbench.errors import KernbenchError, NoDataError, UnsupportedError
+from kernbench.memory import OutOfMemoryError, UninitialisedReadError, View, dtypes
+from kernbench.tl import launch
+from kernbench.tl.launch import (
+    DEFAULT_QUEUES,
+    Kernel,
+    KernelDeadlockError,
+    LaunchError,
+    jit,
+)
+from kernbench.tl.program import (
+    MessageSizeError,
+    OutOfBoundsError,
+    PeerError,
+    TileOperandError,
+)
+from kernbench.topology import Topology
+
+
+@pytest.fixture
+def machine(topology: Callable[[str], Topology]) -> Machine:
+    return Machine(topology("sip8"))
+
+
+def failure(
+    kind: type[KernbenchError],
+    machine: Machine,
+    kernel: Kernel,
+    grid: tuple[int, ...] = (1,),
+    **arguments: Any,
+) -> list[str]:
+    """Returns the lines that a launch fails with, without the place of the launch itself."""
+    with pytest.raises(kind) as caught:
+        machine.launch(kernel, grid, **arguments)
+    assert type(caught.value) is kind
+    lines = str(caught.value).splitlines()
+    issued = [n for n, line in enumerate(lines) if f"{kernel.name} was issued at" in line]
+    assert len(issued) == 1
+    del lines[issued[0]]
+    return lines
+
+
+# Launching (K1, K3), through a stand-in for the runtime
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.launches: list[tuple[str, tuple[int, ...], dict[str, Any]]] = []
+
+    def launch(self, kernel: Kernel, grid: tuple[int, ...], arguments: dict[str, Any]) -> None:
+        self.launches.append((kernel.name, grid, arguments))
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    found = Recorder()
+    monkeypatch.setattr(launch, "find_launcher", lambda: found)
+    return found
+
+
+@jit
+def scale(x: Any, by: float = 2.0, *, block: tl.constexpr = 4) -> None:
+    """Does nothing."""
+
+
+def test_a_launch_binds_arguments_as_a_call_does(recorder: Recorder) -> None:
+    scale[(3, 2)]("x", 1.5, block=8)
+    scale[5]("x")
+    scale[lambda meta: (tl.cdiv(10, meta["block"]),)]("x", block=4)
+    assert recorder.launches == [
+        ("scale", (3, 2), {"x": "x", "by": 1.5, "block": 8}),
+        ("scale", (5,), {"x": "x", "by": 2.0, "block": 4}),
+        ("scale", (3,), {"x": "x", "by": 2.0, "block": 4}),
+    ]
+    assert (scale.name, scale.constants, scale.__doc__) == (
+        "scale",
+        frozenset({"block"}),
+        "Does nothing.",
+    )
+
+
+@pytest.mark.parametrize("grid", [(), (0,), (-1, 2), (1, 2, 3, 4), (2.0,), (True,), ("2",)])
+def test_k1_a_grid_has_one_to_three_positive_extents(
+    recorder: Recorder, grid: tuple[Any, ...]
+) -> None:
+    with pytest.raises(LaunchError) as caught:
+        scale[grid]("x")
+    site = place(__file__, 'scale[grid]("x")')
+    assert str(caught.value) == (
+        f"[K1] kernel scale: a grid has one to three positive extents; got {grid}\n  at {site}"
+    )
+    assert recorder.launches == []
+
+
+def test_k3_arguments_must_fit_the_signature(recorder: Recorder) -> None:
+    with pytest.raises(LaunchError) as caught:
+        scale[(1,)]()
+    site = place(__file__, "scale[(1,)]()")
+    assert str(caught.value) == "\n".join(
+        [
+            "[K3] kernel scale: missing a required argument: 'x'",
+            f"  at {site}",
+            "  signature: scale(x: Any, by: float = 2.0, *, block: "
+            "kernbench.tl.language.constexpr = 4) -> None",
+        ]
+    )
+    with pytest.raises(LaunchError, match="got an unexpected keyword argument 'tile'"):
+        scale[(1,)]("x", tile=4)
+    assert recorder.launches == []
+
+
+def test_k3_a_kernel_is_no_function(recorder: Recorder) -> None:
+    with pytest.raises(LaunchError) as caught:
+        scale("x")
+    site = place(__file__, 'scale("x")')
+    assert str(caught.value) == (
+        f"[K3] kernel scale was called like a function\n  at {site}\n"
+        "  hint: launch it on a grid: scale[(programs,)](...)"
+    )
+
+
+def test_a_launch_needs_a_running_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "find_launcher", lambda: None)
+    with pytest.raises(UnsupportedError) as caught:
+        scale[(2,)]("x")
+    site = place(__file__, 'scale[(2,)]("x")')
+    assert str(caught.value) == (
+        f"kernel scale was launched outside of a running context\n  at {site}\n"
+        "  hint: launch it from a worker, or inside `with RuntimeContext(...)`"
+    )
+
+
+def test_the_language_needs_a_kernel() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        tl.program_id(0)
+    site = place(__file__, "tl.program_id(0)")
+    assert str(caught.value) == (
+        f"a function of kernbench.tl was called outside of a kernel\n  at {site}\n"
+        "  hint: launch a @tl.jit function with kernel[grid](...)"
+    )
+
+
+# Memory (M1, M2, M5)
+
+
+@jit
+def read_beyond(x: Any, block: tl.constexpr) -> None:
+    lanes = tl.program_id(0) * block + tl.arange(0, block)
+    tl.load(x + lanes)
+
+
+@jit
+def write_beyond(x: Any, block: tl.constexpr) -> None:
+    lanes = tl.program_id(0) * block + tl.arange(0, block)
+    tl.store(x + lanes - 3, 1.0, mask=lanes > 1)
+
+
+def test_m1_reading_beyond_a_tensor_names_program_lanes_and_address(machine: Machine) -> None:
+    machine.tensor(np.zeros(1000, np.float32), label="decoy")
+    x = machine.tensor(np.zeros((3, 4), np.float32), label="zeros([3, 4], float32)")
+    allocated = x.buffer.allocation
+    assert allocated.site is not None
+    assert failure(OutOfBoundsError, machine, read_beyond, (2, 2), x=x, block=8) == [
+        "[M1] tl.load out of bounds of zeros([3, 4], float32)",
+        f"  at {place(__file__, 'tl.load(x + lanes)')}",
+        "  program (1, 0) of grid (2, 2)",
+        "  shape (3, 4), strides (4, 1): valid offsets 0..11",
+        f"  first bad offset 12 ({allocated.address + 48}); 4 of 8 lanes",
+        f"  allocated at {allocated.site.show()}",
+        "  hint: mask the lanes beyond the end: tl.load(ptr + offs, mask=offs < n)",
+    ]
+
+
+def test_m2_writing_before_a_tensor_leaves_its_neighbour_alone(machine: Machine) -> None:
+    neighbour = machine.tensor(np.zeros(128, np.float32), label="neighbour")
+    x = machine.tensor(np.zeros(8, np.float32), label="x")
+    allocated = x.buffer.allocation
+    assert allocated.site is not None
+    assert failure(OutOfBoundsError, machine, write_beyond, x=x, block=8) == [
+        "[M2] tl.store out of bounds of x",
+        f"  at {place(__file__, 'tl.store(x + lanes - 3, 1.0, mask=lanes > 1)')}",
+        "  program (0,) of grid (1,)",
+        "  shape (8,), strides (1,): valid offsets 0..7",
+        f"  first bad offset -1 ({allocated.address + -4}); 1 of 6 lanes",
+        f"  allocated at {allocated.site.show()}",
+        "  hint: mask the lanes beyond the end: tl.load(ptr + offs, mask=offs < n)",
+    ]
+    assert not neighbour.read().any()
+    assert not x.read().any()
+
+
+def test_bounds_are_those_of_the_view_not_of_its_memory(machine: Machine) -> None:
+    base = machine.tensor(np.zeros(16, np.float32))
+    half = View(base.buffer, base.dtype, (4,), (1,), 4)
+    lines = failure(OutOfBoundsError, machine, read_beyond, x=half, block=8)
+    assert lines[3:5] == [
+        "  shape (4,), strides (1,): valid offsets 0..3",
+        f"  first bad offset 4 ({base.buffer.allocation.address + 32}); 4 of 8 lanes",
+    ]
+
+
+def test_m5_reading_what_nobody_wrote(machine: Machine) -> None:
+    x = machine.empty((8,), dtypes.float32, "empty([8], float32)")
+    View(x.buffer, x.dtype, (3,), (1,), 0).write()[...] = 0
+    allocated = x.buffer.allocation
+    assert allocated.site is not None
+    assert failure(UninitialisedReadError, machine, read_beyond, x=x, block=8) == [
+        "[M5] tl.load read 5 of 8 elements of empty([8], float32) that were never written",
+        f"  at {place(__file__, 'tl.load(x + lanes)')}",
+        "  program (0,) of grid (1,)",
+        f"  allocated at {allocated.site.show()}",
+        "  hint: write them first, mask them, or make the tensor with zeros()",
+    ]
+
+
+# Operands (K2)
+
+
+@pytest.mark.parametrize(
+    ("body", "summary"),
+    [
+        (
+            lambda: tl.dot(tl.zeros((4, 3)), tl.zeros((4, 3))),
+            "[K2] tl.dot takes [m, k] and [k, n]; got [4, 3] and [4, 3]",
+        ),
+        (
+            lambda: tl.dot(tl.zeros((4,)), tl.zeros((4, 3))),
+            "[K2] tl.dot takes [m, k] and [k, n]; got [4] and [4, 3]",
+        ),
+        (
+            lambda: tl.dot(tl.zeros((4, 4)), tl.zeros((4, 4), tl.float16)),
+            "[K2] tl.dot takes two tiles of one floating-point type or int8; "
+            "got torch.float32 and torch.float16",
+        ),
+        (
+            lambda: tl.dot(tl.zeros((4, 4), tl.int32), tl.zeros((4, 4), tl.int32)),
+            "[K2] tl.dot takes two tiles of one floating-point type or int8; "
+            "got torch.int32 and torch.int32",
+        ),
+    ],
+)
+def test_k2_operands_that_no_engine_takes(
+    machine: Machine, body: Callable[[], None], summary: str
+) -> None:
+    kernel = jit(body)
+    assert failure(TileOperandError, machine, kernel)[0] == summary
+
+
+# Messages (K7, K9, P9)
+
+
+@jit
+def all_send_first(x: Any, rounds: int) -> None:
+    rank, count = tl.program_id(0), tl.num_programs(0)
+    tile = tl.load(x + tl.arange(0, 8))
+    for _ in range(rounds):
+        tl.send(tile, (rank + 1) % count)
+    for _ in range(rounds):
+        tl.recv((rank - 1) % count)
+
+
+def test_k7_programs_that_wait_for_each_other(machine: Machine) -> None:
+    x = machine.tensor(np.zeros(8, np.float32))
+    machine.launch(all_send_first, (3,), x=x, rounds=4)  # as many as there are slots
+    assert failure(KernelDeadlockError, machine, all_send_first, (3,), x=x, rounds=5) == [
+        "[K7] the programs of all_send_first wait for each other",
+        "  all_send_first on PE 0 waits for a credit for the queue to 1",
+        "  all_send_first on PE 1 waits for a credit for the queue to 2",
+        "  all_send_first on PE 2 waits for a credit for the queue to 0",
+        "  hint: every send needs a receive, and n_slots messages fit between them",
+    ]
+
+
+def test_more_slots_let_the_same_programs_through(topology: Callable[[str], Topology]) -> None:
+    machine = Machine(topology("sip8"), queues=replace(DEFAULT_QUEUES, n_slots=5))
+    machine.launch(all_send_first, (3,), x=machine.tensor(np.zeros(8, np.float32)), rounds=5)
+
+
+def test_k7_a_receive_without_a_send(machine: Machine) -> None:
+    @jit
+    def listen() -> None:
+        if tl.program_id(0) == 1:
+            tl.recv(0)
+
+    lines = failure(KernelDeadlockError, machine, listen, (2,))
+    assert lines[1:-1] == ["  listen on PE 1 waits for a message from 0"]
+
+
+def test_a_program_that_fails_is_named_rather_than_those_that_wait_for_it(machine: Machine) -> None:
+    @jit
+    def broken(x: Any) -> None:
+        if tl.program_id(0) == 1:
+            tl.load(x + 100)
+        tl.recv(1)
+
+    x = machine.tensor(np.zeros(8, np.float32))
+    lines = failure(OutOfBoundsError, machine, broken, (3,), x=x)
+    assert lines[2] == "  program (1,) of grid (3,)"
+
+
+@jit
+def send_all(x: Any, count: int) -> None:
+    tl.send(tl.load(x + tl.arange(0, count)), 1)
+
+
+def test_k9_a_message_larger_than_a_slot(machine: Machine) -> None:
+    x = machine.tensor(np.zeros(2048, np.float32))
+    assert failure(MessageSizeError, machine, send_all, (2,), x=x, count=1025) == [
+        "[K9] tl.send of 4100 B to 1: a slot holds 4096 B",
+        f"  at {place(__file__, 'tl.send(tl.load(x + tl.arange(0, count)), 1)')}",
+        "  tile of shape (1025,), torch.float32",
+        "  hint: send smaller tiles",
+    ]
+
+
+@pytest.mark.parametrize("peer", [-1, 2, 40])
+def test_p9_a_peer_that_does_not_exist(machine: Machine, peer: int) -> None:
+    @jit
+    def speak() -> None:
+        tl.send(tl.zeros((4,)), peer)
+
+    @jit
+    def listen() -> None:
+        tl.recv(peer)
+
+    assert failure(PeerError, machine, speak, (2,)) == [
+        f"[P9] tl.send to {peer}: there is no such program",
+        f"  at {place(__file__, 'tl.send(tl.zeros((4,)), peer)')}",
+        "  expected 0..1",
+    ]
+    assert failure(PeerError, Machine(machine.engine.topology), listen, (2,)) == [
+        f"[P9] tl.recv from {peer}: there is no such program",
+        f"  at {place(__file__, 'tl.recv(peer)')}",
+        "  expected 0..1",
+    ]
+
+
+def test_programs_that_share_a_pe_cannot_talk(machine: Machine) -> None:
+    @jit
+    def speak() -> None:
+        tl.send(tl.zeros((4,)), 0)
+
+    assert failure(UnsupportedError, machine, speak, (33,)) == [
+        "tl.send and tl.recv need a kernel whose programs have PEs of their own",
+        f"  at {place(__file__, 'tl.send(tl.zeros((4,)), 0)')}",
+        "  hint: launch at most as many programs as the device has PEs",
+    ]
+
+
+# What a fault does to what follows
+
+
+def test_a_bug_in_a_kernel_is_raised_as_it_is_at_the_next_wait(machine: Machine) -> None:
+    @jit
+    def buggy() -> None:
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        machine.launch(buggy)
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_after_a_fault_later_launches_of_the_stream_do_nothing(
+    topology: Callable[[str], Topology], data: bool
+) -> None:
+    machine = Machine(topology("sip8"), data=data)
+    ran: list[int] = []
+
+    @jit
+    def fine(x: Any) -> None:
+        ran.append(1)
+        tl.store(x + 0, 5.0)
+
+    x = machine.tensor(np.zeros(4, np.float32))
+    failure(OutOfBoundsError, machine, read_beyond, x=x, block=8)
+    assert machine.launch(fine, x=x) == 0
+    assert ran == []
+
+
+def test_loaded_values_decide_nothing_while_data_is_off(
+    topology: Callable[[str], Topology],
+) -> None:
+    machine = Machine(topology("sip8"), data=False)
+
+    @jit
+    def branch(x: Any) -> None:
+        if tl.load(x + 0) > 0:
+            tl.store(x + 1, 1.0)
+
+    assert failure(NoDataError, machine, branch, x=machine.tensor(np.zeros(4, np.float32))) == [
+        "control flow of a kernel asks for a loaded value while data is off",
+        f"  at {place(__file__, 'if tl.load(x + 0) > 0:').replace(':9:', ':12:')}",
+        "  hint: run with --data on",
+    ]
+
+
+def test_m8_a_tile_larger_than_the_tcm(machine: Machine) -> None:
+    x = machine.tensor(np.zeros(4, np.float32))
+
+    @tl.jit
+    def large(x: tl.Pointer) -> None:
+        block = tl.zeros((1 << 20,))
+        tl.store(x, tl.sum(block))
+
+    line = place(__file__, "block = tl.zeros((1 << 20,))")
+    spot = line.replace(":9: ", ":17: ")  # the call, not the assignment
+    assert failure(OutOfMemoryError, machine, large, (1,), x=x) == [
+        "[M8] tl.full: a tile of shape (1048576,) does not fit into the TCM of its PE",
+        f"  at {spot}",
+        "  it takes 4 MiB (torch.float32) of 1 MiB",
+        "  hint: use smaller blocks",
+    ]

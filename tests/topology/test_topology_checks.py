@@ -1,0 +1,146 @@
+"""Machines whose parts do not fit together: the full text of each error, with its place."""
+
+from pathlib import Path
+
+import pytest
+
+from kernbench.config import ConfigError
+from kernbench.topology import load_topology, shipped_machines
+
+SIP8 = shipped_machines()["sip8"].read_text()
+CUBE_LINK = "      link: {bandwidth: 200 GB/s, latency: 20 ns}\n"
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def error(text: str, *overrides: str) -> str:
+    assert text != SIP8 or overrides
+    Path("m.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_topology("m.yaml", overrides)
+    return str(caught.value)
+
+
+def graph(*edges: str) -> str:
+    listed = "".join(f"        - {{ends: {ends}}}\n" for ends in edges)
+    return SIP8.replace("kind: ring\n", f"kind: graph\n      edges:\n{listed}")
+
+
+def test_more_pes_than_can_be_simulated() -> None:
+    assert error(SIP8, "system.sip.cube.pes=100000") == (
+        "[F4] m.yaml: 1 problem\n"
+        "  m.yaml:11:12: system.sips.count: expected at most 1048576 PEs in all, got "
+        "8 SIPs x 4 cubes x 100000 PEs = 3200000, which would take about 12.21 GiB of memory [F4]\n"
+        "          count: 8\n"
+        "                 ^"
+    )
+
+
+def test_cubes_without_a_link_between_them() -> None:
+    assert error(SIP8.replace(CUBE_LINK, "")) == (
+        "[F5] m.yaml: 1 problem\n"
+        "  m.yaml:19:5: system.sip.cubes.link: expected a link between the 4 cubes, got none [F5]\n"
+        "          cubes:\n"
+        "          ^"
+    )
+
+
+def test_all_problems_of_a_machine_are_told_at_once() -> None:
+    text = SIP8.replace(CUBE_LINK, "").replace("kind: ring", "kind: torus\n      shape: [3, 3]")
+    assert error(text) == (
+        "m.yaml: 2 problems\n"
+        "  m.yaml:14:14: system.sips.network.shape: expected extents whose product is the 8 SIPs, "
+        "got 3 x 3 [F12]\n"
+        "            shape: [3, 3]\n"
+        "                   ^\n"
+        "  m.yaml:20:5: system.sip.cubes.link: expected a link between the 4 cubes, got none [F5]\n"
+        "          cubes:\n"
+        "          ^"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("torus", "system.sips.network.shape: expected this key for a torus, got none [F1]"),
+        ("graph", "system.sips.network.edges: expected this key for a graph, got none [F1]"),
+        (
+            "torus\n      shape: []",
+            "system.sips.network.shape: expected extents whose product is the 8 SIPs, got nothing",
+        ),
+        (
+            "ring\n      shape: [8]",
+            "m.yaml:14:14: system.sips.network.shape: expected only for a torus, got it for a ring",
+        ),
+        (
+            "switch\n      edges: []",
+            "m.yaml:14:14: system.sips.network.edges: expected only for a graph, "
+            "got it for a switch",
+        ),
+    ],
+)
+def test_keys_belong_to_their_kind_of_network(kind: str, message: str) -> None:
+    text = error(SIP8.replace("kind: ring", f"kind: {kind}"))
+    assert ": 1 problem\n" in text
+    assert message in text
+
+
+def test_cables_that_lead_nowhere_or_twice_to_the_same_place() -> None:
+    text = graph("[sip0, spine]", "[spine, sip1]", "[sip1, spine]", "[sip2, sip9]", "[sip3, sip3]",
+                 "[sip4, spin]", "[sip5, a.b]", "[sip6, switch]")  # fmt: skip
+    assert error(text) == (
+        "[F7] m.yaml: 6 problems\n"
+        "  m.yaml:17:18: system.sips.network.edges[2].ends: duplicate cable from sip1 to spine, "
+        "first on line 16 [F7]\n"
+        "              - {ends: [sip1, spine]}\n"
+        "                       ^\n"
+        "  m.yaml:18:25: system.sips.network.edges[3].ends[1]: expected sip0 to sip7 or a router, "
+        "got sip9 [F7]\n"
+        "              - {ends: [sip2, sip9]}\n"
+        "                              ^\n"
+        "      did you mean `sip7`?\n"
+        "  m.yaml:19:18: system.sips.network.edges[4].ends: expected two nodes, "
+        "got a cable from sip3 to itself [F7]\n"
+        "              - {ends: [sip3, sip3]}\n"
+        "                       ^\n"
+        "  m.yaml:20:25: system.sips.network.edges[5].ends[1]: expected a router with two cables "
+        "or more, got spin with this one only [F7]\n"
+        "              - {ends: [sip4, spin]}\n"
+        "                              ^\n"
+        "      did you mean `spine`?\n"
+        "  m.yaml:21:25: system.sips.network.edges[6].ends[1]: expected a name of letters, digits, "
+        "- and _, got 'a.b' [F7]\n"
+        "              - {ends: [sip5, a.b]}\n"
+        "                              ^\n"
+        "  m.yaml:22:25: system.sips.network.edges[7].ends[1]: expected sip0 to sip7 or a router, "
+        "got switch [F7]\n"
+        "              - {ends: [sip6, switch]}\n"
+        "                              ^"
+    )
+
+
+def test_a_machine_in_parts() -> None:
+    text = graph("[sip0, a]", "[a, sip1]", "[sip2, sip3]", "[sip2, b]", "[b, sip4]")
+    assert error(text) == (
+        "[F5] m.yaml: 1 problem\n"
+        "  m.yaml:14:7: system.sips.network.edges: expected a connected machine, got 5 parts: "
+        "{sip0, sip1, a}; {sip2, sip3, sip4, b}; {sip5}; {sip6}; {sip7}; "
+        "sip0 cannot reach sip2 [F5]\n"
+        "            edges:\n"
+        "            ^"
+    )
+
+
+def test_a_large_machine_in_parts_is_cut() -> None:
+    text = error(graph(*(f"[sip{i}, sip{i + 1}]" for i in range(10))), "system.sips.count=40")
+    assert "got 30 parts: {sip0, sip1, sip2, sip3, sip4, sip5, sip6, sip7, and 3 more}; " in text
+    assert "; {sip17}; and 22 more; sip0 cannot reach sip11 [F5]" in text
+
+
+def test_one_sip_needs_no_cables() -> None:
+    Path("m.yaml").write_text(SIP8.replace("kind: ring", "kind: graph\n      edges: []"))
+    topology = load_topology("m.yaml", ["system.sips.count=1"]).topology_obj
+    assert topology.sip_route(0, 0) == ()

@@ -1,0 +1,85 @@
+"""The shipped machines: what they hold, and how a machine is named."""
+
+from pathlib import Path
+
+import pytest
+
+from kernbench.config import ConfigError
+from kernbench.topology import load_topology, shipped_machines
+from kernbench.topology.spec import MachineSpec
+from kernbench.units import Bandwidth, Ps
+
+
+@pytest.mark.parametrize(
+    ("name", "sips", "pes", "links"),
+    [
+        # cube links: 8 SIPs x 4 neighbouring pairs x 2 directions; SIP links: 8 x 2
+        ("sip8", 8, 32, 8 * 4 * 2 + 8 * 2),
+        ("h200x8", 8, 132, 8 * 2),
+        ("torus4x4", 16, 8, 16 * 2 * 2),
+        ("ring1024", 1024, 8, 1024 * 2),
+    ],
+)
+def test_a_shipped_machine_has_its_parts(name: str, sips: int, pes: int, links: int) -> None:
+    handle = load_topology(name)
+    topology = handle.topology_obj
+    assert handle.path == shipped_machines()[name]
+    assert isinstance(topology.machine, MachineSpec)
+    assert topology.name == name
+    assert topology.spec["system"]["sips"]["count"] == topology.world_size == sips
+    assert topology.num_pes == pes
+    assert len(topology.links) == links
+    assert [link.index for link in topology.links] == list(range(links))
+
+
+def test_these_machines_are_shipped() -> None:
+    assert sorted(shipped_machines()) == ["h200x8", "ring1024", "sip8", "torus4x4"]
+
+
+def test_a_path_does_what_a_name_does() -> None:
+    path = shipped_machines()["sip8"]
+    for given in (path, str(path)):
+        handle = load_topology(given)
+        assert handle.path == path
+        assert handle.topology_obj.machine == load_topology("sip8").topology_obj.machine
+
+
+def test_a_file_without_a_suffix_outranks_a_shipped_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = shipped_machines()["sip8"].read_text()
+    (tmp_path / "h200x8").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert load_topology("h200x8").topology_obj.name == "sip8"
+
+
+def test_an_unknown_name_shows_what_there_is() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_topology("h200x9")
+    assert str(caught.value) == (
+        "[F11] h200x9: 1 problem\n"
+        "  h200x9: expected a file or one of the shipped machines h200x8, ring1024, sip8, "
+        "torus4x4, got 'h200x9' [F11]\n"
+        "      did you mean `h200x8`?"
+    )
+
+
+def test_overrides_reach_the_machine_and_the_raw_mapping() -> None:
+    overrides = ["system.sips.count=4", "system.sips.network.latency=1 us"]
+    topology = load_topology("sip8", overrides).topology_obj
+    assert topology.world_size == topology.spec["system"]["sips"]["count"] == 4
+    (link,) = topology.route("sip0.cube1", "sip1.cube0")
+    assert (link.latency, link.bandwidth) == (Ps(10**6), Bandwidth(50 * 10**9))
+
+
+def test_pes_are_numbered_through_the_cubes_of_a_sip() -> None:
+    topology = load_topology("sip8").topology_obj
+    assert [topology.pe_node(3, pe) for pe in (0, 7, 8, 31)] == [
+        "sip3.cube0",
+        "sip3.cube0",
+        "sip3.cube1",
+        "sip3.cube3",
+    ]
+    for sip, pe in ((0, 32), (8, 0), (-1, 0), (0, -1)):
+        with pytest.raises(ValueError, match="sip8 has SIPs 0 to 7 with cubes 0 to 3"):
+            topology.pe_node(sip, pe)

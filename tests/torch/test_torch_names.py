@@ -1,0 +1,93 @@
+"""The importable face and the context show the same names, which act on the running rank."""
+
+import inspect
+
+import pytest
+
+import kernbench.torch as torch
+from kernbench.errors import KernbenchError
+from kernbench.runtime_api.namespace import root
+from kernbench.runtime_api.process import NoContextError
+from kernbench.testing import Kernbench
+
+
+class Net(torch.nn.Module):
+    """Defined at import time, before any context exists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones((2, 2)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight
+
+
+def _names(tree: object) -> set[str]:
+    return {name for name in dir(tree) if not name.startswith("_")}
+
+
+def test_the_module_and_the_context_have_the_same_names() -> None:
+    tree = root()
+    assert set(tree) <= _names(torch)
+    for part in ("cuda", "distributed", "multiprocessing", "nn", "testing"):
+        module = getattr(torch, part)
+        shown = {name for name in tree[part] if not name.startswith("_")}
+        assert shown <= _names(module), part
+        for name in shown:
+            assert getattr(module, name) is tree[part][name]
+
+
+def test_a_module_defined_before_any_context_runs_in_a_worker(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        net = Net()
+        y = net(torch.full((2, 2), float(rank)))
+        assert isinstance(y, torch.Tensor)
+        assert y.tolist() == [[2.0 * rank] * 2] * 2
+
+    kernbench.spawn(worker, nprocs=2)
+
+
+def test_what_is_not_simulated_is_named(kernbench: Kernbench) -> None:
+    with pytest.raises(AttributeError, match=r"torch\.compile is not simulated"):
+        torch.compile  # noqa: B018
+    with pytest.raises(AttributeError, match=r"torch\.cuda\.nvtx is not simulated"):
+        kernbench.context().cuda.nvtx  # noqa: B018
+
+
+def test_outside_of_any_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernbench.runtime_api.process._latest", None)
+    with pytest.raises(NoContextError, match="no simulated machine is running here"):
+        torch.zeros(3)
+
+
+def test_the_context_stands_where_torch_would(kernbench: Kernbench) -> None:
+    def worker(rank: int, world_size: int, torch: object) -> None:
+        ctx = torch
+        assert ctx.distributed.get_rank() == rank  # type: ignore[attr-defined]
+        x = ctx.arange(4, dtype=ctx.float32, device="cuda")  # type: ignore[attr-defined]
+        assert (x + rank).tolist() == [rank + i for i in range(4)]
+
+    ctx = kernbench.context()
+    ctx.multiprocessing.spawn(worker, args=(2, ctx), nprocs=2)
+
+
+def test_host_functions_inside_a_kernel_are_refused(kernbench: Kernbench) -> None:
+    from kernbench import tl
+
+    @tl.jit
+    def kernel(x: object) -> None:
+        torch.zeros(1)
+
+    with kernbench.context():
+        x = torch.zeros(4, device="cuda")
+        kernel[1,](x)
+        with pytest.raises(KernbenchError, match="from inside a kernel"):
+            torch.cuda.synchronize()
+
+
+def test_public_functions_say_what_they_do() -> None:
+    tree = root()
+    silent = [
+        name for name, value in tree.items() if inspect.isfunction(value) and not value.__doc__
+    ]
+    assert silent == []
