@@ -129,8 +129,3 @@ def format_bytes(n: int) -> str:
         if abs(n) >= scale:
             return f"{n / scale:.4g} {unit}"
     return f"{n} B"
-
-
-def format_bandwidth(rate: Rate) -> str:
-    """Returns a bandwidth as people read it, in decimal GB/s."""
-    return f"{rate.per_second / 1e9:.4g} GB/s"

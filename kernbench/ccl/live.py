@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kernbench.ccl.plan import NOTHING, Chunks, Combine
+from kernbench.ccl.plan import NOTHING, Chunks, Combine, check_exchange
 from kernbench.hw.queue import QueueSpec
 from kernbench.tl.program import Program
 from kernbench.tl.tile import Pointer
@@ -52,6 +52,7 @@ class LiveComm:
         self, *, send: Any, to: Any, receive: Any, source: Any, combine: Combine = "copy"
     ) -> None:
         """See `Comm`: in the turns that `Chunks.turns` gives."""
+        check_exchange(self.world_size, send, to, receive, source, combine)
         tl, chunks, size = self._program, self._chunks, self._piece
         for leaving, arriving in chunks.turns(size, self._n_slots):
             if send != NOTHING and leaving is not None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import numpy as np
 
+from kernbench.errors import KernbenchError, call_site, site_fact
+
 if TYPE_CHECKING:
     from kernbench.tl import Program
     from kernbench.tl.tile import Pointer
@@ -218,6 +220,35 @@ class Plan:
         return True
 
 
+class AlgorithmError(KernbenchError):
+    """An algorithm asks for an exchange that does not exist."""
+
+
+def check_exchange(
+    world_size: int, send: Any, to: Any, receive: Any, source: Any, combine: Combine
+) -> None:
+    """Checks the arguments of `Comm.exchange`, numbers or arrays over ranks.
+
+    Raises:
+        AlgorithmError: If a chunk, a rank or the way to combine does not exist.
+    """
+    expected = ""
+    if combine not in {"reduce", "copy"}:
+        expected = f"combine='reduce' or 'copy', got {combine!r}"
+    for name, chunk, peer_name, peer in (
+        ("send", send, "to", to),
+        ("receive", receive, "source", source),
+    ):
+        wrong = (np.asarray(chunk) < NOTHING) | (np.asarray(chunk) >= world_size)
+        if wrong.any():
+            expected = f"{name}= a chunk from 0 to {world_size - 1}, or NOTHING; got {chunk}"
+        stray = (np.asarray(peer) < 0) | (np.asarray(peer) >= world_size)
+        if (stray & (np.asarray(chunk) != NOTHING)).any():
+            expected = f"{peer_name}= a rank from 0 to {world_size - 1}; got {peer}"
+    if expected:
+        raise AlgorithmError(f"exchange: expected {expected}", [site_fact(call_site())])
+
+
 class NotAPlanError(Exception):
     """The algorithm did something that only a live run can do."""
 
@@ -241,6 +272,7 @@ class _Recorder:
     def exchange(
         self, *, send: Any, to: Any, receive: Any, source: Any, combine: Combine = "copy"
     ) -> None:
+        check_exchange(self.world_size, send, to, receive, source, combine)
         # Copies, since an array may be changed in place where a number would be replaced.
         step = [np.copy(v) if isinstance(v, np.ndarray) else v for v in (send, to, receive, source)]
         self.steps.append((*step, combine == "reduce"))

@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Final
 
-from kernbench.des import Event, EventLoop, Owner, Task, current_task
+from kernbench.des import Event, EventLoop, Owner, Task
 
 
 class Host:
@@ -82,8 +82,3 @@ class Host:
             error = self.faults[0]
             self.faults.clear()
             raise error
-
-    @property
-    def running_here(self) -> bool:
-        """Whether the calling code runs on this host."""
-        return current_task() is self.task

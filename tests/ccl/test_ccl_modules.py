@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from ccl_machine import Outcome, own_algorithm, run, skewed
 
+import kernbench.torch as torch
 from kernbench.ccl.algorithms import ring_allreduce
 from kernbench.ccl.collective import prepare
 from kernbench.ccl.config import Chosen, choose, find_ccl_file, load_ccl, select
@@ -15,6 +16,9 @@ from kernbench.ccl.plan import NOTHING, Chunks, Comm, record
 from kernbench.config import ConfigError
 from kernbench.errors import UsageError
 from kernbench.memory import dtypes
+from kernbench.runtime_api.multiprocessing import SpawnException
+from kernbench.sim_engine.engine import Fidelity
+from kernbench.testing import Kernbench
 from kernbench.topology import Topology
 
 BRANCHING = """
@@ -397,3 +401,40 @@ def test_sending_runs_ahead_by_all_slots_but_one(pieces: int, n_slots: int) -> N
         assert ahead <= n_slots
         ahead -= arriving is not None
         assert ahead >= 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("send=99, to=0, receive=0, source=0", "send= a chunk from 0 to 3, or NOTHING; got 99"),
+        ("send=0, to=4, receive=0, source=0", "to= a rank from 0 to 3; got 4"),
+        ("send=0, to=0, receive=-2, source=0", "receive= a chunk from 0 to 3"),
+        ("send=0, to=0, receive=0, source=0, combine='sum'", "combine='reduce' or 'copy'"),
+    ],
+)
+@pytest.mark.parametrize("fidelity", ["kernel", "tile"])
+def test_an_exchange_that_does_not_exist_is_refused(
+    kernbench: Kernbench,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: str,
+    said: str,
+    fidelity: Fidelity,
+) -> None:
+    name = "".join(c if c.isalnum() else "_" for c in f"bad_{arguments}_{fidelity}")
+    (tmp_path / f"{name}.py").write_text(f"def all_reduce(comm):\n    comm.exchange({arguments})\n")
+    (tmp_path / "ccl.yaml").write_text(
+        f"defaults: {{algorithm: own}}\nalgorithms: {{own: {{module: {name}}}}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+
+    def worker(rank: int) -> None:
+        torch.distributed.init_process_group()
+        x = torch.ones(64)
+        torch.distributed.all_reduce(x)
+        x.tolist()
+
+    with pytest.raises(SpawnException) as caught:
+        kernbench.spawn(worker, nprocs=4, fidelity=fidelity)
+    assert said in str(caught.value)
+    assert f"{name}.py:2" in str(caught.value)
