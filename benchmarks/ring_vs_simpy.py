@@ -20,7 +20,7 @@ from _simpy_ring import Hop, Model, Ring, RingWithOrderedTies
 
 from kernbench.ccl.collective import prepare
 from kernbench.ccl.config import Chosen
-from kernbench.ccl.timing import StepCosts
+from kernbench.ccl.costs import StepCosts
 from kernbench.memory.dtypes import float32
 from kernbench.topology import Topology, load_topology
 

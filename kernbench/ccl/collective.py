@@ -8,9 +8,11 @@ from typing import Any, Final
 import numpy as np
 
 from kernbench.ccl.config import Chosen
+from kernbench.ccl.costs import Span, StepCosts
+from kernbench.ccl.lanes import vectorised
 from kernbench.ccl.live import LiveComm
 from kernbench.ccl.plan import Algorithm, Chunks, Plan, record
-from kernbench.ccl.timing import Replay, Span, StepCosts, vectorised
+from kernbench.ccl.replay import Replay
 from kernbench.ccl.values import Recipe, evaluate, recipe
 from kernbench.des import Task
 from kernbench.errors import KernbenchError

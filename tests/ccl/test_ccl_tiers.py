@@ -22,8 +22,10 @@ from hypothesis import strategies as st
 from kernbench.ccl import collective
 from kernbench.ccl.algorithms.ring_allreduce import all_reduce
 from kernbench.ccl.collective import Collective, CollectiveModel, Reduction, prepare
+from kernbench.ccl.costs import Span, StepCosts
+from kernbench.ccl.lanes import vectorised
 from kernbench.ccl.plan import NOTHING, Chunks, Combine, Comm
-from kernbench.ccl.timing import Replay, Span, StepCosts, vectorised
+from kernbench.ccl.replay import Replay
 from kernbench.errors import UnsupportedError
 from kernbench.hw.path import Path
 from kernbench.hw.pe import PeCosts, PeTimeline

@@ -1,0 +1,85 @@
+"""What the messages of a collective cost the engines of a PE, and what was sent when."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from kernbench.hw.pe import PeCosts
+from kernbench.hw.queue import QueueSpec
+from kernbench.memory import DType, Space
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, slots=True)
+class PieceTimes:
+    """What one message costs the engines of a PE, in picoseconds; ints or arrays over ranks.
+
+    Attributes:
+        port: Port of the memory that tensors live in.
+        dma: DMA engine.
+        copy: Out of the slot.
+        math: Addition.
+    """
+
+    port: Any
+    dma: Any
+    copy: Any
+    math: Any
+
+
+class StepCosts:
+    """Costs of the pieces of one collective.
+
+    Args:
+        pe: The PE.
+        queue: How queues are built.
+        dtype: Element type.
+
+    Attributes:
+        piece: Elements in a full message.
+        memory_latency: Of the memory that tensors live in.
+        slot_latency: Of the memory that slots live in.
+    """
+
+    def __init__(self, pe: PeCosts, queue: QueueSpec, dtype: DType) -> None:
+        self.pe: Final = pe
+        self.queue: Final = queue
+        self.itemsize: Final = dtype.itemsize
+        self.piece: Final = queue.slot_size // dtype.itemsize
+        self.memory_latency: Final = pe.memory(Space.HBM).latency
+        self.slot_latency: Final = pe.memory(queue.space).latency
+        self.times: Final[Callable[[int], PieceTimes]] = cache(self._times)
+
+    def _times(self, count: int) -> PieceTimes:
+        nbytes = count * self.itemsize
+        return PieceTimes(
+            self.pe.memory(Space.HBM).bandwidth.duration_ps(nbytes),
+            self.pe.dma(nbytes),
+            self.pe.memory(self.queue.space).bandwidth.duration_ps(nbytes),
+            self.pe.math(count),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What one rank sent to a peer in one step, in picoseconds.
+
+    Attributes:
+        sender: Rank in the group.
+        receiver: Rank in the group.
+        elements: How many went over.
+        sent: When the first message started into its first link.
+        injected: When the last one was in it.
+        arrived: When the first one was in its slot.
+        received: When the last one had left its slot.
+    """
+
+    sender: int
+    receiver: int
+    elements: int
+    sent: int
+    injected: int
+    arrived: int
+    received: int
