@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from kernbench.hw.pe import PeCosts
+from kernbench.hw.pe import PeCosts, PeTimeline, Time
 from kernbench.hw.queue import QueueSpec
 from kernbench.memory import DType, Space
 
@@ -30,7 +30,7 @@ class PieceTimes:
 
 
 class StepCosts:
-    """Costs of the pieces of one collective.
+    """Costs of the pieces of one collective, and the order in which they book the engines.
 
     Args:
         pe: The PE.
@@ -60,6 +60,21 @@ class StepCosts:
             self.pe.memory(self.queue.space).bandwidth.duration_ps(nbytes),
             self.pe.math(count),
         )
+
+    def load(self, pe: PeTimeline[Time], times: PieceTimes) -> Time:
+        """Issues the load of a piece; returns when it is there."""
+        pe.issue()
+        return pe.load(pe.book_port(times.port), times.dma, self.memory_latency)
+
+    def store(
+        self, pe: PeTimeline[Time], times: PieceTimes, local: Time | None, arrived: Time
+    ) -> None:
+        """Issues the store of a piece that has left its slot, added to `local` if that is given."""
+        if local is not None:
+            pe.issue()
+            arrived = pe.math(pe.later(local, arrived), times.math)
+        pe.issue()
+        pe.store(arrived, pe.book_port(times.port), times.dma, self.memory_latency)
 
 
 @dataclass(frozen=True, slots=True)

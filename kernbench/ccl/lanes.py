@@ -125,8 +125,7 @@ class _Lanes:
 
     def _send(self, out: PieceTimes, hops: Sequence[HopTimes]) -> None:
         pe, costs = self.pe, self._costs
-        pe.issue()
-        ready = pe.load(pe.book_port(out.port), out.dma, costs.memory_latency)
+        ready = costs.load(pe, out)
         pe.issue()
         pe.wait_until(self._polled(self._credits.popleft()))
         there = transmit(pe, ready, hops, self._latencies, self._free, np.maximum)
@@ -137,18 +136,11 @@ class _Lanes:
 
     def _receive(self, into: PieceTimes, reduce: bool) -> None:
         pe, costs = self.pe, self._costs
-        local = None
-        if reduce:
-            pe.issue()
-            local = pe.load(pe.book_port(into.port), into.dma, costs.memory_latency)
+        local = costs.load(pe, into) if reduce else None
         pe.issue()
         ready = pe.receive(self._arrivals.popleft(), into.copy, costs.slot_latency)
         self._credits.append(ready[self._to] + self._credit_delay)
-        if local is not None:
-            pe.issue()
-            ready = pe.math(np.maximum(local, ready), into.math)
-        pe.issue()
-        pe.store(ready, pe.book_port(into.port), into.dma, costs.memory_latency)
+        costs.store(pe, into, local, ready)
 
     def _polled(self, credit: Ints) -> Ints:
         if self._costs.queue.backpressure == "sleep":

@@ -232,21 +232,25 @@ def check_exchange(
     Raises:
         AlgorithmError: If a chunk, a rank or the way to combine does not exist.
     """
-    expected = ""
+    expected = []
     if combine not in {"reduce", "copy"}:
-        expected = f"combine='reduce' or 'copy', got {combine!r}"
+        expected.append(f"combine='reduce' or 'copy', got {combine!r}")
+    last = world_size - 1
     for name, chunk, peer_name, peer in (
         ("send", send, "to", to),
         ("receive", receive, "source", source),
     ):
-        wrong = (np.asarray(chunk) < NOTHING) | (np.asarray(chunk) >= world_size)
-        if wrong.any():
-            expected = f"{name}= a chunk from 0 to {world_size - 1}, or NOTHING; got {chunk}"
-        stray = (np.asarray(peer) < 0) | (np.asarray(peer) >= world_size)
-        if (stray & (np.asarray(chunk) != NOTHING)).any():
-            expected = f"{peer_name}= a rank from 0 to {world_size - 1}; got {peer}"
+        if _beyond(chunk, NOTHING, last).any():
+            expected.append(f"{name}= a chunk from 0 to {last}, or NOTHING; got {chunk}")
+        if (_beyond(peer, 0, last) & np.not_equal(chunk, NOTHING)).any():
+            expected.append(f"{peer_name}= a rank from 0 to {last}; got {peer}")
     if expected:
-        raise AlgorithmError(f"exchange: expected {expected}", [site_fact(call_site())])
+        site = call_site()
+        raise AlgorithmError(f"exchange: expected {'; '.join(expected)}", [site_fact(site)])
+
+
+def _beyond(numbers: Any, first: int, last: int) -> Any:
+    return np.logical_or(np.less(numbers, first), np.greater(numbers, last))
 
 
 class NotAPlanError(Exception):

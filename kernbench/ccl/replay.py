@@ -105,9 +105,7 @@ class Replay:
     ) -> Generator[Wait]:
         costs = self._costs
         count = self._counts[step.send][piece]
-        times = costs.times(count)
-        pe.issue()
-        ready = pe.load(pe.book_port(times.port), times.dma, costs.memory_latency)
+        ready = costs.load(pe, costs.times(count))
         pe.issue()
         queue = self._queues[rank, step.to]
         while queue.credit is None:
@@ -122,12 +120,8 @@ class Replay:
         self, pe: PeTimeline[int], rank: int, step: Exchange, piece: int
     ) -> Generator[Wait]:
         costs = self._costs
-        count = self._counts[step.receive][piece]
-        times = costs.times(count)
-        local = pe.clock
-        if step.combine == "reduce":
-            pe.issue()
-            local = pe.load(pe.book_port(times.port), times.dma, costs.memory_latency)
+        times = costs.times(self._counts[step.receive][piece])
+        local = costs.load(pe, times) if step.combine == "reduce" else None
         pe.issue()
         queue = self._queues[step.source, rank]
         while (arrival := queue.arrival) is None:
@@ -136,11 +130,7 @@ class Replay:
         ready = pe.receive(arrival, times.copy, costs.slot_latency)
         message.received = ready
         queue.release(ready)
-        if step.combine == "reduce":
-            pe.issue()
-            ready = pe.math(later(local, ready), times.math)
-        pe.issue()
-        pe.store(ready, pe.book_port(times.port), times.dma, costs.memory_latency)
+        costs.store(pe, times, local, ready)
 
     def spans(self) -> list[Span]:
         """Returns what was sent, once every rank is done."""
@@ -151,7 +141,7 @@ class Replay:
                 self._chunks.size(step.send),
                 first.sent,
                 last.injected,
-                later(first.arrival or 0, 0),
+                first.arrival or 0,
                 last.received,
             )
             for rank, step, first, last in self._sent

@@ -70,13 +70,14 @@ class PeTimeline(Generic[Time]):
         clock: Local time of the program.
         port_free: Next free time of the port of the memory that tensors live in.
         stored: When the last of the issued stores is done.
+        later: The maximum for its kind of time.
     """
 
-    __slots__ = (*_STATE, "_issue", "_later")
+    __slots__ = (*_STATE, "_issue", "later")
 
     def __init__(self, start: Time, issue: int, later: Callable[[Time, Time], Time]) -> None:
         self._issue = issue
-        self._later: Callable[[Time, Time], Time] = later
+        self.later: Callable[[Time, Time], Time] = later
         self.clock: Time = start
         self.port_free: Time = start
         self.load_free: Time = start
@@ -94,18 +95,18 @@ class PeTimeline(Generic[Time]):
 
     def book_port(self, duration: Time | int) -> Time:
         """Books the memory port from the program's time on; returns when the bytes are through."""
-        self.port_free = self._later(self.clock, self.port_free) + duration
+        self.port_free = self.later(self.clock, self.port_free) + duration
         return self.port_free
 
     def load(self, through_port: Time, dma: Time | int, latency: int) -> Time:
         """Returns when a tile is loaded whose bytes are `through_port` of the memory then."""
-        engine = self._later(self.clock, self.load_free) + dma
-        self.load_free = self._later(engine, through_port)
+        engine = self.later(self.clock, self.load_free) + dma
+        self.load_free = self.later(engine, through_port)
         return self.load_free + latency
 
     def store(self, ready: Time, through_port: Time, dma: Time | int, latency: int) -> Time:
         """Returns when a tile that is `ready` then has been stored."""
-        later = self._later
+        later = self.later
         self.store_free = later(later(self.clock, self.store_free), ready) + dma
         done = later(self.store_free, through_port) + latency
         self.stored = later(self.stored, done)
@@ -113,37 +114,37 @@ class PeTimeline(Generic[Time]):
 
     def send(self, ready: Time, injection: Time | int) -> Time:
         """Returns when a tile that is `ready` then starts into the first link of its path."""
-        later = self._later
+        later = self.later
         start = later(later(self.clock, self.send_free), ready)
         self.send_free = start + injection
         return start
 
     def receive(self, arrival: Time, copy: Time | int, latency: int) -> Time:
         """Waits in local time for a message, and returns when it has left its slot."""
-        self.clock = self._later(self.clock, arrival)
-        self.receive_free = self._later(self.clock, self.receive_free) + copy
+        self.clock = self.later(self.clock, arrival)
+        self.receive_free = self.later(self.clock, self.receive_free) + copy
         return self.receive_free + latency
 
     def math(self, ready: Time, duration: Time | int) -> Time:
         """Returns when the MATH engine has worked on operands that are `ready` then."""
-        later = self._later
+        later = self.later
         self.math_free = later(later(self.clock, self.math_free), ready) + duration
         return self.math_free
 
     def gemm(self, ready: Time, duration: Time | int) -> Time:
         """Returns when the GEMM engine has worked on operands that are `ready` then."""
-        later = self._later
+        later = self.later
         self.gemm_free = later(later(self.clock, self.gemm_free), ready) + duration
         return self.gemm_free
 
     def fence(self) -> Time:
         """Waits in local time until every issued store is done."""
-        self.clock = self._later(self.clock, self.stored)
+        self.clock = self.later(self.clock, self.stored)
         return self.clock
 
     def wait_until(self, time: Time) -> Time:
         """Moves the local time to `time` if that is later."""
-        self.clock = self._later(self.clock, time)
+        self.clock = self.later(self.clock, time)
         return self.clock
 
     def state(self) -> list[Time]:
