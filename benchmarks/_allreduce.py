@@ -61,7 +61,7 @@ class AllReduce:
             self._chosen,
             "all_reduce",
             range(len(starts)),
-            self._count,
+            [self._count],
             float32,
             Reduction("sum", "add"),
         )
@@ -69,7 +69,7 @@ class AllReduce:
         for rank, start in enumerate(starts):
             view = View(self._storages[rank].buffer, float32, (self._count,), (1,), 0)
             host = Host(engine.loop, rank, engine.rank_owner(rank), begin + start, 1024)
-            work = collective.join(rank, view, view)
+            work = collective.join(rank, [view], [view])
             commands.append(Command("all_reduce", "collective", host, Stream("s", rank), work))
         for command in commands:
             engine.submit(command)

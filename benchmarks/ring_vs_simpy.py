@@ -18,9 +18,9 @@ import _measure
 from _allreduce import AllReduce, ring
 from _simpy_ring import Hop, Model, Ring, RingWithOrderedTies
 
-from kernbench.ccl.collective import prepare
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.costs import StepCosts
+from kernbench.ccl.plan import recorded
 from kernbench.memory.dtypes import float32
 from kernbench.topology import Topology, load_topology
 
@@ -31,9 +31,9 @@ REPEATS = 3
 MACHINES = Path(__file__).parent / "machines"
 
 
-def unequal_starts(seed: int) -> list[int]:
+def unequal_starts(seed: int, ranks: int = RANKS) -> list[int]:
     rng = random.Random(seed)
-    return [rng.randrange(5_000_000) for _ in range(RANKS)]
+    return [rng.randrange(5_000_000) for _ in range(ranks)]
 
 
 def simpy_model(machine: AllReduce, chosen: Chosen) -> Model:
@@ -78,7 +78,7 @@ def compare(name: str, topology: Topology, chosen: Chosen, target: float) -> lis
         ends["simpy"] = Ring(model, starts).run()
 
     def in_kernbench(starts: list[int]) -> None:
-        prepare.cache_clear()
+        recorded.cache_clear()
         ends["kernbench"] = AllReduce(topology, chosen, RANKS, count).run(starts)
 
     def again(starts: list[int]) -> None:

@@ -1,49 +1,29 @@
-"""One collective under way: its ranks come, the cheapest exact tier times it, it completes."""
+"""One collective under way: its ranks come, its channels are timed, it completes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
 
+from kernbench.ccl.channel import Channel, ChannelPlan
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.costs import Span, StepCosts
-from kernbench.ccl.lanes import vectorised
-from kernbench.ccl.live import LiveComm
-from kernbench.ccl.plan import Algorithm, Chunks, Plan, record
-from kernbench.ccl.replay import Replay
-from kernbench.ccl.values import Recipe, evaluate, recipe
-from kernbench.des import Task
+from kernbench.ccl.layout import Layout
+from kernbench.ccl.operations import OPERATIONS, Operation
+from kernbench.ccl.plan import Setting, plan_of
+from kernbench.ccl.values import Array, Operands, Recipe, evaluate, recipe
 from kernbench.errors import KernbenchError
 from kernbench.hw.path import Path
-from kernbench.hw.pe import PeCosts, PeTimeline, Timeless, later
-from kernbench.hw.queue import Queue, Sender
-from kernbench.memory import DType, View
+from kernbench.hw.pe import PeCosts, later
+from kernbench.memory import Allocator, Buffer, DType, Space, View
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.op_log import Category, Record
-from kernbench.tl.program import Program, Trace
+from kernbench.sim_engine.op_log import Record
 from kernbench.tl.tile import Pointer
 
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """Everything about a plan that depends on neither time nor sizes."""
-
-    plan: Plan
-
-    @cached_property
-    def recipe(self) -> Recipe:
-        """What it computes; asked for only while data is on."""
-        return recipe(self.plan)
-
-
-@lru_cache(256)
-def prepare(algorithm: Algorithm, world_size: int) -> Prepared | None:
-    """Returns the plan of an algorithm; None if it must run live."""
-    plan = record(algorithm, world_size)
-    return None if plan is None else Prepared(plan)
+Choose = Callable[[str, int, tuple[int, ...]], Chosen]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +34,175 @@ class Reduction:
         name: As users write it.
         combine: Name of the numpy ufunc between two values.
         average: Whether the sum is divided by the number of ranks afterwards.
+        factor: What each input is multiplied by beforehand; None for nothing.
     """
 
     name: str
     combine: str
     average: bool = False
+    factor: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """All that the timing of a collective depends on, besides when its ranks come.
+
+    Attributes:
+        chosen: The algorithm.
+        operation: Name of the operation.
+        sips: Device of each rank of the group.
+        sizes: Elements of each block; see `Operation.sizes`.
+        dtype: Element type.
+        root: Rank inside the group.
+    """
+
+    chosen: Chosen
+    operation: str
+    sips: tuple[int, ...]
+    sizes: tuple[Any, ...]
+    dtype: DType
+    root: int
+
+
+class Prepared:
+    """Everything about collectives of one shape that does not depend on time.
+
+    Args:
+        model: What all collectives of the engine share.
+        shape: The shape.
+
+    Attributes:
+        shape: The shape.
+        operation: What it does.
+        channels: Its channels.
+    """
+
+    def __init__(self, model: "CollectiveModel", shape: Shape) -> None:
+        chosen, n = shape.chosen, len(shape.sips)
+        self.shape: Final = shape
+        self.operation: Final[Operation] = OPERATIONS[shape.operation]
+        self._blocks: Final = self.operation.sizes(shape.sizes, n)
+        self._offsets: Final = np.cumsum(self._blocks, axis=1) - self._blocks
+        algorithm = chosen.algorithm(shape.operation)
+        costs = StepCosts(model.costs, chosen.queue, shape.dtype)
+        largest = int(self._blocks.max(initial=0))
+        share = -(-largest // chosen.channels)
+        grid = model.engine.topology.grid(shape.sips)
+        self._finals: dict[tuple[int, int], list[tuple[int, slice]]] = {}
+        self.channels: Final[list[ChannelPlan]] = []
+        for number in range(chosen.channels):
+            setting = Setting(
+                shape.operation,
+                n,
+                shape.root,
+                grid,
+                number,
+                chosen.channels,
+                max(1, -(-share // costs.piece)),
+            )
+            plan = plan_of(algorithm, setting)
+            path = partial(self._path, model)
+            self.channels.append(
+                ChannelPlan(algorithm, setting, plan, self._blocks, chosen.align, costs, path)
+            )
+
+    def _path(self, model: "CollectiveModel", sender: int, receiver: int) -> Path:
+        sips, chunk = self.shape.sips, self.shape.chosen.queue.vc_chunk_size
+        return model.path(sips[sender], sips[receiver], chunk)
+
+    @property
+    def planned(self) -> bool:
+        """Whether what it does is known without a live run."""
+        return all(channel.plan is not None for channel in self.channels)
+
+    @cached_property
+    def given(self) -> list[tuple[int, int]]:
+        """By rank, the place in its buffer of what it gives, and how many elements that is."""
+        root, n = self.shape.root, len(self.shape.sips)
+        return [self._region(rank, self.operation.given(rank, n, root)) for rank in range(n)]
+
+    @cached_property
+    def taken(self) -> list[tuple[int, int]]:
+        """By rank, the place in its buffer of what it takes, and how many elements that is."""
+        root, n = self.shape.root, len(self.shape.sips)
+        return [self._region(rank, self.operation.taken(rank, n, root)) for rank in range(n)]
+
+    def finals(self, channel: int, rank: int) -> list[tuple[int, slice]]:
+        """Returns the chunks that a rank takes through a channel, each with its place in them."""
+        found = self._finals.get((channel, rank))
+        if found is None:
+            layout = self.channels[channel].layout
+            n, first = len(self.shape.sips), self.taken[rank][0]
+            blocks = self.operation.taken(rank, n, self.shape.root)
+            found = self._finals[channel, rank] = []
+            for chunk in range(blocks.start * layout.parts, blocks.stop * layout.parts):
+                low, high = layout.extent(rank, chunk)
+                if low < high:
+                    found.append((chunk, slice(low - first, high - first)))
+        return found
+
+    def _region(self, rank: int, blocks: range) -> tuple[int, int]:
+        row = rank if len(self._blocks) > 1 else 0
+        if not blocks:
+            return 0, 0
+        begin = int(self._offsets[row, blocks.start])
+        return begin, int(self._blocks[row, blocks.start : blocks.stop].sum())
+
+    def kept(self, rank: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
+        """Returns the part of its buffer that a rank sends to itself and where it lands."""
+        moved = self.operation.kept(rank, len(self.shape.sips))
+        if moved is None:
+            return None
+        source, target = (self._region(rank, range(block, block + 1)) for block in moved)
+        return source, target
+
+    @cached_property
+    def recipes(self) -> list[Recipe]:
+        """What each channel computes; asked for only while data is on."""
+        found = []
+        n = len(self.shape.sips)
+        for channel in self.channels:
+            assert channel.plan is not None
+            parts, scratch = channel.plan.parts, channel.plan.scratch
+            chunks = (self.operation.count(n) + scratch) * parts
+            kept = []
+            for rank in range(n):
+                moved = self.operation.kept(rank, n)
+                kept += [
+                    (rank, moved[0] * parts + part, moved[1] * parts + part)
+                    for part in range(parts if moved is not None else 0)
+                    if moved is not None
+                ]
+            found.append(recipe(channel.plan, chunks, kept))
+        return found
+
+    @cached_property
+    def same_everywhere(self) -> bool:
+        """Whether all ranks end with the very same values."""
+        return (
+            self.operation.takes == "all"
+            and self.operation.blocks != "pairs"
+            and all(bool((how.final == how.final[0]).all()) for how in self.recipes)
+        )
 
 
 class CollectiveModel:
-    """Runs collectives of one engine; keeps the paths and the memo of their times.
+    """Runs collectives of one engine; keeps what does not depend on time, and a memo of times.
 
     Args:
         engine: The engine.
+        choose: Returns the algorithm of an operation on so many bytes between some SIPs.
     """
 
-    def __init__(self, engine: GraphEngine) -> None:
+    def __init__(self, engine: GraphEngine, choose: Choose | None = None) -> None:
         self.engine: Final = engine
+        self._choose: Final = choose
         system = engine.topology.machine.system
         self.costs: Final = PeCosts(system.sip.pe, system.sip.cube)
         self.launch: Final = system.sip.collective_launch if engine.timed else 0
         self.memo: Final[dict[Any, tuple[list[int], list[Span]]]] = {}
         self._paths: dict[tuple[int, int, int], Path] = {}
+        self._prepared: dict[Shape, Prepared] = {}
 
     def path(self, source: int, destination: int, vc_chunk: int) -> Path:
         """Returns the path from the first PE of a SIP to that of another."""
@@ -90,6 +218,27 @@ class CollectiveModel:
             )
         return path
 
+    def choose(self, operation: str, nbytes: int, sips: tuple[int, ...]) -> Chosen:
+        """Returns the algorithm of an operation.
+
+        Args:
+            operation: A key of `OPERATIONS`.
+            nbytes: Size of its data, as nccl-tests counts it.
+            sips: Device of each rank of the group.
+
+        Raises:
+            UsageError: If no algorithm implements it.
+        """
+        assert self._choose is not None, "made without a way to choose"
+        return self._choose(operation, nbytes, sips)
+
+    def prepare(self, shape: Shape) -> Prepared:
+        """Returns what is known of collectives of a shape, from memory if it can be."""
+        found = self._prepared.get(shape)
+        if found is None:
+            found = self._prepared[shape] = Prepared(self, shape)
+        return found
+
 
 @dataclass(slots=True, eq=False)
 class _Part:
@@ -97,9 +246,14 @@ class _Part:
 
     command: Command
     start: int
-    source: View
-    target: View
+    sources: Sequence[View]
+    targets: Sequence[View]
+    ends: dict[int, int]
+    attempt: int = 0
+    done: bool = False
     fault: KernbenchError | None = None
+    flat: Array | None = None
+    workspace: Pointer | None = None
 
 
 class Collective:
@@ -108,11 +262,18 @@ class Collective:
     Args:
         model: What all collectives of the engine share.
         chosen: The algorithm.
-        operation: What it does, such as `all_reduce`.
+        operation: What it does, a key of `OPERATIONS`.
         sips: Device of each rank of the group.
-        count: Elements of the buffer.
+        sizes: Elements of each block; of `all_to_all`, a row for each rank of what it sends.
         dtype: Element type.
-        reduction: How values are combined.
+        reduction: How values are combined, where they are.
+        root: Rank inside the group, where one plays a part of its own.
+        line: What the group's collectives have in common: they come one after the other.
+
+    Attributes:
+        chosen: The algorithm.
+        ranks: How many ranks take part.
+        arrived: Ranks, inside the group, whose stream has come to it.
     """
 
     def __init__(
@@ -121,294 +282,225 @@ class Collective:
         chosen: Chosen,
         operation: str,
         sips: Sequence[int],
-        count: int,
+        sizes: Sequence[Any],
         dtype: DType,
-        reduction: Reduction,
+        reduction: Reduction | None = None,
+        root: int = 0,
+        line: object = None,
     ) -> None:
+        if operation == "all_to_all":
+            sizes = [tuple(row) for row in sizes]
+        shape = Shape(chosen, operation, tuple(sips), tuple(sizes), dtype, root)
+        self.chosen: Final = chosen
+        self.ranks: Final = len(sips)
+        self.arrived: Final[set[int]] = set()
         self._model = model
         self._engine = model.engine
-        self._chosen = chosen
-        self._algorithm = chosen.algorithm(operation)
-        self._sips = tuple(sips)
-        self._chunks = Chunks(count, len(sips), chosen.align)
-        self._dtype = dtype
+        self._prepared = model.prepare(shape)
         self._reduction = reduction
         self._parts: dict[int, _Part] = {}
-        self._outputs: list[np.ndarray[Any, Any]] | None = None
-        self._prepared = prepare(self._algorithm, len(sips))
-        self._live = (
-            self._prepared is None
-            or self._engine.fidelity == "tile"
-            # A plan completes once all ranks are in, so none may be done before that.
-            or (self._engine.timed and not (count and self._prepared.plan.gathers))
-        )
-        self._replay: Replay | None = None
-        self._queues: dict[tuple[int, int], Queue] = {}
-        self._claimed: list[Path] = []
-        self._alone = True
+        self._outputs: list[Array] | None = None
+        self._live = self._engine.fidelity == "tile" or not self._prepared.planned
+        self._timed = self._engine.timed or self._live
+        combine = "add" if reduction is None else reduction.combine
+        self._channels = [
+            Channel(
+                model,
+                channel,
+                chosen.queue,
+                combine,
+                self,
+                shape.sips if line is None else line,
+                live=self._live,
+            )
+            for channel in self._prepared.channels
+        ]
         self._done = 0
+        self._faulty = False
 
-    def join(self, rank: int, source: View, target: View) -> "Joining":
+    def join(self, rank: int, sources: Sequence[View], targets: Sequence[View]) -> "Joining":
         """Returns the work of one rank of the group.
 
         Args:
             rank: Inside the group.
-            source: Its input, contiguous.
-            target: Its output, contiguous; may be the input.
+            sources: What it gives, in order: all its blocks at once, or in any parts.
+            targets: Where what it takes goes, likewise; may be the sources.
         """
-        return Joining(self, rank, source, target)
+        return Joining(self, rank, sources, targets)
 
-    def arrive(self, rank: int, command: Command, start: int, source: View, target: View) -> None:
+    def arrive(
+        self,
+        rank: int,
+        command: Command,
+        start: int,
+        sources: Sequence[View],
+        targets: Sequence[View],
+    ) -> None:
         """Takes a rank whose stream has come to the collective."""
-        part = _Part(command, start + self._model.launch, source, target)
+        start += self._model.launch
+        part = self._parts[rank] = _Part(command, start, sources, targets, {})
+        self.arrived.add(rank)
         if self._engine.enable_data:
             try:
-                source.read()
+                for view in sources:
+                    view.read()
             except KernbenchError as error:
                 part.fault = error
-        self._parts[rank] = part
-        if self._live:
-            self._start_live(rank)
-        elif self._engine.timed:
-            self._start_planned(rank)
-        elif len(self._parts) == len(self._sips):
+                self._faulty = True
+        if self._timed:
+            for channel in self._channels:
+                channel.arrive(rank, start)
+        elif len(self._parts) == self.ranks:
             end = max(part.start for part in self._parts.values())
-            for member in range(len(self._sips)):
-                self._finish_at(member, end)
+            for member in range(self.ranks):
+                for number in range(len(self._channels)):
+                    self.timed(member, number, end)
 
-    # Plans
+    # What channels ask for
 
-    def _start_planned(self, rank: int) -> None:
-        assert self._prepared is not None
-        plan, loop = self._prepared.plan, self._engine.loop
-        if len(self._parts) == 1:
-            self._claim(plan.pairs)
-            if not (self._alone and plan.in_step):
-                self._replay = Replay(
-                    plan,
-                    self._chunks,
-                    self._costs(),
-                    {pair: self._queue(*pair) for pair in plan.pairs},
-                    None if self._alone else self._sender,
-                    self._finish_at,
-                    trace=self._engine.op_log.full,
-                )
-        if self._replay is not None:
-            # Shared links are used in simulated-time order, so a rank begins when it is there.
-            start = self._parts[rank].start
-            loop.at(start, self._owner(rank), self._replay.start, rank, start)
-        elif len(self._parts) == len(self._sips):
-            self._start_vectorised(self._prepared)
+    def command(self, rank: int) -> Command:
+        """See `Ranks`."""
+        return self._parts[rank].command
 
-    def _start_vectorised(self, prepared: Prepared) -> None:
-        starts = [self._parts[rank].start for rank in range(len(self._sips))]
-        plan, queue, first = prepared.plan, self._chosen.queue, min(starts)
-        key = (prepared, queue, self._sips, self._chunks, self._dtype, *(t - first for t in starts))
-        known = self._model.memo.get(key)
-        if known is None:
-            paths = [
-                self._model.path(self._sips[rank], self._sips[to], queue.vc_chunk_size)
-                for rank, to in enumerate(plan.to[0])
-            ]
-            known = self._model.memo[key] = vectorised(
-                plan,
-                self._chunks,
-                self._costs(),
-                paths,
-                [start - first for start in starts],
-                trace=self._engine.op_log.full,
-            )
-        ends, spans = known
-        for rank, end in enumerate(ends):
-            self._finish_at(rank, first + end)
-        self._log_spans(spans, first)
+    def timed(self, rank: int, channel: int, end: int | None) -> None:
+        """See `Ranks`."""
+        part, loop = self._parts[rank], self._engine.loop
+        if part.done:
+            return
+        part.attempt += 1
+        if end is None:
+            part.ends.pop(channel, None)
+            return
+        part.ends[channel] = end
+        if len(part.ends) == len(self._channels):
+            end = max(part.ends.values())
+            owner = self._engine.command_owner(part.command.host.rank)
+            loop.at(later(end, loop.now), owner, self._finish, rank, end, part.attempt)
 
-    def _costs(self) -> StepCosts:
-        return StepCosts(self._model.costs, self._chosen.queue, self._dtype)
-
-    def _claim(self, pairs: Sequence[tuple[int, int]]) -> None:
-        vc_chunk = self._chosen.queue.vc_chunk_size
-        self._claimed = [
-            self._model.path(self._sips[source], self._sips[to], vc_chunk) for source, to in pairs
-        ]
-        self._alone = self._engine.network.claim(self._claimed)
-
-    def _owner(self, rank: int) -> Any:
-        return self._engine.command_owner(self._parts[rank].command.host.rank)
-
-    def _queue(self, sender: int, receiver: int) -> Queue:
-        queue = self._queues.get((sender, receiver))
-        if queue is None:
-            model, spec = self._model, self._chosen.queue
-            path = model.path(self._sips[sender], self._sips[receiver], spec.vc_chunk_size)
-            queue = self._queues[sender, receiver] = Queue(
-                path, spec, model.costs.pe.poll_interval, model.costs.memory(spec.space).latency
-            )
-        return queue
-
-    def _sender(self, rank: int, pe: PeTimeline[int]) -> Sender:
-        return Sender(self._engine.network, pe, self._owner(rank))
-
-    # Live
-
-    def _start_live(self, rank: int) -> None:
+    def workspace(self, rank: int, layout: Layout) -> Pointer:
+        """See `Ranks`."""
         part = self._parts[rank]
-        if len(self._parts) == 1:
-            # What a live algorithm will send is not known beforehand: its links may be shared,
-            # unless a plan of it shows that they are not.
-            if self._prepared is None:
-                self._alone = False
-            else:
-                self._claim(self._prepared.plan.pairs)
-        owner = self._owner(rank)
-        self._engine.loop.start(
-            self._run_live,
-            rank,
-            owner=owner,
-            clock=part.start,
-            name=f"{self._chosen.name} on rank {part.command.host.rank}",
-        )
-
-    def _run_live(self, rank: int) -> None:
-        engine, part = self._engine, self._parts[rank]
-        task = engine.loop.current
-        assert task is not None
-        timeline = PeTimeline[int] if engine.timed else Timeless
-        pe = timeline(part.start, self._model.costs.pe.issue, later)
-        try:
-            end = self._run_algorithm(rank, task, pe)
-        except BaseException as error:
-            engine.fail(part.command, error)
-            end = pe.clock
-        self._finish_at(rank, end)
-
-    def _run_algorithm(self, rank: int, task: Task, pe: PeTimeline[int]) -> int:
-        engine, part = self._engine, self._parts[rank]
         if part.fault is not None:
             raise part.fault
-        if engine.enable_data and part.source is not part.target:
-            _fill(part.target, part.source.array())
-        full = engine.op_log.full
-        program = Program(
-            task,
-            pe,
-            self._model.costs,
-            channels=_Channels(self._queue, rank, len(self._sips)),
-            sender=self._sender(rank, pe) if engine.timed and not self._alone else None,
-            data=engine.enable_data,
-            trace=self._tracer(part.command) if full else None,
-            flows=engine.op_log.new_flow if full else None,
-        )
-        task.subject = program
-        comm = LiveComm(
-            program,
-            rank,
-            Pointer(part.target, 0),
-            self._chunks,
-            self._reduction.combine,
-            self._chosen.queue,
-        )
-        self._algorithm(comm)
-        program.drain()
-        return program.end
-
-    def _tracer(self, command: Command) -> Trace:
-        log = self._engine.op_log
-
-        def trace(
-            name: str,
-            category: Category,
-            track: str,
-            start: int,
-            end: int,
-            flow: int,
-            args: Mapping[str, Any],
-        ) -> None:
-            log.add(
-                Record(
-                    name,
-                    category,
-                    command.host.rank,
-                    f"pe0.{track}",
-                    command.issued,
-                    start,
-                    end,
-                    command.site,
-                    args,
-                    flow,
-                )
-            )
-
-        return trace
+        if part.workspace is None:
+            dtype, total = self._prepared.shape.dtype, layout.total(rank)
+            # Not of the device's own memory: plans have no buffer of the kind either.
+            memory = Allocator(Space.HBM, self._prepared.shape.sips[rank], 0, None)
+            block = memory.allocate(total * dtype.itemsize, "buffer of a collective", None)
+            buffer = Buffer(block)
+            view = View(buffer, dtype, (total,), (1,), 0)
+            if self._engine.enable_data:
+                buffer.poison(dtype)
+                begin, count = self._prepared.given[rank]
+                if count:
+                    _part_of(view, begin, count).write()[...] = self._input(rank)
+                kept = self._prepared.kept(rank)
+                if kept is not None:
+                    source, target = (_part_of(view, *place) for place in kept)
+                    target.write()[...] = source.array()
+            part.workspace = Pointer(view, 0)
+        return part.workspace
 
     # Completion
 
-    def _finish_at(self, rank: int, end: int) -> None:
-        loop = self._engine.loop
-        loop.at(later(end, loop.now), self._owner(rank), self._finish, rank, end)
-
-    def _finish(self, rank: int, end: int) -> None:
+    def _finish(self, rank: int, end: int, attempt: int) -> None:
         part = self._parts[rank]
-        if part.fault is None and any(other.fault for other in self._parts.values()):
+        if part.attempt != attempt or part.done:
+            return
+        if self._faulty and part.fault is None:
             # What came out is worth nothing; this rank is aborted where it waits for it.
             return
+        part.done = True
         self._done += 1
-        if self._done == len(self._sips):
-            self._engine.network.release(self._claimed, alone=self._alone)
-            if self._replay is not None:
-                self._log_spans(self._replay.spans(), 0)
+        for channel in self._channels:
+            channel.done()
+        if self._done == self.ranks and self._engine.op_log.full:
+            for channel in self._channels:
+                self._log_spans(channel)
         self._engine.complete(
             part.command, part.start - self._model.launch, end, partial(self._apply, rank)
         )
 
     def _apply(self, rank: int) -> None:
         part = self._parts[rank]
-        if self._live:
-            if self._reduction.average:
-                self._average(part.target.write())
-            return
         if part.fault is not None:
             raise part.fault
-        if self._outputs is None:
-            assert self._prepared is not None
-            self._outputs = self._evaluate(self._prepared.recipe)
-        mine = self._outputs[rank if len(self._outputs) > 1 else 0]
-        _fill(part.target, mine.reshape(part.target.shape))
+        begin, count = self._prepared.taken[rank]
+        if self._live:
+            if count:
+                assert part.workspace is not None
+                values = _part_of(part.workspace.view, begin, count).read().copy()
+                self._average(values)
+                _scatter(part.targets, values)
+            return
+        if self._outputs is not None:
+            values = self._outputs[rank if len(self._outputs) > 1 else 0]
+        elif len(self._parts) == self.ranks:
+            self._outputs = self._evaluate(
+                range(1 if self._prepared.same_everywhere else self.ranks)
+            )
+            values = self._outputs[rank if len(self._outputs) > 1 else 0]
+        else:
+            # Others are still to come and may need what this rank gave, which it may now change.
+            values = self._evaluate(range(rank, rank + 1))[0]
+            part.flat = self._input(rank).copy()
+        _scatter(part.targets, values)
 
-    def _evaluate(self, how: Recipe) -> list[np.ndarray[Any, Any]]:
-        """Computes all outputs once, when the first rank completes: all inputs are settled then."""
-        inputs = [self._parts[rank].source.array().reshape(-1) for rank in range(len(self._sips))]
-        copies = 1 if how.same_everywhere else len(inputs)
-        outputs = [np.empty(self._chunks.count, self._dtype.numpy) for _ in range(copies)]
-        evaluate(how, self._chunks, inputs, getattr(np, self._reduction.combine), outputs)
-        if self._reduction.average:
-            for output in outputs:
-                self._average(output)
+    def _input(self, rank: int) -> Array:
+        """Returns what a rank gives, flat."""
+        part = self._parts[rank]
+        if part.flat is not None:
+            return part.flat
+        if len(part.sources) == 1:
+            flat = part.sources[0].array().reshape(-1)
+        else:
+            arrays = [view.array().reshape(-1) for view in part.sources]
+            flat = np.concatenate([np.empty(0, self._prepared.shape.dtype.numpy), *arrays])
+        if self._reduction is not None and self._reduction.factor is not None:
+            flat = flat * flat.dtype.type(self._reduction.factor)
+        return flat
+
+    def _evaluate(self, ranks: Sequence[int]) -> list[Array]:
+        """Computes what some ranks take, from the inputs of those that have come."""
+        prepared = self._prepared
+        dtype = prepared.shape.dtype.numpy
+        outputs = [np.empty(prepared.taken[rank][1], dtype) for rank in ranks]
+        flat = [self._input(rank) if rank in self._parts else None for rank in range(self.ranks)]
+        begins = [begin for begin, _ in prepared.given]
+        combine = None if self._reduction is None else getattr(np, self._reduction.combine)
+        for number, channel in enumerate(prepared.channels):
+            places, parts = [], []
+            for rank, output in zip(ranks, outputs, strict=True):
+                for chunk, where in prepared.finals(number, rank):
+                    places.append((rank, chunk))
+                    parts.append(output[where])
+            if places:
+                operands = Operands(channel.layout, flat, begins)
+                evaluate(prepared.recipes[number], operands, combine, places, parts)
+        for output in outputs:
+            self._average(output)
         return outputs
 
-    def _average(self, values: np.ndarray[Any, Any]) -> None:
-        np.divide(values, self._dtype.numpy.type(len(self._sips)), out=values)
+    def _average(self, values: Array) -> None:
+        if self._reduction is not None and self._reduction.average:
+            np.divide(values, values.dtype.type(self.ranks), out=values)
 
-    def _log_spans(self, spans: Sequence[Span], shift: int) -> None:
-        log, itemsize = self._engine.op_log, self._dtype.itemsize
+    def _log_spans(self, channel: Channel) -> None:
+        log, itemsize = self._engine.op_log, self._prepared.shape.dtype.itemsize
+        spans, shift = channel.spans()
         for span in spans:
             sender = self._parts[span.sender].command
             receiver = self._parts[span.receiver].command
-            path = self._model.path(
-                self._sips[span.sender],
-                self._sips[span.receiver],
-                self._chosen.queue.vc_chunk_size,
-            )
             flow = log.new_flow()
             nbytes = span.elements * itemsize
-            links = [link.name for link in path.route]
-            to = receiver.host.rank
+            links = [link.name for link in channel.path(span.sender, span.receiver).route]
+            to, number = receiver.host.rank, channel.track
             log.add(
                 Record(
                     f"send to {to}",
                     "send",
                     sender.host.rank,
-                    "dma.send",
+                    f"dma{number}.send",
                     sender.issued,
                     span.sent + shift,
                     span.injected + shift,
@@ -422,7 +514,7 @@ class Collective:
                     f"recv from {sender.host.rank}",
                     "recv",
                     to,
-                    "dma.recv",
+                    f"dma{number}.recv",
                     receiver.issued,
                     span.arrived + shift,
                     span.received + shift,
@@ -433,7 +525,20 @@ class Collective:
             )
 
 
-def _fill(target: View, values: np.ndarray[Any, Any]) -> None:
+def _part_of(view: View, begin: int, count: int) -> View:
+    return View(view.buffer, view.dtype, (count,), (1,), begin)
+
+
+def _scatter(targets: Sequence[View], values: Array) -> None:
+    """Writes flat values to views, one after the other."""
+    begin = 0
+    for target in targets:
+        count = target.numel
+        _fill(target, values[begin : begin + count].reshape(target.shape))
+        begin += count
+
+
+def _fill(target: View, values: Array) -> None:
     """Writes a whole view; a tensor that is new has no bytes before."""
     if target.buffer.data is None:
         target.buffer.adopt(np.array(values))
@@ -442,31 +547,22 @@ def _fill(target: View, values: np.ndarray[Any, Any]) -> None:
 
 
 class Joining:
-    """The work of one rank: it comes to the collective and leaves when its part is done."""
+    """The work of one rank: it comes to the collective and leaves when its part is done.
 
-    __slots__ = ("_collective", "_rank", "_source", "_target")
+    Attributes:
+        collective: What it comes to.
+    """
 
-    def __init__(self, collective: Collective, rank: int, source: View, target: View) -> None:
-        self._collective = collective
+    __slots__ = ("_rank", "_sources", "_targets", "collective")
+
+    def __init__(
+        self, collective: Collective, rank: int, sources: Sequence[View], targets: Sequence[View]
+    ) -> None:
+        self.collective = collective
         self._rank = rank
-        self._source = source
-        self._target = target
+        self._sources = sources
+        self._targets = targets
 
     def begin(self, command: Command, start: int) -> None:
         """See `Work`."""
-        self._collective.arrive(self._rank, command, start, self._source, self._target)
-
-
-class _Channels:
-    """The queues of one rank, by its peer's rank in the group."""
-
-    def __init__(self, queue: Callable[[int, int], Queue], rank: int, peers: int) -> None:
-        self.peers = peers
-        self._queue = queue
-        self._rank = rank
-
-    def outgoing(self, peer: int) -> Queue:
-        return self._queue(self._rank, peer)
-
-    def incoming(self, peer: int) -> Queue:
-        return self._queue(peer, self._rank)
+        self.collective.arrive(self._rank, command, start, self._sources, self._targets)

@@ -1,18 +1,21 @@
-"""`ccl.yaml`: which algorithm, and how its queues are built."""
+"""`ccl.yaml`: which algorithm for which operation, and how its queues are built."""
 
 import importlib
 import inspect
+import math
 import sys
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Final, Literal
 
+from kernbench.ccl.operations import OPERATIONS
 from kernbench.ccl.plan import Algorithm
 from kernbench.config.load import Loaded, load_with_marks
-from kernbench.config.problems import ConfigError
+from kernbench.config.near import did_you_mean
+from kernbench.config.problems import ConfigError, Problem
 from kernbench.config.schema import Range
 from kernbench.config.shipped import shipped
 from kernbench.errors import UsageError
@@ -23,8 +26,8 @@ from kernbench.units import Bytes, format_bytes
 
 FILE_NAME: Final = "ccl.yaml"
 
-OPERATIONS: Final = ("all_reduce",)
-"""Collectives that a module may implement."""
+AUTO: Final = "auto"
+"""Stands for whatever algorithm is expected to be the fastest."""
 
 _SLOT: Final = Bytes(4096)
 _VC_CHUNK: Final = Bytes(256)
@@ -36,28 +39,61 @@ Slots = Annotated[int, Range(1, 1 << 16)]
 SlotSize = Annotated[Bytes, Range(8, 1 << 30)]
 Small = Annotated[Bytes, Range(1, 1 << 20)]
 Elements = Annotated[int, Range(1, 1 << 20)]
+Channels = Annotated[int, Range(1, 64)]
+Shape = Literal["ring_1d", "tree", "all_pairs", "hypercube", "line", "grid", "nodes"]
 
 
 @dataclass(frozen=True, slots=True)
-class AlgorithmSpec:
-    """One entry of `algorithms`; what it leaves out comes from `defaults`.
+class QueueProfile:
+    """One entry of `queues`; what it leaves out comes from `defaults`.
 
     Attributes:
-        module: Importable module with a function per collective, such as `all_reduce`.
-        topology: How its ranks are connected logically.
-        description: One line for `kernbench list`.
         buffer_kind: Memory of the receiver that holds the slots.
         backpressure: How a sender waits for a credit.
         n_slots: Messages that may be under way or unread between two ranks.
         slot_size: Largest message.
         vc_chunk_size: Chunks in which a message pipelines through the hops of its path.
         ipcq_credit_size_bytes: Size of a credit on its way back.
+    """
+
+    buffer_kind: BufferKind | None = None
+    backpressure: Backpressure | None = None
+    n_slots: Slots | None = None
+    slot_size: SlotSize | None = None
+    vc_chunk_size: Small | None = None
+    ipcq_credit_size_bytes: Small | None = None
+
+
+_QUEUE_FIELDS: Final = tuple(entry.name for entry in fields(QueueProfile))
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmSpec:
+    """One entry of `algorithms`.
+
+    A field of its queues comes from the entry itself, else from the profile that it names, else
+    from `defaults`. An entry that says nothing about its queues gets the machine's profile.
+
+    Attributes:
+        module: Importable module with a function per operation, such as `all_reduce`.
+        topology: How its ranks are connected logically.
+        description: One line for `kernbench list`.
+        channels: How many shares of every block run at the same time, each on a PE of its own.
+        queue: One of `queues`.
+        buffer_kind: See `QueueProfile`.
+        backpressure: See `QueueProfile`.
+        n_slots: See `QueueProfile`.
+        slot_size: See `QueueProfile`.
+        vc_chunk_size: See `QueueProfile`.
+        ipcq_credit_size_bytes: See `QueueProfile`.
         n_elem: Chunks begin at multiples of this many elements.
     """
 
     module: str
-    topology: Literal["ring_1d"] = "ring_1d"
+    topology: Shape = "ring_1d"
     description: str = ""
+    channels: Channels = 1
+    queue: str | None = None
     buffer_kind: BufferKind | None = None
     backpressure: Backpressure | None = None
     n_slots: Slots | None = None
@@ -69,9 +105,23 @@ class AlgorithmSpec:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The algorithm that is used when nobody names one, and the queues of all of them."""
+    """The algorithms that are used when nobody names one, and the queues of all of them.
+
+    Attributes:
+        algorithm: For every operation that its module implements; the others, or all if it is
+            `auto`, get the one that is expected to be the fastest.
+        operations: An algorithm, or `auto`, for some operations.
+        buffer_kind: See `QueueProfile`.
+        backpressure: See `QueueProfile`.
+        n_slots: See `QueueProfile`.
+        slot_size: See `QueueProfile`.
+        vc_chunk_size: See `QueueProfile`.
+        ipcq_credit_size_bytes: See `QueueProfile`.
+        n_elem: See `AlgorithmSpec`.
+    """
 
     algorithm: str
+    operations: dict[str, str] = field(default_factory=dict)
     buffer_kind: BufferKind = "tcm"
     backpressure: Backpressure = "sleep"
     n_slots: Slots = 4
@@ -86,6 +136,7 @@ class CclFile:
     """A `ccl.yaml`."""
 
     defaults: Defaults
+    queues: dict[str, QueueProfile] = field(default_factory=dict)
     algorithms: dict[str, AlgorithmSpec] = field(default_factory=dict)
 
 
@@ -99,6 +150,9 @@ class Chosen:
         module: Where its code is.
         queue: How its queues are built.
         align: Chunks begin at multiples of this many elements.
+        channels: How many shares of every block run at the same time, each on a PE of its own.
+        shape: How its ranks are connected logically.
+        auto: Whether it was found to be the fastest, not named.
     """
 
     name: str
@@ -106,6 +160,13 @@ class Chosen:
     module: ModuleType
     queue: QueueSpec
     align: int
+    channels: int = 1
+    shape: Shape = "ring_1d"
+    auto: bool = False
+
+    def implements(self, operation: str) -> bool:
+        """Returns whether the module has a function for an operation."""
+        return _entry(self.module, operation) is not None
 
     def algorithm(self, operation: str) -> Algorithm:
         """Returns the program of a collective.
@@ -113,7 +174,7 @@ class Chosen:
         Raises:
             UsageError: If the module does not implement it.
         """
-        entry: Algorithm | None = getattr(self.module, operation, None)
+        entry: Algorithm | None = _entry(self.module, operation)
         if entry is None:
             raise UsageError(
                 f"algorithm {self.name} has no {operation}",
@@ -124,12 +185,17 @@ class Chosen:
         return entry
 
 
+def shipped_ccl_file() -> Path:
+    """Returns the `ccl.yaml` that comes with kernbench."""
+    return shipped("configs") / FILE_NAME
+
+
 def find_ccl_file(path: Path | None = None) -> Path:
     """Returns the `ccl.yaml` to use: as given, else the working directory's, else the shipped."""
     if path is not None:
         return path
     here = Path.cwd() / FILE_NAME
-    return here if here.exists() else shipped("configs") / FILE_NAME
+    return here if here.exists() else shipped_ccl_file()
 
 
 def load_ccl(path: Path, overrides: tuple[str, ...] = ()) -> Loaded[CclFile]:
@@ -139,20 +205,59 @@ def load_ccl(path: Path, overrides: tuple[str, ...] = ()) -> Loaded[CclFile]:
         ConfigError: With every problem of the file.
     """
     loaded = load_with_marks(CclFile, path, overrides)
-    named, known = loaded.value.defaults.algorithm, loaded.value.algorithms
-    if named not in known:
-        text = f"expected one of the algorithms of this file; got {named!r}"
-        hint = f"it has {', '.join(known)}" if known else "it has no algorithms"
-        problem = loaded.problem("F7", "defaults.algorithm", text, hint)
-        raise ConfigError(loaded.name, [problem])
+    problems = list(_wrong_names(loaded))
+    if problems:
+        raise ConfigError(loaded.name, problems)
     return loaded
 
 
-def select(given: Path | None, overrides: Sequence[str], system: SystemSpec) -> Chosen:
-    """Returns the algorithm that collectives on a machine use.
+def _wrong_names(loaded: Loaded[CclFile]) -> Iterator[Problem]:
+    """Yields a problem for every name that stands for nothing."""
+    file = loaded.value
+    known = list(file.algorithms)
+    has = f"it has {', '.join(known)}" if known else "it has no algorithms"
+    named = {"defaults.algorithm": file.defaults.algorithm}
+    for operation, name in file.defaults.operations.items():
+        place = f"defaults.operations.{operation}"
+        if operation in OPERATIONS:
+            named[place] = name
+        else:
+            text = f"expected one of {', '.join(OPERATIONS)}; got {operation!r}"
+            yield loaded.problem("F1", place, text, did_you_mean(operation, OPERATIONS))
+    for place, name in named.items():
+        if name != AUTO and name not in known:
+            text = f"expected one of the algorithms of this file, or {AUTO}; got {name!r}"
+            yield loaded.problem("F7", place, text, did_you_mean(name, [*known, AUTO]) or has)
+    for name, spec in file.algorithms.items():
+        if name == AUTO:
+            text = f"expected a name; {AUTO} stands for the fastest of all"
+            yield loaded.problem("F7", f"algorithms.{name}", text)
+        if spec.queue is not None and spec.queue not in file.queues:
+            text = f"expected one of `queues`; got {spec.queue!r}"
+            profiles = ", ".join(file.queues)
+            hint = did_you_mean(spec.queue, file.queues) or f"the file has {profiles or 'none'}"
+            yield loaded.problem("F7", f"algorithms.{name}.queue", text, hint)
 
-    It is the default one of `ccl.yaml`. Only if that is the shipped file, and no override names
-    one, the machine's own choice comes first.
+
+def default_algorithm(
+    given: Path | None, overrides: Sequence[str], loaded: Loaded[CclFile], system: SystemSpec
+) -> str:
+    """Returns the name of the algorithm of a file that a machine uses by default, or `auto`.
+
+    Only if the file is the shipped one, and no override names one, the machine's own choice comes
+    first.
+    """
+    named = any(text.startswith("defaults.algorithm=") for text in overrides)
+    own = given is not None or find_ccl_file() != shipped_ccl_file()
+    default = loaded.value.defaults.algorithm
+    return default if own or named else system.algorithm or default
+
+
+def select(given: Path | None, overrides: Sequence[str], system: SystemSpec) -> Chosen:
+    """Returns the algorithm that all-reduces on a machine use by default.
+
+    If that depends on their size, it is the first of the file. It serves to find out whether a
+    file can be used at all; `Choices` knows better.
 
     Args:
         given: The `ccl.yaml` that the user named, if any.
@@ -164,16 +269,21 @@ def select(given: Path | None, overrides: Sequence[str], system: SystemSpec) -> 
     """
     path = find_ccl_file(given)
     loaded = load_ccl(path, tuple(overrides))
-    named = any(text.startswith("defaults.algorithm=") for text in overrides)
-    shipped_file = given is None and path == shipped("configs") / FILE_NAME
-    name = system.algorithm if shipped_file and not named else None
-    chosen = choose(loaded, path, name)
-    _check_fits(chosen, loaded, system)
+    name = default_algorithm(given, overrides, loaded, system)
+    if name == AUTO:
+        name = next(iter(loaded.value.algorithms))
+    chosen = choose(loaded, path, name, system)
+    check_fits(chosen, loaded, system)
     return chosen
 
 
-def _check_fits(chosen: Chosen, loaded: Loaded[CclFile], system: SystemSpec) -> None:
-    queue = chosen.queue
+def check_fits(chosen: Chosen, loaded: Loaded[CclFile], system: SystemSpec) -> None:
+    """Checks that a machine has the memory and the PEs that an algorithm needs.
+
+    Raises:
+        ConfigError: If it does not.
+    """
+    queue, place = chosen.queue, f"algorithms.{chosen.name}"
     memories = {
         Space.TCM: system.sip.pe.tcm,
         Space.SRAM: system.sip.cube.sram,
@@ -186,12 +296,26 @@ def _check_fits(chosen: Chosen, loaded: Loaded[CclFile], system: SystemSpec) -> 
             f"{queue.space.value} of {system.name}; got {queue.n_slots} slots of "
             f"{format_bytes(queue.slot_size)}, {format_bytes(needed)}"
         )
-        field_name = f"algorithms.{chosen.name}.slot_size"
-        raise ConfigError(loaded.name, [loaded.problem("F12", field_name, text)])
+        raise ConfigError(loaded.name, [loaded.problem("F12", f"{place}.slot_size", text)])
+    pes = math.prod(system.sip.cubes.shape) * system.sip.cube.pes
+    if chosen.channels > pes:
+        text = f"expected at most the {pes} PEs of a SIP of {system.name}; got {chosen.channels}"
+        raise ConfigError(loaded.name, [loaded.problem("F12", f"{place}.channels", text)])
 
 
-def choose(loaded: Loaded[CclFile], path: Path, name: str | None = None) -> Chosen:
+def choose(
+    loaded: Loaded[CclFile],
+    path: Path,
+    name: str | None = None,
+    system: SystemSpec | None = None,
+) -> Chosen:
     """Returns an algorithm of the file, by default the one that `defaults` names.
+
+    Args:
+        loaded: The file.
+        path: Where it is.
+        name: Name of the algorithm.
+        system: The machine, if its own queues are to be used where the entry says nothing.
 
     Raises:
         ConfigError: If there is no such algorithm, or its module cannot be imported.
@@ -205,12 +329,21 @@ def choose(loaded: Loaded[CclFile], path: Path, name: str | None = None) -> Chos
     dotted = f"algorithms.{name}.module"
     module = _import(spec.module, loaded, dotted)
     _check_entries(module, loaded, dotted)
+    n_elem = file.defaults.n_elem if spec.n_elem is None else spec.n_elem
+    queue = _queue(file, spec, system)
+    return Chosen(name, path, module, queue, n_elem, spec.channels, spec.topology)
 
-    def value(field_name: str) -> Any:
-        own = getattr(spec, field_name)
-        return getattr(file.defaults, field_name) if own is None else own
 
-    queue = QueueSpec(
+def _queue(file: CclFile, spec: AlgorithmSpec, system: SystemSpec | None) -> QueueSpec:
+    silent = spec.queue is None and all(getattr(spec, name) is None for name in _QUEUE_FIELDS)
+    profile = system.queue if silent and system is not None else spec.queue
+    # A user's own file need not know the machine's profile; then its defaults are good enough.
+    sources = [spec, file.queues.get(profile or "", QueueProfile()), file.defaults]
+
+    def value(name: str) -> Any:
+        return next(found for source in sources if (found := getattr(source, name)) is not None)
+
+    return QueueSpec(
         Space(value("buffer_kind")),
         value("backpressure"),
         value("n_slots"),
@@ -218,14 +351,19 @@ def choose(loaded: Loaded[CclFile], path: Path, name: str | None = None) -> Chos
         value("vc_chunk_size"),
         value("ipcq_credit_size_bytes"),
     )
-    return Chosen(name, path, module, queue, value("n_elem"))
+
+
+def _entry(module: ModuleType, operation: str) -> Any:
+    """Returns a module's function for an operation; `reduce` of `functools` is none."""
+    entry = getattr(module, operation, None)
+    return None if inspect.isbuiltin(entry) else entry
 
 
 def _check_entries(module: ModuleType, loaded: Loaded[CclFile], dotted: str) -> None:
-    entries = {name: getattr(module, name, None) for name in OPERATIONS}
-    text = ""
+    entries = {name: _entry(module, name) for name in OPERATIONS}
+    text, known = "", ", ".join(OPERATIONS)
     if all(entry is None for entry in entries.values()):
-        text = f"expected a module with a function {' or '.join(OPERATIONS)}(comm); it has none"
+        text = f"expected a module with a function such as all_reduce(comm); it has none of {known}"
     for name, entry in entries.items():
         if entry is None:
             continue

@@ -76,6 +76,12 @@ class StepCosts:
         pe.issue()
         pe.store(arrived, pe.book_port(times.port), times.dma, self.memory_latency)
 
+    def move(self, pe: PeTimeline[Time], times: PieceTimes, *, reduce: bool) -> None:
+        """Books the move of a piece to another place of the buffer, added to what is there."""
+        ready = self.load(pe, times)
+        local = self.load(pe, times) if reduce else None
+        self.store(pe, times, local, ready)
+
 
 @dataclass(frozen=True, slots=True)
 class Span:

@@ -14,7 +14,9 @@ from typing import Any, Final
 import numpy as np
 
 from kernbench.ccl.costs import PieceTimes, Span, StepCosts
-from kernbench.ccl.plan import Chunks, Ints, Plan
+from kernbench.ccl.layout import Layout
+from kernbench.ccl.operations import Ints
+from kernbench.ccl.plan import Plan
 from kernbench.hw.path import HopTimes, Path, stack, transmit
 from kernbench.hw.pe import PeTimeline
 
@@ -23,12 +25,11 @@ class _Lanes:
     """All ranks of a plan in step: a `PeTimeline` of arrays, and their queues."""
 
     def __init__(
-        self, plan: Plan, chunks: Chunks, costs: StepCosts, paths: Sequence[Path], starts: Ints
+        self, plan: Plan, layout: Layout, costs: StepCosts, paths: Sequence[Path], starts: Ints
     ) -> None:
         self.pe: Final[PeTimeline[Ints]] = PeTimeline(starts, costs.pe.pe.issue, np.maximum)
         self._to: Final = plan.to[0]
         self._source: Final = plan.source[0]
-        self._chunks: Final = chunks
         self._costs: Final = costs
         self._paths: Final = paths
         hops = max(len(path.hops) for path in paths)
@@ -45,16 +46,23 @@ class _Lanes:
         self._arrivals: deque[Ints] = deque()
         self._first_sent: Ints | None = None
         self._first_arrival = none
-        self.sizes: Final = np.array([chunks.size(chunk) for chunk in range(chunks.parts)])
+        self.sizes: Final = layout.sizes[0]
+        self.even: Final = bool((self.sizes == self.sizes[0]).all())
+        self._messages: Final = layout.messages(0, 0, 1, costs.piece)
         self._full: Final = {count // costs.piece for count in self.sizes.tolist()}
         self._hops: Final = cache(self._stacked)
 
     def step(self, send: Ints, receive: Ints, reduce: bool) -> None:
-        """Takes all ranks through one step of the plan, in the turns of `Chunks.turns`."""
+        """Takes all ranks through one step of the plan, in the turns of `turns`."""
         size = self._costs.piece
-        pieces = self._chunks.pieces(size)
+        pieces = self._messages
         ahead = min(self._costs.queue.n_slots - 1, pieces)
-        sends, receives = self.sizes[send], self.sizes[receive]
+        sends: Ints | int
+        receives: Ints | int
+        if self.even:
+            sends = receives = int(self.sizes[0])
+        else:
+            sends, receives = self.sizes[send], self.sizes[receive]
         changes = {0, pieces, *self._full, *(count + 1 for count in self._full)}
         edges = sorted(
             edge
@@ -89,7 +97,9 @@ class _Lanes:
             for rank, to in enumerate(self._to.tolist())
         ]
 
-    def _run(self, sends: Ints | None, receives: Ints | None, reduce: bool, turns: int) -> None:
+    def _run(
+        self, sends: Ints | int | None, receives: Ints | int | None, reduce: bool, turns: int
+    ) -> None:
         """Takes so many turns, in all of which the pieces have the same sizes.
 
         The recurrences only add and take maxima, so once every time has advanced by the same
@@ -99,14 +109,13 @@ class _Lanes:
         """
         out = into = None
         if sends is not None:
-            counts = self._counts(sends)
-            out = self._engine_times(*counts), self._hop_times(*counts)
+            out = self._costs_of(sends)
         if receives is not None:
-            into = self._engine_times(*self._counts(receives))
+            into, _ = self._costs_of(receives)
         left, age, patience = turns, 0, 1
         mark: Ints | None = None
         while left:
-            if left > age and out is not None and into is not None:
+            if left > age + 1 and out is not None and into is not None:
                 state = self.state()
                 if mark is not None:
                     by = _advance(mark, state)
@@ -149,6 +158,14 @@ class _Lanes:
         late = np.maximum(credit - self.pe.clock, 0)
         rounded: Ints = self.pe.clock + -(-late // interval) * interval
         return rounded
+
+    def _costs_of(self, left: Ints | int) -> tuple[PieceTimes, list[HopTimes]]:
+        """Returns what the next piece costs each rank, if so many elements are left."""
+        if isinstance(left, int):
+            count = min(max(left, 0), self._costs.piece)
+            return self._costs.times(count), self._hops(count)
+        counts = self._counts(left)
+        return self._engine_times(*counts), self._hop_times(*counts)
 
     def _counts(self, left: Ints) -> tuple[Ints, list[int]]:
         """Returns the elements of each rank's next piece, and which numbers there are."""
@@ -213,7 +230,7 @@ def _advance(before: Ints, after: Ints) -> int | None:
 
 def vectorised(
     plan: Plan,
-    chunks: Chunks,
+    layout: Layout,
     costs: StepCosts,
     paths: Sequence[Path],
     starts: Sequence[int],
@@ -224,26 +241,39 @@ def vectorised(
 
     Args:
         plan: What to time.
-        chunks: How the buffer is cut.
+        layout: How buffers are cut: alike, into chunks of one nominal size.
         costs: Costs of its pieces.
         paths: From each rank to its receiver.
         starts: When each rank begins, in picoseconds.
         trace: Whether to return, too, what was sent.
     """
-    lanes = _Lanes(plan, chunks, costs, paths, np.array(starts, np.int64))
+    lanes = _Lanes(plan, layout, costs, paths, np.array(starts, np.int64))
     spans: list[Span] = []
-    kind, by, state = b"", None, lanes.state()
+    kind, by, pending = b"", None, 0
+    clock: Ints = lanes.pe.clock
+    state: Ints | None = None
     for send, receive, reduce in zip(plan.send, plan.receive, plan.reduce[:, 0], strict=True):
-        before, kind = kind, lanes.sizes[[send, receive]].tobytes() + bytes(reduce)
+        before = kind
+        kind = bytes(reduce)
+        if not lanes.even:
+            kind += lanes.sizes[[send, receive]].tobytes()
         if kind == before and by is not None and not trace:
             # As in `_Lanes._run`: what moved every time by the same amount does so again.
-            lanes.shift(by)
-            state = state + by
+            pending += by
             continue
+        if pending:
+            lanes.shift(pending)
+            pending, clock, state = 0, lanes.pe.clock, None
         lanes.step(send, receive, bool(reduce))
         if trace:
             spans += lanes.spans(send)
-        last, state = state, lanes.state()
-        by = _advance(last, state)
-    ends = np.maximum(lanes.pe.clock, lanes.pe.send_free)
+        # The programs' own times tell soon enough that a look at all of them is not worth it.
+        last, clock = clock, lanes.pe.clock
+        by = _advance(last[None], clock[None])
+        if by is None:
+            state = None
+            continue
+        old, state = state, lanes.state()
+        by = None if old is None else _advance(old, state)
+    ends = np.maximum(lanes.pe.clock, lanes.pe.send_free) + pending
     return ends.tolist(), spans

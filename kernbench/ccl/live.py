@@ -1,11 +1,14 @@
 """An algorithm run live: a tile program per rank, over queues with slots and credits."""
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
-from kernbench.ccl.plan import NOTHING, Chunks, Combine, check_exchange
+from kernbench.ccl.layout import Layout, turns
+from kernbench.ccl.plan import NOTHING, Combine, Cutting, Setting
 from kernbench.hw.queue import QueueSpec
 from kernbench.tl.program import Program
-from kernbench.tl.tile import Pointer
+from kernbench.tl.tile import Pointer, Tile
 
 
 class LiveComm:
@@ -14,28 +17,37 @@ class LiveComm:
     Args:
         program: The rank's tile program.
         rank: Inside the group.
-        buffer: The rank's buffer.
-        chunks: How it is cut; as many chunks as ranks.
+        setting: What else the algorithm can see.
+        buffer: Makes the rank's buffer, once it is known how it is cut.
+        layout: Returns how buffers are cut, for a cutting.
         combine: Ufunc that adds what arrives to what is there.
         queue: How the queues between ranks are built.
+        itemsize: Bytes of an element.
     """
 
     def __init__(
         self,
         program: Program,
         rank: int,
-        buffer: Pointer,
-        chunks: Chunks,
+        setting: Setting,
+        buffer: Callable[[Layout], Pointer],
+        layout: Callable[[Cutting], Layout],
         combine: str,
         queue: QueueSpec,
+        itemsize: int,
     ) -> None:
         self.rank = rank
-        self.world_size = chunks.parts
+        self.world_size = setting.world_size
+        self.root = setting.root
+        self.grid = setting.grid
+        self.channel = setting.channel
+        self.messages = setting.messages
         self._program = program
-        self._buffer = buffer
-        self._chunks = chunks
+        self._make_buffer = buffer
+        self._make_layout = layout
+        self._cutting = Cutting(setting)
         self._combine = combine
-        self._piece = queue.slot_size // buffer.dtype.itemsize
+        self._piece = queue.slot_size // itemsize
         self._n_slots = queue.n_slots
 
     @property
@@ -43,25 +55,60 @@ class LiveComm:
         """See `Comm`."""
         return self._program
 
-    @property
+    @cached_property
+    def layout(self) -> Layout:
+        """How the buffer is cut."""
+        return self._make_layout(self._cutting)
+
+    @cached_property
     def buffer(self) -> Pointer:
         """See `Comm`."""
-        return self._buffer
+        return self._make_buffer(self.layout)
+
+    def cut(self, parts: int, scratch: int = 0) -> None:
+        """See `Comm`."""
+        self._cutting.cut(parts, scratch)
 
     def exchange(
-        self, *, send: Any, to: Any, receive: Any, source: Any, combine: Combine = "copy"
+        self,
+        *,
+        send: Any,
+        to: Any,
+        receive: Any,
+        source: Any,
+        combine: Combine = "copy",
+        span: Any = 1,
     ) -> None:
-        """See `Comm`: in the turns that `Chunks.turns` gives."""
-        check_exchange(self.world_size, send, to, receive, source, combine)
-        tl, chunks, size = self._program, self._chunks, self._piece
-        for leaving, arriving in chunks.turns(size, self._n_slots):
-            if send != NOTHING and leaving is not None:
-                tl.send(tl.load(self._buffer.run(*chunks.piece(send, leaving, size))), to)
-            if receive != NOTHING and arriving is not None:
-                here = self._buffer.run(*chunks.piece(receive, arriving, size))
-                if combine == "reduce":
-                    local = tl.load(here)
-                    tl.store(here, tl.elementwise(self._combine, local, tl.receive(source)))
-                else:
-                    tl.store(here, tl.receive(source))
+        """See `Comm`: in the turns that `turns` gives."""
+        self._cutting.check(send, to, receive, source, combine, span)
+        tl, out, into = self._program, self._pieces(send, span), self._pieces(receive, span)
+        if send != NOTHING and to == self.rank:
+            for leaving, there in zip(out, into, strict=True):
+                self._put(there, tl.load(self.buffer.run(*leaving)), combine)
+            tl.fence()
+            return
+        for left, arriving in turns(len(out), len(into), self._n_slots):
+            if left is not None:
+                tl.send(tl.load(self.buffer.run(*out[left])), to)
+            if arriving is not None:
+                self._receive(into[arriving], source, combine)
         tl.fence()
+
+    def _pieces(self, chunk: int, span: int) -> list[tuple[int, int]]:
+        if chunk == NOTHING:
+            return []
+        return self.layout.pieces(self.rank, chunk, span, self._piece)
+
+    def _receive(self, piece: tuple[int, int], source: int, combine: Combine) -> None:
+        tl, here = self._program, self.buffer.run(*piece)
+        if combine == "reduce":
+            local = tl.load(here)
+            tl.store(here, tl.elementwise(self._combine, local, tl.receive(source)))
+        else:
+            tl.store(here, tl.receive(source))
+
+    def _put(self, piece: tuple[int, int], value: Tile, combine: Combine) -> None:
+        tl, here = self._program, self.buffer.run(*piece)
+        if combine == "reduce":
+            value = tl.elementwise(self._combine, tl.load(here), value)
+        tl.store(here, value)

@@ -4,13 +4,14 @@ An algorithm is recorded by running it once with an array of all ranks in place 
 it branches on its rank, once for each. It sees no values, so its control flow cannot depend on any.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import numpy as np
 
+from kernbench.ccl.operations import OPERATIONS, Ints
 from kernbench.errors import KernbenchError, call_site, site_fact
 
 if TYPE_CHECKING:
@@ -18,22 +19,36 @@ if TYPE_CHECKING:
     from kernbench.tl.tile import Pointer
 
 Combine = Literal["reduce", "copy"]
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 NOTHING: Final = -1
-"""Chunk of a step in which a rank does not send, or does not receive."""
+"""Chunk of an exchange in which a rank does not send, or does not receive."""
 
 
 class Comm(Protocol):
     """What an algorithm sees of its collective.
 
+    The buffer consists of the operation's blocks (see `Operation`), each cut into chunks that are
+    numbered through all blocks.
+
     Attributes:
         rank: This rank inside the group; an array of all ranks while the algorithm is recorded.
-        world_size: Ranks in the group. The buffer is cut into as many chunks, numbered from 0.
+        world_size: Ranks in the group.
+        root: Rank inside the group; 0 if the operation has none.
+        grid: Extents, fastest first, of the grid that the ranks form; `(world_size,)` if none.
+        channel: Which share of each block this run of the algorithm works on; runs for other
+            shares go on at the same time on PEs of their own.
     """
 
     rank: Any
     world_size: int
+    root: int
+    grid: tuple[int, ...]
+    channel: int
+
+    @property
+    def messages(self) -> int:
+        """How many full messages the largest block of this channel takes; at least 1."""
+        ...
 
     @property
     def tl(self) -> "Program":
@@ -48,17 +63,40 @@ class Comm(Protocol):
         """The rank's buffer, for algorithms that use `tl`."""
         ...
 
-    def exchange(
-        self, *, send: Any, to: Any, receive: Any, source: Any, combine: Combine = "copy"
-    ) -> None:
-        """Sends a chunk to a rank while receiving one from another. May wait.
+    def cut(self, parts: int, scratch: int = 0) -> None:
+        """Says into how many chunks each block is cut; before any exchange, at most once.
+
+        Without it a single block is cut into as many chunks as there are ranks, and the blocks of
+        other operations are not cut.
 
         Args:
-            send: Number of the chunk that leaves; `NOTHING` to only receive.
+            parts: Chunks of a block.
+            scratch: Blocks of the rank's own that follow the others, as large as the first one.
+        """
+        ...
+
+    def exchange(
+        self,
+        *,
+        send: Any,
+        to: Any,
+        receive: Any,
+        source: Any,
+        combine: Combine = "copy",
+        span: Any = 1,
+    ) -> None:
+        """Sends chunks to a rank while receiving chunks from another. May wait.
+
+        Messages between two ranks match first in, first out, and must be equally large. A rank that
+        sends to itself and receives from itself moves a chunk inside its buffer.
+
+        Args:
+            send: First chunk that leaves; `NOTHING` to only receive.
             to: Rank that gets it.
-            receive: Number of the chunk that arrives; `NOTHING` to only send.
+            receive: First chunk that arrives; `NOTHING` to only send.
             source: Rank that it comes from.
             combine: Whether what arrives is added to what is there or replaces it.
+            span: How many chunks in a row leave, and arrive.
         """
         ...
 
@@ -67,56 +105,31 @@ Algorithm = Callable[[Comm], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Chunks:
-    """A buffer cut into chunks; the last ones are shorter, or empty, if it does not divide.
+class Setting:
+    """All that an algorithm can see besides its rank.
 
     Attributes:
-        count: Elements of the buffer.
-        parts: How many chunks.
-        align: Chunks begin at multiples of this many elements.
+        operation: Name of the operation.
+        world_size: Ranks in the group.
+        root: Rank inside the group.
+        grid: Extents of the grid that the ranks form.
+        channel: Which share of the blocks.
+        channels: How many shares.
+        messages: Full messages that the largest block takes; 0 while nobody has asked for it.
     """
 
-    count: int
-    parts: int
-    align: int
+    operation: str
+    world_size: int
+    root: int
+    grid: tuple[int, ...]
+    channel: int = 0
+    channels: int = 1
+    messages: int = 0
 
     @property
-    def nominal(self) -> int:
-        """Elements of a full chunk.
-
-        Every chunk travels in as many messages as a full one, if need be empty ones, so that both
-        sides know their number without asking.
-        """
-        even = -(-self.count // self.parts)
-        return -(-even // self.align) * self.align
-
-    def begin(self, index: int) -> int:
-        """Returns the first element of a chunk."""
-        return min(index * self.nominal, self.count)
-
-    def size(self, index: int) -> int:
-        """Returns the number of elements of a chunk; of `NOTHING`: 0."""
-        return 0 if index == NOTHING else self.begin(index + 1) - self.begin(index)
-
-    def pieces(self, size: int) -> int:
-        """Returns in how many messages of at most `size` elements a chunk travels."""
-        return -(-self.nominal // size)
-
-    def turns(self, size: int, n_slots: int) -> Iterator[tuple[int | None, int | None]]:
-        """Yields which piece leaves and which arrives, turn by turn, None for neither.
-
-        Sending runs ahead of receiving by all slots but one. With that one, a rank always receives
-        before it needs the credit that its receiver gives for receiving, so a ring cannot jam.
-        """
-        pieces = self.pieces(size)
-        ahead = min(n_slots - 1, pieces)
-        for turn in range(pieces + ahead):
-            yield (turn if turn < pieces else None, turn - ahead if turn >= ahead else None)
-
-    def piece(self, index: int, piece: int, size: int) -> tuple[int, int]:
-        """Returns the first element and the number of elements of one message of a chunk."""
-        begin = min(self.begin(index) + piece * size, self.begin(index + 1))
-        return begin, min(size, self.begin(index + 1) - begin)
+    def default_parts(self) -> int:
+        """Chunks of a block if the algorithm does not say."""
+        return self.world_size if OPERATIONS[self.operation].blocks == "one" else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +141,7 @@ class Exchange:
     receive: int
     source: int
     combine: Combine
+    span: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,18 +149,24 @@ class Plan:
     """What all ranks of a collective do; arrays are indexed by step, then rank.
 
     Attributes:
-        send: Chunk that leaves, or `NOTHING`.
+        parts: Chunks of a block.
+        scratch: Blocks of a rank's own.
+        send: First chunk that leaves, or `NOTHING`.
         to: Its receiver.
-        receive: Chunk that arrives, or `NOTHING`.
+        receive: First chunk that arrives, or `NOTHING`.
         source: Its sender.
         reduce: Whether what arrives is added to what is there.
+        span: How many chunks leave and arrive.
     """
 
+    parts: int
+    scratch: int
     send: Ints
     to: Ints
     receive: Ints
     source: Ints
     reduce: np.ndarray[Any, np.dtype[np.bool_]]
+    span: Ints
 
     @property
     def world_size(self) -> int:
@@ -155,10 +175,14 @@ class Plan:
 
     @cached_property
     def pairs(self) -> list[tuple[int, int]]:
-        """Every (sender, receiver) once, in order."""
+        """Every (sender, receiver) of messages once, in order."""
+        n = self.world_size
+        if self.in_step:
+            return list(enumerate(self.to[0].tolist()))
         steps, ranks = np.nonzero(self.send != NOTHING)
-        found = np.unique(ranks * self.world_size + self.to[steps, ranks])
-        return [(int(pair) // self.world_size, int(pair) % self.world_size) for pair in found]
+        to = self.to[steps, ranks].astype(np.int64)
+        found = np.unique((ranks * n + to)[to != ranks])
+        return [(int(pair) // n, int(pair) % n) for pair in found]
 
     def of(self, rank: int) -> list[Exchange]:
         """Returns the steps of one rank."""
@@ -168,102 +192,165 @@ class Plan:
             self.receive[:, rank].tolist(),
             self.source[:, rank].tolist(),
             self.reduce[:, rank].tolist(),
+            self.span[:, rank].tolist(),
         )
         return [
-            Exchange(send, to, receive, source, "reduce" if reduce else "copy")
-            for send, to, receive, source, reduce in zip(*columns, strict=True)
+            Exchange(send, to, receive, source, "reduce" if reduce else "copy", span)
+            for send, to, receive, source, reduce, span in zip(*columns, strict=True)
             if send != NOTHING or receive != NOTHING
         ]
 
     @cached_property
     def in_step(self) -> bool:
-        """Whether all ranks always send to one peer, receive from one peer and combine alike."""
+        """Whether all ranks always send one chunk to one peer, receive one, and combine alike."""
         return bool(
             len(self.send)
+            and _constant(self.to)
+            and _constant(self.source)
+            and (self.span == 1).all()
+            and (self.to[0] != np.arange(self.world_size)).all()
             and (self.send != NOTHING).all()
             and (self.receive != NOTHING).all()
-            and (self.to == self.to[0]).all()
-            and (self.source == self.source[0]).all()
             and (self.reduce == self.reduce[:, :1]).all()
+            and (self.source[0, self.to[0]] == np.arange(self.world_size)).all()
         )
 
     @cached_property
     def gathers(self) -> bool:
-        """Whether no rank can be done before every rank has begun."""
-        n = self.world_size
-        if self.in_step:
-            reached, rank = 1, int(self.source[0, 0])
-            while rank != 0:
-                reached, rank = reached + 1, int(self.source[0, rank])
-            return reached == n and len(self.send) >= n - 1
-        begun = [1 << rank for rank in range(n)]  # by rank, a bit for each that must have begun
-        for receive, source in zip(self.receive, self.source, strict=True):
-            before = list(begun)
-            for rank in np.flatnonzero(receive != NOTHING).tolist():
-                begun[rank] |= before[source[rank]]
-        return all(ranks == (1 << n) - 1 for ranks in begun)
+        """Whether no rank of a plan in step can be done before every rank has begun."""
+        reached, rank = 1, int(self.source[0, 0])
+        while rank != 0:
+            reached, rank = reached + 1, int(self.source[0, rank])
+        return reached == self.world_size and len(self.send) >= self.world_size - 1
 
-    def aligned(self) -> bool:
-        """Whether what a rank sends in a step is received in the same step."""
-        ranks = np.arange(self.world_size)
-        for send, to, receive, source in zip(
-            self.send, self.to, self.receive, self.source, strict=True
-        ):
-            active = send != NOTHING
-            receivers = to[active]
-            if len(np.unique(receivers)) != len(receivers):
-                return False
-            if (receive != NOTHING).sum() != len(receivers):
-                return False
-            if (source[receivers] != ranks[active]).any() or (receive[receivers] == NOTHING).any():
-                return False
-        return True
+
+def _constant(rows: Ints) -> bool:
+    return rows.strides[0] == 0 or bool((rows == rows[0]).all())
 
 
 class AlgorithmError(KernbenchError):
     """An algorithm asks for an exchange that does not exist."""
 
 
-def check_exchange(
-    world_size: int, send: Any, to: Any, receive: Any, source: Any, combine: Combine
-) -> None:
-    """Checks the arguments of `Comm.exchange`, numbers or arrays over ranks.
-
-    Raises:
-        AlgorithmError: If a chunk, a rank or the way to combine does not exist.
-    """
-    expected = []
-    if combine not in {"reduce", "copy"}:
-        expected.append(f"combine='reduce' or 'copy', got {combine!r}")
-    last = world_size - 1
-    for name, chunk, peer_name, peer in (
-        ("send", send, "to", to),
-        ("receive", receive, "source", source),
-    ):
-        if _beyond(chunk, NOTHING, last).any():
-            expected.append(f"{name}= a chunk from 0 to {last}, or NOTHING; got {chunk}")
-        if (_beyond(peer, 0, last) & np.not_equal(chunk, NOTHING)).any():
-            expected.append(f"{peer_name}= a rank from 0 to {last}; got {peer}")
-    if expected:
-        site = call_site()
-        raise AlgorithmError(f"exchange: expected {'; '.join(expected)}", [site_fact(site)])
-
-
-def _beyond(numbers: Any, first: int, last: int) -> Any:
-    return np.logical_or(np.less(numbers, first), np.greater(numbers, last))
-
-
 class NotAPlanError(Exception):
     """The algorithm did something that only a live run can do."""
+
+
+class _MessagesNeededError(Exception):
+    """The algorithm asked for the number of messages, which is not known yet."""
+
+
+class Cutting:
+    """How an algorithm wants its blocks cut, and whether its exchanges fit that.
+
+    Attributes:
+        parts: Chunks of a block.
+        scratch: Blocks of a rank's own.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self.parts = setting.default_parts
+        self.scratch = 0
+        self._setting: Final = setting
+        self._blocks: Final = OPERATIONS[setting.operation].count(setting.world_size)
+        self._used = False
+
+    @property
+    def last_chunk(self) -> int:
+        """The highest number of a chunk."""
+        return (self._blocks + self.scratch) * self.parts - 1
+
+    @property
+    def dtype(self) -> Any:
+        """The smallest type that holds every rank and every chunk: plans of rings are large."""
+        return np.int16 if max(self.last_chunk, self._setting.world_size) < 1 << 15 else np.int32
+
+    def cut(self, parts: int, scratch: int) -> None:
+        """See `Comm.cut`.
+
+        Raises:
+            AlgorithmError: If it comes too late, or the numbers are no counts.
+        """
+        if self._used or parts < 1 or scratch < 0:
+            raise AlgorithmError(
+                f"cut(parts={parts}, scratch={scratch})",
+                [
+                    site_fact(call_site()),
+                    "expected at least one part, no negative scratch, and nothing before it",
+                ],
+            )
+        self.parts, self.scratch = int(parts), int(scratch)
+        self._used = True
+
+    def check(self, send: Any, to: Any, receive: Any, source: Any, combine: str, span: Any) -> None:
+        """Checks the arguments of `Comm.exchange`, numbers or arrays over ranks.
+
+        Raises:
+            AlgorithmError: If a chunk, a rank or the way to combine does not exist.
+        """
+        self._used = True
+        last_chunk, last = self.last_chunk, self._setting.world_size - 1
+        # What is in order is seen quickly: rings of thousands have millions of exchanges.
+        if (
+            isinstance(span, int)
+            and span == 1
+            and _within(send, last_chunk, NOTHING)
+            and _within(receive, last_chunk, NOTHING)
+            and _within(to, last)
+            and _within(source, last)
+            and combine in {"reduce", "copy"}
+        ):
+            return
+        expected = []
+        if combine not in {"reduce", "copy"}:
+            expected.append(f"combine='reduce' or 'copy', got {combine!r}")
+        many = not (isinstance(span, int) and span == 1)
+        if many and np.less(span, 1).any():
+            expected.append(f"span= a positive number of chunks; got {span}")
+        for name, chunk, peer_name, peer in (
+            ("send", send, "to", to),
+            ("receive", receive, "source", source),
+        ):
+            end = np.where(np.equal(chunk, NOTHING), NOTHING, chunk + span - 1) if many else chunk
+            if np.less(chunk, NOTHING).any() or np.greater(end, last_chunk).any():
+                expected.append(f"{name}= a chunk from 0 to {last_chunk}, or NOTHING; got {chunk}")
+            elif many and self._setting.channels > 1 and _differ(end, chunk, self.parts):
+                expected.append(f"{name}= chunks of one block, as there are several channels")
+            if ((np.less(peer, 0) | np.greater(peer, last)) & np.not_equal(chunk, NOTHING)).any():
+                expected.append(f"{peer_name}= a rank from 0 to {last}; got {peer}")
+        if expected:
+            site = call_site()
+            raise AlgorithmError(f"exchange: expected {'; '.join(expected)}", [site_fact(site)])
+
+
+def _within(numbers: Any, last: int, first: int = 0) -> bool:
+    if isinstance(numbers, np.ndarray):
+        return bool(numbers.min() >= first and numbers.max() <= last)
+    return bool(first <= numbers <= last)
+
+
+def _differ(first: Any, last: Any, parts: int) -> bool:
+    return bool(np.not_equal(first // parts, last // parts).any())
 
 
 class _Recorder:
     """Writes down what an algorithm exchanges, for one rank or an array of ranks."""
 
-    def __init__(self, rank: Any, world_size: int) -> None:
+    def __init__(self, rank: Any, setting: Setting) -> None:
         self.rank = rank
-        self.world_size = world_size
+        self.world_size = setting.world_size
+        self.root = setting.root
+        self.grid = setting.grid
+        self.channel = setting.channel
+        self.cutting = Cutting(setting)
         self.steps: list[tuple[Any, ...]] = []
+        self._messages = setting.messages
+
+    @property
+    def messages(self) -> int:
+        if not self._messages:
+            raise _MessagesNeededError
+        return self._messages
 
     @property
     def tl(self) -> "Program":
@@ -273,59 +360,121 @@ class _Recorder:
     def buffer(self) -> "Pointer":
         raise NotAPlanError
 
+    def cut(self, parts: int, scratch: int = 0) -> None:
+        self.cutting.cut(parts, scratch)
+
     def exchange(
-        self, *, send: Any, to: Any, receive: Any, source: Any, combine: Combine = "copy"
+        self,
+        *,
+        send: Any,
+        to: Any,
+        receive: Any,
+        source: Any,
+        combine: Combine = "copy",
+        span: Any = 1,
     ) -> None:
-        check_exchange(self.world_size, send, to, receive, source, combine)
+        self.cutting.check(send, to, receive, source, combine, span)
         # Copies, since an array may be changed in place where a number would be replaced.
-        step = [np.copy(v) if isinstance(v, np.ndarray) else v for v in (send, to, receive, source)]
-        self.steps.append((*step, combine == "reduce"))
+        step = [
+            v.astype(self.cutting.dtype) if isinstance(v, np.ndarray) else v
+            for v in (send, to, receive, source, combine == "reduce", span)
+        ]
+        self.steps.append(tuple(step))
 
 
-def record(algorithm: Algorithm, world_size: int) -> Plan | None:
+def record(algorithm: Algorithm, setting: Setting) -> Plan | None:
     """Returns the plan of an algorithm; None if only a live run can tell what it does."""
     try:
-        columns = _record_together(algorithm, world_size)
-        if columns is None:
-            columns = _record_each(algorithm, world_size)
+        recorder = _record_together(algorithm, setting)
+        if recorder is not None:
+            table = [
+                _table([step[column] for step in recorder.steps], recorder) for column in range(6)
+            ]
+        else:
+            recorder, table = _record_each(algorithm, setting)
     except NotAPlanError:
         return None
-    table = np.array(columns, np.int64).reshape(len(columns), 5, world_size)
-    plan = Plan(table[:, 0], table[:, 1], table[:, 2], table[:, 3], table[:, 4].astype(np.bool_))
-    return plan if plan.aligned() else None
+    send, to, receive, source, reduce, span = table
+    cutting = recorder.cutting
+    return Plan(
+        cutting.parts, cutting.scratch, send, to, receive, source, reduce.astype(np.bool_), span
+    )
 
 
-def _record_together(algorithm: Algorithm, world_size: int) -> list[np.ndarray[Any, Any]] | None:
+def _table(rows: Sequence[Any], recorder: _Recorder) -> Ints:
+    """Returns the rows as one array over steps and ranks; one row for all where they are equal."""
+    dtype, shape = recorder.cutting.dtype, (len(rows), recorder.world_size)
+    table: np.ndarray[Any, Any]  # of a smaller type, as rings of thousands are large
+    if rows and _equal(rows[-1], rows[0]) and all(_equal(row, rows[0]) for row in rows):
+        table = np.broadcast_to(np.asarray(rows[0], dtype), shape)
+    else:
+        table = np.empty(shape, dtype)
+        for step, row in enumerate(rows):
+            table[step] = row
+    return table
+
+
+def _equal(row: Any, first: Any) -> bool:
+    return row is first or bool(np.array_equal(row, first))
+
+
+def _record_together(algorithm: Algorithm, setting: Setting) -> _Recorder | None:
     """Returns the steps of all ranks at once; None if the algorithm needs a rank to be a number."""
-    ranks = np.arange(world_size)
+    n = setting.world_size
+    ranks = np.arange(n)
     ranks.flags.writeable = False
-    everyone = _Recorder(ranks, world_size)
+    everyone = _Recorder(ranks, setting)
     try:
         algorithm(everyone)
-        columns = [
-            np.stack([np.broadcast_to(column, world_size) for column in step])
-            for step in everyone.steps
-        ]
-    except NotAPlanError:
+    except (NotAPlanError, _MessagesNeededError):
         raise
     except Exception:
         return None  # a mistake of the algorithm's own shows again, with a number for a rank
+    if any(np.ndim(value) and np.shape(value) != (n,) for step in everyone.steps for value in step):
+        return None
     # What is done in place to an array shows in every name for it: compare with single ranks.
-    for rank in {0, world_size - 1}:
-        alone = _Recorder(rank, world_size)
+    for rank in {0, n - 1}:
+        alone = _Recorder(rank, setting)
         algorithm(alone)
-        if [tuple(int(v) for v in step) for step in alone.steps] != [
-            tuple(column[:, rank].tolist()) for column in columns
-        ]:
+        if len(alone.steps) != len(everyone.steps) or any(
+            int(value[rank] if isinstance(value, np.ndarray) else value) != int(own)
+            for step, own_step in zip(everyone.steps, alone.steps, strict=True)
+            for value, own in zip(step, own_step, strict=True)
+        ):
             return None
-    return columns
+    return everyone
 
 
-def _record_each(algorithm: Algorithm, world_size: int) -> list[np.ndarray[Any, Any]]:
-    recorders = [_Recorder(rank, world_size) for rank in range(world_size)]
+def _record_each(algorithm: Algorithm, setting: Setting) -> tuple[_Recorder, list[Ints]]:
+    recorders = [_Recorder(rank, setting) for rank in range(setting.world_size)]
     for recorder in recorders:
         algorithm(recorder)
+    cuts = [(recorder.cutting.parts, recorder.cutting.scratch) for recorder in recorders]
+    if len(set(cuts)) > 1:
+        raise AlgorithmError(
+            "the ranks cut their blocks differently",
+            [f"rank {rank}: cut{cut}" for rank, cut in enumerate(cuts)],
+        )
     length = max(len(recorder.steps) for recorder in recorders)
-    idle = (NOTHING, 0, NOTHING, 0, False)
+    idle = (NOTHING, 0, NOTHING, 0, False, 1)
     rows = [recorder.steps + [idle] * (length - len(recorder.steps)) for recorder in recorders]
-    return list(np.array(rows, np.int64).transpose(1, 2, 0)) if length else []
+    table = np.array(rows, np.int64).reshape(setting.world_size, length, 6).transpose(2, 1, 0)
+    return recorders[0], list(table)
+
+
+@lru_cache(256)
+def recorded(algorithm: Algorithm, setting: Setting) -> "Plan | _MessagesNeededError | None":
+    """Returns what `record` does, or the error if the plan depends on the number of messages."""
+    try:
+        return record(algorithm, setting)
+    except _MessagesNeededError as needed:
+        return needed
+
+
+def plan_of(algorithm: Algorithm, setting: Setting) -> Plan | None:
+    """Returns the plan of an algorithm, from memory if it can be; None if it must run live."""
+    found = recorded(algorithm, replace(setting, messages=0))
+    if isinstance(found, _MessagesNeededError):
+        found = recorded(algorithm, setting)
+        assert not isinstance(found, _MessagesNeededError)
+    return found

@@ -10,7 +10,8 @@ from functools import partial
 from typing import Final
 
 from kernbench.ccl.costs import Span, StepCosts
-from kernbench.ccl.plan import NOTHING, Chunks, Exchange, Plan
+from kernbench.ccl.layout import Layout, turns
+from kernbench.ccl.plan import NOTHING, Exchange, Plan
 from kernbench.hw.pe import PeTimeline, later
 from kernbench.hw.queue import Message, Queue, Sender
 
@@ -22,7 +23,7 @@ class Replay:
 
     Args:
         plan: What to time.
-        chunks: How the buffer is cut.
+        layout: How buffers are cut.
         costs: Costs of its pieces.
         queues: By (sender, receiver).
         senders: Makes each rank's sending engine when links are shared; None when no link is.
@@ -33,7 +34,7 @@ class Replay:
     def __init__(
         self,
         plan: Plan,
-        chunks: Chunks,
+        layout: Layout,
         costs: StepCosts,
         queues: dict[tuple[int, int], Queue],
         senders: Callable[[int, PeTimeline[int]], Sender] | None,
@@ -42,20 +43,14 @@ class Replay:
         trace: bool = False,
     ) -> None:
         self._plan: Final = plan
-        self._chunks: Final = chunks
+        self._layout: Final = layout
         self._costs: Final = costs
         self._queues: Final = queues
         self._senders: Final = senders
         self._finish: Final = finish
-        self._counts: Final = [
-            [
-                chunks.piece(chunk, piece, costs.piece)[1]
-                for piece in range(chunks.pieces(costs.piece))
-            ]
-            for chunk in range(chunks.parts)
-        ]
         self._sent: list[tuple[int, Exchange, Message, Message]] = []
         self._trace: Final = trace
+        self._known: dict[tuple[int, int, int], list[int]] = {}
         self._ready: deque[Generator[Wait]] = deque()
         self._driving = False
 
@@ -79,14 +74,22 @@ class Replay:
         self._driving = False
 
     def _run(self, rank: int, pe: PeTimeline[int], sender: Sender | None) -> Generator[Wait]:
-        turns = list(self._chunks.turns(self._costs.piece, self._costs.queue.n_slots))
+        n_slots = self._costs.queue.n_slots
         for step in self._plan.of(rank):
+            out = self._counts(rank, step.send, step.span)
+            into = self._counts(rank, step.receive, step.span)
+            if step.send != NOTHING and step.to == rank:
+                self._move(pe, out, step.combine == "reduce")
+                pe.fence()
+                continue
             sent: list[Message] = []
-            for leaving, arriving in turns:
-                if step.send != NOTHING and leaving is not None:
-                    yield from self._send(pe, rank, step, leaving, sender, sent)
-                if step.receive != NOTHING and arriving is not None:
-                    yield from self._receive(pe, rank, step, arriving)
+            queue = self._queues.get((rank, step.to))
+            for leaving, arriving in turns(len(out), len(into), n_slots):
+                if leaving is not None:
+                    assert queue is not None
+                    yield from self._send(pe, queue, out[leaving], sender, sent)
+                if arriving is not None:
+                    yield from self._receive(pe, rank, step, into[arriving])
             pe.fence()
             if sent:
                 self._sent.append((rank, step, sent[0], sent[-1]))
@@ -94,20 +97,32 @@ class Replay:
             yield sender.call_when_idle
         self._finish(rank, later(pe.clock, pe.send_free))
 
+    def _counts(self, rank: int, chunk: int, span: int) -> list[int]:
+        """Returns the elements of each message of some chunks."""
+        if chunk == NOTHING:
+            return []
+        key = (rank if not self._layout.alike else 0, chunk, span)
+        counts = self._known.get(key)
+        if counts is None:
+            pieces = self._layout.pieces(rank, chunk, span, self._costs.piece)
+            counts = self._known[key] = [count for _, count in pieces]
+        return counts
+
+    def _move(self, pe: PeTimeline[int], counts: list[int], reduce: bool) -> None:
+        for count in counts:
+            self._costs.move(pe, self._costs.times(count), reduce=reduce)
+
     def _send(
         self,
         pe: PeTimeline[int],
-        rank: int,
-        step: Exchange,
-        piece: int,
+        queue: Queue,
+        count: int,
         sender: Sender | None,
         sent: list[Message],
     ) -> Generator[Wait]:
         costs = self._costs
-        count = self._counts[step.send][piece]
         ready = costs.load(pe, costs.times(count))
         pe.issue()
-        queue = self._queues[rank, step.to]
         while queue.credit is None:
             yield queue.call_on_credit
         queue.take_credit(pe)
@@ -117,10 +132,10 @@ class Replay:
             sent.append(message)
 
     def _receive(
-        self, pe: PeTimeline[int], rank: int, step: Exchange, piece: int
+        self, pe: PeTimeline[int], rank: int, step: Exchange, count: int
     ) -> Generator[Wait]:
         costs = self._costs
-        times = costs.times(self._counts[step.receive][piece])
+        times = costs.times(count)
         local = costs.load(pe, times) if step.combine == "reduce" else None
         pe.issue()
         queue = self._queues[step.source, rank]
@@ -138,7 +153,7 @@ class Replay:
             Span(
                 rank,
                 step.to,
-                self._chunks.size(step.send),
+                sum(self._counts(rank, step.send, step.span)),
                 first.sent,
                 last.injected,
                 first.arrival or 0,

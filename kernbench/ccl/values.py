@@ -1,119 +1,367 @@
 """What a plan computes: each distinct value once, in the order of additions of the algorithm."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
-from kernbench.ccl.plan import NOTHING, Chunks, Ints, Plan
+from kernbench.ccl.layout import Layout
+from kernbench.ccl.operations import Ints
+from kernbench.ccl.plan import NOTHING, AlgorithmError, Exchange, Plan
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 _BLOCK: Final = 1 << 19
 """Bytes worked on at a time, so that partial sums stay in the cache."""
+
+_SMALL: Final = 1 << 21
+"""Bytes up to which all values of a plan are computed level by level, whole arrays at a time."""
+
+_UNKNOWN: Final = -1
+"""Number of the value of memory that nobody has filled."""
+
+Places = Sequence[tuple[int, int]]
+"""Chunks, each a rank and the number of a chunk of its buffer."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
     """How the outputs of a plan come from its inputs.
 
-    Values are numbered: `rank * parts + chunk` is an input, the rest are sums of two values.
+    Values are numbered: `rank * chunks + chunk` is an input, the rest are sums of two values. A sum
+    is numbered after its operands.
 
     Attributes:
-        parts: Chunks of the buffer.
+        chunks: Chunks of a rank's buffer.
         left: First operand of each sum: what was there.
         right: Second operand of each sum: what arrived.
         final: Value that each rank ends with in each chunk.
     """
 
-    parts: int
+    chunks: int
     left: Ints
     right: Ints
     final: Ints
 
-    @property
-    def same_everywhere(self) -> bool:
-        """Whether every rank ends with the very same values."""
-        return bool((self.final == self.final[0]).all())
+    @cached_property
+    def inputs(self) -> int:
+        """How many values are inputs."""
+        return int(self.final.size)
 
-    def order(self, chunk: int, ranks: int) -> list[tuple[int, int, int]]:
-        """Returns the sums `(value, left, right)` behind a chunk of the first ranks, in order."""
-        inputs = self.final.size
-        pending = self.final[:ranks, chunk].tolist()
+    def order(self, values: Iterable[int]) -> list[tuple[int, int, int]]:
+        """Returns the sums `(value, left, right)` behind some values, in order."""
+        inputs = self.inputs
+        pending = list(values)
         needed = set()
         while pending:
             value = pending.pop()
             if value >= inputs and value not in needed:
                 needed.add(value)
                 pending += [int(self.left[value - inputs]), int(self.right[value - inputs])]
-        # A sum is numbered after its operands.
         return [
             (value, int(self.left[value - inputs]), int(self.right[value - inputs]))
             for value in sorted(needed)
         ]
 
+    @cached_property
+    def levels(self) -> list[tuple[Any, Ints, Ints]]:
+        """Sums that can be computed together, by how deep they lie: numbers, lefts, rights."""
+        depth = [0] * (self.inputs + len(self.left))
+        for number, (left, right) in enumerate(
+            zip(self.left.tolist(), self.right.tolist(), strict=True), self.inputs
+        ):
+            depth[number] = max(depth[left], depth[right]) + 1
+        depths = np.array(depth)
+        found = []
+        for level in range(1, depths.max(initial=0) + 1):
+            numbers = np.flatnonzero(depths == level)
+            left, right = self.left[numbers - self.inputs], self.right[numbers - self.inputs]
+            neighbours = numbers[-1] - numbers[0] == len(numbers) - 1
+            where = slice(numbers[0], numbers[-1] + 1) if neighbours else numbers
+            found.append((where, left, right))
+        return found
 
-def recipe(plan: Plan) -> Recipe:
-    """Follows a plan with numbered values in place of numbers."""
-    n = plan.world_size
-    state = np.arange(n * n).reshape(n, n)
-    left: list[Ints] = [np.empty(0, np.int64)]
-    right: list[Ints] = [np.empty(0, np.int64)]
-    count = n * n
-    for send, receive, source, reduce in zip(
-        plan.send, plan.receive, plan.source, plan.reduce, strict=True
-    ):
-        (to,) = np.nonzero(receive != NOTHING)
-        origin = source[to]
-        arrived = state[origin, send[origin]]
-        here = state[to, receive[to]]
-        adds = reduce[to]
-        left.append(here[adds])
-        right.append(arrived[adds])
-        sums = np.arange(count, count + int(adds.sum()))
-        count += len(sums)
-        arrived[adds] = sums
-        state[to, receive[to]] = arrived
-    return Recipe(n, np.concatenate(left), np.concatenate(right), state)
+
+class _Values:
+    """Numbered values in every chunk of every rank, while a plan is followed."""
+
+    def __init__(self, ranks: int, chunks: int, kept: Sequence[tuple[int, int, int]]) -> None:
+        self.ranks = ranks
+        self.chunks = chunks
+        self.state = np.arange(ranks * chunks).reshape(ranks, chunks)
+        self.left: list[Ints] = [np.empty(0, np.int64)]
+        self.right: list[Ints] = [np.empty(0, np.int64)]
+        self.count = ranks * chunks
+        for rank, source, target in kept:
+            self.state[rank, target] = self.state[rank, source]
+
+    def recipe(self) -> Recipe:
+        left, right = np.concatenate(self.left), np.concatenate(self.right)
+        return Recipe(self.chunks, left, right, self.state)
+
+    def follow_step(self, plan: Plan, step: int) -> None:
+        """Follows one step of all ranks; nothing that leaves in it has arrived in it."""
+        (to,) = np.nonzero(plan.receive[step] != NOTHING)
+        origin = plan.source[step][to]
+        sent, received = plan.send[step][origin], plan.receive[step][to]
+        spans, adds = plan.span[step][to], plan.reduce[step][to]
+        before = self.state.copy() if (spans > 1).any() else self.state
+        for chunk in range(int(spans.max(initial=0))):
+            here = chunk < spans
+            ranks, places = to[here], received[here] + chunk
+            arrived = before[origin[here], sent[here] + chunk]
+            self._put(ranks, places, arrived, adds[here])
+
+    def _put(self, ranks: Ints, places: Ints, arrived: Ints, adds: Ints) -> None:
+        if adds.any():
+            self.left.append(self.state[ranks[adds], places[adds]])
+            self.right.append(arrived[adds])
+            sums = np.arange(self.count, self.count + len(self.right[-1]))
+            self.count += len(sums)
+            arrived = arrived.copy()
+            arrived[adds] = sums
+        self.state[ranks, places] = arrived
+
+    def follow_freely(self, plan: Plan) -> None:
+        """Follows all ranks through queues, each as far as it comes.
+
+        Raises:
+            AlgorithmError: If the ranks wait for one another for ever, or messages do not fit.
+        """
+        queues: dict[tuple[int, int], deque[Ints]] = {}
+        steps = [deque(plan.of(rank)) for rank in range(self.ranks)]
+        sent = [False] * self.ranks
+        ready = deque(range(self.ranks))
+        while ready:
+            rank = ready.popleft()
+            while steps[rank]:
+                step = steps[rank][0]
+                if step.send != NOTHING and not sent[rank]:
+                    sent[rank] = True
+                    message = self.state[rank, step.send : step.send + step.span].copy()
+                    queues.setdefault((rank, step.to), deque()).append(message)
+                    if step.to != rank:
+                        ready.append(step.to)
+                if step.receive != NOTHING:
+                    queue = queues.get((step.source, rank))
+                    if not queue:
+                        break
+                    self._receive(rank, step, queue.popleft())
+                steps[rank].popleft()
+                sent[rank] = False
+        stuck = [rank for rank in range(self.ranks) if steps[rank]]
+        if stuck or any(queues.values()):
+            raise AlgorithmError(
+                "the exchanges of the ranks do not fit together",
+                [
+                    *(
+                        f"rank {rank} waits for a message from {steps[rank][0].source}"
+                        for rank in stuck
+                    ),
+                    *(
+                        f"{len(queue)} messages from rank {source} to {to} are never received"
+                        for (source, to), queue in sorted(queues.items())
+                        if queue
+                    ),
+                ],
+                hint="every send needs a receive at the other rank, in the same order",
+            )
+
+    def _receive(self, rank: int, step: Exchange, arrived: Ints) -> None:
+        if len(arrived) != step.span:
+            raise AlgorithmError(
+                f"rank {rank} receives {step.span} chunks where {step.source} sent {len(arrived)}"
+            )
+        places = np.arange(step.receive, step.receive + step.span)
+        adds = np.full(step.span, step.combine == "reduce")
+        self._put(np.full(step.span, rank), places, arrived, adds)
+
+
+def recipe(plan: Plan, chunks: int, kept: Sequence[tuple[int, int, int]]) -> Recipe:
+    """Follows a plan with numbered values in place of numbers.
+
+    Args:
+        plan: The plan.
+        chunks: Chunks of a rank's buffer.
+        kept: What is copied beforehand: a rank, the chunk, and the chunk that it goes to.
+
+    Raises:
+        AlgorithmError: If the exchanges of the ranks do not fit together.
+    """
+    values = _Values(plan.world_size, chunks, kept)
+    if _aligned(plan):
+        for step in range(len(plan.send)):
+            values.follow_step(plan, step)
+    else:
+        values.follow_freely(plan)
+    return values.recipe()
+
+
+def _aligned(plan: Plan) -> bool:
+    """Returns whether everything that is sent in a step is received in the same step."""
+    if plan.in_step:
+        return True
+    ranks = np.arange(plan.world_size)
+    for step in range(len(plan.send)):
+        sends = plan.send[step] != NOTHING
+        receivers = plan.to[step][sends]
+        if len(np.unique(receivers)) != len(receivers):
+            return False
+        if (plan.receive[step] != NOTHING).sum() != len(receivers):
+            return False
+        if (plan.source[step][receivers] != ranks[sends]).any():
+            return False
+        if (plan.receive[step][receivers] == NOTHING).any():
+            return False
+        if (plan.span[step][receivers] != plan.span[step][sends]).any():
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """The flat inputs of all ranks, chunk by chunk.
+
+    Attributes:
+        layout: How buffers are cut.
+        flat: By rank, the elements that it gives.
+        begin: By rank, the place in its buffer of the first of them.
+    """
+
+    layout: Layout
+    flat: Sequence[Array | None]
+    begin: Sequence[int]
+
+    def chunk(self, rank: int, chunk: int) -> Array:
+        """Returns an input.
+
+        Raises:
+            AlgorithmError: If the rank gives no such chunk.
+        """
+        flat = self.flat[rank]
+        low, high = self.layout.extent(rank, chunk)
+        low, high = low - self.begin[rank], high - self.begin[rank]
+        if flat is None or low < 0 or high > len(flat):
+            raise AlgorithmError(
+                f"the algorithm uses chunk {chunk} of rank {rank}, which nobody has filled"
+            )
+        return flat[low:high]
+
+    def spread(self, values: Array, chunks: int) -> None:
+        """Copies all inputs, chunk by chunk, to rows of full chunks."""
+        ranks = len(self.flat)
+        rows = values.reshape(ranks, -1)
+        _, end = self.layout.extent(0, chunks - 1)
+        for rank, flat in enumerate(self.flat):
+            if flat is None:
+                continue
+            if self.layout.dense:
+                begin = self.begin[rank]
+                share = flat[: max(end - begin, 0)]  # of this channel
+                rows[rank, begin : begin + len(share)] = share
+                continue
+            for chunk in range(chunks):
+                low, high = self.layout.extent(rank, chunk)
+                low, high = low - self.begin[rank], high - self.begin[rank]
+                if 0 <= low < high <= len(flat):
+                    values[rank * chunks + chunk, : high - low] = flat[low:high]
 
 
 def evaluate(
     how: Recipe,
-    chunks: Chunks,
-    inputs: Sequence[np.ndarray[Any, Any]],
-    combine: np.ufunc,
-    outputs: Sequence[np.ndarray[Any, Any]],
+    operands: Operands,
+    combine: np.ufunc | None,
+    places: Places,
+    outputs: Sequence[Array],
 ) -> None:
-    """Computes what the ranks end with.
+    """Computes what chunks end with.
 
     Args:
         how: The recipe.
-        chunks: How the buffer is cut.
-        inputs: By rank, flat, of the collective's element type.
+        operands: The inputs.
         combine: Adds two values; every partial sum is rounded to the element type.
-        outputs: By rank, flat, apart from the inputs; one alone if all ranks end alike.
+        places: Which chunks.
+        outputs: Where each of them goes, flat, apart from the inputs.
     """
+    finals = [int(how.final[rank, chunk]) for rank, chunk in places]
+    sums = [number for number in finals if number >= how.inputs]
+    if combine is None or not sums:
+        for number, output in zip(finals, outputs, strict=True):
+            np.copyto(output, operands.chunk(*divmod(number, how.chunks)))
+        return
+    nominal = operands.layout.nominal
+    size = (how.inputs + len(how.left)) * (nominal or 0) * outputs[0].itemsize
+    if nominal is not None and size <= _SMALL:
+        _together(how, operands, combine, finals, outputs, nominal)
+        return
+    # Chunk by chunk: what different chunks end with has no sums in common.
+    by_chunk: dict[int, list[int]] = {}
+    for index, (_, chunk) in enumerate(places):
+        by_chunk.setdefault(chunk, []).append(index)
+    scratch: list[Array] = []
+    for indices in by_chunk.values():
+        _in_blocks(
+            how,
+            operands,
+            combine,
+            [finals[index] for index in indices],
+            [outputs[index] for index in indices],
+            scratch,
+        )
+
+
+def _together(
+    how: Recipe,
+    operands: Operands,
+    combine: np.ufunc,
+    finals: Sequence[int],
+    outputs: Sequence[Array],
+    nominal: int,
+) -> None:
+    """Computes all values of the plan, those of one depth in one call."""
+    values = np.zeros((how.inputs + len(how.left), nominal), outputs[0].dtype)
+    operands.spread(values[: how.inputs], how.chunks)
+    for numbers, left, right in how.levels:
+        if isinstance(numbers, slice):
+            combine(values.take(left, 0), values.take(right, 0), out=values[numbers])
+        else:
+            values[numbers] = combine(values.take(left, 0), values.take(right, 0))
+    for number, output in zip(finals, outputs, strict=True):
+        output[...] = values[number, : len(output)]
+
+
+def _in_blocks(
+    how: Recipe,
+    operands: Operands,
+    combine: np.ufunc,
+    finals: Sequence[int],
+    outputs: Sequence[Array],
+    scratch: list[Array],
+) -> None:
+    """Computes values of equally large chunks, a part that fits into the cache at a time."""
     block = max(1, _BLOCK // outputs[0].itemsize)
-    scratch: list[np.ndarray[Any, Any]] = []
-    for chunk in range(how.parts):
-        order = how.order(chunk, len(outputs))
-        finals = how.final[: len(outputs), chunk].tolist()
-        places = _places(order, finals)
-        while len(outputs) + len(scratch) <= max(places.values(), default=0):
-            scratch.append(np.empty(block, outputs[0].dtype))
-        wanted = {*finals, *(operand for _, *operands in order for operand in operands)}
-        given = wanted.difference(places)
-        end = chunks.begin(chunk + 1)
-        for low in range(chunks.begin(chunk), end, block):
-            high = min(low + block, end)
-            blocks = [output[low:high] for output in outputs]
-            blocks += [space[: high - low] for space in scratch]
-            values = {number: inputs[number // how.parts][low:high] for number in given}
-            for number, left, right in order:
-                out = blocks[places[number]]
-                values[number] = combine(values[left], values[right], out=out)
-            for output, number in enumerate(finals):
-                if places.get(number) != output:
-                    np.copyto(blocks[output], values[number])
+    order = how.order(finals)
+    places = _places(order, finals)
+    while len(outputs) + len(scratch) <= max(places.values(), default=0):
+        scratch.append(np.empty(block, outputs[0].dtype))
+    wanted = {*finals, *(operand for _, *pair in order for operand in pair)}
+    given = {
+        number: operands.chunk(*divmod(number, how.chunks)) for number in wanted.difference(places)
+    }
+    for low in range(0, len(outputs[0]), block):
+        high = min(low + block, len(outputs[0]))
+        blocks = [output[low:high] for output in outputs]
+        blocks += [space[: high - low] for space in scratch]
+        values = {number: whole[low:high] for number, whole in given.items()}
+        for number, left, right in order:
+            out = blocks[places[number]]
+            values[number] = combine(values[left], values[right], out=out)
+        for output, number in enumerate(finals):
+            if places.get(number) != output:
+                np.copyto(blocks[output], values[number])
 
 
 def _places(order: Sequence[tuple[int, int, int]], finals: Sequence[int]) -> dict[int, int]:

@@ -71,6 +71,10 @@ def run(
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Writes a trace for Perfetto (.json, .gz).")
     ] = None,
+    flight_recorder: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="If ranks fail, writes what each did last, as JSON."),
+    ] = None,
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Writes the results as JSON.")
     ] = None,
@@ -90,6 +94,10 @@ def run(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Prints errors and results files only.")
     ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Prints which algorithm each operation is given."),
+    ] = False,
 ) -> None:
     """Run a bench on a simulated machine."""
     from kernbench.cli.run import Options, run_bench
@@ -101,12 +109,14 @@ def run(
         ccl=ccl,
         overrides=tuple(set_ or ()),
         trace=trace,
+        flight_recorder=flight_recorder,
         json=json,
         breakdown=breakdown,
         data=data is Switch.on,
         fidelity=fidelity.value,
         seed=seed,
         quiet=quiet,
+        verbose=verbose,
     )
     raise typer.Exit(run_bench(options))
 

@@ -6,10 +6,12 @@ import traceback
 from enum import IntEnum
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.runtime_api.rendezvous import folded
+from kernbench.runtime_api.spawn_errors import error_as_json
 
 
 class Exit(IntEnum):
@@ -52,6 +54,11 @@ def _exit_code(error: SystemExit) -> int:
     return Exit.FAILED
 
 
+def as_json(error: BaseException) -> dict[str, Any]:
+    """Returns what `failed` tells, as plain values: of a spawn every rank's own error."""
+    return error_as_json(error)
+
+
 def _describe(error: BaseException) -> str:
     if isinstance(error, SpawnException):
         return _describe_spawn(error)
@@ -63,12 +70,13 @@ def _describe(error: BaseException) -> str:
 
 
 def _describe_spawn(error: SpawnException) -> str:
-    alike: dict[str, list[int]] = {}
-    for rank, cause in error.errors.items():
-        alike.setdefault(_describe(cause), []).append(rank)
     lines = []
-    for text, ranks in alike.items():
-        lines.append(f"{folded(ranks)} failed:\n{text}")
+    for ranks, cause, text in error.alike():
+        if isinstance(cause, KernbenchError):
+            said = [*user_frames(cause), f"{type(cause).__name__}: {text}"]
+        else:
+            said = [_describe(cause)]
+        lines += [f"{folded(ranks)} failed:", *said]
     return "\n".join([*lines, *error.aborted_lines()])
 
 

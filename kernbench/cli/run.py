@@ -18,14 +18,15 @@ from kernbench.cli.failures import Exit, failed
 from kernbench.config.near import did_you_mean
 from kernbench.config.shipped import shipped
 from kernbench.errors import UsageError
-from kernbench.report import breakdown, check_writable, print_breakdown, write_trace
+from kernbench.report import breakdown, check_writable, print_breakdown, replacing, write_trace
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.sim_engine.engine import Fidelity, GraphEngine
 from kernbench.topology import load_topology
 
 T = TypeVar("T")
 
-_ROOTS: Final = {"system": "topology", "defaults": "ccl", "algorithms": "ccl"}
+_ROOTS: Final = {"system": "topology", "defaults": "ccl", "algorithms": "ccl", "queues": "ccl"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,14 @@ class Options:
     ccl: Path | None
     overrides: tuple[str, ...]
     trace: Path | None
+    flight_recorder: Path | None
     json: Path | None
     breakdown: bool
     data: bool
     fidelity: Fidelity
     seed: int
     quiet: bool
+    verbose: bool
 
 
 def run_bench(options: Options) -> int:
@@ -55,10 +58,12 @@ def run_bench(options: Options) -> int:
 
 
 def _run(options: Options) -> int:
+    if options.quiet and options.verbose:
+        raise UsageError("--quiet and --verbose: expected one of them")
     overrides = _split(options.overrides)
     handle = load_topology(options.topology, overrides["topology"])
     select(options.ccl, overrides["ccl"], handle.topology_obj.machine.system)
-    for output in (options.trace, options.json):
+    for output in (options.trace, options.flight_recorder, options.json):
         if output is not None:
             check_writable(output)
     module = load_bench(options.bench)
@@ -76,10 +81,19 @@ def _run(options: Options) -> int:
         ccl_file=options.ccl,
         ccl_overrides=overrides["ccl"],
         quiet=options.quiet,
-        progress=_progress if sys.stderr.isatty() and not options.quiet else None,
+        # A bar would be drawn over the lines of --verbose.
+        progress=_progress
+        if sys.stderr.isatty() and not options.quiet and not options.verbose
+        else None,
     ) as ctx:
+        if options.verbose:
+            ctx.on_choice = _print_choice
         try:
             status = module.run(ctx)
+        except SpawnException:
+            if options.flight_recorder is not None:
+                _write_flight_record(ctx, options.flight_recorder)
+            raise
         finally:
             # Also of a run that failed: that is when a timeline is wanted most.
             if options.trace is not None:
@@ -92,6 +106,23 @@ def _run(options: Options) -> int:
         rows = breakdown(engine.op_log, engine.dispatch_ps)
         print_breakdown(rows, Console(width=None if sys.stdout.isatty() else 110))
     return status if type(status) is int else Exit.OK
+
+
+def _print_choice(line: str) -> None:
+    # Not to standard output, where tables are read by programs.
+    print(line, file=sys.stderr)
+
+
+def _write_flight_record(ctx: RuntimeContext, path: Path) -> None:
+    """Writes what the ranks did last, and says where; a file that fails hides no other failure."""
+    try:
+        with replacing(path) as file:
+            json.dump(ctx.flight_record(), file, indent=2)
+            file.write("\n")
+    except UsageError as error:
+        print(f"kernbench: {error}", file=sys.stderr)
+    else:
+        print(f"kernbench: what every rank did last is in {path}", file=sys.stderr)
 
 
 def _progress(items: Sequence[T], description: str) -> Iterable[T]:
@@ -139,6 +170,13 @@ def find_bench(name: str) -> Path:
     )
 
 
+def _outside_packages(folder: Path) -> Path:
+    """Returns the folder that the outermost package around `folder` is in, or `folder` itself."""
+    while (folder / "__init__.py").is_file():
+        folder = folder.parent
+    return folder
+
+
 def load_bench(name: str) -> ModuleType:
     """Imports the file of a bench.
 
@@ -146,9 +184,12 @@ def load_bench(name: str) -> ModuleType:
         UsageError: If it has no `run`.
     """
     path = find_bench(name).resolve()
-    folder = str(path.parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)  # what lies beside a bench can be imported by it
+    # What lies beside a bench can be imported by it, and the package that it is in; both before
+    # anything else of the same name.
+    for folder in (_outside_packages(path.parent), path.parent):
+        if str(folder) in sys.path:
+            sys.path.remove(str(folder))
+        sys.path.insert(0, str(folder))
     spec = importlib.util.spec_from_file_location(f"bench_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"bench {name} is no Python file", hint="its name must end in .py")

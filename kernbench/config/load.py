@@ -10,6 +10,7 @@ from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
+    Final,
     Generic,
     Literal,
     TypeVar,
@@ -45,6 +46,10 @@ from kernbench.config.yaml_file import (
 )
 
 T = TypeVar("T")
+
+# Words by which other formats build a file on another.
+_INCLUDING: Final = ("extends", "include", "includes", "import", "imports", "inherits", "base")
+_ALONE: Final = "a file stands alone: vary it with --set, or copy what it shares with others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +213,8 @@ class _Reader:
                 values[key] = self.read(fields[key][0], entry.node, dotted)
             else:
                 message = f"expected one of {', '.join(fields)}, got an unknown key"
-                problem = entry.mark.problem("F1", dotted, message, did_you_mean(key, fields))
-                self.problems.append(problem)
+                hint = _ALONE if key in _INCLUDING else did_you_mean(key, fields)
+                self.problems.append(entry.mark.problem("F1", dotted, message, hint))
         for key, (_, required) in fields.items():
             if required and key not in node.entries:
                 message = "expected this key, got none"

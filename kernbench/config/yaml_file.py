@@ -280,7 +280,8 @@ class _Composer:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.problems: list[Problem] = []
-        self._anchors: dict[str, Node | None] = {}
+        # A mark stands for a value that is still being read.
+        self._anchors: dict[str, Node | Mark] = {}
         self._field: list[str] = []
         self._parser: Any = None
 
@@ -307,7 +308,7 @@ class _Composer:
         if type(event) is yaml.AliasEvent:
             return self._alias(event, mark)
         if event.anchor:
-            self._anchors[event.anchor] = None
+            self._anchors[event.anchor] = mark
         node = self._children(event, mark)
         if event.tag is not None:
             message = f"expected a value without a tag, got the tag {short(event.tag)}"
@@ -324,8 +325,10 @@ class _Composer:
             self._report(mark, "F7", message, did_you_mean(name, self._anchors))
             return Broken(mark)
         node = self._anchors[event.anchor]
-        if node is None:
-            message = f"alias *{name} stands inside the value that it names"
+        if isinstance(node, Mark):
+            message = (
+                f"alias *{name} stands inside the value that it names, begun on line {node.line}"
+            )
             self._report(mark, "F8", message)
             return Broken(mark)
         return node

@@ -1,6 +1,6 @@
 """Clock, events, tasks: a discrete-event engine that knows no hardware."""
 
-from kernbench.des.carrier import current_carrier
+from kernbench.des.carrier import Killed, current_carrier
 from kernbench.des.core import (
     DeadlockError,
     Event,
@@ -17,6 +17,7 @@ __all__ = [
     "Event",
     "EventLoop",
     "Fifo",
+    "Killed",
     "Owner",
     "SwallowedAbortError",
     "Task",

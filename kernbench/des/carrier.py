@@ -6,7 +6,10 @@ Nothing above this room may know which kind it is (ADR 0006). Greenlets are the 
 from collections.abc import Callable
 from typing import Protocol
 
-from greenlet import getcurrent, greenlet
+from greenlet import GreenletExit, getcurrent, greenlet
+
+Killed = GreenletExit
+"""What ends a task whose stack somebody else throws away."""
 
 
 class Carrier(Protocol):

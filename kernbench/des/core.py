@@ -6,7 +6,8 @@ Time is an integer number of picoseconds. Whatever happens at one instant happen
 
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from types import TracebackType
 from typing import Any, Final
 
 from kernbench.des.carrier import Carrier, CarrierPool, current_subject
@@ -189,6 +190,20 @@ class Task:
             self.clock = time
         return self.clock
 
+    def poll(self) -> bool:
+        """Waits as `synchronize` does, for a look at something.
+
+        Returns:
+            Whether, apart from others that look again and again, nothing is left to happen.
+        """
+        loop = self.loop
+        loop.polling += 1
+        try:
+            self.synchronize()
+        finally:
+            loop.polling -= 1
+        return len(loop._queue) <= loop.polling
+
     def synchronize(self) -> None:
         """Waits until the loop has reached the local clock: shared things may then be touched."""
         if self._thrown is not None:
@@ -250,15 +265,29 @@ class Task:
         loop.current = self
         try:
             carrier.resume()
+            while self._state is _RUNNING:
+                # This task has thrown something into another one, which has come to the hub in
+                # its place. It goes on behind the call that did it.
+                other = loop.current
+                assert other is not None
+                if other._state is _DONE:
+                    other._let_go()
+                loop.current = self
+                carrier.resume()
         finally:
             loop.current = None
         if self._state is _DONE:
-            self._carrier = None
-            loop.task_ended(self)
-            if isinstance(self.error, SwallowedAbortError):
-                loop.abandoned.append(carrier)
-            else:
-                loop.carriers.give_back(carrier)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Gives back the stack of a task that has ended."""
+        carrier, self._carrier = self._carrier, None
+        assert carrier is not None
+        self.loop.task_ended(self)
+        if isinstance(self.error, SwallowedAbortError):
+            self.loop.abandoned.append(carrier)
+        else:
+            self.loop.carriers.give_back(carrier)
 
     def _park(self, reason: object) -> None:
         assert self.loop.current is self, f"{self.name} may only wait by itself"
@@ -266,17 +295,30 @@ class Task:
         self.waiting_for = reason
         carrier = self._carrier
         assert carrier is not None
-        carrier.suspend()
+        if self.loop.on_park is not None:
+            self.loop.on_park(self)
+        try:
+            carrier.suspend()
+        except BaseException:
+            # Somebody has thrown this into the stack behind the loop's back. It runs in the place
+            # of whoever did it, until it ends or parks.
+            if self._state is _PARKED:
+                self._state = _RUNNING
+                self._ticket += 1
+                self.waiting_for = None
+                self.loop.current = self
+            raise
         if self._thrown is not None:
             self._raise_thrown()
 
     def _raise_thrown(self) -> None:
-        assert self._thrown is not None
+        thrown = self._thrown
+        assert thrown is not None
         self._swallowed += 1
         if self._swallowed <= MAX_SWALLOWED_ABORTS:
-            raise self._thrown
+            raise thrown.with_traceback(None)
         # Nothing that is raised here gets through, so the stack is left as it is, for good.
-        self._finish(None, SwallowedAbortError(self.name))
+        self._finish(None, SwallowedAbortError(self.name, thrown.__traceback__))
         assert self._carrier is not None
         self._carrier.suspend()
 
@@ -301,10 +343,15 @@ def _nothing() -> None:
 
 
 class SwallowedAbortError(BaseException):
-    """A task caught its own abort again and again and went on waiting."""
+    """A task caught its own abort again and again and went on waiting.
 
-    def __init__(self, name: str) -> None:
+    Its traceback is that of the abort when it was caught last: the outermost frame is the one that
+    caught it.
+    """
+
+    def __init__(self, name: str, last: TracebackType | None = None) -> None:
         super().__init__(f"{name} caught its abort {MAX_SWALLOWED_ABORTS} times and waited again")
+        self.__traceback__ = last
 
 
 class EventLoop:
@@ -315,6 +362,8 @@ class EventLoop:
         current: The task that runs; None while the hub does.
         carriers: Where tasks get their stacks.
         abandoned: Stacks of tasks that could not be ended; kept, since dropping one runs its code.
+        on_park: Called with each task that is about to park; must not wait.
+        polling: Tasks that look at something again and again and wait for their turn to.
     """
 
     def __init__(self) -> None:
@@ -322,10 +371,13 @@ class EventLoop:
         self.current: Task | None = None
         self.carriers = CarrierPool()
         self.abandoned: list[Carrier] = []
+        self.on_park: Callable[[Task], None] | None = None
+        self.polling = 0
         self._queue: list[tuple[int, int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._owners: dict[int, Owner] = {}
         self._tasks: dict[Task, None] = {}
         self._running = False
+        self._key = 0  # of the owner whose turn it is
 
     def owner(self, key: int) -> Owner:
         """Returns the owner with this key; the same object each time."""
@@ -380,7 +432,7 @@ class EventLoop:
             while queue:
                 if until is not None and until.time is not None and queue[0][0] > until.time:
                     break
-                time, _, _, function, args = heappop(queue)
+                time, self._key, _, function, args = heappop(queue)
                 self.now = time
                 function(*args)
         finally:
@@ -393,10 +445,51 @@ class EventLoop:
         elif until.time > self.now:
             self.now = until.time
 
+    def relive(self, begin: int, setup: Callable[[], None]) -> None:
+        """Calls `setup` as if it were `begin`, and all that follows from it up to this moment.
+
+        For something that was timed as if it were alone and turns out not to be: it is repeated,
+        now in a form that others may join. What it does must touch nobody else. What lies ahead
+        joins the queue.
+
+        Args:
+            begin: Where it began, in picoseconds; not after now.
+            setup: Queues its first events; called in the hub.
+        """
+        now, queue = self.now, self._queue
+        others = list(queue)
+        queue.clear()
+        self.now = begin
+        setup()
+        while queue and queue[0][:2] < (now, self._key):
+            time, _, _, function, args = heappop(queue)
+            self.now = time
+            function(*args)
+        self.now = now
+        queue += others
+        heapify(queue)
+
+    def steps(self) -> int:
+        """Returns a number that changes when something is queued or happens; for a watchdog.
+
+        It may be asked from another thread.
+        """
+        return sum([owner.sequence for owner in list(self._owners.values())]) - len(self._queue)
+
     def discard(self) -> None:
         """Drops everything queued; for use after a failure, when all tasks have ended."""
         assert not self._tasks, "tasks are alive"
         self._queue.clear()
+
+    def abandon(self) -> None:
+        """Ends every task without running any more of its code; for when there is no other way."""
+        for task in self.tasks():
+            if task._carrier is not None:
+                self.abandoned.append(task._carrier)
+                task._carrier = None
+            task._finish(None, task._thrown)
+            self.task_ended(task)
+        self.current = None
 
     def task_ended(self, task: Task) -> None:
         """Forgets a task; called by the task itself."""

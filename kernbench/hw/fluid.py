@@ -1,47 +1,105 @@
-"""Flows that share the ports of a switch as a fluid: max-min fair rates, exact in integers.
+"""Flows that share ports as a fluid: max-min fair rates, exact in integers.
 
 Progressive filling after Bertsekas and Gallager, "Data Networks" (2nd ed., 1992), section 6.5.2:
-the most contended port fixes the rate of its flows, and so on with what is left.
+the most contended port fixes the rate of its flows, and so on with what is left. Rates and what is
+left of a flow are fractions, kept as two integers each, because `fractions.Fraction` costs ten
+times the arithmetic.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from math import gcd
 from typing import Final
 
 from kernbench.des import EventLoop, Owner
 from kernbench.units import PS_PER_S, Rate
 
-
-def _per_ps(rate: Rate) -> Fraction:
-    return Fraction(rate.per_second, PS_PER_S)
+# Orders solutions behind all that may start a flow at the same instant.
+_LAST: Final = 1 << 62
 
 
 @dataclass(slots=True, eq=False)
 class _Flow:
+    """One transfer.
+
+    Attributes:
+        key: Orders it among those that end at the same time.
+        ports: Link indices that it passes.
+        cap: The most that its sender injects, in bytes a second.
+        left: What is not through yet, in bytes times `PS_PER_S * scale`.
+        scale: Denominator of `left`.
+        rate: Bytes a second times `per`.
+        per: Denominator of `rate`.
+        updated: When `left` was right, in picoseconds.
+        finished: Called with the time of its end.
+        group: What it shares ports with, directly or through others.
+    """
+
+    key: tuple[int, int]
     ports: tuple[int, ...]
-    cap: Fraction
-    left: Fraction
+    cap: int
+    left: int
     updated: int
     finished: Callable[[int], None]
-    rate: Fraction = Fraction(0)
+    group: "_Group"
+    scale: int = 1
+    rate: int = 0
+    per: int = 1
+
+    def advance(self, now: int) -> None:
+        """Brings what is left up to date."""
+        elapsed = now - self.updated
+        self.updated = now
+        if self.per != self.scale:
+            # Counts of flows are small, so the common denominator stays so too.
+            common = self.per * self.scale // gcd(self.per, self.scale)
+            self.left *= common // self.scale
+            self.scale = common
+        self.left -= self.rate * (self.scale // self.per) * elapsed
+
+    def end(self) -> int:
+        """Returns when it ends at its rate, in picoseconds, rounded up."""
+        return self.updated - (-self.left * self.per // (self.rate * self.scale))
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Flows that share ports, directly or through others, and no port with any other flow.
+
+    It has one event before it: its next end, or, while it waits, its solution.
+
+    Attributes:
+        flows: The flows.
+        waiting: Whether its rates are to be found at the end of this very instant.
+        loose: Whether flows ended since they were found, so that it may have fallen apart.
+        replaced: Whether its flows are in other groups by now; its event then means nothing.
+    """
+
+    flows: list[_Flow]
+    waiting: bool = False
+    loose: bool = False
+    replaced: bool = False
 
 
 class Fluid:
-    """All flows through the ports of one switch.
+    """All flows through the ports of a machine.
+
+    The flows of one group are solved together, once for all that start and end at an instant;
+    those of other groups are neither read nor changed, so that groups may be at different times.
 
     Args:
         loop: The clock.
-        owner: Orders its events at equal times.
+        owner: Orders the ends of flows among other events at equal times.
         capacity: Bandwidth of each port, by link index.
     """
 
     def __init__(self, loop: EventLoop, owner: Owner, capacity: dict[int, Rate]) -> None:
         self._loop: Final = loop
         self._owner: Final = owner
-        self._capacity: Final = {port: _per_ps(rate) for port, rate in capacity.items()}
-        self._flows: dict[tuple[int, int], _Flow] = {}
-        self._version = 0
+        self._last: Final = loop.owner(_LAST)
+        self._capacity: Final = {port: rate.per_second for port, rate in capacity.items()}
+        self._users: Final[dict[int, dict[_Flow, None]]] = {port: {} for port in capacity}
+        self._ended: Final[dict[int, list[_Flow]]] = {}
 
     def start(
         self,
@@ -62,47 +120,166 @@ class Fluid:
         """
         now = self._loop.now
         owner.sequence += 1
-        flow = _Flow(tuple(ports), _per_ps(cap), Fraction(nbytes), now, finished)
-        self._flows[owner.key, owner.sequence] = flow
-        self._solve_at(now)
-
-    def _solve_at(self, time: int) -> None:
-        # Only the latest request counts: all starts and ends of an instant share one solution.
-        self._version += 1
-        self._loop.at(time, self._owner, self._solve, self._version)
-
-    def _solve(self, version: int) -> None:
-        if version != self._version:
+        key = owner.key, owner.sequence
+        group = _Group([])
+        flow = _Flow(key, tuple(ports), cap.per_second, nbytes * PS_PER_S, now, finished, group)
+        if nbytes == 0:
+            self._end(flow, now)
             return
+        group.flows.append(flow)
+        for port in flow.ports:
+            users = self._users[port]
+            if users:
+                # All users of a port are in one group; it may be the flow's own by now.
+                group = _joined(group, next(iter(users)).group)
+            users[flow] = None
+        if len(group.flows) == 1:
+            self._run_alone(group)
+        elif not group.waiting:
+            self._wait(group)
+
+    def _wait(self, group: _Group) -> None:
+        group.waiting = True
+        self._loop.at(self._loop.now, self._last, self._solve, group)
+
+    def _run_alone(self, group: _Group) -> None:
+        (flow,) = group.flows
+        rate = flow.cap
+        for port in flow.ports:
+            capacity = self._capacity[port]
+            rate = capacity if capacity < rate else rate
+        flow.rate, flow.per = rate, 1
+        self._loop.at(flow.end(), self._owner, self._next_end, group)
+
+    def _next_end(self, group: _Group) -> None:
+        if group.replaced:
+            return
+        self._advance(group)
+        if group.flows:
+            self._wait(group)
+
+    def _advance(self, group: _Group) -> None:
+        """Brings the flows of a group up to date and takes out those that are through."""
         now = self._loop.now
-        ended = []
-        for key in sorted(self._flows):
-            flow = self._flows[key]
-            flow.left -= flow.rate * (now - flow.updated)
-            flow.updated = now
+        for flow in group.flows:
+            flow.advance(now)
             if flow.left <= 0:
-                ended.append(self._flows.pop(key))
-        if self._flows:
-            self._share()
-            self._solve_at(min(now + -((-flow.left) // flow.rate) for flow in self._flows.values()))
+                group.loose = True
+                for port in flow.ports:
+                    self._users[port].pop(flow, None)  # a way may name a port twice
+                self._end(flow, now)
+        if group.loose:
+            group.flows = [flow for flow in group.flows if flow.left > 0]
+
+    def _end(self, flow: _Flow, now: int) -> None:
+        ended = self._ended.get(now)
+        if ended is None:
+            # Whatever else ends at this instant has its event before this one.
+            ended = self._ended[now] = []
+            self._loop.at(now, self._owner, self._call)
+        ended.append(flow)
+
+    def _call(self) -> None:
+        now = self._loop.now
+        ended = self._ended.pop(now)
+        ended.sort(key=lambda flow: flow.key)
         for flow in ended:
             flow.finished(now)
 
-    def _share(self) -> None:
-        unfixed = dict(self._flows)
-        left = dict(self._capacity)
-        while unfixed:
-            users: dict[int, int] = {}
-            for flow in unfixed.values():
+    def _solve(self, group: _Group) -> None:
+        """Finds the rates of a group, or of the parts into which it fell, and the next ends."""
+        if group.replaced:
+            return
+        self._advance(group)
+        group.replaced = group.loose
+        group.waiting = False
+        for part in self._parts(group) if group.loose else [group]:
+            if len(part.flows) == 1:
+                self._run_alone(part)
+            else:
+                self._fill(part.flows)
+                end = min([flow.end() for flow in part.flows])
+                self._loop.at(end, self._owner, self._next_end, part)
+
+    def _parts(self, group: _Group) -> list[_Group]:
+        """Returns groups of the flows of one: those that still share ports."""
+        parts = []
+        for first in group.flows:
+            if first.group is not group:
+                continue
+            part = first.group = _Group([first])
+            seen: set[int] = set()
+            for flow in part.flows:  # grows while it is walked
                 for port in flow.ports:
-                    users[port] = users.get(port, 0) + 1
-            share = min(left[port] / count for port, count in users.items())
-            tightest = {port for port, count in users.items() if left[port] / count == share}
-            lowest_cap = min(flow.cap for flow in unfixed.values())
-            rate = min(share, lowest_cap)
-            for key, flow in list(unfixed.items()):
-                if flow.cap == rate or (rate == share and not tightest.isdisjoint(flow.ports)):
-                    flow.rate = rate
-                    for port in flow.ports:
-                        left[port] -= rate
-                    del unfixed[key]
+                    if port not in seen:
+                        seen.add(port)
+                        for other in self._users[port]:
+                            if other.group is not part:
+                                other.group = part
+                                part.flows.append(other)
+            parts.append(part)
+        return parts
+
+    def _fill(self, flows: Sequence[_Flow]) -> None:
+        """Gives each flow of a group its max-min fair rate."""
+        spare: dict[int, int] = {}  # of each port, times `per`
+        count: dict[int, int] = {}  # of flows on it without a rate
+        for flow in flows:
+            flow.per = 0  # no rate yet
+            for port in flow.ports:
+                spare[port] = self._capacity[port]
+                count[port] = count.get(port, 0) + 1
+        per = 1
+        by_cap = sorted(flows, key=lambda flow: flow.cap)
+        place, unfixed = 0, len(flows)
+        while unfixed:
+            while by_cap[place].per:
+                place += 1
+            # The share is a fraction, least / users; a lowest cap below it comes first.
+            least, users, tightest = by_cap[place].cap * per, 1, list[int]()
+            for port, flows_here in count.items():
+                difference = spare[port] * users - least * flows_here
+                if difference < 0:
+                    least, users, tightest = spare[port], flows_here, [port]
+                elif difference == 0 and flows_here:
+                    tightest.append(port)
+            if least % users:
+                factor = users // gcd(least, users)
+                per *= factor
+                least *= factor
+                for port in spare:
+                    spare[port] *= factor
+            rate = least // users
+            fixed = [flow for port in tightest for flow in self._users[port]]
+            while place < len(by_cap) and by_cap[place].cap * per == rate:
+                fixed.append(by_cap[place])
+                place += 1
+            for flow in fixed:
+                if flow.per:
+                    continue
+                flow.rate, flow.per = rate, per
+                unfixed -= 1
+                for port in flow.ports:
+                    spare[port] -= rate
+                    count[port] -= 1
+        for flow in flows:
+            if flow.per > 1 and (common := gcd(flow.rate, flow.per)) > 1:
+                flow.rate //= common
+                flow.per //= common
+
+
+def _joined(group: _Group, other: _Group) -> _Group:
+    """Returns one group of the flows of two: of that of a new flow, and of one that it meets.
+
+    A group that waits has its event at this instant already, and a new one has none; the event of a
+    group that runs, for its next end, lapses with it.
+    """
+    if group is other:
+        return group
+    kept, gone = (other, group) if other.waiting and not group.waiting else (group, other)
+    gone.replaced = True
+    kept.loose |= gone.loose
+    kept.flows += gone.flows
+    for flow in gone.flows:
+        flow.group = kept
+    return kept

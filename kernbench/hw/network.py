@@ -1,11 +1,11 @@
 """Links that several senders use: reservations in simulated-time order, an event per hop."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kernbench.des import Event, EventLoop, Fifo, Owner
-from kernbench.errors import UnsupportedError
+from kernbench.hw.claims import Claims
 from kernbench.hw.fluid import Fluid
 from kernbench.hw.path import HopTimes, Path
 from kernbench.topology import Topology
@@ -15,69 +15,30 @@ _FLUID_OWNER: Final = 0
 
 
 class Network:
-    """The links of a machine, with what is reserved on each."""
+    """The links of a machine, with what is reserved on each.
+
+    Attributes:
+        topology: The machine.
+        loop: The clock.
+        claims: Who uses which links.
+    """
 
     def __init__(self, topology: Topology, loop: EventLoop) -> None:
         self.topology: Final = topology
         self.loop: Final = loop
         self._fifos: dict[int, Fifo] = {}
         self._fluid: Fluid | None = None
-        self._users: dict[int, list[Path]] = {}
-        self._alone: dict[int, int] = {}
+        self.claims: Final = Claims()
 
     def path(self, source: str, destination: str, dma: Bandwidth, vc_chunk: int) -> Path:
         """Returns the path between two nodes for a sender with this DMA rate."""
         return Path(self.topology.route(source, destination), dma, vc_chunk)
 
-    def claim(self, paths: Iterable[Path], *, shared: bool = False) -> bool:
-        """Takes the links of all paths for one activity; returns whether it may have them alone.
-
-        It may if each link has one path only, and may then time the paths without the network.
-        What uses the very same path one after the other is one user: its sender keeps the order.
-        `release` must follow, with what this returned.
-
-        Args:
-            paths: Ways of its messages.
-            shared: Whether the activity goes through the network in any case.
-
-        Raises:
-            UnsupportedError: If an activity that has a link alone is under way: it is timed
-                already, and what is to come would be timed as if it were not there.
-        """
-        links = []
-        for path in paths:
-            for link in path.links:
-                self._users.setdefault(link, []).append(path)
-                links.append(link)
-        alone = not shared and all(len(set(self._users[link])) == 1 for link in links)
-        for link in links:
-            if alone:
-                self._alone[link] = self._alone.get(link, 0) + 1
-            elif self._alone.get(link):
-                raise UnsupportedError(
-                    "two groups at once on the same links are not simulated",
-                    [f"link {self.topology.links[link].name}"],
-                    hint="let one wait for the other",
-                )
-        return alone
-
-    def release(self, paths: Iterable[Path], *, alone: bool) -> None:
-        """Ends what `claim` began."""
-        for path in paths:
-            for link in path.links:
-                self._users[link].remove(path)
-                if alone:
-                    self._alone[link] -= 1
-
-    def forget_claims(self) -> None:
-        """Drops all claims; for use after a failure."""
-        self._users.clear()
-        self._alone.clear()
-
-    @property
-    def claimed(self) -> bool:
-        """Whether an activity holds links."""
-        return any(self._users.values())
+    def forget(self) -> None:
+        """Drops all claims, reservations and flows; for use after a failure."""
+        self.claims.clear()
+        self._fifos.clear()
+        self._fluid = None
 
     def send(
         self,

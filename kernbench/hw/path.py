@@ -18,8 +18,8 @@ class Hop:
     Attributes:
         bandwidth: Of the stage.
         latency: Until the first byte is at the next stage, in picoseconds.
-        link: Index of its link; of the ingress link for the crossing of a switch; -1 inside a cube.
-        fluid: Whether it is the crossing of a switch.
+        link: Index of its link; of the last one for a crossing of switches; -1 inside a cube.
+        fluid: Whether it is a crossing of switches.
     """
 
     bandwidth: Rate
@@ -47,8 +47,8 @@ def hops_of(route: Sequence[Link], dma: Bandwidth) -> tuple[Hop, ...]:
     """Returns the stages of a route.
 
     The sender's DMA engine feeds the first link directly, so the two are one stage as fast as the
-    slower of them. The two ports of a fluid switch are one stage too: a flow alone passes both at
-    the rate of the slower.
+    slower of them. Consecutive fluid links (the two ports of a switch, the way through leaves and
+    spines) are one stage too: a flow alone passes all at the rate of the slowest.
     """
     if not route:
         return (Hop(dma, 0, -1),)

@@ -1,7 +1,9 @@
 """The bytes behind tensors, and which of them anybody has written."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
+from sys import is_finalizing
 from typing import Any
 
 import numpy as np
@@ -65,9 +67,10 @@ class Storage:
         self.buffer = Buffer(allocator.allocate(nbytes, label, site))
         self._allocator = allocator
 
-    def __del__(self) -> None:
+    def __del__(self, at_the_end: Callable[[], bool] = is_finalizing) -> None:
+        # What is still there when the interpreter ends finds the names of its modules gone.
         allocator = self._allocator
-        if allocator is not None and not self.buffer.allocation.freed:
+        if allocator is not None and not self.buffer.allocation.freed and not at_the_end():
             allocator.free(self.buffer.allocation)
 
     @property

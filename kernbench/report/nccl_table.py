@@ -1,6 +1,6 @@
 """Results as nccl-tests prints them: the same columns, widths and footer; simulated times."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
@@ -37,7 +37,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One collective, out of place or in place.
+    """One operation, out of place or in place.
 
     Attributes:
         time_us: Simulated microseconds.
@@ -57,13 +57,14 @@ class Measurement:
     """A row of the table.
 
     Attributes:
-        size_bytes: Size of the message.
-        count: Elements in it.
+        size_bytes: Bytes of a rank's input or output, whichever is more: where ranks exchange
+            blocks, those of all blocks together.
+        count: Elements of what the operation counts: the whole message, or one block of it.
         dtype: Their type, as nccl-tests names it: `float`, `bfloat16`, `int32`.
-        redop: Reduction, such as `sum`.
-        root: Root rank; -1 for collectives without one.
+        redop: Reduction, such as `sum`; `none` for operations without one.
+        root: Root rank; -1 for operations without one.
         out_of_place: With an output of its own.
-        in_place: With the input as output.
+        in_place: With the input as output; None for operations that cannot be called so.
     """
 
     size_bytes: int
@@ -72,12 +73,49 @@ class Measurement:
     redop: str
     root: int
     out_of_place: Timing
-    in_place: Timing
+    in_place: Timing | None
 
 
-def all_reduce_busbw_factor(ranks: int) -> Fraction:
-    """Returns busbw over algbw of an all-reduce: `2 (n - 1) / n` (nccl-tests, PERFORMANCE.md)."""
+def _both_ways(ranks: int) -> Fraction:
     return Fraction(2 * (ranks - 1), ranks)
+
+
+def _others(ranks: int) -> Fraction:
+    return Fraction(ranks - 1, ranks)
+
+
+def _all(ranks: int) -> Fraction:
+    del ranks
+    return Fraction(1)
+
+
+# doc/PERFORMANCE.md of nccl-tests; for gather, scatter and sendrecv, which it leaves out, the
+# functions `GatherGetBw`, `ScatterGetBw` and `SendRecvGetBw` of src/.
+_BUSBW_FACTORS: Final[Mapping[str, Callable[[int], Fraction]]] = {
+    "all_reduce": _both_ways,
+    "broadcast": _all,
+    "reduce": _all,
+    "all_gather": _others,
+    "reduce_scatter": _others,
+    "gather": _others,
+    "scatter": _others,
+    "all_to_all": _others,
+    "sendrecv": _all,
+}
+
+
+def busbw_factor(operation: str, ranks: int) -> Fraction:
+    """Returns bus bandwidth over algorithm bandwidth, as nccl-tests defines it.
+
+    It makes rates comparable with the bandwidth of a link, whatever the number n of ranks: it is
+    `2 (n-1)/n` for an all-reduce, which reduces and then spreads; `(n-1)/n` where every rank keeps
+    a block of its own; 1 where all bytes leave one rank, or reach it.
+
+    Args:
+        operation: Such as `all_reduce`.
+        ranks: How many take part.
+    """
+    return _BUSBW_FACTORS[operation](ranks)
 
 
 def timing(
@@ -88,10 +126,10 @@ def timing(
     iterations: int = 1,
     wrong: int | None = None,
 ) -> Timing:
-    """Returns what a collective took; each figure is rounded once, from integers.
+    """Returns what an operation took; each figure is rounded once, from integers.
 
     Args:
-        size_bytes: Size of the message.
+        size_bytes: As in `Measurement`.
         total_ps: Simulated time of all iterations.
         busbw_factor: Bus bandwidth over algorithm bandwidth.
         iterations: How many times it ran.
@@ -138,7 +176,7 @@ def row_line(row: Measurement) -> str:
     return (
         f"{row.size_bytes:12}  {row.count:12}  {row.dtype:>8}  {row.redop:>6}  {row.root:6}"
         + _timing_text(row.out_of_place)
-        + _timing_text(row.in_place)
+        + (_NO_TIMING if row.in_place is None else _timing_text(row.in_place))
     )
 
 
@@ -172,7 +210,7 @@ def as_json(header: Header, measurements: Sequence[Measurement]) -> dict[str, An
                 "redop": row.redop,
                 "root": row.root,
                 "out_of_place": _timing_json(row.out_of_place),
-                "in_place": _timing_json(row.in_place),
+                "in_place": None if row.in_place is None else _timing_json(row.in_place),
             }
             for row in measurements
         ],
@@ -182,7 +220,8 @@ def as_json(header: Header, measurements: Sequence[Measurement]) -> dict[str, An
 
 
 def _timings(measurements: Sequence[Measurement]) -> list[Timing]:
-    return [timing for row in measurements for timing in (row.out_of_place, row.in_place)]
+    timings = [timing for row in measurements for timing in (row.out_of_place, row.in_place)]
+    return [timing for timing in timings if timing is not None]
 
 
 def _columns(size: str, count: str, dtype: str, redop: str, root: str) -> str:
@@ -191,6 +230,9 @@ def _columns(size: str, count: str, dtype: str, redop: str, root: str) -> str:
 
 def _timing_columns(time: str, algbw: str, busbw: str, wrong: str) -> str:
     return f"  {time:>7}  {algbw:>6}  {busbw:>6}  {wrong:>6}"
+
+
+_NO_TIMING: Final = _timing_columns(_UNKNOWN, _UNKNOWN, _UNKNOWN, _UNKNOWN)
 
 
 def _timing_text(timing: Timing) -> str:

@@ -7,17 +7,17 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from kernbench.ccl.collective import CollectiveModel
-from kernbench.ccl.config import Chosen, select
+from kernbench.ccl.tuner import Choices
 from kernbench.des import Event
 from kernbench.errors import KernbenchError, call_site, site_fact
-from kernbench.runtime_api import cuda
+from kernbench.runtime_api import cuda, flight, watchdog
 from kernbench.runtime_api import process as processes
-from kernbench.runtime_api.distributed import World
 from kernbench.runtime_api.kernels import current_launcher
 from kernbench.runtime_api.namespace import Namespace, root
 from kernbench.runtime_api.process import MAIN, Process, current_process
 from kernbench.runtime_api.running import wait_for
 from kernbench.runtime_api.types import DeviceSelector
+from kernbench.runtime_api.world import World
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.tl import launch as launches
@@ -41,6 +41,11 @@ class RuntimeContext:
         ccl_file: The `ccl.yaml`; by default the working directory's, else the shipped one.
         ccl_overrides: `dotted.field=value` texts applied to it.
         quiet: Whether benches should print nothing.
+        eager_limit: Messages of at most so many bytes are sent without their receive, as some
+            libraries do; 0 finds every deadlock that such buffering hides.
+        watchdog_s: Seconds of wall time without any simulated step after which the running code is
+            stopped (K5); 0 for never.
+        step_budget: Commands that a rank may issue in a spawn; 0 for any number.
         progress: Shows how far a bench is, as it goes through a sequence.
 
     Attributes:
@@ -54,6 +59,9 @@ class RuntimeContext:
         results: Documents of plain values that benches leave for `--json`.
         processes: The ranks of the last spawn.
         kernel_times: Durations of launches by all that they depend on, in picoseconds.
+        on_choice: Called with a line such as `all_reduce 1 MiB, 8 ranks of WORLD: ring (auto)` when
+            an operation of a size on a group is given its algorithm for the first time.
+        group_limit: How many process groups a rank may hold, besides that of all ranks.
     """
 
     def __init__(
@@ -68,6 +76,9 @@ class RuntimeContext:
         ccl_file: Path | None = None,
         ccl_overrides: Sequence[str] = (),
         quiet: bool = False,
+        eager_limit: int = 0,
+        watchdog_s: float = watchdog.SECONDS,
+        step_budget: int = 0,
         progress: Callable[[Sequence[Any], str], Iterable[Any]] | None = None,
     ) -> None:
         self.engine: Final = engine
@@ -78,6 +89,9 @@ class RuntimeContext:
         self.argv: Final = list(argv)
         self.quiet: Final = quiet
         self.results: Final[list[dict[str, Any]]] = []
+        self.eager_limit: Final = eager_limit
+        self.watchdog_s: Final = watchdog_s
+        self.step_budget: Final = step_budget
         self._progress: Final = progress
         self.devices: Final = target_device.indices(engine.topology.world_size)
         self.world = World()
@@ -90,6 +104,8 @@ class RuntimeContext:
         processes.made(self.main)
         launches.find_launcher = current_launcher
         self.kernel_times: Final[dict[Any, int]] = {}
+        self.on_choice: Callable[[str], None] | None = None
+        self.group_limit = 128
 
     def __enter__(self) -> "RuntimeContext":
         processes.enter(self.main)
@@ -118,16 +134,20 @@ class RuntimeContext:
     @cached_property
     def collectives(self) -> CollectiveModel:
         """What all collectives of the context share."""
-        return CollectiveModel(self.engine)
+        return CollectiveModel(self.engine, self.choices.choose)
 
     @cached_property
-    def algorithm(self) -> Chosen:
-        """The algorithm that `ccl.yaml` names; if that is the shipped file, the machine's own."""
-        return select(self._ccl_file, self._ccl_overrides, self.engine.topology.machine.system)
+    def choices(self) -> Choices:
+        """Which algorithm each operation uses."""
+        return Choices(self._ccl_file, self._ccl_overrides, self.engine.topology)
 
     def progress(self, items: Sequence[T], description: str) -> Iterable[T]:
         """Returns the items one by one, and shows on a terminal how many are left."""
         return items if self._progress is None else self._progress(items, description)
+
+    def flight_record(self) -> dict[str, Any]:
+        """Returns what every rank of the last spawn did last, as plain values for JSON."""
+        return flight.record(self.processes, self.engine.loop.now)
 
     def rank_of_device(self, sip: int) -> int | None:
         """Returns the rank that a SIP belongs to while a spawn runs; None if it is free."""

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.hw.claims import Use
 from kernbench.memory import DType, Storage, View, contiguous_strides, dtypes
 from kernbench.runtime_api.elementwise import check_distinct, layout
 from kernbench.runtime_api.process import MAIN, Process, current_process
@@ -188,15 +189,19 @@ class PeerCopy:
         path = network.path(source, destination, topology.machine.system.sip.pe.dma, _VC_CHUNK)
         owner = engine.command_owner(command.host.rank)
         # Whoever claims these links meanwhile learns that they are shared.
-        network.claim([path], shared=True)
+        claim = network.claims.take(Use([path]), self, _nothing, alone=False)
 
         def arrived(end: int) -> None:
-            network.release([path], alone=False)
+            network.claims.drop(claim)
             engine.complete(command, start, end, self._effect)
 
         chunk = topology.machine.system.sips.network.chunk
         arrival = network.copy(path, self._nbytes, chunk, start, owner)
         arrival.when_settled(arrived)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _peer_copy(process: Process, src: TensorBase, out: TensorBase, fresh: bool) -> None:

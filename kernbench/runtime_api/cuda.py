@@ -168,9 +168,12 @@ class Event:
             return True
         process = current_process()
         host = process.host
-        host.poll(process.engine.dispatch_ps)
+        host.poll(process.engine.dispatch_ps, self._command.done)
         time = self._command.done.time
-        return time is not None and time <= host.clock
+        if time is None or time > host.clock:
+            return False
+        process.learn(self._seen)
+        return True
 
     def elapsed_time(self, end_event: "Event") -> float:
         """Returns the simulated milliseconds between two events that have happened.

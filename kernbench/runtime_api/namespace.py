@@ -10,10 +10,13 @@ from kernbench.des import current_task
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import dtypes
 from kernbench.runtime_api import (
+    comm_debug,
     copies,
     creation,
     cuda,
+    device_mesh,
     distributed,
+    functional,
     linalg,
     multiprocessing,
     nn,
@@ -52,7 +55,6 @@ def root() -> Mapping[str, Any]:
     names: dict[str, Any] = {}
     for module in (pointwise, reductions, linalg, shaping, creation, random, copies):
         names |= _public(module)
-    functional = {"all_reduce": distributed.functional_all_reduce}
     return {
         **names,
         **DTYPES,
@@ -61,7 +63,12 @@ def root() -> Mapping[str, Any]:
         "device": Device,
         "dtype": dtypes.DType,
         "cuda": _public(cuda),
-        "distributed": {**_public(distributed), "_functional_collectives": functional},
+        "distributed": {
+            **_public(distributed),
+            "_functional_collectives": _public(functional),
+            "comm_debug": _public(comm_debug),
+            "device_mesh": _public(device_mesh),
+        },
         "multiprocessing": _public(multiprocessing),
         "nn": _public(nn),
         "testing": _public(testing),

@@ -1,12 +1,16 @@
 """One rank, or main: its host, its current device, its streams. Everything is issued here."""
 
+import sys
 import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from kernbench.des import Event, Task, current_task
 from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
 from kernbench.memory import Allocator, Space
+from kernbench.runtime_api.flight import RECENT, Entry
 from kernbench.runtime_api.types import Device
 from kernbench.sim_engine.command import Command, Stream, Work
 from kernbench.sim_engine.engine import GraphEngine
@@ -16,12 +20,36 @@ from kernbench.tl.program import Program
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
+    from kernbench.runtime_api.rendezvous import Meeting
 
 MAIN: Final = -1
 
 
 class NoContextError(KernbenchError):
     """Something of torch's was called with no simulated machine to run it on."""
+
+
+def outermost_frame() -> FrameType | None:
+    """Returns the outermost frame outside the package of the running stack."""
+    found: FrameType | None = None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] != "kernbench":
+            found = frame
+        frame = frame.f_back
+    return found
+
+
+class StepBudgetError(KernbenchError):
+    """A rank has issued more commands than the context allows."""
+
+    def __init__(self, name: str, site: CallSite | None) -> None:
+        super().__init__(
+            f"{name} has used up its step budget",
+            [site_fact(site, "the last command was issued at")],
+            hint="look for a loop that does not end, or raise RuntimeContext(step_budget=)",
+            code="K5",
+        )
 
 
 class Process:
@@ -37,6 +65,11 @@ class Process:
         seen: By stream, the number of the last command that the host has waited for.
         alive: Whether its function is still running.
         scratch: What other modules keep per process, by their own name.
+        joined: Commands by which it takes part in what several ranks do; those at the front may
+            be complete.
+        recent: The last of what it has called that other ranks must call too.
+        frame: Of its function, once it has issued something; None on main and when it is over.
+        issues_left: Commands that it may still issue; below 0 without a limit.
     """
 
     def __init__(
@@ -54,6 +87,11 @@ class Process:
         self.seen: dict[Stream, int] = {}
         self.alive = True
         self.scratch: dict[str, Any] = {}
+        self.joined: deque[Command] = deque()
+        self.recent: deque[Entry] = deque(maxlen=RECENT)
+        self.frame: FrameType | None = None
+        self._noted = rank == MAIN  # main has no function
+        self.issues_left = -1
         self.task: Task | None = None
         self._dispatch: Final = engine.dispatch_ps
         self._default: dict[int, Stream] = {}
@@ -100,10 +138,13 @@ class Process:
 
     def communication_stream(self, sip: int) -> Stream:
         """Returns the stream of asynchronous collectives, which shares no engine with the rest."""
-        stream: Stream | None = self.scratch.get(f"communication {sip}")
+        return self.side_stream(f"communication {sip}", sip)
+
+    def side_stream(self, name: str, sip: int) -> Stream:
+        """Returns the stream of this name, for work that shares no engine with the rest."""
+        stream: Stream | None = self.scratch.get(name)
         if stream is None:
-            stream = self._new(f"communication {sip}", sip)
-            self.scratch[f"communication {sip}"] = stream
+            stream = self.scratch[name] = self._new(name, sip)
         return stream
 
     def _new(self, name: str, sip: int) -> Stream:
@@ -117,6 +158,11 @@ class Process:
 
     # Issuing and waiting
 
+    def note_frame(self) -> None:
+        """Remembers the frame of the rank's function, which tells later where it returned."""
+        self._noted = True
+        self.frame = outermost_frame()
+
     def issue(
         self,
         name: str,
@@ -126,21 +172,51 @@ class Process:
         *,
         site: CallSite | None = None,
         args: Mapping[str, Any] | None = None,
+        meeting: "Meeting | None" = None,
     ) -> Command:
-        """Issues a command and returns it; waits only if the launch queue is full."""
+        """Issues a command and returns it; waits only if the launch queue is full.
+
+        Args:
+            name: For traces and errors.
+            category: Kind of work.
+            stream: Where it stands in line.
+            work: What it does.
+            site: Where the user asked for it; None: to be found.
+            args: More for reports.
+            meeting: What several ranks do together by it, if they do; this rank has called it.
+
+        Raises:
+            StepBudgetError: If the rank has issued as many as the context allows (K5).
+        """
         host = self.host
         host.clock += self._dispatch
         site = site or call_site()
+        if not self._noted:
+            self.note_frame()
+        self.issues_left -= 1
+        if not self.issues_left:
+            raise StepBudgetError(self.name, site)
         command = Command(name, category, host, stream, work, site=site, args=args)
+        if meeting is not None:
+            command.part = meeting
+            call = meeting.calls[self.rank]
+            call.command = command
+            while self.joined and self.joined[0].done.time is not None:
+                self.joined.popleft()
+            self.joined.append(command)
+            self.recent.append(Entry(meeting.title, call.text, site, host.clock, command.done))
         self.engine.submit(command)
         return command
 
     def wait_stream(self, stream: Stream) -> None:
         """Waits until everything issued to a stream so far is done."""
-        if stream.tail is not None:
+        if stream.tail is not None or stream.waits:
             number = stream.count
             seen = dict(stream.seen)
-            self.wait(stream.tail)
+            # Also what was to be waited for by a next command that has not come.
+            for event in (stream.tail, *stream.waits):
+                if event is not None:
+                    self.wait(event)
             self.learn({**seen, stream: number})
 
     def synchronize(self, sip: int | None = None) -> None:

@@ -1,11 +1,11 @@
-"""Where the ranks of a group meet: the k-th collective of every rank is the same collective."""
+"""Where ranks meet: what each of them called, what all must agree on, and who has not come."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from kernbench.errors import CallSite, KernbenchError, site_fact
-from kernbench.memory import DType
+from kernbench.runtime_api.process import current_process
 from kernbench.units import format_time
 
 if TYPE_CHECKING:
@@ -14,83 +14,161 @@ if TYPE_CHECKING:
 
 
 class CollectiveMismatchError(KernbenchError):
-    """The ranks of a group did not call the same collective (C1-C5)."""
+    """The ranks of a group did not call the same collective (C1-C5, C7, C11).
+
+    Attributes:
+        differing: What they differ in; empty if the summary says it in other words.
+    """
+
+    differing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Something that the calls of all ranks must agree on.
+
+    Attributes:
+        code: Of the mistake if they do not.
+        what: Its name in reports, such as `dtype`.
+        value: Compared with `==`.
+        hint: Told instead of the general one if they differ.
+    """
+
+    code: str
+    what: str
+    value: object
+    hint: Callable[[object, object], str | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """How much a rank sends to each rank of its group, and how much it expects from each.
+
+    Attributes:
+        sends: By rank in the group.
+        receives: By rank in the group.
+        unit: What is counted: `row` or `element`.
+    """
+
+    sends: tuple[int, ...]
+    receives: tuple[int, ...]
+    unit: str
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One rank's call of a collective.
+    """One rank's call of something that other ranks must call too.
 
     Attributes:
         rank: Global rank.
         operation: Name, such as `all_reduce`.
-        shape: Of its tensor.
-        dtype: Of its tensor.
-        reduction: Name of the reduce operation; empty where there is none.
+        terms: What the others must agree on besides the name, the most telling first.
+        text: The call as reports show it, such as `all_reduce([4], torch.float32, sum)`.
         site: Where the user called it.
         time: Host time of the call, in picoseconds.
-        command: What waits in the rank's stream; None until issued.
+        command: What waits in the rank's stream; None until issued, and if nothing is.
+        splits: What must fit between each two ranks; None if there is no such thing.
     """
 
     rank: int
     operation: str
-    shape: tuple[int, ...]
-    dtype: DType
-    reduction: str
+    terms: tuple[Term, ...]
+    text: str
     site: CallSite | None
     time: int
     command: "Command | None" = None
-
-    def describe(self) -> str:
-        """Returns `all_reduce(shape, dtype, op)`, or `barrier()`."""
-        if self.operation == "barrier":
-            return "barrier()"
-        reduction = f", {self.reduction}" if self.reduction else ""
-        return f"{self.operation}({list(self.shape)}, {self.dtype}{reduction})"
+    splits: Splits | None = None
 
     def fact(self, label: str) -> str:
         """Returns a line of a report."""
-        return f"{label}: {self.describe()} at {format_time(self.time)}, {site_fact(self.site)}"
+        return f"{label}: {self.text} at {format_time(self.time)}, {site_fact(self.site)}"
 
 
 @dataclass(slots=True, eq=False)
 class Meeting:
-    """One collective of a group while its ranks come.
+    """One thing that several ranks do together, while they come.
 
     Attributes:
+        title: What reports call it, such as `all_reduce #7 of group WORLD`.
         number: Sequence number in the group, from 1.
-        calls: By global rank.
-        shared: What the ranks have in common, made by the first one.
+        members: Global ranks that must come.
+        calls: By global rank, the calls of those whose host has come.
+        shared: What the ranks have in common, made by the first one; knows who has `arrived`.
+        args: What the log keeps of each rank's part.
+        mail: By global rank, values that travel beside the simulated bytes.
+        errors: Those raised about it; each later one completes the lists of the earlier ones.
     """
 
+    title: str
     number: int
+    members: tuple[int, ...]
     calls: dict[int, Call] = field(default_factory=dict)
     shared: Any = None
+    args: Mapping[str, Any] | None = None
+    mail: dict[int, Any] = field(default_factory=dict)
+    errors: list[CollectiveMismatchError] = field(default_factory=list)
+
+    @property
+    def reached(self) -> bool:
+        """Whether the stream of any rank has come to it."""
+        if self.shared is not None:
+            return bool(self.shared.arrived)
+        calls = self.calls.values()
+        return any(call.command is not None and call.command.begun for call in calls)
+
+    def absent(self) -> list[int]:
+        """Returns the ranks that have not called."""
+        return [rank for rank in self.members if rank not in self.calls]
+
+    def grouped(self) -> list[str]:
+        """Returns a line for each different call, with the ranks that made it."""
+        alike: dict[tuple[str, object], list[Call]] = {}
+        for rank in sorted(self.calls):
+            call = self.calls[rank]
+            where = str(call.site) if call.site is not None else ""
+            alike.setdefault((call.text, where), []).append(call)
+        return [calls[0].fact(folded([c.rank for c in calls])) for calls in alike.values()]
 
 
-class ProcessGroup:
-    """Ranks that call collectives together.
+class Gathering:
+    """Ranks that do things together: the k-th call of each is the k-th call of all.
 
     Attributes:
         name: For reports.
         ranks: Global ranks; a rank's place is its rank in the group.
         open: Meetings that not all ranks have come to, by number.
+        history: By global rank, its latest call.
     """
+
+    mismatch: ClassVar[type[CollectiveMismatchError]] = CollectiveMismatchError
+    advice: ClassVar[str] = "every rank of a group calls the same collectives in the same order"
 
     def __init__(self, name: str, ranks: Sequence[int]) -> None:
         self.name: Final = name
         self.ranks: Final = tuple(ranks)
         self.open: dict[int, Meeting] = {}
+        self.history: dict[int, Call] = {}
+        self._places: Final = {rank: place for place, rank in enumerate(self.ranks)}
         self._numbers: dict[int, int] = dict.fromkeys(self.ranks, 0)
-        self._history: dict[int, Call] = {}
-        self.last: dict[int, Command] = {}
 
-    def size(self) -> int:
-        """Returns the number of ranks."""
-        return len(self.ranks)
+    def __contains__(self, rank: object) -> bool:
+        return rank in self._places
 
-    def __repr__(self) -> str:
-        return f"<group {self.name} of {len(self.ranks)} ranks>"
+    def place(self, rank: int) -> int:
+        """Returns the rank inside the group of a global rank.
+
+        Raises:
+            KeyError: If it is not a member.
+        """
+        return self._places[rank]
+
+    def number(self, rank: int) -> int:
+        """Returns the sequence number of a rank's latest call."""
+        return self._numbers[rank]
+
+    def title(self, what: str, number: int) -> str:
+        """Returns what reports call a meeting."""
+        return f"{what} #{number} of group {self.name}"
 
     def enter(self, call: Call, make: Callable[[], Any]) -> Meeting:
         """Takes a rank's next call to where the others are; does not wait.
@@ -102,107 +180,199 @@ class ProcessGroup:
         Raises:
             CollectiveMismatchError: If another rank called something else.
         """
-        number = self._numbers[call.rank] = self._numbers[call.rank] + 1
-        self._history[call.rank] = call
+        rank = call.rank
+        number = self._numbers[rank] = self._numbers[rank] + 1
+        self.history[rank] = call
         meeting = self.open.get(number)
         if meeting is None:
-            meeting = self.open[number] = Meeting(number)
-        meeting.calls[call.rank] = call
-        first = next(iter(meeting.calls.values()))
+            title = self.title(call.operation, number)
+            meeting = self.open[number] = Meeting(title, number, self.ranks)
+        calls = meeting.calls
+        calls[rank] = call
+        first = next(iter(calls.values()))
         if first is not call:
             self._compare(meeting, first, call)
         if meeting.shared is None:
             meeting.shared = make()
-        if len(meeting.calls) == len(self.ranks):
+        if len(calls) == len(self.ranks):
             del self.open[number]
         return meeting
 
     def _compare(self, meeting: Meeting, first: Call, call: Call) -> None:
-        for code, what, expected, got in (
-            ("C2", "collective", first.operation, call.operation),
-            ("C5", "reduce operation", first.reduction, call.reduction),
-            ("C4", "dtype", first.dtype, call.dtype),
-            ("C3", "shape", list(first.shape), list(call.shape)),
-        ):
-            if expected != got:
-                raise self._mismatch(code, what, meeting, first, call)
+        if first.operation != call.operation:
+            raise self._differ(meeting, "C2", "collective", None)
+        if first.terms is not call.terms:
+            for expected, got in zip(first.terms, call.terms, strict=True):
+                if expected.value != got.value:
+                    hint = expected.hint and expected.hint(expected.value, got.value)
+                    raise self._differ(meeting, expected.code, expected.what, hint)
+        if call.splits is not None:
+            self._compare_splits(meeting, call, call.splits)
+        if meeting.errors:
+            # It agrees with the first call, but another rank does not.
+            known = meeting.errors[0]
+            if known.differing:
+                raise self._differ(meeting, known.code, known.differing, known.hint)
+            raise self._refuse(meeting, known.code, known.summary, known.hint)
 
-    def _mismatch(
-        self, code: str, what: str, meeting: Meeting, first: Call, call: Call
+    def _compare_splits(self, meeting: Meeting, call: Call, mine: Splits) -> None:
+        me = self._places[call.rank]
+        for other in meeting.calls.values():
+            theirs, them = other.splits, self._places[other.rank]
+            if other is call or theirs is None:
+                continue
+            for sender, out, receiver, into in (
+                (other.rank, theirs.sends[me], call.rank, mine.receives[them]),
+                (call.rank, mine.sends[them], other.rank, theirs.receives[me]),
+            ):
+                if out != into:
+                    amount = f"{out} {mine.unit}{'' if out == 1 else 's'}"
+                    raise self._refuse(
+                        meeting,
+                        "C11",
+                        f"{meeting.title}: rank {sender} sends {amount} to rank {receiver}; "
+                        f"rank {receiver} expects {into} from rank {sender}",
+                        "what rank i sends to rank j is what rank j expects from rank i",
+                    )
+
+    def _differ(
+        self, meeting: Meeting, code: str, differing: str, hint: str | None
     ) -> CollectiveMismatchError:
-        facts = self._grouped(meeting)
-        hint = "every rank of a group calls the same collectives in the same order"
-        if code == "C3":
-            same = _product(first.shape) == _product(call.shape)
-            hint = (
-                "the number of elements is the same, so hardware would not notice"
-                if same
-                else "all ranks reduce tensors of one shape"
-            )
-        if code == "C4" and first.dtype.itemsize == call.dtype.itemsize:
-            hint = "the types have the same size, so hardware would add up the wrong numbers"
-        ranks = ", ".join(str(rank) for rank in sorted(meeting.calls))
-        return CollectiveMismatchError(
-            f"collective #{meeting.number} of group {self.name}: ranks {ranks} differ in {what}",
-            facts,
-            hint=hint,
-            code=code,
-        )
+        summary = f"{self._subject(meeting)}: {folded(sorted(meeting.calls))} differ in {differing}"
+        error = self._refuse(meeting, code, summary, hint)
+        error.differing = differing
+        for known in meeting.errors:
+            if known.code == code:
+                known.summary = summary
+        return error
 
-    def _grouped(self, meeting: Meeting) -> list[str]:
-        alike: dict[tuple[str, object], list[Call]] = {}
-        for rank in sorted(meeting.calls):
-            call = meeting.calls[rank]
-            where = str(call.site) if call.site is not None else ""
-            alike.setdefault((call.describe(), where), []).append(call)
-        return [calls[0].fact(folded([c.rank for c in calls])) for calls in alike.values()]
+    def _refuse(
+        self, meeting: Meeting, code: str, summary: str, hint: str | None
+    ) -> CollectiveMismatchError:
+        error = self.mismatch(summary, (), hint=hint or self.advice, code=code)
+        meeting.errors.append(error)
+        facts = tuple(meeting.grouped())
+        for known in meeting.errors:
+            # What was raised at another rank's call did not know of this one.
+            known.facts = facts
+        return error
 
-    def number(self, rank: int) -> int:
-        """Returns the sequence number of a rank's latest call."""
-        return self._numbers[rank]
+    def _subject(self, meeting: Meeting) -> str:
+        """Returns what reports call a meeting whose ranks disagree."""
+        return self.title("collective", meeting.number)
 
-    def absent(self, meeting: Meeting) -> list[int]:
-        """Returns the ranks that have not come."""
-        return [rank for rank in self.ranks if rank not in meeting.calls]
-
-    def missing(self, meeting: Meeting, exited: "dict[int, Process]") -> CollectiveMismatchError:
+    def missing(self, meeting: Meeting, exited: "Mapping[int, Process]") -> CollectiveMismatchError:
         """Returns the error of a collective that some ranks never call (C1)."""
         waiting = sorted(meeting.calls)
-        absent = self.absent(meeting)
+        absent = meeting.absent()
         operation = meeting.calls[waiting[0]].operation
-        facts = [f"waiting {fact}" for fact in self._grouped(meeting)]
-        for rank in absent:
-            last = self._history.get(rank)
-            after = (
-                f"its last collective was #{self._numbers[rank]}, {last.fact(folded([rank]))}"
-                if last is not None
-                else "it called none"
-            )
-            state = "returned" if rank in exited else "has not come"
-            facts.append(f"missing rank {rank} {state}; {after}")
-        return CollectiveMismatchError(
-            f"{operation} #{meeting.number} of group {self.name}: {folded(waiting)} "
+        facts = [f"waiting {fact}" for fact in meeting.grouped()]
+        facts += [self._whereabouts(rank, exited.get(rank)) for rank in absent]
+        return self.mismatch(
+            f"{self.title(operation, meeting.number)}: {folded(waiting)} "
             f"{'wait' if len(waiting) > 1 else 'waits'} for {folded(absent)}",
             facts,
             hint="every rank of a group must call the collective; look for a branch on the rank",
             code="C1",
         )
 
+    def _whereabouts(self, rank: int, exited: "Process | None") -> str:
+        """Returns what a rank that is missed did last, and where it is now."""
+        state = "has not come"
+        if exited is not None:
+            site = exited.ctx.world.exit_sites.get(rank)
+            state = "returned" if site is None else f"returned {site_fact(site)}"
+        last = self.history.get(rank)
+        if last is not None:
+            said = f"its last collective was #{self._numbers[rank]}, {last.fact(f'rank {rank}')}"
+        else:
+            said = "it called none"
+            groups = [] if exited is None else exited.ctx.world.groups.values()
+            calls = [(g.history[rank], g) for g in groups if rank in g.history]
+            if calls:
+                latest, group = max(calls, key=lambda found: found[0].time)
+                said += f", and last of all #{group.number(rank)} of group {group.name}, "
+                said += latest.fact(f"rank {rank}")
+        return f"missing rank {rank} {state}; {said}"
+
+
+class ProcessGroup(Gathering):
+    """`torch.distributed.ProcessGroup`: ranks that call collectives together.
+
+    Args:
+        name: Unique while a spawn runs; that of all ranks is `WORLD`.
+        ranks: Global ranks; a rank's place is its rank in the group.
+        desc: What the user says that it is for.
+        backend: Which library it stands for; None: that of `init_process_group`.
+
+    Attributes:
+        last: By global rank, its latest operation on a device.
+        birth: Where ranks met to make it; None for all ranks.
+        destroyed: By global rank, where it gave the group up.
+        sips: Device of each rank; empty until the first collective.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ranks: Sequence[int],
+        desc: str = "undefined",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(name, ranks)
+        self.desc: Final = desc
+        self.backend: Final = backend
+        self.last: dict[int, Command] = {}
+        self.birth: Meeting | None = None
+        self.destroyed: dict[int, CallSite | None] = {}
+        self.sips: tuple[int, ...] = ()
+
+    @property
+    def group_name(self) -> str:
+        """Its name, as PyTorch calls it."""
+        return self.name
+
+    @property
+    def group_desc(self) -> str:
+        """What it is for, as PyTorch calls it."""
+        return self.desc
+
+    def size(self) -> int:
+        """Returns the number of ranks."""
+        return len(self.ranks)
+
+    def rank(self) -> int:
+        """Returns the calling rank's rank in the group; -1 if it is not a member."""
+        return self._places.get(current_process().rank, -1)
+
+    def __repr__(self) -> str:
+        return f"<group {self.name} of {len(self.ranks)} ranks>"
+
+    def made(self, rank: int) -> str:
+        """Returns a fact that says where a group was made: by this rank, if it made it."""
+        if self.birth is None:
+            return f"group {self.name} is that of all ranks"
+        call = self.birth.calls.get(rank) or next(iter(self.birth.calls.values()))
+        return site_fact(call.site, f"group {self.name} was made by rank {call.rank} at")
+
+    def _whereabouts(self, rank: int, exited: "Process | None") -> str:
+        said = super()._whereabouts(rank, exited)
+        if self.birth is not None and rank not in self.birth.calls:
+            said += f"; it has not called {self.birth.title}, which makes this group"
+        return said
+
 
 def folded(ranks: Sequence[int]) -> str:
     """Returns `rank 3`, or `ranks 0-2, 5`."""
-    runs: list[list[int]] = []
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {runs(ranks, ', ')}"
+
+
+def runs(ranks: Sequence[int], separator: str) -> str:
+    """Returns `0-2,5`."""
+    found: list[list[int]] = []
     for rank in ranks:
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1] = [runs[-1][0], rank]
+        if found and found[-1][-1] == rank - 1:
+            found[-1] = [found[-1][0], rank]
         else:
-            runs.append([rank])
-    text = ", ".join("-".join(str(end) for end in run) for run in runs)
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {text}"
-
-
-def _product(shape: Sequence[int]) -> int:
-    count = 1
-    for extent in shape:
-        count *= extent
-    return count
+            found.append([rank])
+    return separator.join("-".join(str(end) for end in run) for run in found)

@@ -61,12 +61,15 @@ class Command:
         host: Who issued it.
         stream: Where it stands in line.
         issued: When it was issued, in picoseconds.
-        after: What it waits for, besides its predecessor in the stream.
+        after: What it waits for: its predecessor in the stream, if that is under way when it is
+            submitted, and more.
         number: Its number in the stream.
+        part: What several ranks do together by it; None if it does not depend on other ranks, and
+            once it is complete.
         work: What it does.
         site: Where the user asked for it.
         args: More for reports.
-        done: Its completion.
+        done: Its completion; the label of the event is the command until then.
     """
 
     __slots__ = (
@@ -78,6 +81,7 @@ class Command:
         "issued",
         "name",
         "number",
+        "part",
         "site",
         "stream",
         "work",
@@ -99,12 +103,21 @@ class Command:
         self.host = host
         self.stream = stream
         self.issued = host.clock
-        self.after: Sequence[Event] = stream.waits
+        self.after: Sequence[Event] = ()
         if stream.waits:
-            stream.waits = []
+            self.after, stream.waits = stream.waits, []
         stream.count += 1
         self.number = stream.count
+        self.part: object = None
         self.work = work
         self.site = site
         self.args = args
-        self.done = Event(name)
+        self.done = Event(self)
+
+    @property
+    def begun(self) -> bool:
+        """Whether everything that it waits for in its stream is settled."""
+        return all(event.time is not None for event in self.after)
+
+    def __str__(self) -> str:
+        return self.name

@@ -84,9 +84,9 @@ class GraphEngine:
         """Returns the owner of what a rank's host does; main's is rank -1."""
         return self.loop.owner(_RANK_OWNERS + rank + 1)
 
-    def command_owner(self, rank: int) -> Owner:
-        """Returns the owner of what a rank's commands do."""
-        return self.loop.owner(_COMMAND_OWNERS + rank + 1)
+    def command_owner(self, rank: int, part: int = 0) -> Owner:
+        """Returns the owner of what a rank's commands do, or a numbered part of them."""
+        return self.loop.owner(_COMMAND_OWNERS + (part << 32) + rank + 1)
 
     def submit(self, command: Command) -> None:
         """Takes a command; it begins as soon as everything that it waits for is settled.
@@ -118,7 +118,9 @@ class GraphEngine:
                 self._ready.append((command, start))
                 self._begin_ready()
 
-        for event in (*command.after, *(() if tail is None else (tail,))):
+        if tail is not None:
+            command.after = (tail, *command.after)
+        for event in command.after:
             if event.time is None:
                 event.when_settled(settled)
 
@@ -168,6 +170,8 @@ class GraphEngine:
                     command.args or {},
                 )
             )
+        # Who holds the event holds no longer what the command worked on.
+        command.done.label, command.part = command.name, None
         command.done.settle(end)
 
 

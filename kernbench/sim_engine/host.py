@@ -1,9 +1,12 @@
 """The processor that issues commands: its clock, its streams, and what it waits for."""
 
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kernbench.des import Event, EventLoop, Owner, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Host:
@@ -17,6 +20,10 @@ class Host:
         clock: Local time in picoseconds.
         waited: Time spent waiting, in picoseconds.
         faults: Errors of the device, raised at the next blocking point.
+        polled: What the host looked at last.
+        polls: Looks in a row, up to the last one, at something that is not under way while nothing
+            else was left to happen either.
+        fruitless: Called after each of them.
     """
 
     def __init__(self, loop: EventLoop, rank: int, owner: Owner, clock: int, queue: int) -> None:
@@ -27,6 +34,9 @@ class Host:
         self.waited = 0
         self.task: Task | None = None
         self.faults: list[BaseException] = []
+        self.polled: Event | None = None
+        self.polls = 0
+        self.fruitless: Callable[[], None] | None = None
         self._outstanding: deque[Event] = deque()
         self._queue: Final = queue
 
@@ -59,22 +69,30 @@ class Host:
             raise event.error
         self.raise_fault()
 
-    def poll(self, dispatch: int) -> None:
+    def poll(self, dispatch: int, awaited: Event | None = None) -> None:
         """Lets everybody else reach this host's local time, so that a poll sees the truth.
 
         Args:
             dispatch: Time that a look takes, in picoseconds. It is never nothing, so that a loop of
                 looks comes to the moment it waits for.
+            awaited: What is looked at.
+
+        Raises:
+            BaseException: What `fruitless` raises.
         """
         self.clock += dispatch or 1
+        self.polled = awaited
         task = self.task
         if task is None:
             now = Event("now")
             now.settle(self.clock)
             self.loop.run(until=now)
-        else:
-            task.clock = self.clock
-            task.synchronize()
+            return
+        task.clock = self.clock
+        hopeless = task.poll() and awaited is not None and awaited.time is None
+        self.polls = self.polls + 1 if hopeless else 0
+        if hopeless and self.fruitless is not None:
+            self.fruitless()
 
     def raise_fault(self) -> None:
         """Raises the first fault of the device that nobody has seen yet."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from kernbench.runtime_api import watchdog
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import Fidelity, GraphEngine
 from kernbench.sim_engine.op_log import Detail
@@ -31,6 +32,9 @@ class Kernbench:
         argv: Sequence[str] = (),
         ccl_file: Path | None = None,
         overrides: Sequence[str] = (),
+        eager_limit: int = 0,
+        watchdog_s: float = watchdog.SECONDS,
+        step_budget: int = 0,
     ) -> RuntimeContext:
         """Returns a context on a fresh machine.
 
@@ -43,6 +47,9 @@ class Kernbench:
             argv: What the program finds in `ctx.argv`.
             ccl_file: The `ccl.yaml`; by default the working directory's, else the shipped one.
             overrides: `dotted.field=value` texts for the machine (`system...`) or `ccl.yaml`.
+            eager_limit: Bytes up to which messages are sent without their receive.
+            watchdog_s: Seconds of wall time without a simulated step that are too many; 0: none.
+            step_budget: Commands that a rank may issue in a spawn; 0: any number.
         """
         of_machine = [text for text in overrides if text.startswith("system.")]
         handle = load_topology(topology, of_machine)
@@ -53,6 +60,9 @@ class Kernbench:
             argv=argv,
             ccl_file=ccl_file,
             ccl_overrides=[text for text in overrides if text not in of_machine],
+            eager_limit=eager_limit,
+            watchdog_s=watchdog_s,
+            step_budget=step_budget,
         )
         self._contexts.append(ctx)
         return ctx
@@ -109,6 +119,6 @@ def leftovers(ctx: RuntimeContext) -> list[str]:
         left.append("queued events")
     if ctx.world.size:
         left.append("a spawn")
-    if ctx.engine.network.claimed:
+    if ctx.engine.network.claims:
         left.append("claimed links")
     return left

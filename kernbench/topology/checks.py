@@ -6,17 +6,28 @@ from collections import Counter
 from typing import Final
 
 from kernbench.config import Loaded, Problem, did_you_mean
-from kernbench.topology.links import sip_name
+from kernbench.topology.links import leaves_of, sip_name
 from kernbench.topology.spec import EdgeSpec, MachineSpec, SystemSpec
 from kernbench.units import format_bytes
 
 MAX_PES: Final = 1 << 20
 # Memory on the host that a PE takes at least: engines, queues, an allocator.
 _HOST_BYTES_PER_PE: Final = 1 << 12
+MAX_LINKS: Final = 1 << 20
+# A link with its names, which are texts of their own.
+_HOST_BYTES_PER_LINK: Final = 1 << 9
 
 _NETWORK: Final = "system.sips.network"
 _NODE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _SHOWN_NODES: Final = 8
+_KINDS: Final = {
+    "ring": "a ring",
+    "torus": "a torus",
+    "switch": "a switch",
+    "graph": "a graph",
+    "nodes": "nodes",
+    "fat_tree": "a fat tree",
+}
 
 
 def check_machine(loaded: Loaded[MachineSpec]) -> list[Problem]:
@@ -55,22 +66,67 @@ def _check_cubes(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Proble
 def _check_network_fields(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Problem]:
     network, count = system.sips.network, system.sips.count
     problems = []
-    for field, kind, value in (
-        ("shape", "torus", network.shape),
-        ("edges", "graph", network.edges),
+    for field, kinds, value in (
+        ("shape", ("torus",), network.shape),
+        ("edges", ("graph",), network.edges),
+        ("node", ("nodes",), network.node),
+        ("leaf", ("fat_tree",), network.leaf),
+        ("spine", ("nodes", "fat_tree"), network.spine),
     ):
-        if network.kind == kind and value is None:
-            message = f"expected this key for a {kind}, got none"
-            problems.append(loaded.problem("F1", f"{_NETWORK}.{field}", message))
-        elif network.kind != kind and value is not None:
-            message = f"expected only for a {kind}, got it for a {network.kind}"
-            problems.append(loaded.problem("F1", f"{_NETWORK}.{field}", message))
-    if network.kind == "torus" and network.shape is not None:
+        place = f"{_NETWORK}.{field}"
+        if network.kind not in kinds and value is not None:
+            names = " or ".join(_KINDS[kind] for kind in kinds)
+            message = f"expected only for {names}, got it for {_KINDS[network.kind]}"
+            problems.append(loaded.problem("F1", place, message))
+        elif network.kind in kinds and value is None and field != "spine":
+            message = f"expected this key for {_KINDS[network.kind]}, got none"
+            problems.append(loaded.problem("F1", place, message))
+    if problems:
+        return problems
+    if network.shape is not None and (not network.shape or math.prod(network.shape) != count):
         shape = " x ".join(map(str, network.shape)) or "nothing"
-        if not network.shape or math.prod(network.shape) != count:
-            message = f"expected extents whose product is the {count} SIPs, got {shape}"
-            problems.append(loaded.problem("F12", f"{_NETWORK}.shape", message))
-    return problems
+        sips = f"the {count} SIPs {_line(loaded, 'system.sips.count')}"
+        message = f"expected extents whose product is {sips}, got {shape}"
+        return [loaded.problem("F12", f"{_NETWORK}.shape", message)]
+    return _check_leaves(loaded, system)
+
+
+def _line(loaded: Loaded[MachineSpec], field: str) -> str:
+    """Returns where a field has its value from: `on line 3`, or the override."""
+    mark = loaded.marks[field]
+    return f"on line {mark.line}" if mark.source.lines else f"of {mark.source.name}"
+
+
+def _check_leaves(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Problem]:
+    network, count = system.sips.network, system.sips.count
+    part, field = (network.node, "node") if network.node is not None else (network.leaf, "leaf")
+    if part is None:
+        return []
+    if count % part.size:
+        sips = f"the {count} SIPs {_line(loaded, 'system.sips.count')}"
+        message = f"expected a divisor of {sips}, so that each {field} is full, got {part.size}"
+        return [loaded.problem("F12", f"{_NETWORK}.{field}.size", message)]
+    leaves = leaves_of(system)
+    if leaves.count <= 1:
+        return []
+    if network.spine is None:
+        # The first SIPs of the first two leaves; on rails also in two nodes, which join them else.
+        other = leaves.count + 1 if leaves.rails else leaves.size
+        message = (
+            f"expected a spine between the {leaves.count} leaves, got none; "
+            f"{sip_name(0)} cannot reach {sip_name(other)}"
+        )
+        return [loaded.problem("F5", f"{_NETWORK}.spine", message)]
+    links = 2 * leaves.count * network.spine.count
+    if links > MAX_LINKS:
+        memory = format_bytes(links * _HOST_BYTES_PER_LINK)
+        message = (
+            f"expected at most {MAX_LINKS} links between leaves and spines, got "
+            f"2 x {leaves.count} leaves x {network.spine.count} spines = {links}, "
+            f"which would take about {memory} of memory"
+        )
+        return [loaded.problem("F4", f"{_NETWORK}.spine.count", message)]
+    return []
 
 
 def _check_edges(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Problem]:

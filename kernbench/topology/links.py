@@ -63,6 +63,61 @@ def torus_shape(system: SystemSpec) -> tuple[int, ...]:
     return system.sips.network.shape or (system.sips.count,)
 
 
+def node_name(node: int) -> str:
+    """Returns the name of the switch inside a node, such as `node1`."""
+    return f"node{node}"
+
+
+def leaf_name(leaf: int) -> str:
+    """Returns the name of a leaf switch, such as `leaf1`."""
+    return f"leaf{leaf}"
+
+
+def spine_name(spine: int) -> str:
+    """Returns the name of a spine switch, such as `spine1`."""
+    return f"spine{spine}"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """Which leaf switch each NIC is on.
+
+    Attributes:
+        count: Leaves.
+        size: NICs on each.
+        rails: Whether a leaf joins the NICs of the same place in their nodes; else it joins
+            neighbours.
+    """
+
+    count: int
+    size: int
+    rails: bool
+
+    def of(self, sip: int) -> int:
+        """Returns the leaf of a SIP's NIC."""
+        return sip % self.count if self.rails else sip // self.size
+
+    def spine(self, destination: int, spines: int) -> int:
+        """Returns the spine over which everything goes to a SIP from other leaves.
+
+        The destinations take the spines in turn, leaf by leaf: d-mod-k routing, which spreads
+        shifts evenly (E. Zahavi, "Fat-tree routing and node ordering providing contention free
+        traffic for MPI global collectives", J. Parallel Distrib. Comput. 72, 2012).
+        """
+        place = destination // self.count if self.rails else destination % self.size
+        return (self.of(destination) * self.size + place) % spines
+
+
+def leaves_of(system: SystemSpec) -> Leaves:
+    """Returns the leaves of a network of `nodes` (none if there is one node) or a `fat_tree`."""
+    network, sips = system.sips.network, system.sips.count
+    if network.node is not None:
+        nodes = sips // network.node.size
+        return Leaves(network.node.size if nodes > 1 else 0, nodes, rails=True)
+    assert network.leaf is not None, "only nodes and fat trees have leaves"
+    return Leaves(sips // network.leaf.size, network.leaf.size, rails=False)
+
+
 def build_links(system: SystemSpec) -> tuple[Link, ...]:
     """Returns all links: those between the cubes of each SIP, then the network's."""
     builder = _Builder(system)
@@ -74,6 +129,11 @@ def build_links(system: SystemSpec) -> tuple[Link, ...]:
             builder.switch()
         case "graph":
             builder.cables()
+        case "nodes":
+            builder.nodes()
+            builder.leaves()
+        case "fat_tree":
+            builder.leaves()
     return tuple(builder.links)
 
 
@@ -137,13 +197,42 @@ class _Builder:
         self.add(f"{a}->{b}", a_node, b_node, bandwidth, latency)
         self.add(f"{b}->{a}", b_node, a_node, bandwidth, latency)
 
+    def port(self, sip: int, switch: str, bandwidth: Bandwidth, latency: Ps) -> None:
+        """Adds a port of a switch; the way in has the latency of the whole crossing."""
+        name, node = sip_name(sip), cube_name(sip, 0)
+        self.add(f"{name}->{switch}", node, switch, bandwidth, latency, "fluid")
+        self.add(f"{switch}->{name}", switch, node, bandwidth, Ps(0), "fluid")
+
     def switch(self) -> None:
-        """Adds a port a SIP; the egress carries the whole latency, so that a crossing costs it."""
-        bandwidth, latency = self.network.bandwidth, self.network.latency
         for sip in range(self.system.sips.count):
-            name, node = sip_name(sip), cube_name(sip, 0)
-            self.add(f"{name}->{SWITCH}", node, SWITCH, bandwidth, latency, "fluid")
-            self.add(f"{SWITCH}->{name}", SWITCH, node, bandwidth, Ps(0), "fluid")
+            self.port(sip, SWITCH, self.network.bandwidth, self.network.latency)
+
+    def nodes(self) -> None:
+        node = self.network.node
+        assert node is not None
+        for sip in range(self.system.sips.count):
+            self.port(sip, node_name(sip // node.size), node.bandwidth, node.latency)
+
+    def leaves(self) -> None:
+        """Adds the NICs, then the links between leaves and spines.
+
+        The links of a leaf to its spines share the bandwidth of its NICs evenly. The way up has the
+        latency of a spine, the way down none, as with a port.
+        """
+        leaves, spine, network = leaves_of(self.system), self.network.spine, self.network
+        if leaves.count == 0:
+            return
+        for sip in range(self.system.sips.count):
+            self.port(sip, leaf_name(leaves.of(sip)), network.bandwidth, network.latency)
+        if leaves.count == 1:
+            return
+        assert spine is not None
+        share = spine.count * spine.oversubscription
+        bandwidth = Bandwidth(-(-leaves.size * network.bandwidth.per_second // share))
+        for leaf in map(leaf_name, range(leaves.count)):
+            for top in map(spine_name, range(spine.count)):
+                self.add(f"{leaf}->{top}", leaf, top, bandwidth, spine.latency, "fluid")
+                self.add(f"{top}->{leaf}", top, leaf, bandwidth, Ps(0), "fluid")
 
     def cables(self) -> None:
         sips = {sip_name(sip): cube_name(sip, 0) for sip in range(self.system.sips.count)}

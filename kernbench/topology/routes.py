@@ -10,7 +10,11 @@ from kernbench.topology.links import (
     Link,
     coordinates,
     cube_name,
+    leaf_name,
+    leaves_of,
+    node_name,
     sip_name,
+    spine_name,
     torus_shape,
 )
 from kernbench.topology.spec import SystemSpec
@@ -21,8 +25,9 @@ class Routes:
 
     Between SIPs: on a ring and a torus dimension by dimension, the shorter way round, upward
     (east) if both are equal; through the switch; on a graph the fewest links, then the least
-    latency, then the first nodes in order of declaration. Between the cubes of a SIP: along the
-    row, then along the column.
+    latency, then the first nodes in order of declaration; through the switch of the node, or the
+    common leaf, or from leaf to leaf over the spine that the destination decides. Between the
+    cubes of a SIP: along the row, then along the column.
     """
 
     def __init__(self, system: SystemSpec, links: Sequence[Link]) -> None:
@@ -50,6 +55,8 @@ class Routes:
                 names = [sip_name(src), SWITCH, sip_name(dst)]
             case "graph":
                 names = self._shortest(sip_name(src), sip_name(dst))
+            case "nodes" | "fat_tree":
+                names = [sip_name(src), *self._switches(src, dst), sip_name(dst)]
         for a, b in pairwise(names):
             yield self._links[f"{a}->{b}"]
 
@@ -70,6 +77,19 @@ class Routes:
                 names.append(sip_name(sip))
             stride *= extent
         return names
+
+    def _switches(self, src: int, dst: int) -> list[str]:
+        """Returns the switches between two SIPs of a network of nodes or a fat tree."""
+        network = self._system.sips.network
+        if network.node is not None and src // network.node.size == dst // network.node.size:
+            return [node_name(src // network.node.size)]
+        leaves = leaves_of(self._system)
+        up, down = leaves.of(src), leaves.of(dst)
+        if up == down:
+            return [leaf_name(up)]
+        assert network.spine is not None
+        spine = leaves.spine(dst, network.spine.count)
+        return [leaf_name(up), spine_name(spine), leaf_name(down)]
 
     @cached_property
     def _neighbours(self) -> dict[str, list[tuple[str, int, int]]]:

@@ -146,25 +146,77 @@ class EdgeSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A node of a `nodes` network: SIPs around a switch of their own.
+
+    Attributes:
+        size: SIPs of one node.
+        bandwidth: Payload bytes a second of one port of the node's switch, one direction.
+        latency: Of the whole crossing.
+    """
+
+    size: Count
+    bandwidth: Bandwidth
+    latency: Latency
+
+
+@dataclass(frozen=True, slots=True)
+class LeafSpec:
+    """A leaf switch of a `fat_tree` network.
+
+    Attributes:
+        size: SIPs on one leaf.
+    """
+
+    size: Count
+
+
+@dataclass(frozen=True, slots=True)
+class SpineSpec:
+    """The switches above the leaves of a `nodes` or `fat_tree` network.
+
+    Attributes:
+        count: How many; each leaf has a link to every one of them.
+        latency: What a way over a spine takes beyond one that turns round in its leaf.
+        oversubscription: Bandwidth of all NICs on a leaf over that of all its links to spines.
+    """
+
+    count: Annotated[int, Range(1, 1 << 10)]
+    latency: Latency
+    oversubscription: Annotated[int, Range(1, 1 << 10)] = 1
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkSpec:
     """Links between SIPs.
 
     Attributes:
         kind: `ring` and `torus` (chunked FIFO, cut-through), `switch` (fluid fair share over
-            source egress and destination ingress), `graph` (the listed edges, chunked FIFO).
-        bandwidth: Payload bytes a second of one link (of one port of a switch), one direction.
-        latency: Of one link; of the whole crossing for a switch.
+            source egress and destination ingress), `graph` (the listed edges, chunked FIFO),
+            `nodes` (a switch in each node; between nodes a NIC a SIP, NICs of the same place in
+            their nodes on one leaf, leaves joined by spines; fluid), `fat_tree` (a NIC a SIP,
+            neighbours on one leaf, leaves joined by spines; fluid).
+        bandwidth: Payload bytes a second of one link (of one port of a switch, of one NIC), one
+            direction.
+        latency: Of one link; of the whole crossing for a switch; from NIC to NIC through one leaf
+            for `nodes` and `fat_tree`.
         chunk: Largest piece that holds a FIFO link before another flow may have it.
         shape: Extents of a torus; their product is the number of SIPs.
         edges: Cables of a `graph`.
+        node: What a node of `nodes` is.
+        leaf: What a leaf of a `fat_tree` is.
+        spine: Switches above the leaves of `nodes` or a `fat_tree`; absent when nothing is to join.
     """
 
-    kind: Literal["ring", "torus", "switch", "graph"]
+    kind: Literal["ring", "torus", "switch", "graph", "nodes", "fat_tree"]
     bandwidth: Bandwidth
     latency: Latency
     chunk: Annotated[Bytes, Range(64, 1 << 30)] = _CHUNK
     shape: tuple[Count, ...] | None = None
     edges: tuple[EdgeSpec, ...] | None = None
+    node: NodeSpec | None = None
+    leaf: LeafSpec | None = None
+    spine: SpineSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +244,7 @@ class SystemSpec:
         sip: Every SIP is alike.
         algorithm: The algorithm of the shipped `ccl.yaml` that suits the machine; a `ccl.yaml` of
             the user's own decides for itself.
+        queue: The profile of `queues` in `ccl.yaml` for algorithms that say nothing about theirs.
     """
 
     name: str
@@ -200,6 +253,7 @@ class SystemSpec:
     sips: SipsSpec
     sip: SipSpec
     algorithm: str | None = None
+    queue: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

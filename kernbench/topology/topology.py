@@ -1,11 +1,12 @@
 """A machine as a graph: its cubes, its links, and the ways between them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from kernbench.topology.links import SWITCH, Link, build_links, cube_name
+from kernbench.topology.links import Link, build_links, coordinates, cube_name, torus_shape
 from kernbench.topology.routes import Routes, parse_cube
 from kernbench.topology.spec import MachineSpec
 
@@ -18,8 +19,9 @@ _CACHED_ROUTES = 1 << 16
 class Topology:
     """A checked machine.
 
-    Nodes are cubes, named `sip3.cube1`, and what stands between SIPs: routers by their own names,
-    and `switch`. Links and routes are made when they are first asked for.
+    The nodes of its graph are cubes, named `sip3.cube1`, and what stands between SIPs: routers by
+    their own names, `switch`, and `node0`, `leaf0`, `spine0` for the switches inside nodes, the
+    leaves and the spines. Links and routes are made when they are first asked for.
 
     Args:
         machine: The machine, checked.
@@ -105,6 +107,40 @@ class Topology:
         self.cube_node(*place)
         return place
 
+    def node_of(self, sip: int) -> int:
+        """Returns the index of the node that a SIP is in; 0 on a machine without nodes.
+
+        Raises:
+            ValueError: The machine has no such SIP.
+        """
+        self.cube_node(sip)
+        node = self.machine.system.sips.network.node
+        return sip // node.size if node is not None else 0
+
+    def grid(self, sips: Sequence[int]) -> tuple[int, ...]:
+        """Returns the extents, fastest first, of the regular grid that SIPs form in this order.
+
+        On a torus: of a box along its axes, in order of the SIPs' numbers, that spans each of its
+        dimensions but the last. On a machine of nodes or a fat tree: SIPs of each node or leaf,
+        then nodes or leaves, when the SIPs come node by node (leaf by leaf) and as many from each.
+        Extents of 1 are left out, unless all are. What is no such grid, or on a machine of another
+        kind, is one row.
+
+        Raises:
+            ValueError: The machine has no such SIP.
+        """
+        for sip in sips:
+            self.cube_node(sip)
+        system = self.machine.system
+        network, extents = system.sips.network, None
+        if network.kind == "torus":
+            extents = _box(sips, torus_shape(system))
+        elif network.node is not None:
+            extents = _groups([sip // network.node.size for sip in sips])
+        elif network.leaf is not None:
+            extents = _groups([sip // network.leaf.size for sip in sips])
+        return tuple(extent for extent in extents or () if extent > 1) or (len(sips),)
+
     @cached_property
     def graph(self) -> "networkx.DiGraph[str]":
         """Everything as a directed graph; an edge holds its `link`, a node its `kind`."""
@@ -117,6 +153,34 @@ class Topology:
         for link in self.links:
             for node in (link.src, link.dst):
                 if node not in graph:
-                    graph.add_node(node, kind="switch" if node == SWITCH else "router")
+                    graph.add_node(node, kind="switch" if link.kind == "fluid" else "router")
             graph.add_edge(link.src, link.dst, link=link)
         return graph
+
+
+def _box(sips: Sequence[int], shape: Sequence[int]) -> tuple[int, ...] | None:
+    """Returns the extents of the box that SIPs fill in order; None if they fill none."""
+    if not sips:
+        return None
+    first, last = coordinates(sips[0], shape), coordinates(sips[-1], shape)
+    extents = [high - low + 1 for low, high in zip(first, last, strict=True)]
+    if min(extents) < 1 or math.prod(extents) != len(sips):
+        return None
+    used = [dimension for dimension, extent in enumerate(extents) if extent > 1]
+    if any(extents[dimension] != shape[dimension] for dimension in used[:-1]):
+        return None
+    strides = [math.prod(shape[:dimension]) for dimension in range(len(shape))]
+    for place, sip in enumerate(sips):
+        steps = zip(coordinates(place, extents), strides, strict=True)
+        if sip != sips[0] + sum(step * stride for step, stride in steps):
+            return None
+    return tuple(extents)
+
+
+def _groups(owners: Sequence[int]) -> tuple[int, ...] | None:
+    """Returns members and groups of two or more runs of equal length, each of its own owner."""
+    runs = [(owner, len(list(run))) for owner, run in groupby(owners)]
+    sizes = {size for _, size in runs}
+    if len(runs) < 2 or len(sizes) != 1 or len({owner for owner, _ in runs}) != len(runs):
+        return None
+    return sizes.pop(), len(runs)

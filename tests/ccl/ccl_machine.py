@@ -12,7 +12,8 @@ import numpy as np
 
 from kernbench.ccl.collective import Collective, CollectiveModel, Reduction
 from kernbench.ccl.config import Chosen, choose, load_ccl
-from kernbench.ccl.plan import Algorithm
+from kernbench.ccl.layout import Layout
+from kernbench.ccl.plan import Algorithm, Plan, Setting, plan_of
 from kernbench.config import shipped
 from kernbench.des import Event
 from kernbench.errors import call_site
@@ -36,6 +37,16 @@ def own_algorithm(algorithm: Algorithm, *overrides: str) -> Chosen:
     module = ModuleType("own")
     module.all_reduce = algorithm  # type: ignore[attr-defined]
     return replace(shipped_algorithm(None, *overrides), name="own", module=module, path=Path("x"))
+
+
+def planned(algorithm: Algorithm, ranks: int) -> Plan | None:
+    """Returns the plan of an all-reduce."""
+    return plan_of(algorithm, Setting("all_reduce", ranks, 0, (ranks,)))
+
+
+def cut(count: int, parts: int, align: int = 1) -> Layout:
+    """Returns a single block of `count` elements in `parts` chunks."""
+    return Layout(np.array([[count]]), parts, align)
 
 
 def ring(**queue: Any) -> Chosen:
@@ -117,7 +128,7 @@ def run(
     engine = GraphEngine(topology, data, fidelity=fidelity, record="full" if record else "summary")
     places = range(ranks) if sips is None else sips
     collective = Collective(
-        CollectiveModel(engine), chosen, "all_reduce", places, count, dtype, reduction
+        CollectiveModel(engine), chosen, "all_reduce", places, [count], dtype, reduction
     )
     inputs = values(dtype, ranks, count, seed) if data else []
     hosts: dict[int, Host] = {}
@@ -154,7 +165,7 @@ def run(
             "collective",
             host,
             stream,
-            collective.join(rank, source, target),
+            collective.join(rank, [source], [target]),
             site=call_site(),
         )
         hosts[rank], commands[rank] = host, command

@@ -106,8 +106,8 @@ def test_m5_live_the_others_wait_for_the_rank_at_fault(
     with pytest.raises(DeadlockError) as caught:
         run(sip8, ring(), skewed(3), 8, unwritten=[1], fidelity="tile")
     assert failed == [(1, "[M5] 8 of 8 elements of x1 were never written")]
-    assert {task.name for task, _ in caught.value.waits} == {"ring_allreduce_tcm on rank 2"} | {
-        "ring_allreduce_tcm on rank 0"
+    assert {task.name for task, _ in caught.value.waits} == {"all_reduce on rank 2"} | {
+        "all_reduce on rank 0"
     }
 
 

@@ -9,7 +9,9 @@ import pytest
 from ccl_machine import (
     SUM,
     Outcome,
+    cut,
     own_algorithm,
+    planned,
     ring,
     ring_order_sum,
     run,
@@ -19,14 +21,14 @@ from ccl_machine import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.ccl import collective
+from kernbench.ccl import channel
 from kernbench.ccl.algorithms.ring_allreduce import all_reduce
-from kernbench.ccl.collective import Collective, CollectiveModel, Reduction, prepare
+from kernbench.ccl.collective import Collective, CollectiveModel, Reduction
 from kernbench.ccl.costs import Span, StepCosts
 from kernbench.ccl.lanes import vectorised
-from kernbench.ccl.plan import NOTHING, Chunks, Combine, Comm
+from kernbench.ccl.plan import NOTHING, Combine, Comm
 from kernbench.ccl.replay import Replay
-from kernbench.errors import UnsupportedError
+from kernbench.des import Event
 from kernbench.hw.path import Path
 from kernbench.hw.pe import PeCosts, PeTimeline
 from kernbench.hw.queue import Queue, QueueSpec
@@ -73,9 +75,9 @@ def chain(comm: Comm) -> None:
 
 def both(*args: Any, **kwargs: Any) -> Outcome:
     """Runs as a plan and live, which must agree; returns the plan's outcome."""
-    planned = run(*args, **kwargs)
-    run(*args, **kwargs, fidelity="tile").same(planned)
-    return planned
+    outcome = run(*args, **kwargs)
+    run(*args, **kwargs, fidelity="tile").same(outcome)
+    return outcome
 
 
 def sums(outcome: Outcome) -> None:
@@ -144,7 +146,7 @@ def test_other_plans_are_replayed_as_they_run_live(
     ranks: int,
 ) -> None:
     machine = routers if where == "routers" else topology(where)
-    assert prepare(algorithm, ranks) is not None
+    assert planned(algorithm, ranks) is not None
     for seed in range(2):
         outcome = both(
             machine,
@@ -292,9 +294,8 @@ def in_order(spans: Sequence[Span]) -> list[Span]:
 
 def by_replay(machine: Topology, case: Case, order: Sequence[int]) -> Timed:
     """Every message of every rank, links private, ranks started in any order."""
-    prepared = prepare(all_reduce, len(case.sips))
-    assert prepared is not None
-    plan = prepared.plan
+    plan = planned(all_reduce, len(case.sips))
+    assert plan is not None
     costs, pe = costs_of(machine, case)
     ends: dict[int, int] = {}
     slot = pe.memory(case.queue.space).latency
@@ -302,10 +303,10 @@ def by_replay(machine: Topology, case: Case, order: Sequence[int]) -> Timed:
         pair: Queue(path_of(machine, case, *pair), case.queue, pe.pe.poll_interval, slot)
         for pair in plan.pairs
     }
-    chunks = Chunks(case.count, len(case.sips), case.align)
+    layout = cut(case.count, len(case.sips), case.align)
     replay = Replay(
         plan,
-        chunks,
+        layout,
         costs,
         queues,
         None,
@@ -319,14 +320,13 @@ def by_replay(machine: Topology, case: Case, order: Sequence[int]) -> Timed:
 
 def by_arrays(machine: Topology, case: Case) -> Timed:
     """The same over arrays of ranks, rounds that repeat skipped."""
-    prepared = prepare(all_reduce, len(case.sips))
-    assert prepared is not None
-    plan = prepared.plan
+    plan = planned(all_reduce, len(case.sips))
+    assert plan is not None
     paths = [path_of(machine, case, rank, to) for rank, to in enumerate(plan.to[0].tolist())]
-    chunks = Chunks(case.count, len(case.sips), case.align)
+    layout = cut(case.count, len(case.sips), case.align)
     costs = costs_of(machine, case)[0]
-    ends, spans = vectorised(plan, chunks, costs, paths, case.starts, trace=True)
-    assert vectorised(plan, chunks, costs, paths, case.starts) == (ends, [])
+    ends, spans = vectorised(plan, layout, costs, paths, case.starts, trace=True)
+    assert vectorised(plan, layout, costs, paths, case.starts) == (ends, [])
     return ends, in_order(spans)
 
 
@@ -382,7 +382,7 @@ def test_skipping_is_what_makes_large_buffers_cheap(
         (all_reduce, "routers", "kernel", 9, "replay"),
         (butterfly, "sip8", "kernel", 9, "replay"),
         (all_reduce, "sip8", "tile", 9, "live"),
-        (all_reduce, "sip8", "kernel", 0, "live"),  # nobody waits for anybody
+        (all_reduce, "sip8", "kernel", 0, "replay"),  # nobody waits for anybody
     ],
 )
 def test_the_cheapest_tier_that_is_exact_is_taken(
@@ -398,13 +398,13 @@ def test_the_cheapest_tier_that_is_exact_is_taken(
     taken: set[str] = set()
 
     def spy(target: str, name: str) -> None:
-        original = getattr(collective, target)
+        original = getattr(channel, target)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             taken.add(name)
             return original(*args, **kwargs)
 
-        monkeypatch.setattr(collective, target, call)
+        monkeypatch.setattr(channel, target, call)
 
     spy("vectorised", "arrays")
     spy("Replay", "replay")
@@ -423,11 +423,11 @@ def test_a_known_pattern_of_starts_is_not_timed_again(
         timed.append(1)
         return vectorised(*args, **kwargs)
 
-    monkeypatch.setattr(collective, "vectorised", counting)
+    monkeypatch.setattr(channel, "vectorised", counting)
     engine = GraphEngine(topology("sip8"), enable_data=False)
     model, chosen, ends = CollectiveModel(engine), ring(), list[list[int]]()
     for base, skew in ((0, 0), (70_000_000, 0), (900_000_000, 1)):
-        group = Collective(model, chosen, "all_reduce", range(4), 999, dtypes.float32, SUM)
+        group = Collective(model, chosen, "all_reduce", range(4), [999], dtypes.float32, SUM)
         commands = []
         for rank in (2, 0, 3, 1):
             host = Host(
@@ -435,7 +435,7 @@ def test_a_known_pattern_of_starts_is_not_timed_again(
             )
             storage = Storage(engine.device(rank).hbm, 3996, "x", None)
             view = View(storage.buffer, dtypes.float32, (999,), (1,), 0)
-            work = group.join(rank, view, view)
+            work = group.join(rank, [view], [view])
             command = Command("all_reduce", "collective", host, Stream("s", rank), work)
             commands.append(command)
             engine.submit(command)
@@ -518,28 +518,58 @@ def test_a_send_and_its_receive_are_joined_and_in_order(
             assert receives[flow].rank == (send.rank + 1) % 3
 
 
-@pytest.mark.parametrize("fidelity", ["kernel", "tile"])
-def test_two_groups_at_once_on_one_link_are_refused(
-    topology: Callable[[str], Topology], fidelity: Fidelity
-) -> None:
-    def last_end(groups: Sequence[Sequence[int]]) -> int:
-        engine = GraphEngine(topology("sip8"), enable_data=False, fidelity=fidelity)
-        model, count, commands, kept = CollectiveModel(engine), 1 << 14, list[Command](), []
-        for number, sips in enumerate(groups):
-            group = Collective(model, ring(), "all_reduce", sips, count, dtypes.float32, SUM)
-            for rank, sip in enumerate(sips):
-                who = 10 * number + rank
-                host = Host(engine.loop, who, engine.rank_owner(who), 0, 64)
-                kept.append(Storage(engine.device(sip).hbm, 4 * count, "x", None))
-                view = View(kept[-1].buffer, dtypes.float32, (count,), (1,), 0)
-                work = group.join(rank, view, view)
-                command = Command("all_reduce", "collective", host, Stream("s", sip), work)
-                commands.append(command)
-                engine.submit(command)
-        engine.loop.run()
-        return max(command.done.time or 0 for command in commands)
+def two_groups(
+    machine: Topology, groups: Sequence[Sequence[int]], fidelity: Fidelity, starts: Sequence[int]
+) -> list[int]:
+    """Returns when each rank of each group is done with an all-reduce of its group."""
+    engine = GraphEngine(machine, enable_data=False, fidelity=fidelity)
+    model, count, commands, kept = CollectiveModel(engine), 1 << 14, list[Command](), []
+    for number, (sips, start) in enumerate(zip(groups, starts, strict=True)):
+        group = Collective(model, ring(), "all_reduce", sips, [count], dtypes.float32, SUM)
+        for rank, sip in enumerate(sips):
+            who = 10 * number + rank
+            begin = start + 7_000 * rank
+            host = Host(engine.loop, who, engine.rank_owner(who), 0, 64)
+            kept.append(Storage(engine.device(sip).hbm, 4 * count, "x", None))
+            view = View(kept[-1].buffer, dtypes.float32, (count,), (1,), 0)
+            stream, gate = Stream("s", sip), Event("gate")
+            stream.waits.append(gate)
+            engine.loop.at(begin, engine.rank_owner(who), gate.settle, begin)
+            work = group.join(rank, [view], [view])
+            command = Command("all_reduce", "collective", host, stream, work)
+            commands.append(command)
+            engine.submit(command)
+    engine.loop.run()
+    assert not engine.network.claims
+    return [command.done.time or 0 for command in commands]
 
-    assert last_end([[0, 1], [4, 5]]) == last_end([[0, 1]])
-    # Both go over the link from SIP 1 to SIP 2, and back.
-    with pytest.raises(UnsupportedError, match="two groups at once on the same links"):
-        last_end([[0, 2], [1, 3]])
+
+@pytest.mark.parametrize("where", ["sip8", "h200x8"])
+@pytest.mark.parametrize("later", [0, 1_000, 30_000_000, 60_000_000, 500_000_000])
+def test_two_groups_at_once_share_their_links(
+    topology: Callable[[str], Topology], where: str, later: int
+) -> None:
+    machine = topology(where)
+    for groups in ([[0, 2], [1, 3]], [[0, 1, 2], [2, 1, 0]], [[0, 2, 4], [3, 1]]):
+        starts = [0, later]
+        shared = two_groups(machine, groups, "kernel", starts)
+        # Timed alone and repeated when company comes, or on the network from the start: the same.
+        assert shared == two_groups(machine, groups, "tile", starts)
+        alone = [
+            end
+            for group, start in zip(groups, starts, strict=True)
+            for end in two_groups(machine, [group], "kernel", [start])
+        ]
+        assert all(end >= by_itself for end, by_itself in zip(shared, alone, strict=True))
+        if later == 500_000_000:
+            assert shared == alone
+        elif later <= 1_000 and where == "sip8":
+            assert shared != alone
+
+
+def test_groups_on_links_of_their_own_do_not_notice_one_another(
+    topology: Callable[[str], Topology],
+) -> None:
+    machine = topology("sip8")
+    together = two_groups(machine, [[0, 1], [4, 5]], "kernel", [0, 0])
+    assert together[:2] == together[2:] == two_groups(machine, [[0, 1]], "kernel", [0])

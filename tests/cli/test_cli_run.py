@@ -33,12 +33,14 @@ def _run(bench: str | Path, *arguments: str, **options: object) -> int:
         "ccl": None,
         "overrides": (),
         "trace": None,
+        "flight_recorder": None,
         "json": None,
         "breakdown": False,
         "data": True,
         "fidelity": "kernel",
         "seed": 0,
         "quiet": False,
+        "verbose": False,
     }
     return run_bench(Options(bench=str(bench), arguments=arguments, **(defaults | options)))  # type: ignore[arg-type]
 
@@ -119,6 +121,8 @@ def test_run_spawns_once_over_all_sips_and_looks_worker_up(
         (["run", "ccl_allreduce", "--set", "defaults.n_slots=0"], "defaults.n_slots"),
         (["run", "ccl_allreduce", "--ccl", "no.yaml"], "no.yaml"),
         (["run", "ccl_allreduce", "--trace", "/no/such/folder/t.json"], "/no/such/folder"),
+        (["run", "ccl_allreduce", "--flight-recorder", "/no/such/folder/f.json"], "[F15]"),
+        (["run", "ccl_allreduce", "-q", "-v"], "--quiet and --verbose: expected one of them"),
         (["run", "ccl_allreduce", "--", "-b", "5X"], "expected a size such as 16M"),
         (["run", "ccl_allreduce", "--", "-o", "xor"], "invalid choice: 'xor'"),
         (["run", "ccl_allreduce", "--fidelity", "exact"], "exact"),
@@ -200,12 +204,115 @@ def test_exit_codes(
     assert said in capsys.readouterr().err
 
 
+FAILING = (
+    "import kernbench.torch.distributed as dist\n"
+    "import kernbench.torch as torch\n"
+    "def worker(rank):\n"
+    "    dist.init_process_group('nccl')\n"
+    "    x = torch.ones(8, device='cuda')\n"
+    "    if rank != 3:\n"
+    "        dist.all_reduce(x)\n"
+    "    x.tolist()\n"
+    "def run(ctx):\n"
+    "    ctx.multiprocessing.spawn(worker, nprocs=4)\n"
+)
+
+
+def test_a_flight_record_is_written_if_ranks_fail(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench, record = tmp_path / "hang.py", tmp_path / "flight.json"
+    bench.write_text(FAILING)
+    assert _run(bench, flight_recorder=record) == 1
+    assert json.loads(record.read_text())["schema_version"] == 1
+    assert sorted(path.name for path in tmp_path.glob("*.*")) == ["flight.json", "hang.py"]
+    err = capsys.readouterr().err
+    assert err.startswith(f"kernbench: what every rank did last is in {record}\n")
+    assert err.count(str(record)) == 1
+    assert "ranks 0-2 wait for rank 3" in err
+
+
+def test_the_record_is_the_runtimes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, record = tmp_path / "hang.py", tmp_path / "flight.json"
+    bench.write_text(FAILING)
+    ranks = [{"rank": 0, "last": "all_reduce"}]
+    monkeypatch.setattr(RuntimeContext, "flight_record", lambda self: {"ranks": ranks})
+    assert _run(bench, flight_recorder=record) == 1
+    assert json.loads(record.read_text()) == {"ranks": ranks}
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("def run(ctx): ...\n", 0),
+        ("def run(ctx): return 4\n", 4),
+        ("def run(ctx): 1 / 0\n", 1),
+    ],
+)
+def test_no_flight_record_if_no_rank_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, status: int
+) -> None:
+    bench, record = tmp_path / "bench.py", tmp_path / "flight.json"
+    bench.write_text(text)
+    assert _run(bench, flight_recorder=record) == status
+    assert not record.exists()
+    assert str(record) not in capsys.readouterr().err
+
+
+def test_a_record_that_cannot_be_written_hides_no_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench, folder = tmp_path / "hang.py", tmp_path / "gone"
+    folder.mkdir()
+    # The folder could be written to when the run began.
+    bench.write_text(FAILING + f"    raise AssertionError\nimport os; os.rmdir({str(folder)!r})\n")
+    assert _run(bench, flight_recorder=folder / "flight.json") == 1
+    err = capsys.readouterr().err
+    assert err.startswith("kernbench: [F15] cannot write")
+    assert "ranks 0-2 wait for rank 3" in err
+
+
+def test_verbose_prints_what_is_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bench = tmp_path / "choosing.py"
+    bench.write_text(
+        "def run(ctx):\n"
+        "    if ctx.on_choice is not None:\n"
+        "        ctx.on_choice('all_reduce 1 MiB, 8 ranks of WORLD: ring (auto)')\n"
+    )
+    assert _run(bench) == 0
+    assert capsys.readouterr() == ("", "")
+    assert _run(bench, verbose=True) == 0
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == "all_reduce 1 MiB, 8 ranks of WORLD: ring (auto)\n"
+
+
+def test_verbose_names_each_choice_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("ccl_allreduce", "-e", "2K", "-n", "2", verbose=True) == 0
+    shown = capsys.readouterr()
+    lines = [line for line in shown.err.splitlines() if line.startswith("all_reduce ")]
+    assert [line.partition(":")[0] for line in lines] == [
+        "all_reduce 1 KiB, 8 ranks of WORLD",
+        "all_reduce 4 B, 8 ranks of WORLD",  # the barrier
+        "all_reduce 2 KiB, 8 ranks of WORLD",
+    ]
+    assert "WORLD" not in shown.out
+
+
 def test_list_shows_everything(capsys: pytest.CaptureFixture[str]) -> None:
     from kernbench.cli.listing import print_listing
 
     assert print_listing() == 0
     out = capsys.readouterr().out
-    for name in ("ccl_allreduce", "sip8", "h200x8", "torus4x4", "ring1024", "ring_allreduce_tcm"):
+    for name in (
+        "ccl",
+        "ccl_allreduce",
+        "sip8",
+        "h200x8",
+        "torus4x4",
+        "ring1024",
+        "ring_allreduce_tcm",
+    ):
         assert name in out
 
 
@@ -226,13 +333,16 @@ def test_the_options_are_these() -> None:
             "--ccl",
             "--data",
             "--fidelity",
+            "--flight-recorder",
             "--json",
             "--quiet",
             "--seed",
             "--set",
             "--topology",
             "--trace",
+            "--verbose",
             "-q",
+            "-v",
         ],
         "list": [],
     }

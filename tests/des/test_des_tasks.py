@@ -14,6 +14,7 @@ from kernbench.des import (
     DeadlockError,
     Event,
     EventLoop,
+    Killed,
     SwallowedAbortError,
     Task,
     current_carrier,
@@ -451,3 +452,99 @@ def test_any_program_leaves_one_trace_whatever_the_order_of_creation(
     # A turn is taken in simulated-time order, by the owner at equal times.
     assert all(clock == now for _, clock, now in turns)
     assert [now for *_, now in turns] == sorted(now for *_, now in turns)
+
+
+def test_a_poll_says_whether_only_polls_are_left(loop: EventLoop) -> None:
+    seen: dict[str, list[bool]] = {"a": [], "b": []}
+
+    def look(name: str) -> None:
+        for _ in range(4):
+            here().clock += 10
+            seen[name].append(here().poll())
+
+    start(loop, lambda: look("a"), key=0)
+    start(loop, lambda: look("b"), key=1)
+    loop.at(25, loop.owner(1000), lambda: None)
+    loop.run()
+    assert seen == {"a": [False, False, True, True], "b": [False, False, True, True]}
+    assert loop.polling == 0
+
+
+def test_an_aborted_poll_leaves_no_trace(loop: EventLoop) -> None:
+    def look() -> None:
+        here().clock += 10
+        here().poll()
+
+    task = start(loop, look)
+    loop.at(5, loop.owner(1000), lambda: None)
+    loop.at(6, loop.owner(1000), lambda: task.interrupt(Abort()))
+    loop.run()
+    assert isinstance(task.error, Abort)
+    assert loop.polling == 0
+
+
+def test_who_parks_is_told_to_who_asked(loop: EventLoop) -> None:
+    event, seen = Event("what"), list[tuple[str, object, bool]]()
+    loop.on_park = lambda task: seen.append((task.name, task.waiting_for, task.parked))
+    start(loop, lambda: here().wait(event))
+    settle_at(loop, event, 3)
+    loop.run()
+    assert seen == [("rank 0", "what", True)]
+
+
+def test_a_task_that_is_thrown_into_by_another_runs_in_its_place(loop: EventLoop) -> None:
+    stacks: list[greenlet] = []
+    seen: list[str] = []
+    never = Event("never")
+
+    def victim() -> None:
+        stacks.append(current_carrier())  # type: ignore[arg-type]
+        try:
+            here().wait(never)
+        except Killed:
+            seen.append("thrown")
+            here().wait(settled)
+            seen.append("waited again")
+
+    def thrower() -> None:
+        here().clock += 1
+        here().synchronize()
+        stacks[0].throw()
+        seen.append("threw")
+        here().wait(settled)
+
+    settled = Event("later")
+    tasks = [start(loop, victim, key=0), start(loop, thrower, key=1)]
+    settle_at(loop, settled, 9)
+    loop.run()
+    assert seen == ["thrown", "threw", "waited again"]
+    assert [task.error for task in tasks] == [None, None]
+    assert loop.idle
+
+
+def test_abandoned_tasks_run_no_more_of_their_code(loop: EventLoop) -> None:
+    seen: list[str] = []
+
+    def work() -> None:
+        try:
+            here().wait(Event("never"))
+        finally:
+            seen.append("ran")
+
+    task = start(loop, work)
+    with pytest.raises(DeadlockError):
+        loop.run()
+    loop.abandon()
+    loop.discard()
+    assert loop.idle
+    assert not task.parked
+    assert seen == []
+    assert len(loop.abandoned) == 1
+
+
+def test_steps_change_with_everything_that_is_queued_or_happens(loop: EventLoop) -> None:
+    steps = [loop.steps()]
+    loop.at(1, loop.owner(0), lambda: steps.append(loop.steps()))
+    loop.at(2, loop.owner(0), lambda: steps.append(loop.steps()))
+    loop.run()
+    assert steps == [0, 1, 2]

@@ -41,26 +41,6 @@ def test_a_kernel_beside_a_collective_slows_neither(kernbench: Kernbench) -> Non
     assert spans[False] == spans[True]
 
 
-def test_these_collectives_are_there_and_no_others() -> None:
-    there = {"all_reduce", "barrier"}
-    absent = {
-        "all_gather",
-        "all_gather_into_tensor",
-        "all_to_all",
-        "broadcast",
-        "gather",
-        "irecv",
-        "isend",
-        "new_group",
-        "recv",
-        "reduce",
-        "reduce_scatter_tensor",
-        "scatter",
-        "send",
-    }
-    assert {name for name in there | absent if hasattr(dist, name)} == there
-
-
 def test_what_raises_by_name(kernbench: Kernbench) -> None:
     with kernbench.context():
         x = torch.ones(1)

@@ -69,7 +69,7 @@ def test_every_option_is_in_the_readme_and_no_other() -> None:
             known |= {option for option in parameter.opts if option.startswith("-")}
         rows = "".join(re.findall(r"^\| (`-.*?) \|", part, re.MULTILINE)) or part
         # The flags of nccl-tests belong to the bench.
-        named = set(re.findall(r"`(--?[a-z]+)", rows)) - {"--version"}
+        named = set(re.findall(r"`(--?[a-z-]+)", rows)) - {"--version"}
         assert named == known, f"kernbench {name}"
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.des import EventLoop
-from kernbench.errors import UnsupportedError
+from kernbench.hw.claims import Claim, Use
 from kernbench.hw.network import Network
 from kernbench.hw.path import Path, transmit
 from kernbench.hw.pe import PeTimeline, later
@@ -202,17 +202,26 @@ def test_a_bulk_copy_lets_others_between_its_chunks(
 def test_links_that_two_activities_claim_are_nobodys_own(tree: Topology) -> None:
     network = Network(tree, EventLoop())
     path = {(a, b): network.path(cube(a), cube(b), DMA, VC) for a in range(4) for b in range(4)}
-    assert network.claim([path[0, 2], path[1, 3]])
-    assert network.claim([path[1, 3]])  # the same path again: one user
-    with pytest.raises(UnsupportedError, match="two groups at once"):
-        network.claim([path[0, 1]])  # shares sip0 -> a with the first, which is timed already
-    network.forget_claims()
-    assert not network.claim([path[0, 1]], shared=True)
-    assert not network.claim([path[2, 1], path[0, 1]])  # goes where the shared one goes
-    network.release([path[2, 1], path[0, 1]], alone=False)
-    network.release([path[0, 1]], alone=False)
-    assert not network.claimed
-    assert not network.claim([path[0, 1], path[2, 3]])  # with itself
-    network.forget_claims()
-    assert not network.claimed
-    assert network.claim([path[0, 1], path[1, 0]])
+    claims, told = network.claims, list[str]()
+
+    def take(name: str, line: str, *pairs: tuple[int, int], alone: bool = True) -> Claim:
+        use = Use([path[pair] for pair in pairs])
+        return claims.take(use, line, lambda: told.append(name), alone=alone)
+
+    first = take("first", "A", (0, 2), (1, 3))
+    second = take("second", "A", (1, 3))  # the same path, later in the same line
+    assert [first.alone, second.alone] == [True, True]
+    assert not take("third", "B", (0, 1)).alone  # shares sip0 -> a with the first
+    assert told == ["first"]
+    assert [first.alone, second.alone] == [False, True]
+    assert not take("fourth", "A", (1, 3)).alone  # in line with one that has company
+    assert told == ["first"]
+    claims.clear()
+    assert not claims
+    assert not take("fifth", "A", (0, 1), (2, 1)).alone  # in its own way
+    assert not take("sixth", "A", (2, 3), alone=False).alone
+    claims.clear()
+    assert take("seventh", "A", (0, 1), (1, 0)).alone
+    assert claims.busy(Use([path[0, 2]]), "B")
+    assert not claims.busy(Use([path[0, 1]]), "A")
+    assert told == ["first"]

@@ -154,6 +154,25 @@ def test_the_two_ports_of_a_switch_are_one_stage_and_cube_links_are_not_part_of_
 
 
 @given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 900)), min_size=1, max_size=6),
+    st.integers(1, 9),
+    st.integers(0, 1000),
+)
+def test_a_way_over_any_number_of_switches_is_one_stage(
+    links: list[tuple[int, int]], dma: int, size: int
+) -> None:
+    route = [link(n, *numbers, "fluid") for n, numbers in enumerate(links)]
+    way = Path(route, Bandwidth(PS_PER_S // dma), CHUNK)
+    (stage,) = way.hops
+    slowest = max([dma, *(ps_per_byte for ps_per_byte, _ in links)])
+    assert (PS_PER_S // stage.bandwidth.per_second, stage.fluid) == (slowest, True)
+    assert stage.latency == way.latency == sum(latency for _, latency in links)
+    assert way.links == tuple(range(len(links)))
+    (sent,) = send(way, [(17, size)])
+    assert sent.arrival == 17 + way.times(size)[0].full + stage.latency
+
+
+@given(
     st.lists(st.lists(hop, min_size=1, max_size=3), min_size=1, max_size=4),
     st.lists(st.integers(0, 300), min_size=1, max_size=3),
 )

@@ -9,9 +9,9 @@ import pytest
 from kernbench.report import (
     Header,
     Measurement,
-    all_reduce_busbw_factor,
     as_json,
     average_busbw,
+    busbw_factor,
     footer_lines,
     header_lines,
     row_line,
@@ -21,7 +21,7 @@ from kernbench.report import (
 
 HEADER = Header("all_reduce", "sip8", 8, "ring_allreduce_tcm", {"data": "on", "seed": "0"})
 GOLDEN = Path(__file__).with_name("golden_table.txt")
-FACTOR = all_reduce_busbw_factor(8)
+FACTOR = busbw_factor("all_reduce", 8)
 
 
 def row(size: int, out_ps: int, in_ps: int, wrong: int | None = 0) -> Measurement:
@@ -67,12 +67,45 @@ def test_a_time_has_as_many_decimals_as_fit(time_us: float, text: str) -> None:
 
 
 def test_bandwidths_are_exact_ratios() -> None:
-    assert all_reduce_busbw_factor(8) == Fraction(7, 4)
-    assert all_reduce_busbw_factor(1) == 0
-    measured = timing(3000, 1_000_000, all_reduce_busbw_factor(4), iterations=2)
+    measured = timing(3000, 1_000_000, Fraction(3, 2), iterations=2)
     assert measured.time_us == 0.5
     assert measured.algbw_gb_per_s == 6.0
     assert measured.busbw_gb_per_s == 9.0
+
+
+@pytest.mark.parametrize(
+    ("operation", "of_2", "of_8"),
+    [
+        ("all_reduce", "1", "7/4"),
+        ("broadcast", "1", "1"),
+        ("reduce", "1", "1"),
+        ("all_gather", "1/2", "7/8"),
+        ("reduce_scatter", "1/2", "7/8"),
+        ("gather", "1/2", "7/8"),
+        ("scatter", "1/2", "7/8"),
+        ("all_to_all", "1/2", "7/8"),
+        ("sendrecv", "1", "1"),
+    ],
+)
+def test_bus_bandwidths_are_those_of_nccl_tests(operation: str, of_2: str, of_8: str) -> None:
+    """The numbers are written out from the formulas in nccl-tests' doc/PERFORMANCE.md and src/."""
+    assert busbw_factor(operation, 2) == Fraction(of_2)
+    assert busbw_factor(operation, 8) == Fraction(of_8)
+
+
+def test_one_rank_sends_nothing() -> None:
+    assert busbw_factor("all_reduce", 1) == busbw_factor("all_to_all", 1) == 0
+
+
+def test_what_cannot_be_called_in_place_is_left_out() -> None:
+    out_of_place = timing(4096, 10**6, Fraction(1), wrong=2)
+    lone = Measurement(4096, 128, "float", "none", -1, out_of_place, None)
+    line = row_line(lone)
+    assert len(line) == len(row_line(row(1024, 14_000_000, 13_900_000)))
+    assert line.split()[9:] == ["N/A"] * 4
+    assert total_wrong([lone]) == 2
+    assert average_busbw([lone]) == 4.096
+    assert as_json(HEADER, [lone])["rows"][0]["in_place"] is None
 
 
 def test_wrong_values_fail() -> None:

@@ -1,6 +1,9 @@
-"""Ranks that disagree about a collective: who, where, what."""
+"""Ranks that disagree: the full text that each of them gets."""
+
+# ruff: noqa: E501 - texts as users see them
 
 import pytest
+from goldens import Case, Cases, cut, ones
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
@@ -8,121 +11,362 @@ from kernbench.errors import KernbenchError
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.testing import Kernbench
 
-
-def _here(text: str) -> str:
-    """Cuts the folders of file names, which differ between machines."""
-    lines = []
-    for line in text.splitlines():
-        before, found, after = line.partition("test_mismatch.py")
-        lines.append(f"{before.rpartition(' ')[0]} FILE{after}" if found else line)
-    return "\n".join(lines)
+CASES = Cases()
 
 
-def _fail(kernbench: Kernbench, worker: object, nprocs: int = 3) -> dict[int, KernbenchError]:
-    with pytest.raises(SpawnException) as caught:
-        kernbench.spawn(worker, nprocs=nprocs)  # type: ignore[arg-type]
-    errors = {}
-    for rank, error in caught.value.errors.items():
-        assert isinstance(error, KernbenchError)
-        errors[rank] = error
-    return errors
-
-
-def test_a_rank_that_returns_without_the_collective(kernbench: Kernbench) -> None:
-    def worker(rank: int) -> None:
-        dist.init_process_group("nccl")
-        x = torch.ones(4, device="cuda")
-        dist.all_reduce(x)
-        if rank != 1:
-            dist.all_reduce(x)
-            x.numpy()
-
-    errors = _fail(kernbench, worker)
-    assert list(errors) == [0, 2]
-    assert errors[0].code == "C1"
-    text = _here(str(errors[0]))
-    assert "all_reduce #2 of group WORLD: ranks 0, 2 wait for rank 1" in text
-    assert "missing rank 1 returned; its last collective was #1" in text
-    assert "FILE:39" in text or "dist.all_reduce(x)" in text
-
-
-def test_a_rank_that_returned_before_the_others_call(kernbench: Kernbench) -> None:
-    def worker(rank: int) -> None:
-        dist.init_process_group("nccl")
-        if rank == 0:
-            return
-        x = torch.ones(4, device="cuda")
-        for _ in range(5):
-            x = x + 1
-        x.numpy()
-        dist.all_reduce(x)
-
-    errors = _fail(kernbench, worker)
-    assert set(errors) <= {1, 2}
-    assert {error.code for error in errors.values()} == {"C1"}
-    assert "it called none" in str(errors[1])
-
-
-@pytest.mark.parametrize(
-    ("code", "what"),
-    [("C2", "collective"), ("C3", "shape"), ("C4", "dtype"), ("C5", "reduce operation")],
+@CASES.add(
+    3,
+    (
+        (0, 2),
+        """
+[C1] all_reduce #2 of group WORLD: ranks 0, 2 wait for rank 1
+  waiting ranks 0, 2: all_reduce([4], torch.float32, sum) at T, at FILE: dist.all_reduce(x)
+  missing rank 1 returned at FILE: return; its last collective was #1, rank 1: all_reduce([4], torch.float32, sum) at T, at FILE: dist.all_reduce(x)
+  hint: every rank of a group must call the collective; look for a branch on the rank
+""",
+    ),
 )
-def test_what_differs_is_named(kernbench: Kernbench, code: str, what: str) -> None:
-    def worker(rank: int) -> None:
-        dist.init_process_group("nccl")
-        odd = rank == 2
-        shape = (8, 4) if code == "C3" and odd else (4, 8)
-        dtype = torch.float16 if code == "C4" and odd else torch.bfloat16
-        op = dist.ReduceOp.MAX if code == "C5" and odd else dist.ReduceOp.SUM
-        x = torch.zeros(shape, dtype=dtype, device="cuda")
-        if code == "C2" and odd:
-            dist.barrier()
-        else:
-            dist.all_reduce(x, op)
-
-    errors = _fail(kernbench, worker)
-    assert list(errors) == [0, 1, 2]
-    error = errors[0]
-    assert error.code == code
-    assert f"ranks 0, 1, 2 differ in {what}" in str(error)
-    hints = {"C3": "hardware would not notice", "C4": "the types have the same size"}
-    assert hints.get(code, "") in str(error)
+def c1_returned(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = ones()
+    dist.all_reduce(x)
+    if rank == 1:
+        return
+    dist.all_reduce(x)
+    x.numpy()
 
 
-def test_using_the_group_before_init_and_twice(kernbench: Kernbench) -> None:
-    def early(rank: int) -> None:
-        dist.all_reduce(torch.ones(1, device="cuda"))
+@CASES.add(
+    3,
+    (
+        (0,),
+        """
+[C1] barrier #1 of group G1{0,2}: rank 0 waits for rank 2
+  waiting rank 0: barrier() at T, at FILE: dist.barrier(pair)
+  missing rank 2 returned at FILE: if rank == 0:; it called none, and last of all #1 of group WORLD, rank 2: all_reduce([4], torch.float32, sum) at T, at FILE: dist.all_reduce(ones())
+  hint: every rank of a group must call the collective; look for a branch on the rank
+""",
+    ),
+)
+def c1_group(rank: int) -> None:
+    dist.init_process_group("nccl")
+    pair = dist.new_group([0, 2])
+    dist.all_reduce(ones())
+    if rank == 0:
+        dist.barrier(pair)
 
-    def twice(rank: int) -> None:
-        dist.init_process_group("nccl")
-        dist.init_process_group("nccl")
 
-    def late(rank: int) -> None:
-        dist.init_process_group("nccl")
-        dist.destroy_process_group()
-        dist.all_reduce(torch.ones(1, device="cuda"))
+@CASES.add(
+    3,
+    (
+        (0, 1, 2),
+        """
+[C2] collective #2 of group WORLD: ranks 0-2 differ in collective
+  ranks 0, 2: all_reduce([4], torch.float32, sum) at T, at FILE: dist.all_reduce(x)
+  rank 1: broadcast([4], torch.float32, src=0) at T, at FILE: dist.broadcast(x, 0)
+  hint: every rank of a group calls the same collectives in the same order
+""",
+    ),
+)
+def c2(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = ones()
+    dist.all_reduce(x)
+    if rank == 1:
+        dist.broadcast(x, 0)
+    dist.all_reduce(x)
 
-    for worker in (early, twice, late):
-        errors = _fail(kernbench, worker, 1)
-        assert errors[0].code == "C18"
+
+@CASES.add(
+    3,
+    (
+        (0, 1, 2),
+        """
+[C3] collective #1 of group WORLD: ranks 0-2 differ in shape
+  rank 0: all_reduce([8, 4], torch.float32, sum) at T, at FILE: dist.all_reduce(x)
+  ranks 1-2: all_reduce([4, 8], torch.float32, sum) at T, at FILE: dist.all_reduce(x)
+  hint: the number of elements is the same, so hardware would not notice
+""",
+    ),
+)
+def c3_first(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = ones(8, 4) if rank == 0 else ones(4, 8)
+    dist.all_reduce(x)
 
 
-def test_tensors_that_cannot_take_part(kernbench: Kernbench) -> None:
-    def on_host(rank: int) -> None:
-        dist.init_process_group("nccl")
-        dist.all_reduce(torch.ones(1, device="cpu"))
+@CASES.add(
+    3,
+    (
+        (0, 1, 2),
+        """
+[C3] collective #1 of group WORLD: ranks 0-2 differ in shape
+  rank 0: all_gather_into_tensor(3 x [2, 2], torch.float32) at T, at FILE: dist.all_gather_into_tensor(out, x)
+  ranks 1-2: all_gather_into_tensor(3 x [4], torch.float32) at T, at FILE: dist.all_gather_into_tensor(out, x)
+  hint: the numbers of elements are the same, so hardware would not notice
+""",
+    ),
+)
+def c3_gather(rank: int) -> None:
+    dist.init_process_group("nccl")
+    out = torch.empty(12, device="cuda")
+    x = ones(4) if rank else ones(2, 2)
+    dist.all_gather_into_tensor(out, x)
 
-    def strided(rank: int) -> None:
-        dist.init_process_group("nccl")
-        dist.all_reduce(torch.ones((4, 4), device="cuda").t())
 
-    def bits(rank: int) -> None:
-        dist.init_process_group("nccl")
-        dist.all_reduce(torch.ones(1, device="cuda"), dist.ReduceOp.BXOR)
+@CASES.add(
+    3,
+    (
+        (0, 1, 2),
+        """
+[C3] collective #1 of group WORLD: ranks 0-2 differ in shape
+  ranks 0-1: all_gather([1], [2], [3], torch.float32) at T, at FILE: dist.all_gather([ones(s) for s in sizes], ones(sizes[rank]))
+  rank 2: all_gather([1], [1], [3], torch.float32) at T, at FILE: dist.all_gather([ones(s) for s in sizes], ones(sizes[rank]))
+  hint: all ranks must agree on what belongs to each rank
+""",
+    ),
+)
+def c3_lists(rank: int) -> None:
+    dist.init_process_group("nccl")
+    sizes = [1, 2, 3] if rank != 2 else [1, 1, 3]
+    dist.all_gather([ones(s) for s in sizes], ones(sizes[rank]))
 
-    assert "expected one on cuda:0" in str(_fail(kernbench, on_host, 1)[0])
-    assert "not contiguous" in str(_fail(kernbench, strided, 1)[0])
-    assert "bxor is not defined for torch.float32" in str(_fail(kernbench, bits, 1)[0])
+
+@CASES.add(
+    3,
+    (
+        (0, 1, 2),
+        """
+[C4] collective #1 of group WORLD: ranks 0-2 differ in dtype
+  ranks 0, 2: all_reduce([4], torch.bfloat16, sum) at T, at FILE: dist.all_reduce(x)
+  rank 1: all_reduce([4], torch.float16, sum) at T, at FILE: dist.all_reduce(x)
+  hint: the types have the same size, so hardware would take the one for the other
+""",
+    ),
+)
+def c4(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = ones(dtype=torch.float16 if rank == 1 else torch.bfloat16)
+    dist.all_reduce(x)
+
+
+@CASES.add(
+    3,
+    (
+        (0, 1, 2),
+        """
+[C5] collective #1 of group WORLD: ranks 0-2 differ in reduce operation
+  ranks 0-1: all_reduce([4], torch.float32, sum) at T, at FILE: dist.all_reduce(ones(), op)
+  rank 2: all_reduce([4], torch.float32, max) at T, at FILE: dist.all_reduce(ones(), op)
+  hint: every rank of a group calls the same collectives in the same order
+""",
+    ),
+)
+def c5(rank: int) -> None:
+    dist.init_process_group("nccl")
+    op = dist.ReduceOp.MAX if rank == 2 else dist.ReduceOp.SUM
+    dist.all_reduce(ones(), op)
+
+
+@CASES.add(
+    3,
+    (
+        (0, 1, 2),
+        """
+[C5] collective #1 of group WORLD: ranks 0-2 differ in reduce operation
+  ranks 0-1: all_reduce([4], torch.float32, premul_sum(0.5)) at T, at FILE: dist.all_reduce(ones(), dist._make_nccl_premul_sum(0.5 + rank // 2))
+  rank 2: all_reduce([4], torch.float32, premul_sum(1.5)) at T, at FILE: dist.all_reduce(ones(), dist._make_nccl_premul_sum(0.5 + rank // 2))
+  hint: every rank of a group calls the same collectives in the same order
+""",
+    ),
+)
+def c5_premul(rank: int) -> None:
+    dist.init_process_group("nccl")
+    dist.all_reduce(ones(), dist._make_nccl_premul_sum(0.5 + rank // 2))
+
+
+@CASES.add(
+    3,
+    (
+        (0, 1, 2),
+        """
+[C7] collective #1 of group WORLD: ranks 0-2 differ in root
+  ranks 0-1: broadcast([4], torch.float32, src=0) at T, at FILE: dist.broadcast(ones(), 1 if rank == 2 else 0)
+  rank 2: broadcast([4], torch.float32, src=1) at T, at FILE: dist.broadcast(ones(), 1 if rank == 2 else 0)
+  hint: ranks 0 and 1 of the group were named; src= and dst= are global ranks, group_src= and group_dst= ranks in the group
+""",
+    ),
+)
+def c7_differs(rank: int) -> None:
+    dist.init_process_group("nccl")
+    dist.broadcast(ones(), 1 if rank == 2 else 0)
+
+
+@CASES.add(
+    3,
+    (
+        (0, 1, 2),
+        """
+[C9] new_group #2 of the world: ranks 0-2 differ in members
+  ranks 0, 2: new_group([0, 2]) at T, at FILE: dist.new_group([1, 2] if rank == 1 else [0, 2])
+  rank 1: new_group([1, 2]) at T, at FILE: dist.new_group([1, 2] if rank == 1 else [0, 2])
+  hint: every rank makes the same groups in the same order, also those that it is not a member of
+""",
+    ),
+)
+def c9_lists(rank: int) -> None:
+    dist.init_process_group("nccl")
+    dist.new_group([0, 1])
+    dist.new_group([1, 2] if rank == 1 else [0, 2])
+    ones().numpy()
+
+
+@CASES.add(
+    3,
+    (
+        (0, 1, 2),
+        """
+[C9] new_group #1 of the world: ranks 0-2 differ in description
+  rank 0: new_group([0, 1], 'dp') at T, at FILE: dist.new_group([0, 1], group_desc="tp" if rank else "dp")
+  ranks 1-2: new_group([0, 1], 'tp') at T, at FILE: dist.new_group([0, 1], group_desc="tp" if rank else "dp")
+  hint: every rank makes the same groups in the same order, also those that it is not a member of
+""",
+    ),
+)
+def c9_desc(rank: int) -> None:
+    dist.init_process_group("nccl")
+    dist.new_group([0, 1], group_desc="tp" if rank else "dp")
+
+
+@CASES.add(
+    3,
+    (
+        (0, 2),
+        """
+[C9] new_group #1 of the world: ranks 0, 2 called it, rank 1 did not
+  waiting ranks 0, 2: new_group([0, 2]) at T, at FILE: dist.new_group([0, 2])
+  missing rank 1 returned at FILE: if rank != 1:; it called none
+  hint: every rank makes the same groups in the same order, also those that it is not a member of
+""",
+    ),
+)
+def c9_subset(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank != 1:
+        dist.new_group([0, 2])
+
+
+@CASES.add(
+    3,
+    (
+        (0, 1, 2),
+        """
+[C9] split_group #1 of the world: ranks 0-2 differ in parts
+  rank 0: split_group(WORLD, [[0], [1, 2]]) at T, at FILE: dist.split_group(None, parts)
+  ranks 1-2: split_group(WORLD, [[0, 1], [2]]) at T, at FILE: dist.split_group(None, parts)
+  hint: every rank makes the same groups in the same order, also those that it is not a member of
+""",
+    ),
+)
+def c9_split(rank: int) -> None:
+    dist.init_process_group("nccl")
+    parts = [[0, 1], [2]] if rank else [[0], [1, 2]]
+    dist.split_group(None, parts)
+
+
+@CASES.add(
+    3,
+    (
+        (0, 1),
+        """
+[C11] all_to_all_single #1 of group WORLD: rank 1 sends 3 rows to rank 0; rank 0 expects 2 from rank 1
+  ranks 0, 2: all_to_all_single(rows of [2], torch.float32, to each 2, from each 2) at T, at FILE: dist.all_to_all_single(out, x, [2, 2, 2], splits)
+  rank 1: all_to_all_single(rows of [2], torch.float32, to each [3, 2, 1], from each 2) at T, at FILE: dist.all_to_all_single(out, x, [2, 2, 2], splits)
+  hint: what rank i sends to rank j is what rank j expects from rank i
+""",
+    ),
+    (
+        (2,),
+        """
+[C11] all_to_all_single #1 of group WORLD: rank 1 sends 1 row to rank 2; rank 2 expects 2 from rank 1
+  ranks 0, 2: all_to_all_single(rows of [2], torch.float32, to each 2, from each 2) at T, at FILE: dist.all_to_all_single(out, x, [2, 2, 2], splits)
+  rank 1: all_to_all_single(rows of [2], torch.float32, to each [3, 2, 1], from each 2) at T, at FILE: dist.all_to_all_single(out, x, [2, 2, 2], splits)
+  hint: what rank i sends to rank j is what rank j expects from rank i
+""",
+    ),
+)
+def c11(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = ones(6, 2)
+    out = torch.empty((6, 2), device="cuda")
+    splits = [3, 2, 1] if rank == 1 else [2, 2, 2]
+    dist.all_to_all_single(out, x, [2, 2, 2], splits)
+
+
+@CASES.add(
+    3,
+    (
+        (0, 1, 2),
+        """
+[C11] all_to_all #1 of group WORLD: rank 2 sends 3 elements to rank 0; rank 0 expects 1 from rank 2
+  rank 0: all_to_all(torch.float32, to each 1, from each [1, 2, 1]) at T, at FILE: dist.all_to_all(outs, ins)
+  rank 1: all_to_all(torch.float32, to each 2, from each [1, 2, 3]) at T, at FILE: dist.all_to_all(outs, ins)
+  rank 2: all_to_all(torch.float32, to each 3, from each [1, 2, 3]) at T, at FILE: dist.all_to_all(outs, ins)
+  hint: what rank i sends to rank j is what rank j expects from rank i
+""",
+    ),
+)
+def c11_lists(rank: int) -> None:
+    dist.init_process_group("nccl")
+    ins = [ones(1 + rank) for _ in range(3)]
+    outs = [ones(1 + r if (rank, r) != (0, 2) else 1) for r in range(3)]
+    dist.all_to_all(outs, ins)
+
+
+@CASES.add(
+    3,
+    (
+        (0, 1, 2),
+        """
+[C3] collective #1 of group WORLD: ranks 0-2 differ in shape
+  ranks 0, 2: broadcast([3], torch.float32, src=2) at T, at FILE: dist.broadcast(x, 2)
+  rank 1: broadcast([2], torch.float32, src=2) at T, at FILE: dist.broadcast(x, 2)
+  hint: all ranks give tensors of one shape
+""",
+    ),
+)
+def c3_broadcast(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = ones(2) if rank == 1 else ones(3)
+    dist.broadcast(x, 2)
+
+
+@CASES.add(
+    3,
+    (
+        (0, 1, 2),
+        """
+[C2] collective #1 of group WORLD: ranks 0-2 differ in collective
+  rank 0: all_reduce([4], torch.float32, sum) at T, at FILE: dist.all_reduce(ones())
+  rank 1: barrier() at T, at FILE: dist.barrier()
+  rank 2: reduce([4], torch.float32, sum, dst=0) at T, at FILE: dist.reduce(ones(), 0)
+  hint: every rank of a group calls the same collectives in the same order
+""",
+    ),
+)
+def c2_three(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 0:
+        dist.all_reduce(ones())
+    elif rank == 1:
+        dist.barrier()
+    else:
+        dist.reduce(ones(), 0)
+
+
+@pytest.mark.parametrize("case", CASES, ids=Case.name)
+def test_every_rank_is_told_in_full(kernbench: Kernbench, case: Case) -> None:
+    assert case.found(kernbench) == case.expected()
 
 
 def test_reading_what_nobody_wrote_is_reported_by_its_rank(kernbench: Kernbench) -> None:
@@ -132,10 +376,13 @@ def test_reading_what_nobody_wrote_is_reported_by_its_rank(kernbench: Kernbench)
         dist.all_reduce(x)
         torch.cuda.synchronize()
 
-    errors = _fail(kernbench, worker, 2)
-    assert list(errors) == [0]
-    assert errors[0].code == "M5"
-    assert "all_reduce was issued at" in str(errors[0])
+    with pytest.raises(SpawnException) as caught:
+        kernbench.spawn(worker, nprocs=2)
+    assert list(caught.value.errors) == [0]
+    error = caught.value.errors[0]
+    assert isinstance(error, KernbenchError)
+    assert error.code == "M5"
+    assert "all_reduce was issued at FILE: dist.all_reduce(x)" in cut(str(error))
 
 
 def test_a_faulty_input_of_one_rank_reaches_no_other(kernbench: Kernbench) -> None:
@@ -154,3 +401,18 @@ def test_a_faulty_input_of_one_rank_reaches_no_other(kernbench: Kernbench) -> No
             kernbench.spawn(worker, nprocs=3, fidelity=fidelity)
         assert list(caught.value.errors) == [0]
     assert seen == []
+
+
+def test_functions_of_one_kind_may_meet(kernbench: Kernbench) -> None:
+    """Both are the same on the wire."""
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        parts = list(torch.zeros(6, device="cuda").chunk(3))
+        if rank == 1:
+            dist.all_gather(parts, ones(2))
+        else:
+            dist.all_gather_into_tensor(torch.zeros(6, device="cuda"), ones(2))
+        torch.cuda.synchronize()
+
+    kernbench.spawn(worker, nprocs=3)

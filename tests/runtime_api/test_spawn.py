@@ -1,17 +1,21 @@
 """Ranks of a spawn: bound, aborted, reported, and gone afterwards."""
 
+import functools
 import gc
+import json
 import sys
 from typing import Any
 
 import greenlet
 import pytest
+from report_text import failure, relative, views
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.errors import KernbenchError
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.multiprocessing import RankAborted, SpawnException, _drain_pending
+from kernbench.runtime_api.multiprocessing import SpawnException, _drain_pending
+from kernbench.runtime_api.spawn_errors import RankAborted
 from kernbench.testing import Kernbench
 
 
@@ -189,7 +193,12 @@ def test_an_abort_that_is_swallowed_for_ever_is_reported(kernbench: Kernbench) -
     with pytest.raises(SpawnException) as caught:
         ctx.multiprocessing.spawn(worker, nprocs=2)
     assert isinstance(caught.value.errors[0], ValueError)
-    assert "caught its abort" in str(caught.value.errors[1])
+    assert relative(str(caught.value.errors[1]), worker) == (
+        """[R4] rank 1 caught its abort 1000 times and waited again
+  caught last by FILE+9: except BaseException:
+  raised at FILE+6: x = torch.ones(1, device="cuda")
+  hint: let SystemExit through: rank 1 is aborted because another rank failed"""
+    )
     _usable(ctx)
 
 
@@ -218,13 +227,32 @@ def test_the_number_of_ranks_is_checked(kernbench: Kernbench, nprocs: Any) -> No
 
 def test_a_spawn_inside_a_rank_is_refused(kernbench: Kernbench) -> None:
     def worker(rank: int) -> None:
-        torch.multiprocessing.spawn(worker, nprocs=1)
+        if rank == 1:
+            torch.multiprocessing.spawn(worker, nprocs=1)
 
-    with pytest.raises(SpawnException) as caught:
-        kernbench.spawn(worker, nprocs=1)
-    error = caught.value.errors[0]
-    assert isinstance(error, KernbenchError)
-    assert error.code == "C19"
+    with kernbench.context(), pytest.raises(SpawnException) as caught:
+        torch.multiprocessing.spawn(worker, nprocs=2)
+    assert list(caught.value.errors) == [1]
+    assert relative(str(caught.value.errors[1]), worker) == (
+        """[C19] spawn was called inside rank 1 of another spawn
+  at FILE+2: torch.multiprocessing.spawn(worker, nprocs=1)
+  the outer spawn is at FILE+5: torch.multiprocessing.spawn(worker, nprocs=2)
+  hint: spawn once, and let the ranks branch"""
+    )
+
+
+def test_a_spawn_on_main_during_a_spawn_is_refused(kernbench: Kernbench) -> None:
+    """As code of the hub might do it, such as the destructor of a tensor."""
+    ctx = kernbench.context()
+    loop = ctx.engine.loop
+
+    def worker(rank: int) -> None:
+        loop.at(loop.now, loop.owner(0), ctx.multiprocessing.spawn, print)
+        torch.cuda.current_stream().query()
+
+    with pytest.raises(KernbenchError, match="spawn was called during another spawn"):
+        ctx.multiprocessing.spawn(worker, nprocs=2)
+    _usable(ctx)
 
 
 def test_work_that_nobody_waits_for_is_a_leak(kernbench: Kernbench) -> None:
@@ -232,9 +260,34 @@ def test_work_that_nobody_waits_for_is_a_leak(kernbench: Kernbench) -> None:
         dist.init_process_group("nccl")
         dist.all_reduce(torch.ones(1, device="cuda"), async_op=True)
 
-    with pytest.raises(SpawnException) as caught:
-        kernbench.spawn(worker, nprocs=2)
-    assert "without waiting for 1 operation" in str(caught.value)
+    assert views(kernbench, worker, 2) == {
+        (0,): """\
+LeakError: [C13] rank 0 returned without waiting for 1 operation
+  all_reduce issued at FILE+2: dist.all_reduce(torch.ones(1, device="cuda"), async_op=True)
+  hint: call work.wait() on what async_op=True returned""",
+        (1,): """\
+LeakError: [C13] rank 1 returned without waiting for 1 operation
+  all_reduce issued at FILE+2: dist.all_reduce(torch.ones(1, device="cuda"), async_op=True)
+  hint: call work.wait() on what async_op=True returned""",
+    }
+
+
+def test_many_works_from_one_line_are_counted(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(1, device="cuda")
+        for _ in range(3):
+            work = dist.all_reduce(x, async_op=True)
+        if rank:
+            assert work is not None
+            work.wait()
+
+    assert views(kernbench, worker, 2) == {
+        (0,): """\
+LeakError: [C13] rank 0 returned without waiting for 3 operations
+  3 times all_reduce issued at FILE+4: work = dist.all_reduce(x, async_op=True)
+  hint: call work.wait() on what async_op=True returned""",
+    }
 
 
 def test_wait_returns_at_once_when_done_and_parks_otherwise(kernbench: Kernbench) -> None:
@@ -353,3 +406,243 @@ def test_the_names_of_another_context_are_refused_in_a_rank(kernbench: Kernbench
 
     with pytest.raises(SpawnException, match="uses the names of another"):
         kernbench.spawn(worker, nprocs=1)
+
+
+def test_errors_come_in_the_order_in_which_ranks_failed(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        x = torch.ones(1, device="cuda")
+        for _ in range(5 - rank):
+            x.mul_(1)
+        raise ValueError(rank // 2)
+
+    failed = failure(kernbench, worker, 4)
+    assert list(failed.errors) == [3, 2, 1, 0]
+    assert failed.__cause__ is failed.errors[0]
+    assert relative(str(failed), worker) == (
+        """ranks 0-3 failed
+ranks 2-3: ValueError: 1
+  at FILE+4: raise ValueError(rank // 2)
+ranks 0-1: ValueError: 0
+  at FILE+4: raise ValueError(rank // 2)"""
+    )
+
+
+def test_a_failure_as_plain_values(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        if rank == 0:
+            raise KeyError("k")
+        if rank == 1:
+            sys.exit(3)
+        dist.init_process_group("nccl")
+        dist.recv(torch.ones(1, device="cuda"), 7)
+
+    document = failure(kernbench, worker, 3, seed=5).as_json()
+    assert json.loads(relative(json.dumps(document), worker)) == {
+        "class": "SpawnException",
+        "errors": {
+            "0": {
+                "class": "KeyError",
+                "code": "",
+                "summary": "'k'",
+                "at": {"site": "FILE+2", "source": 'raise KeyError("k")'},
+            },
+            "1": {
+                "class": "SystemExit",
+                "code": "",
+                "summary": "3",
+                "at": {"site": "FILE+4", "source": "sys.exit(3)"},
+            },
+            "2": {
+                "class": "PeerError",
+                "code": "P9",
+                "summary": "rank 2 called recv(src=7): there is no such rank",
+                "facts": [
+                    'at FILE+6: dist.recv(torch.ones(1, device="cuda"), 7)',
+                    "expected 0..2, numbered globally",
+                ],
+                "hint": "",
+                "at": {
+                    "site": "FILE+6",
+                    "source": 'dist.recv(torch.ones(1, device="cuda"), 7)',
+                },
+            },
+        },
+        "aborted": {},
+        "replay": {"seed": 5, "schedule": 0},
+    }
+
+
+def test_sys_exit_0_is_a_return(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(1, device="cuda")
+        if rank == 1:
+            sys.exit(0)
+        dist.all_reduce(x)
+
+    assert views(kernbench, worker, 3) == {
+        (0, 2): """\
+CollectiveMismatchError: [C1] all_reduce #1 of group WORLD: ranks 0, 2 wait for rank 1
+  waiting ranks 0, 2: all_reduce([1], torch.float32, sum) at 2 us, at FILE+5: dist.all_reduce(x)
+  missing rank 1 returned at FILE+4: sys.exit(0); it called none
+  hint: every rank of a group must call the collective; look for a branch on the rank""",
+    }
+
+
+def test_a_rank_that_has_issued_nothing_returned_from_its_function(kernbench: Kernbench) -> None:
+    def worker(rank: int, skip: int) -> None:
+        if rank == skip:
+            return
+        dist.init_process_group("nccl")
+        dist.all_reduce(torch.ones(1, device="cuda"))
+
+    failed = failure(kernbench, functools.partial(worker, skip=1), 2)
+    assert "missing rank 1 returned at FILE+0: def worker(" in relative(str(failed), worker)
+    with pytest.raises(SpawnException) as caught:
+        kernbench.spawn(worker, args=(0,), nprocs=2)
+    assert "missing rank 0 returned at FILE+0: def worker(" in relative(str(caught.value), worker)
+
+
+def test_a_deep_recursion_is_an_error_of_its_rank(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        if rank == 1:
+            worker(rank)
+
+    failed = failure(kernbench, worker, 2)
+    assert isinstance(failed.errors[1], RecursionError)
+    assert "the calls were " in str(failed)
+    assert "rank 1: RecursionError: maximum recursion depth exceeded" in str(failed)
+
+
+def test_a_rank_that_is_killed_from_outside(kernbench: Kernbench) -> None:
+    stacks: dict[int, greenlet.greenlet] = {}
+    ended: list[int] = []
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        stacks[rank] = greenlet.getcurrent()
+        x = torch.ones(1, device="cuda")
+        if rank == 1:
+            stacks[0].throw()
+            ended.append(rank)
+        dist.all_reduce(x)
+        try:
+            x.tolist()
+        finally:
+            ended.append(-rank)
+
+    ctx = kernbench.context()
+    with pytest.raises(SpawnException) as caught:
+        ctx.multiprocessing.spawn(worker, nprocs=3)
+    assert list(caught.value.errors) == [0]
+    assert ended == [0, 1, -1, -2]
+    assert relative(str(caught.value), worker) == (
+        """rank 0 failed
+rank 0: RankKilledError: [R6] rank 0 was ended by GreenletExit, which kernbench did not throw
+  at FILE+9: x.tolist()
+ranks 1-2 aborted at FILE+9: x.tolist()"""
+    )
+    _usable(ctx)
+
+
+def test_a_rank_that_raises_greenlet_exit(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        if rank == 0:
+            raise greenlet.GreenletExit
+
+    assert views(kernbench, worker, 2) == {
+        (0,): """\
+RankKilledError: [R6] rank 0 was ended by GreenletExit, which kernbench did not throw
+  at FILE+2: raise greenlet.GreenletExit""",
+    }
+
+
+def test_ranks_that_wait_again_while_they_are_aborted(kernbench: Kernbench) -> None:
+    ended: list[int] = []
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(1, device="cuda")
+        if rank == 0:
+            raise ValueError
+        try:
+            dist.all_reduce(x)
+            x.tolist()
+        finally:
+            try:
+                x.tolist()
+            finally:
+                ended.append(rank)
+
+    ctx = kernbench.context()
+    with pytest.raises(SpawnException) as caught:
+        ctx.multiprocessing.spawn(worker, nprocs=3)
+    assert list(caught.value.errors) == [0]
+    assert ended == [1, 2]
+    _usable(ctx)
+
+
+def test_a_keyboard_interrupt_stops_at_once_and_a_second_one_forces(kernbench: Kernbench) -> None:
+    ran: list[str] = []
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(1, device="cuda")
+        dist.all_reduce(x)
+        if rank == 1:
+            raise KeyboardInterrupt
+        try:
+            x.tolist()
+            ran.append("after")
+        finally:
+            ran.append(f"finally {rank}")
+            if rank == 2:
+                raise KeyboardInterrupt
+
+    ctx = kernbench.context()
+    with pytest.raises(KeyboardInterrupt):
+        ctx.multiprocessing.spawn(worker, nprocs=4)
+    # Rank 3 had not begun to wait when rank 1 was interrupted.
+    assert ran == ["finally 0"]
+    _usable(ctx)
+
+
+def test_code_that_never_yields_is_stopped(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        x = torch.ones(1, device="cuda")
+        if rank == 1:
+            while True:
+                pass
+        x.tolist()
+
+    found = views(kernbench, worker, 2, watchdog_s=0.1)
+    # Either line of the loop may run at that moment.
+    assert {
+        ranks: text.replace("+4: pass", "+3: while True:") for ranks, text in found.items()
+    } == {
+        (1,): """\
+NoProgressError: [K5] nothing was simulated for 0.1 s of wall time
+  rank 1 was running, innermost call last:
+    worker at FILE+3: while True:
+  hint: look for a loop that never waits; RuntimeContext(watchdog_s=) sets the limit""",
+    }
+
+
+def test_a_step_budget_ends_a_loop_at_the_same_command_each_time(kernbench: Kernbench) -> None:
+    counts: list[int] = []
+
+    def worker(rank: int) -> None:
+        x = torch.ones(1, device="cuda")
+        count = 1
+        while rank:
+            x.mul_(1)
+            count += 1
+            counts[:] = [count]
+
+    assert views(kernbench, worker, 2, step_budget=100) == {
+        (1,): """\
+StepBudgetError: [K5] rank 1 has used up its step budget
+  the last command was issued at FILE+4: x.mul_(1)
+  hint: look for a loop that does not end, or raise RuntimeContext(step_budget=)""",
+    }
+    assert counts == [100]

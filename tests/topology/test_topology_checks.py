@@ -52,8 +52,8 @@ def test_all_problems_of_a_machine_are_told_at_once() -> None:
     text = SIP8.replace(CUBE_LINK, "").replace("kind: ring", "kind: torus\n      shape: [3, 3]")
     assert error(text) == (
         "m.yaml: 2 problems\n"
-        "  m.yaml:14:14: system.sips.network.shape: expected extents whose product is the 8 SIPs, "
-        "got 3 x 3 [F12]\n"
+        "  m.yaml:14:14: system.sips.network.shape: expected extents whose product is the 8 SIPs "
+        "on line 11, got 3 x 3 [F12]\n"
         "            shape: [3, 3]\n"
         "                   ^\n"
         "  m.yaml:20:5: system.sip.cubes.link: expected a link between the 4 cubes, got none [F5]\n"
@@ -62,30 +62,91 @@ def test_all_problems_of_a_machine_are_told_at_once() -> None:
     )
 
 
+NODE = "node: {size: 3, bandwidth: 1 GB/s, latency: 1 ns}"
+SPINE = "spine: {count: 2, latency: 1 ns}"
+
+
 @pytest.mark.parametrize(
-    ("kind", "message"),
+    ("kind", "where", "message"),
     [
-        ("torus", "system.sips.network.shape: expected this key for a torus, got none [F1]"),
-        ("graph", "system.sips.network.edges: expected this key for a graph, got none [F1]"),
+        ("torus", "12:5", "shape: expected this key for a torus, got none [F1]"),
+        ("graph", "12:5", "edges: expected this key for a graph, got none [F1]"),
+        ("nodes", "12:5", "node: expected this key for nodes, got none [F1]"),
+        ("fat_tree", "12:5", "leaf: expected this key for a fat tree, got none [F1]"),
         (
             "torus\n      shape: []",
-            "system.sips.network.shape: expected extents whose product is the 8 SIPs, got nothing",
+            "14:14",
+            "shape: expected extents whose product is the 8 SIPs on line 11, got nothing [F12]",
         ),
         (
             "ring\n      shape: [8]",
-            "m.yaml:14:14: system.sips.network.shape: expected only for a torus, got it for a ring",
+            "14:14",
+            "shape: expected only for a torus, got it for a ring [F1]",
         ),
         (
             "switch\n      edges: []",
-            "m.yaml:14:14: system.sips.network.edges: expected only for a graph, "
-            "got it for a switch",
+            "14:14",
+            "edges: expected only for a graph, got it for a switch [F1]",
         ),
+        (f"torus\n      shape: [8]\n      {NODE}", "15:13", "node: expected only for nodes, "
+         "got it for a torus [F1]"),
+        (f"ring\n      {SPINE}", "14:14", "spine: expected only for nodes or a fat tree, "
+         "got it for a ring [F1]"),
+        ("nodes\n      leaf: {size: 8}\n      " + NODE, "14:13", "leaf: expected only for "
+         "a fat tree, got it for nodes [F1]"),
+        # F12: the two places that do not fit each other
+        (f"nodes\n      {NODE}", "14:20", "node.size: expected a divisor of the 8 SIPs on line 11, "
+         "so that each node is full, got 3 [F12]"),
+        ("fat_tree\n      leaf: {size: 16}", "14:20", "leaf.size: expected a divisor of the 8 SIPs "
+         "on line 11, so that each leaf is full, got 16 [F12]"),
+        # F5: a pair without a way
+        (f"nodes\n      {NODE.replace('3', '2')}", "12:5", "spine: expected a spine between the 2 "
+         "leaves, got none; sip0 cannot reach sip3 [F5]"),
+        ("fat_tree\n      leaf: {size: 2}", "12:5", "spine: expected a spine between the 4 leaves, "
+         "got none; sip0 cannot reach sip2 [F5]"),
     ],
-)
-def test_keys_belong_to_their_kind_of_network(kind: str, message: str) -> None:
-    text = error(SIP8.replace("kind: ring", f"kind: {kind}"))
-    assert ": 1 problem\n" in text
-    assert message in text
+)  # fmt: skip
+def test_keys_belong_to_their_kind_of_network(kind: str, where: str, message: str) -> None:
+    text = SIP8.replace("kind: ring", f"kind: {kind}")
+    line, column = map(int, where.split(":"))
+    code = message.rsplit("[", maxsplit=1)[-1]
+    assert error(text) == (
+        f"[{code} m.yaml: 1 problem\n"
+        f"  m.yaml:{where}: system.sips.network.{message}\n"
+        f"      {text.splitlines()[line - 1]}\n"
+        f"      {' ' * (column - 1)}^"
+    )
+
+
+def test_an_override_that_does_not_fit_the_file_is_named() -> None:
+    text = SIP8.replace("kind: ring", "kind: fat_tree\n      leaf: {size: 4}\n      " + SPINE)
+    assert error(text, "system.sips.count=6") == (
+        "[F12] m.yaml: 1 problem\n"
+        "  m.yaml:14:20: system.sips.network.leaf.size: expected a divisor of the 6 SIPs of --set "
+        "system.sips.count=6, so that each leaf is full, got 4 [F12]\n"
+        "            leaf: {size: 4}\n"
+        "                         ^"
+    )
+
+
+def test_more_links_than_can_be_simulated() -> None:
+    spine = "spine: {count: 1024, latency: 1 ns}"
+    text = SIP8.replace("kind: ring", "kind: fat_tree\n      leaf: {size: 1}\n      " + spine)
+    assert error(text, "system.sips.count=1000") == (
+        "[F4] m.yaml: 1 problem\n"
+        "  m.yaml:15:22: system.sips.network.spine.count: expected at most 1048576 links between "
+        "leaves and spines, got 2 x 1000 leaves x 1024 spines = 2048000, "
+        "which would take about 1000 MiB of memory [F4]\n"
+        "            spine: {count: 1024, latency: 1 ns}\n"
+        "                           ^"
+    )
+
+
+def test_what_a_small_machine_leaves_unused_is_no_mistake() -> None:
+    Path("m.yaml").write_text(shipped_machines()["h200x8_x4_nodes"].read_text())
+    for count, links in ((8, 16), (16, 16 * 4 + 2 * 8 * 4)):
+        topology = load_topology("m.yaml", [f"system.sips.count={count}"]).topology_obj
+        assert len(topology.links) == links
 
 
 def test_cables_that_lead_nowhere_or_twice_to_the_same_place() -> None:

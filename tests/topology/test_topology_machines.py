@@ -18,6 +18,9 @@ from kernbench.units import Bandwidth, Ps
         ("h200x8", 8, 132, 8 * 2),
         ("torus4x4", 16, 8, 16 * 2 * 2),
         ("ring1024", 1024, 8, 1024 * 2),
+        # a port of a switch and a NIC each, both ways; leaves x spines, both ways
+        ("h200x8_x4_nodes", 32, 132, 32 * 4 + 8 * 4 * 2),
+        ("fattree64", 64, 8, 64 * 2 + 8 * 4 * 2),
     ],
 )
 def test_a_shipped_machine_has_its_parts(name: str, sips: int, pes: int, links: int) -> None:
@@ -33,7 +36,24 @@ def test_a_shipped_machine_has_its_parts(name: str, sips: int, pes: int, links: 
 
 
 def test_these_machines_are_shipped() -> None:
-    assert sorted(shipped_machines()) == ["h200x8", "ring1024", "sip8", "torus4x4"]
+    assert list(shipped_machines()) == [
+        "fattree64",
+        "h200x8",
+        "h200x8_x4_nodes",
+        "ring1024",
+        "sip8",
+        "torus4x4",
+    ]
+
+
+def test_the_nodes_are_the_calibrated_machine_inside() -> None:
+    alone, nodes = (
+        load_topology(name).topology_obj.machine.system for name in ("h200x8", "h200x8_x4_nodes")
+    )
+    assert (nodes.sip, nodes.host) == (alone.sip, alone.host)
+    node, switch = nodes.sips.network.node, alone.sips.network
+    assert node is not None
+    assert (node.size, node.bandwidth, node.latency) == (8, switch.bandwidth, switch.latency)
 
 
 def test_a_path_does_what_a_name_does() -> None:
@@ -58,8 +78,8 @@ def test_an_unknown_name_shows_what_there_is() -> None:
         load_topology("h200x9")
     assert str(caught.value) == (
         "[F11] h200x9: 1 problem\n"
-        "  h200x9: expected a file or one of the shipped machines h200x8, ring1024, sip8, "
-        "torus4x4, got 'h200x9' [F11]\n"
+        "  h200x9: expected a file or one of the shipped machines fattree64, h200x8, "
+        "h200x8_x4_nodes, ring1024, sip8, torus4x4, got 'h200x9' [F11]\n"
         "      did you mean `h200x8`?"
     )
 

@@ -49,7 +49,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 grids = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+def parted(kind: str, size: int, parts: int, spines: int) -> tuple[int, dict[str, object]]:
+    """A machine of nodes, or of leaves of a fat tree, of the given size."""
+    spine: dict[str, object] = {"count": spines, "latency": "7 ns"}
+    if kind == "nodes":
+        node = {"size": size, "bandwidth": "300 GB/s", "latency": "3 ns"}
+        return size * parts, {"kind": kind, "node": node, "spine": spine}
+    return size * parts, {"kind": kind, "leaf": {"size": size}, "spine": spine}
+
+
 networks = st.one_of(
+    st.builds(
+        parted,
+        st.sampled_from(["nodes", "fat_tree"]),
+        st.integers(1, 3),
+        st.integers(1, 3),
+        st.integers(1, 3),
+    ),
     st.integers(1, 9).map(lambda n: (n, {"kind": "ring"})),
     st.integers(1, 9).map(lambda n: (n, {"kind": "switch"})),
     st.lists(st.integers(1, 3), min_size=1, max_size=3).map(
@@ -167,6 +185,110 @@ def test_a_switch_crossing_costs_the_latency_once() -> None:
     assert (egress.latency, ingress.latency) == (300_000, 0)
     assert egress.kind == ingress.kind == "fluid"
     assert egress.bandwidth == ingress.bandwidth
+
+
+def test_nodes_have_rails_between_them() -> None:
+    topology = load_topology("h200x8_x4_nodes").topology_obj
+    ways = {
+        (10, 15): ["sip10->node1", "node1->sip15"],
+        (10, 26): ["sip10->leaf2", "leaf2->sip26"],
+        # sip15 is the second NIC on the eighth leaf, so number 29 of all: spine 29 % 4.
+        (2, 15): ["sip2->leaf2", "leaf2->spine1", "spine1->leaf7", "leaf7->sip15"],
+        (31, 15): ["sip31->leaf7", "leaf7->sip15"],
+    }
+    for (a, b), expected in ways.items():
+        assert names(topology.sip_route(a, b)) == expected
+    nvlink, rail, crossing = (topology.sip_route(10, b) for b in (15, 26, 15 + 16))
+    for way, gb_per_s, ns in ((nvlink, 338, 300), (rail, 48, 2200), (crossing, 48, 2800)):
+        assert {link.bandwidth.per_second for link in way} == {gb_per_s * 10**9}
+        assert sum(link.latency for link in way) == ns * 1000
+        assert {link.kind for link in way} == {"fluid"}
+    assert [topology.node_of(sip) for sip in (0, 7, 8, 31)] == [0, 0, 1, 3]
+
+
+def test_a_fat_tree_has_neighbours_on_a_leaf() -> None:
+    topology = load_topology("fattree64").topology_obj
+    assert names(topology.sip_route(9, 14)) == ["sip9->leaf1", "leaf1->sip14"]
+    assert names(topology.sip_route(9, 63)) == [
+        "sip9->leaf1",
+        "leaf1->spine3",
+        "spine3->leaf7",
+        "leaf7->sip63",
+    ]
+    assert topology.graph.nodes["spine3"]["kind"] == "switch"
+
+
+@pytest.mark.parametrize("machine_name", ["h200x8_x4_nodes", "fattree64"])
+def test_destinations_on_a_leaf_take_the_spines_in_turn(machine_name: str) -> None:
+    topology = load_topology(machine_name).topology_obj
+    uses: dict[str, set[int]] = {}
+    for a, b in product(range(topology.world_size), repeat=2):
+        for link in topology.sip_route(a, b):
+            if link.name.startswith("spine"):
+                uses.setdefault(link.name, set()).add(b)
+    sizes = {len(destinations) for destinations in uses.values()}
+    assert sizes == {1 if machine_name == "h200x8_x4_nodes" else 2}
+
+
+@pytest.mark.parametrize(
+    ("oversubscription", "per_second"), [(1, 100 * 10**9), (2, 50 * 10**9), (3, 33_333_333_334)]
+)
+def test_links_to_spines_share_what_the_nics_bring(oversubscription: int, per_second: int) -> None:
+    override = f"system.sips.network.spine.oversubscription={oversubscription}"
+    topology = load_topology("fattree64", [override]).topology_obj
+    _, up, down, _ = topology.sip_route(0, 63)
+    assert up.bandwidth.per_second == down.bandwidth.per_second == per_second
+    assert (up.latency, down.latency) == (600_000, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "sips", "extents"),
+    [
+        ("torus4x4", range(16), (4, 4)),
+        ("torus4x4", range(4, 12), (4, 2)),
+        ("torus4x4", range(4, 8), (4,)),
+        ("torus4x4", [1, 5, 9, 13], (4,)),
+        ("torus4x4", [5, 9], (2,)),
+        ("torus4x4", [0, 1, 4, 5], (4,)),  # rows that do not close
+        ("torus4x4", [*range(4), *range(8, 12)], (8,)),
+        ("torus4x4", range(2, 10), (8,)),
+        ("torus4x4", [1, 0, *range(2, 16)], (16,)),
+        ("torus4x4", range(15, -1, -1), (16,)),
+        ("torus4x4", [7], (1,)),
+        ("torus4x4", [], (0,)),
+        ("h200x8_x4_nodes", range(32), (8, 4)),
+        ("h200x8_x4_nodes", range(8, 24), (8, 2)),
+        ("h200x8_x4_nodes", [2, 3, 7, 10, 11, 15, 24, 25, 31], (3, 3)),
+        ("h200x8_x4_nodes", [3, 11, 19, 27], (4,)),
+        ("h200x8_x4_nodes", [0, 8, 1, 9], (4,)),
+        ("h200x8_x4_nodes", [0, 1, 8], (3,)),
+        ("h200x8_x4_nodes", range(8), (8,)),
+        ("fattree64", range(64), (8, 8)),
+        ("fattree64", [*range(4), *range(56, 60)], (4, 2)),
+        ("h200x8", range(8), (8,)),
+        ("sip8", range(8), (8,)),
+    ],
+)
+def test_the_grid_that_sips_form(name: str, sips: Sequence[int], extents: tuple[int, ...]) -> None:
+    assert load_topology(name).topology_obj.grid(sips) == extents
+
+
+def test_the_grid_of_a_torus_of_three_dimensions(folder: Path) -> None:
+    torus = machine(folder, 24, {"kind": "torus", "shape": [2, 3, 4]})
+    assert torus.grid(range(24)) == (2, 3, 4)
+    assert torus.grid(range(6, 18)) == (2, 3, 2)
+    assert torus.grid(range(1, 24, 2)) == (3, 4)
+    assert torus.grid([2, 3, 8, 9, 14, 15]) == (2, 3)
+    assert torus.grid([0, 1, 2, 3, 6, 7, 8, 9]) == (8,)
+
+
+def test_a_sip_that_is_not_there_has_no_place() -> None:
+    topology = load_topology("h200x8_x4_nodes").topology_obj
+    with pytest.raises(ValueError, match="has SIPs 0 to 31"):
+        topology.node_of(32)
+    with pytest.raises(ValueError, match="has SIPs 0 to 31"):
+        topology.grid([0, -1])
+    assert load_topology("sip8").topology_obj.node_of(7) == 0
 
 
 @given(seed=st.integers(0, 200), count=st.integers(2, 7), routers=st.integers(0, 3))

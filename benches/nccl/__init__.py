@@ -1,0 +1,1 @@
+"""What the benches share that measure operations between ranks in nccl-tests' manner."""

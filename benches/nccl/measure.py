@@ -1,0 +1,268 @@
+"""Measures an operation in nccl-tests' manner: warm-up, counted iterations, values, table."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benches.nccl.flags import AVERAGES, REDUCTIONS, TYPES, Flags
+from benches.nccl.operations import (
+    OPERATIONS,
+    Call,
+    Case,
+    Operation,
+    expected,
+    values,
+    wrong_elements,
+)
+from kernbench.errors import UsageError
+from kernbench.report import (
+    Header,
+    Measurement,
+    Timing,
+    as_json,
+    busbw_factor,
+    footer_lines,
+    header_lines,
+    row_line,
+    timing,
+    total_wrong,
+)
+from kernbench.runtime_api.context import RuntimeContext
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one rank measured out of place, or in place.
+
+    Attributes:
+        time_ps: Simulated time of all iterations.
+        wrong: Elements with a wrong value; None if they were not checked.
+    """
+
+    time_ps: int
+    wrong: int | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one rank measured for one size; `in_place` is None if that cannot be called."""
+
+    count: int
+    out_of_place: Side
+    in_place: Side | None
+
+
+def _time(torch: Any, flags: Flags, call: Call) -> tuple[int, Any]:
+    """Returns the simulated picoseconds of the counted iterations, and the last one's result."""
+    result = None
+    for _ in range(flags.warmup):
+        result = call()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.distributed.barrier()
+    start.record()
+    for _ in range(flags.iterations):
+        result = call()
+    end.record()
+    end.synchronize()
+    elapsed_ms: float = start.elapsed_time(end)
+    return round(elapsed_ms * 10**9), result
+
+
+class _Row:
+    """One size on one rank."""
+
+    def __init__(self, torch: Any, flags: Flags, case: Case, size: int) -> None:
+        self._torch, self._flags, self._case = torch, flags, case
+        self._dtype = getattr(torch, TYPES[flags.dtype])
+        self._spec: Operation = OPERATIONS[flags.operation]
+        self._count = self._spec.count(size, self._dtype.itemsize, case.ranks)
+        self._in_count = self._spec.input_count(self._count, case)
+        self._out_count = self._spec.output_count(self._count, case)
+        self._with_data = torch.engine.enable_data
+        self._check = flags.check and self._with_data
+
+    def measure(self) -> Result:
+        values = self._values()
+        source = None if values is None else values.cuda()
+        out_of_place = self._out_of_place(source)
+        in_place = self._in_place(source, values) if self._spec.in_place else None
+        return Result(self._count, out_of_place, in_place)
+
+    def _values(self) -> Any:
+        """Returns the rank's input on the host."""
+        if self._in_count is None:
+            return None
+        if not self._with_data:
+            return self._torch.empty(self._in_count, dtype=self._dtype, device="cpu")
+        name, case = self._flags.operation, self._case
+        return self._torch.from_numpy(
+            values(name, case.rank, case.ranks, 0, self._in_count, self._dtype.numpy)
+        )
+
+    def _empty(self, count: int) -> Any:
+        return self._torch.empty(count, dtype=self._dtype, device="cuda")
+
+    def _out_of_place(self, source: Any) -> Side:
+        no_output = self._out_count is None or self._spec.makes_output
+        target = None if no_output else self._empty(self._out_count or 0)
+        call = self._spec.prepare(self._case, source, target)
+        time_ps, result = _time(self._torch, self._flags, call)
+        return Side(time_ps, self._wrong(result))
+
+    def _in_place(self, given: Any, values: Any) -> Side:
+        source, target = self._in_one(given)
+        if source is not given:
+            source.copy_(values)
+        time_ps, _ = _time(self._torch, self._flags, self._spec.prepare(self._case, source, target))
+        if not self._check:
+            return Side(time_ps, None)
+        # Anew: the iterations have changed the input, or left the right result in the output.
+        source, target = self._in_one(given)
+        if source is not None:
+            source.copy_(values)
+        return Side(time_ps, self._wrong(self._spec.prepare(self._case, source, target)()))
+
+    def _in_one(self, source: Any) -> tuple[Any, Any]:
+        """Returns input and output, of which the smaller one is inside of the larger one.
+
+        The larger one is `source`, or new.
+        """
+        if self._out_count is None:
+            return source, None
+        if source is None:
+            return None, self._empty(self._out_count)
+        own = slice(self._case.rank * self._count, (self._case.rank + 1) * self._count)
+        if self._spec.input_blocks:
+            return source, source[own]
+        if not self._spec.output_blocks:
+            return source, source
+        target = self._empty(self._out_count)
+        return target[own], target
+
+    def _wrong(self, result: Any) -> int | None:
+        flags, case = self._flags, self._case
+        if not self._check:
+            return None
+        right = expected(
+            flags.operation,
+            flags.redop,
+            case.rank,
+            case.ranks,
+            case.root,
+            self._count,
+            self._dtype.numpy,
+        )
+        return (
+            0 if right is None else wrong_elements(result.numpy(), right, flags.redop, case.ranks)
+        )
+
+
+def measure(rank: int, ranks: int, torch: Any, flags: Flags) -> list[Result]:
+    """Measures every size on one rank; every rank must call it.
+
+    Args:
+        rank: The rank that calls.
+        ranks: How many there are.
+        torch: PyTorch's names, such as a `RuntimeContext`.
+        flags: What to measure.
+    """
+    dist = torch.distributed
+    dist.init_process_group("nccl")
+    reduces = OPERATIONS[flags.operation].reduces
+    reduction = getattr(dist.ReduceOp, REDUCTIONS[flags.redop]) if reduces else None
+    case = Case(dist, rank, ranks, flags.root, reduction)
+    sizes = torch.progress(flags.sizes, flags.operation) if rank == 0 else flags.sizes
+    results = [_Row(torch, flags, case, size).measure() for size in sizes]
+    dist.destroy_process_group()
+    return results
+
+
+def _measurement(flags: Flags, results: list[Result]) -> Measurement:
+    """Puts the ranks' results for one size together."""
+    ranks, count = len(results), results[0].count
+    factor = busbw_factor(flags.operation, ranks)
+    itemsize = np.dtype(TYPES[flags.dtype]).itemsize
+    nbytes = OPERATIONS[flags.operation].nbytes(count, itemsize, ranks)
+
+    def together(sides: list[Side]) -> Timing:
+        times = [side.time_ps for side in sides]
+        checked = [side.wrong for side in sides if side.wrong is not None]
+        total = (times[0], round(sum(times) / ranks), min(times), max(times))[flags.average]
+        wrong = sum(checked) if checked else None
+        return timing(nbytes, total, factor, iterations=flags.iterations, wrong=wrong)
+
+    in_place = [result.in_place for result in results if result.in_place is not None]
+    return Measurement(
+        nbytes,
+        count,
+        flags.dtype,
+        flags.redop,
+        flags.root,
+        together([result.out_of_place for result in results]),
+        together(in_place) if in_place else None,
+    )
+
+
+def _ranks(ctx: RuntimeContext, flags: Flags) -> int:
+    """Returns how many ranks take part.
+
+    Raises:
+        UsageError: If the machine, or the operation, cannot do with the flags.
+    """
+    machine = f"{ctx.engine.topology.name} has {len(ctx.devices)} SIPs"
+    ranks = len(ctx.devices) if flags.ranks is None else flags.ranks
+    if ranks > len(ctx.devices):
+        raise UsageError(f"-g {ranks}: one rank for each SIP, and {machine}")
+    if flags.root >= ranks:
+        raise UsageError(f"-r {flags.root}: expected a rank from 0 to {ranks - 1}")
+    if flags.operation == "sendrecv" and ranks == 1:
+        raise UsageError("--op sendrecv: a rank cannot send to itself", hint="-g 2 or more")
+    return ranks
+
+
+def run(
+    ctx: RuntimeContext, flags: Flags, worker: Callable[[int, int, RuntimeContext], list[Result]]
+) -> int:
+    """Runs a bench; returns 0 if every checked value is right.
+
+    Args:
+        ctx: The machine.
+        flags: What to measure.
+        worker: Measures on a rank, of so many, with PyTorch's names of the context.
+
+    Raises:
+        UsageError: If the machine, or the operation, cannot do with the flags.
+    """
+    ranks = _ranks(ctx, flags)
+    per_rank: dict[int, list[Result]] = {}
+
+    def rank_main(rank: int) -> None:
+        results = worker(rank, ranks, ctx)
+        if results:
+            per_rank[rank] = results
+
+    ctx.multiprocessing.spawn(rank_main, nprocs=ranks)
+    if not per_rank:
+        return 0
+    rows = [
+        _measurement(flags, [per_rank[rank][index] for rank in sorted(per_rank)])
+        for index in range(len(flags.sizes))
+    ]
+    dials = {
+        "data": "on" if ctx.engine.enable_data else "off",
+        "fidelity": ctx.engine.fidelity,
+        "iterations": str(flags.iterations),
+        "warm-up": str(flags.warmup),
+    }
+    if AVERAGES[flags.average] != "mean of ranks":
+        dials["time"] = AVERAGES[flags.average]
+    operation = "send_recv" if flags.operation == "sendrecv" else flags.operation
+    algorithm = ctx.choices.name(operation)
+    header = Header(flags.operation, ctx.engine.topology.name, ranks, algorithm, dials)
+    ctx.results.append(as_json(header, rows))
+    if not ctx.quiet:
+        lines = [*header_lines(header), *map(row_line, rows), *footer_lines(rows)]
+        print("\n".join(lines))
+    return 1 if total_wrong(rows) else 0

@@ -1,0 +1,135 @@
+"""Straight to whom it is for, in one step of messages between all pairs.
+
+Shortest in steps and longest in bytes, so for small buffers. Rank `r` sends to `r + 1`, `r + 2`,
+..., so that at any time each port has one message to take in.
+"""
+
+from typing import Final
+
+from kernbench.ccl.algorithms.steps import everybody, only, swap
+from kernbench.ccl.plan import NOTHING, Comm
+
+_CHUNKS: Final = 16
+
+
+def all_reduce(comm: Comm) -> None:
+    """Reduces the buffers of all ranks; every rank ends with bitwise the same result.
+
+    Each rank sends its whole buffer to the `N - 1` others and adds up what it has and gets in the
+    order of ranks, so that all do the same additions (the one-shot all-reduce of TensorRT-LLM and
+    of FlashInfer). May wait.
+    """
+    n = comm.world_size
+    # Chunks of a single message find a slot free once the one before has been received, so all
+    # ranks may send first. A long buffer goes one sender at a time: ranks that wait for each
+    # other's slots would wait forever.
+    at_once = comm.messages <= _CHUNKS
+    chunks = comm.messages if at_once else 1
+    comm.cut(chunks, scratch=1)
+    for chunk in range(chunks):
+        total = chunks + chunk
+        for shift in range(1, n) if at_once else ():
+            comm.exchange(send=chunk, to=(comm.rank + shift) % n, receive=NOTHING, source=0)
+        for source in range(n):
+            for shift in range(1, n) if not at_once else ():
+                comm.exchange(
+                    send=only(comm.rank == source, chunk),
+                    to=(source + shift) % n,
+                    receive=NOTHING,
+                    source=source,
+                )
+            # The source moves its own chunk, which is no message.
+            comm.exchange(
+                send=only(comm.rank == source, chunk),
+                to=source,
+                receive=total,
+                source=source,
+                combine="reduce" if source else "copy",
+            )
+        comm.exchange(send=total, to=comm.rank, receive=chunk, source=comm.rank)
+
+
+def reduce(comm: Comm) -> None:
+    """Reduces the buffers of all ranks at the root.
+
+    All others send their whole buffer there; the root adds them to its own, next rank first. May
+    wait.
+    """
+    n = comm.world_size
+    comm.cut(1)
+    for shift in range(1, n):
+        source = (comm.root + shift) % n
+        comm.exchange(
+            send=only(comm.rank == source, 0),
+            to=comm.root,
+            receive=only(comm.rank == comm.root, 0),
+            source=source,
+            combine="reduce",
+        )
+
+
+def broadcast(comm: Comm) -> None:
+    """Gives the root's buffer to all: the root sends it `N - 1` times. May wait."""
+    n = comm.world_size
+    comm.cut(1)
+    for shift in range(1, n):
+        to = (comm.root + shift) % n
+        comm.exchange(
+            send=only(comm.rank == comm.root, 0),
+            to=to,
+            receive=only(comm.rank == to, 0),
+            source=comm.root,
+        )
+
+
+def send_recv(comm: Comm) -> None:
+    """Sends the root's buffer to the other of two ranks, which is a broadcast. May wait."""
+    broadcast(comm)
+
+
+def gather(comm: Comm) -> None:
+    """Gives the block of each rank to the root: each other rank sends one. May wait."""
+    n = comm.world_size
+    for shift in range(1, n):
+        source = (comm.root + shift) % n
+        comm.exchange(
+            send=only(comm.rank == source, source),
+            to=comm.root,
+            receive=only(comm.rank == comm.root, source),
+            source=source,
+        )
+
+
+def scatter(comm: Comm) -> None:
+    """Gives each rank its block of the root's: the root sends `N - 1`. May wait."""
+    n = comm.world_size
+    for shift in range(1, n):
+        to = (comm.root + shift) % n
+        comm.exchange(
+            send=only(comm.rank == comm.root, to),
+            to=to,
+            receive=only(comm.rank == to, to),
+            source=comm.root,
+        )
+
+
+def all_gather(comm: Comm) -> None:
+    """Gives the block of each rank to all: each sends its own `N - 1` times. May wait."""
+    everybody(comm).direct_all_gather()
+
+
+def reduce_scatter(comm: Comm) -> None:
+    """Reduces every block; each rank ends with its own.
+
+    Each rank sends `N - 1` blocks and adds what it gets to its own, the rank before it first. May
+    wait.
+    """
+    everybody(comm).direct_reduce_scatter()
+
+
+def all_to_all(comm: Comm) -> None:
+    """Gives each rank its block of every rank's: each sends `N - 1`. May wait."""
+    n = comm.world_size
+    places = [((comm.rank + shift) % n, (comm.rank - shift) % n) for shift in range(1, n)]
+    trades = [(to, to, n + source, source) for to, source in places]
+    swap(comm, trades, at_once=comm.messages == 1)

@@ -1,0 +1,397 @@
+"""One channel of a collective: the cheapest exact tier times it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from kernbench.ccl.costs import Span, StepCosts
+from kernbench.ccl.lanes import vectorised
+from kernbench.ccl.layout import Layout
+from kernbench.ccl.live import LiveComm
+from kernbench.ccl.operations import Ints
+from kernbench.ccl.plan import Algorithm, Cutting, Plan, Setting
+from kernbench.ccl.replay import Replay
+from kernbench.des import Owner, Task
+from kernbench.hw.claims import Claim, Use
+from kernbench.hw.path import Path
+from kernbench.hw.pe import PeTimeline, Timeless, later
+from kernbench.hw.queue import Queue, QueueSpec, Sender
+from kernbench.sim_engine.command import Command
+from kernbench.sim_engine.op_log import Category, Record
+from kernbench.tl.program import Program, Trace
+from kernbench.tl.tile import Pointer
+
+if TYPE_CHECKING:
+    from kernbench.ccl.collective import CollectiveModel
+    from kernbench.sim_engine.engine import GraphEngine
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelPlan:
+    """Everything about a channel that does not depend on time.
+
+    Attributes:
+        algorithm: The program of each rank.
+        setting: What it can see.
+        plan: What it does; None if it must run live.
+        blocks: Elements of every block by rank.
+        align: Chunks begin at multiples of this many elements.
+        costs: Costs of its messages.
+        path: Path between two ranks of the group.
+    """
+
+    algorithm: Algorithm
+    setting: Setting
+    plan: Plan | None
+    blocks: Ints
+    align: int
+    costs: StepCosts
+    path: Callable[[int, int], Path]
+
+    @cached_property
+    def layout(self) -> Layout:
+        """How the plan cuts the buffers."""
+        assert self.plan is not None
+        return self.cut(self.plan.parts, self.plan.scratch)
+
+    def layout_of(self, cutting: Cutting) -> Layout:
+        """Returns how the buffers are cut as an algorithm wants it."""
+        return self.cut(cutting.parts, cutting.scratch)
+
+    def cut(self, parts: int, scratch: int) -> Layout:
+        """Returns how the buffers are cut."""
+        setting = self.setting
+        return Layout(
+            self.blocks,
+            parts,
+            self.align,
+            scratch=scratch,
+            channel=setting.channel,
+            channels=setting.channels,
+        )
+
+    @cached_property
+    def use(self) -> Use | None:
+        """The links that it sends over; None if only a live run can tell."""
+        if self.plan is None:
+            return None
+        return Use([self.path(*pair) for pair in self.plan.pairs])
+
+    @cached_property
+    def in_lanes(self) -> bool:
+        """Whether all ranks can be timed at once on arrays, if it is alone on its links."""
+        plan = self.plan
+        return (
+            plan is not None
+            and plan.in_step
+            and plan.gathers
+            and self.layout.alike
+            and bool(self.layout.nominal)
+        )
+
+
+class Ranks(Protocol):
+    """What a channel knows of the ranks of its collective."""
+
+    def command(self, rank: int) -> Command:
+        """Returns a rank's command."""
+        ...
+
+    def workspace(self, rank: int, layout: Layout) -> Pointer:
+        """Returns a rank's buffer in a live run.
+
+        Raises:
+            KernbenchError: If its input was never written.
+        """
+        ...
+
+    def timed(self, rank: int, channel: int, end: int | None) -> None:
+        """Notes when a rank is done with a channel; None takes it back."""
+        ...
+
+
+class Channel:
+    """One channel of one collective.
+
+    Args:
+        model: What all collectives of the engine share.
+        prepared: What does not depend on time.
+        queue: How queues between ranks are built.
+        combine: Ufunc that combines values.
+        ranks: The ranks of the collective.
+        line: What goes through the same line of commands goes one after the other.
+        live: Whether to run the algorithm itself.
+    """
+
+    def __init__(
+        self,
+        model: "CollectiveModel",
+        prepared: ChannelPlan,
+        queue: QueueSpec,
+        combine: str,
+        ranks: Ranks,
+        line: object,
+        *,
+        live: bool,
+    ) -> None:
+        self._model: Final = model
+        self._engine: Final[GraphEngine] = model.engine
+        self._prepared: Final = prepared
+        self._spec: Final = queue
+        self._combine: Final = combine
+        self._ranks: Final = ranks
+        self._number: Final = prepared.setting.channel
+        self._line: Final = (line, self._number)
+        self._live: Final = live or prepared.plan is None
+        self._starts: dict[int, int] = {}
+        self._queues: dict[tuple[int, int], Queue] = {}
+        self._claim: Claim | None = None
+        self._replay: Replay | None = None
+        self._left = prepared.setting.world_size
+
+    def arrive(self, rank: int, start: int) -> None:
+        """Takes a rank that begins at `start`."""
+        if self._live:
+            self._start_live(rank, start)
+            return
+        use, loop = self._prepared.use, self._engine.loop
+        assert use is not None
+        if self._claim is None and start > loop.now:
+            claims = self._engine.network.claims
+            if claims and claims.busy(use, self._line):
+                # Whoever is on the links now may be gone by then.
+                loop.at(start, self._owner(rank), self._begin, rank, start)
+                return
+        self._begin(rank, start)
+
+    def done(self) -> None:
+        """Notes that a rank has completed; with the last one the links are free."""
+        self._left -= 1
+        if not self._left and self._claim is not None:
+            self._engine.network.claims.drop(self._claim)
+
+    def _begin(self, rank: int, start: int) -> None:
+        self._starts[rank] = start
+        if self._claim is None:
+            use = self._prepared.use
+            assert use is not None
+            self._claim = self._engine.network.claims.take(use, self._line, self._on_company)
+            if not (self._claim.alone and self._prepared.in_lanes):
+                self._replay = self._new_replay()
+        if self._replay is not None:
+            self._start_replay(rank)
+        elif len(self._starts) == self._prepared.setting.world_size:
+            self._vectorise()
+
+    def _start_replay(self, rank: int) -> None:
+        assert self._replay is not None
+        assert self._claim is not None
+        start = self._starts[rank]
+        if self._claim.alone:
+            self._replay.start(rank, start)
+        else:
+            # Shared links are used in simulated-time order, so a rank begins when it is there.
+            self._engine.loop.at(start, self._owner(rank), self._replay.start, rank, start)
+
+    def _new_replay(self) -> Replay:
+        prepared, claim, model = self._prepared, self._claim, self._model
+        assert prepared.plan is not None
+        assert claim is not None
+        self._queues = {}
+        attempt = Replay(
+            prepared.plan,
+            prepared.layout,
+            prepared.costs,
+            {pair: self.queue(*pair) for pair in prepared.plan.pairs},
+            None if claim.alone else self._sender,
+            lambda rank, end: self._timed(attempt, rank, end),
+            trace=model.engine.op_log.full,
+        )
+        return attempt
+
+    def _timed(self, attempt: Replay, rank: int, end: int) -> None:
+        if attempt is self._replay:
+            self._ranks.timed(rank, self._number, end)
+
+    def _on_company(self) -> None:
+        """Repeats, on the network, what was timed as if nobody else were on the links."""
+        loop = self._engine.loop
+        for rank in self._starts:
+            self._ranks.timed(rank, self._number, None)
+        self._replay = self._new_replay()
+
+        def begin() -> None:
+            for rank in sorted(self._starts):
+                self._start_replay(rank)
+
+        loop.relive(min(loop.now, *self._starts.values()), begin)
+
+    def _vectorise(self) -> None:
+        prepared, starts = self._prepared, self._starts
+        n = prepared.setting.world_size
+        first = min(starts.values())
+        skews = tuple([starts[rank] - first for rank in range(n)])
+        key = (prepared, skews)
+        known = self._model.memo.get(key)
+        if known is None:
+            assert prepared.plan is not None
+            known = self._model.memo[key] = vectorised(
+                prepared.plan,
+                prepared.layout,
+                prepared.costs,
+                [prepared.path(rank, to) for rank, to in enumerate(prepared.plan.to[0].tolist())],
+                skews,
+                trace=self._engine.op_log.full,
+            )
+        for rank, end in enumerate(known[0]):
+            self._ranks.timed(rank, self._number, first + end)
+
+    def spans(self) -> tuple[list[Span], int]:
+        """Returns what was sent, once every rank is done, and when its times begin."""
+        if self._live:
+            return [], 0
+        if self._replay is not None:
+            return self._replay.spans(), 0
+        n = self._prepared.setting.world_size
+        first = min(self._starts.values())
+        key = (self._prepared, tuple([self._starts[rank] - first for rank in range(n)]))
+        return self._model.memo[key][1], first
+
+    @property
+    def track(self) -> str:
+        """What tells its engines from those of other channels in traces."""
+        return str(self._number) if self._number else ""
+
+    def path(self, sender: int, receiver: int) -> Path:
+        """Returns the path between two ranks."""
+        return self._prepared.path(sender, receiver)
+
+    def queue(self, sender: int, receiver: int) -> Queue:
+        """Returns the queue between two ranks."""
+        queue = self._queues.get((sender, receiver))
+        if queue is None:
+            costs = self._model.costs
+            queue = self._queues[sender, receiver] = Queue(
+                self._prepared.path(sender, receiver),
+                self._spec,
+                costs.pe.poll_interval,
+                costs.memory(self._spec.space).latency,
+            )
+        return queue
+
+    def _owner(self, rank: int) -> Owner:
+        # Channels of a rank are told apart, so that ties between them do not depend on who asks.
+        return self._engine.command_owner(self._ranks.command(rank).host.rank, self._number)
+
+    def _sender(self, rank: int, pe: PeTimeline[int]) -> Sender:
+        return Sender(self._engine.network, pe, self._owner(rank))
+
+    # Live
+
+    def _start_live(self, rank: int, start: int) -> None:
+        engine = self._engine
+        if self._claim is None and engine.timed and self._prepared.use is not None:
+            # A live run cannot be repeated, so it always goes through the network.
+            claims = engine.network.claims
+            self._claim = claims.take(self._prepared.use, self._line, _nothing, alone=False)
+        engine.loop.start(
+            self._run_live,
+            rank,
+            start,
+            owner=self._owner(rank),
+            clock=start,
+            name=f"{self._prepared.setting.operation} on rank "
+            f"{self._ranks.command(rank).host.rank}",
+        )
+
+    def _run_live(self, rank: int, start: int) -> None:
+        engine, command = self._engine, self._ranks.command(rank)
+        task = engine.loop.current
+        assert task is not None
+        timeline = PeTimeline[int] if engine.timed else Timeless
+        pe = timeline(start, self._model.costs.pe.issue, later)
+        try:
+            end = self._run_algorithm(rank, task, pe)
+        except BaseException as error:
+            engine.fail(command, error)
+            end = pe.clock
+        self._ranks.timed(rank, self._number, end)
+
+    def _run_algorithm(self, rank: int, task: Task, pe: PeTimeline[int]) -> int:
+        engine, prepared = self._engine, self._prepared
+        full = engine.op_log.full
+        program = Program(
+            task,
+            pe,
+            self._model.costs,
+            channels=_Channels(self.queue, rank, prepared.setting.world_size),
+            sender=self._sender(rank, pe) if engine.timed else None,
+            data=engine.enable_data,
+            trace=self._tracer(self._ranks.command(rank)) if full else None,
+            flows=engine.op_log.new_flow if full else None,
+        )
+        task.subject = program
+        comm = LiveComm(
+            program,
+            rank,
+            prepared.setting,
+            lambda layout: self._ranks.workspace(rank, layout),
+            prepared.layout_of,
+            self._combine,
+            self._spec,
+            prepared.costs.itemsize,
+        )
+        prepared.algorithm(comm)
+        self._ranks.workspace(rank, comm.layout)  # also of a rank that had nothing to do
+        program.drain()
+        return program.end
+
+    def _tracer(self, command: Command) -> Trace:
+        log = self._engine.op_log
+        pe = f"pe{self._number}"
+
+        def trace(
+            name: str,
+            category: Category,
+            track: str,
+            start: int,
+            end: int,
+            flow: int,
+            args: Mapping[str, Any],
+        ) -> None:
+            log.add(
+                Record(
+                    name,
+                    category,
+                    command.host.rank,
+                    f"{pe}.{track}",
+                    command.issued,
+                    start,
+                    end,
+                    command.site,
+                    args,
+                    flow,
+                )
+            )
+
+        return trace
+
+
+class _Channels:
+    """The queues of one rank, by its peer's rank in the group."""
+
+    def __init__(self, queue: Callable[[int, int], Queue], rank: int, peers: int) -> None:
+        self.peers = peers
+        self._queue = queue
+        self._rank = rank
+
+    def outgoing(self, peer: int) -> Queue:
+        return self._queue(self._rank, peer)
+
+    def incoming(self, peer: int) -> Queue:
+        return self._queue(peer, self._rank)
+
+
+def _nothing() -> None:
+    pass

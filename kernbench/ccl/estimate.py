@@ -1,0 +1,393 @@
+"""About how long a plan takes on a machine: latencies of its messages, and bytes on its links.
+
+NCCL's tuner has a formula for each algorithm: a latency for every step and the bytes over a
+bandwidth (src/graph/tuning.cc). Here both come from the plan, so that algorithms of the user's own
+are covered: messages of the same wave share the links of their paths, and who waits for one goes on
+when it is there. An estimate, not a simulation: nothing is known about which messages of different
+waves meet.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from kernbench.ccl.config import Chosen
+from kernbench.ccl.operations import OPERATIONS, Ints
+from kernbench.ccl.plan import NOTHING, Plan, Setting, plan_of
+from kernbench.hw.path import Path
+from kernbench.hw.pe import PeCosts
+from kernbench.hw.queue import QueueSpec
+from kernbench.memory import Space
+from kernbench.topology import Topology
+from kernbench.units import PS_PER_S
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+_ITEMSIZE: Final = 4
+"""Bytes of an element, for want of a better guess: a choice goes by size alone."""
+
+
+_SAMPLE: Final = 16
+"""Steps of a long plan that are looked at."""
+
+
+@dataclass(frozen=True)
+class _Events:
+    """The exchanges of all lanes (a rank in a channel), in an order in which they can be timed.
+
+    Those of a wave follow those of the waves before. An exchange comes one wave after the one
+    before it in its lane, and not before the wave of the exchange whose message it receives.
+
+    Attributes:
+        lanes: How many lanes.
+        lane: Of each exchange.
+        wave: Of each exchange.
+        sends: Whether it sends a message.
+        to: The lane that gets it.
+        matched: The exchange that sends what it receives; -1 if it receives no message.
+        taker: The exchange that receives what it sends; itself if it sends no message.
+        reduce: Whether what arrives is added to what is there.
+        span: Chunks that leave or arrive.
+    """
+
+    lanes: int
+    lane: Ints
+    wave: Ints
+    sends: Bools
+    to: Ints
+    matched: Ints
+    taker: Ints
+    reduce: Bools
+    span: Ints
+
+    @staticmethod
+    def of(plans: Sequence[Plan]) -> "_Events":
+        """Returns the exchanges of all channels of a collective.
+
+        Raises:
+            ValueError: If there are messages that nobody receives, or that nobody sends.
+        """
+        n, steps = plans[0].world_size, max(len(plan.send) for plan in plans)
+
+        def joined(name: str, idle: int, *, lanes: bool = False) -> Ints:
+            tables = []
+            for channel, plan in enumerate(plans):
+                table = np.full((steps, n), idle, np.int64)
+                table[: len(plan.send)] = getattr(plan, name)
+                tables.append(table + channel * n if lanes else table)
+            return np.concatenate(tables, axis=1)
+
+        send, receive = joined("send", NOTHING), joined("receive", NOTHING)
+        to, source = joined("to", 0, lanes=True), joined("source", 0, lanes=True)
+        own = np.arange(send.shape[1])
+        sends, receives = (send != NOTHING) & (to != own), (receive != NOTHING) & (source != own)
+        active = (send != NOTHING) | (receive != NOTHING)
+        posted = _by_pair(sends, own, to)
+        taken = _by_pair(receives, source, own)
+        if not np.array_equal(posted[0], taken[0]):
+            raise ValueError("what is sent is not what is received")
+        wave = _waves(active, posted[1], taken[1])
+        flat = np.flatnonzero(active)
+        flat = flat[np.argsort(wave.reshape(-1)[flat], kind="stable")]
+        number = np.full(active.size, -1)
+        number[flat] = np.arange(len(flat))
+        matched = np.full(active.size, -1)
+        matched[taken[1]] = number[posted[1]]
+        taker = number.copy()
+        taker[posted[1]] = number[taken[1]]
+
+        def listed(table: np.ndarray[Any, Any]) -> Any:
+            return table.reshape(-1)[flat]
+
+        return _Events(
+            len(own),
+            flat % len(own),
+            listed(wave),
+            listed(sends),
+            listed(to),
+            matched[flat],
+            taker[flat],
+            listed(joined("reduce", 0)) != 0,
+            listed(joined("span", 1)),
+        )
+
+
+def _thinned(plan: Plan, count: int) -> Plan:
+    """Returns a plan with some of its steps, picked at equal distances."""
+    steps = np.linspace(0, len(plan.send) - 1, count).astype(np.int64)
+    names = ("send", "to", "receive", "source", "reduce", "span")
+    return replace(plan, **{name: getattr(plan, name)[steps] for name in names})
+
+
+def _by_pair(there: Bools, sender: Ints, receiver: Ints) -> tuple[Ints, Ints]:
+    """Returns the pair of each message and the exchange it belongs to, pair by pair, in order."""
+    lanes = there.shape[1]
+    flat = np.flatnonzero(there)
+    pair = np.broadcast_to(sender * lanes + receiver, there.shape).reshape(-1)[flat]
+    order = np.argsort(pair, kind="stable")
+    return pair[order], flat[order]
+
+
+def _waves(active: Bools, posted: Ints, taken: Ints) -> Ints:
+    """Returns the wave of each exchange."""
+    order = np.cumsum(active, axis=0) - 1
+    wave = order.copy()
+    flat = wave.reshape(-1)
+    while (flat[taken] < flat[posted]).any():
+        flat[taken] = np.maximum(flat[taken], flat[posted])
+        np.maximum.accumulate(wave - order, axis=0, out=wave)
+        wave += order
+        flat = wave.reshape(-1)
+        if wave.max() > active.size:
+            raise ValueError("ranks wait for each other")
+    return wave
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """What messages meet on their ways; times in picoseconds, arrays over messages.
+
+    Attributes:
+        latency: Of the whole way.
+        per_byte: Of the slowest stage.
+        heads_per_byte: Of all stages but the first: the head of a message passes them one by one.
+        shared: How long all messages of its wave take on the link where that is longest.
+        links: Every link of every message, one message after the other.
+        hops: How many of them each message has.
+        loads: How long all messages of the wave take on that link.
+    """
+
+    latency: Floats
+    per_byte: Floats
+    heads_per_byte: Floats
+    shared: Floats
+    links: Ints
+    hops: Ints
+    loads: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """What exchanges cost, in picoseconds; arrays over exchanges.
+
+    Attributes:
+        load: Of the first piece that leaves.
+        store: Of the last piece that arrived, added to what is there if that is asked for.
+        flight: From the first link to the receiver, for each piece.
+        lasting: From the first piece into the first link to the last one, on links of its own.
+        posted: The part of this until the last piece has a slot; then the program goes on.
+        local: Load of what the piece that arrives is added to.
+        moved: All of it, if it sends and receives no message.
+        meets: Whether what is sent does not fit into the slots, so that its receiver must be there
+            to take it out of them.
+    """
+
+    load: Floats
+    store: Floats
+    flight: Floats
+    lasting: Floats
+    posted: Floats
+    local: Floats
+    moved: Floats
+    meets: Bools
+
+
+def _cross(
+    link_free: Floats, links: Ints, loads: Floats, hops: Ints, begin: Floats
+) -> tuple[Floats, Floats]:
+    """Sends the messages of a wave over their links.
+
+    Args:
+        link_free: When each link has nothing left from waves before; brought up to date.
+        links: Every link of every message, one message after the other.
+        loads: How long all messages of the wave take on that link.
+        hops: How many of them each message has.
+        begin: When each message may leave.
+
+    Returns:
+        When each message leaves, since links may be busy, and until when its links are.
+    """
+    if not len(links):
+        return begin, begin
+    some = hops > 0
+    first = (np.cumsum(hops) - hops)[some]
+    begin[some] = np.maximum(begin[some], np.maximum.reduceat(link_free[links], first))
+    since = np.full(len(link_free), np.inf)
+    np.minimum.at(since, links, np.repeat(begin, hops))
+    link_free[links] = np.maximum(link_free, since)[links] + loads
+    through = begin.copy()
+    through[some] = np.maximum.reduceat(link_free[links], first)
+    return begin, through
+
+
+class Estimator:
+    """Expects how long algorithms take on a machine.
+
+    Args:
+        topology: The machine.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology: Final = topology
+        system = topology.machine.system
+        self._pe: Final = PeCosts(system.sip.pe, system.sip.cube)
+        self._paths: dict[tuple[int, int], Path] = {}
+
+    def estimate(
+        self, chosen: Chosen, operation: str, nbytes: int, sips: tuple[int, ...]
+    ) -> float | None:
+        """Returns about how long an operation takes, in picoseconds, without its launch.
+
+        Args:
+            chosen: The algorithm.
+            operation: A key of `OPERATIONS`.
+            nbytes: Size of the buffer; of all its blocks, if it has one for each rank.
+            sips: Device of each rank of the group.
+
+        Returns:
+            None if the algorithm has no plan.
+        """
+        if not nbytes:
+            return 0.0
+        n, blocks = len(sips), OPERATIONS[operation].blocks
+        block = -(-nbytes // (_ITEMSIZE if blocks == "one" else _ITEMSIZE * n))
+        share = -(-block // chosen.channels)
+        messages = max(1, -(-share // (chosen.queue.slot_size // _ITEMSIZE)))
+        grid = self._topology.grid(sips)
+        plans = []
+        for channel in range(chosen.channels):
+            setting = Setting(operation, n, 0, grid, channel, chosen.channels, messages)
+            plan = plan_of(chosen.algorithm(operation), setting)
+            if plan is None:
+                return None
+            plans.append(plan)
+        chunk = -(-share // plans[0].parts)
+        chunk = -(-chunk // chosen.align) * chosen.align * _ITEMSIZE
+        if not all(plan.in_step and len(plan.send) > 2 * _SAMPLE for plan in plans):
+            return self._time(_Events.of(plans), chunk, chosen.queue, sips)
+        # Every step is like the one before, so a few tell what all of them take.
+        times = []
+        for count in (_SAMPLE, 2 * _SAMPLE):
+            few = [_thinned(plan, count) for plan in plans]
+            times.append(self._time(_Events.of(few), chunk, chosen.queue, sips))
+        left = max(len(plan.send) for plan in plans) - 2 * _SAMPLE
+        return times[1] + (times[1] - times[0]) * left / _SAMPLE
+
+    def _time(self, events: _Events, chunk: int, queue: QueueSpec, sips: tuple[int, ...]) -> float:
+        """Returns when the last lane is done if all begin at once."""
+        if not len(events.lane):
+            return 0.0
+        nbytes: Floats = (events.span * chunk).astype(np.float64)
+        ways = self._find_ways(events, nbytes, sips)
+        costs = self._find_costs(events, ways, nbytes, queue)
+        clock, port_free = np.zeros(events.lanes), np.zeros(events.lanes)
+        link_free, arrival = np.zeros(len(self._topology.links)), np.zeros(len(events.lane))
+        borders = np.flatnonzero(np.diff(events.wave, prepend=-1, append=events.wave[-1] + 1))
+        ends = np.concatenate([[0], np.cumsum(ways.hops)])
+        for low, high in pairwise(borders.tolist()):
+            wave, used = slice(low, high), slice(int(ends[low]), int(ends[high]))
+            lanes, sends, matched = events.lane[wave], events.sends[wave], events.matched[wave]
+            now = clock[lanes] + self._pe.pe.issue
+            begin = np.maximum(now + costs.load[wave], port_free[lanes])
+            begin = np.where(costs.meets[wave], np.maximum(begin, clock[events.to[wave]]), begin)
+            begin, through = _cross(
+                link_free, ways.links[used], ways.loads[used], ways.hops[wave], begin
+            )
+            through = np.maximum(through, begin + costs.lasting[wave])
+            port_free[lanes] = np.where(sends, through, port_free[lanes])
+            arrival[wave] = through + costs.flight[wave]
+            left = np.where(sends, begin - costs.load[wave] + costs.posted[wave], 0)
+            ready = now + np.maximum(costs.local[wave], costs.posted[matched])
+            got = np.maximum(arrival[matched], ready) + costs.store[wave]
+            clock[lanes] = np.maximum(
+                np.maximum(now + costs.moved[wave], left), np.where(matched >= 0, got, 0)
+            )
+        return float(max(clock.max(), port_free.max()))
+
+    def _find_costs(self, events: _Events, ways: _Ways, nbytes: Floats, queue: QueueSpec) -> _Costs:
+        pe, hbm = self._pe.pe, self._pe.memory(Space.HBM)
+        slots = self._pe.memory(queue.space)
+        dma, port = PS_PER_S / pe.dma.per_second, PS_PER_S / hbm.bandwidth.per_second
+        copy = PS_PER_S / slots.bandwidth.per_second
+        add = events.reduce * (PS_PER_S / pe.math.per_second / _ITEMSIZE)
+        piece = np.minimum(nbytes, queue.slot_size)
+        load = pe.issue + hbm.latency + piece * max(dma, port)
+        store = 2 * pe.issue + hbm.latency + piece * (max(dma, port) + add)
+        flight = ways.latency + slots.latency + piece * copy
+        flight += np.minimum(piece, queue.vc_chunk_size) * ways.heads_per_byte
+
+        # Pieces of a message follow each other at once as long as there are slots, then when a
+        # credit is back. What finds no slot because its receiver is still busy elsewhere does not
+        # compete for links meanwhile.
+        pieces = np.ceil(nbytes / queue.slot_size)
+        first = np.minimum(pieces, queue.n_slots)
+        beyond = pieces > first
+        early = beyond & (events.wave < events.wave[events.taker])
+        crowded = np.where(beyond, ways.shared / np.maximum(nbytes, 1), 0)
+        crowded = np.maximum(ways.per_byte, crowded)
+        over = piece * np.where(early, ways.per_byte, crowded) + flight
+        credit = ways.latency + queue.credit_size * ways.per_byte
+        # Who only sends, loads the next piece when the one before has got its credit.
+        alone = np.maximum(
+            (over + credit) / queue.n_slots, (over + credit + load) / (queue.n_slots + 1)
+        )
+        # Who receives at the same time, does so once for each piece that leaves, and the credit for
+        # that one set out when its neighbour did the same.
+        slot = slots.latency + piece * copy + 4 * pe.issue
+        paired = np.maximum((load + over) / queue.n_slots, credit + slot)
+        waiting = (pieces - first) * np.where(events.matched >= 0, paired, alone)
+        engines = np.maximum(nbytes * np.maximum(max(dma, 3 * port, copy), add), pieces * pe.issue)
+        lasting = np.maximum(np.where(early, first * piece, nbytes) * crowded, engines)
+        lasting = np.maximum(lasting, first * piece * crowded + waiting)
+
+        inside = ~events.sends & (events.matched < 0)
+        return _Costs(
+            load,
+            store,
+            flight,
+            lasting,
+            lasting * (pieces - first) / np.maximum(pieces, 1),
+            np.where(events.reduce, load, 0),
+            np.where(inside, load + store + nbytes * 2 * dma, 0),
+            events.sends & beyond & ~early,
+        )
+
+    def _find_ways(self, events: _Events, nbytes: Floats, sips: tuple[int, ...]) -> _Ways:
+        """Returns what each message meets; of exchanges that send none it does not matter."""
+        n = len(sips)
+        pairs, which = np.unique(events.lane % n * n + events.to % n, return_inverse=True)
+        paths = [self._path(sips[pair // n], sips[pair % n]) for pair in pairs.tolist()]
+        per_byte = [[PS_PER_S / hop.bandwidth.per_second for hop in path.hops] for path in paths]
+        rates = np.array([PS_PER_S / link.bandwidth.per_second for link in self._topology.links])
+        counts = np.array([len(path.links) for path in paths])
+        of_pairs = np.concatenate([np.array(path.links, np.int64) for path in paths])
+        hops = np.where(events.sends, counts[which], 0)
+        ends = np.cumsum(hops)
+        first = (np.cumsum(counts) - counts)[which] - (ends - hops)
+        links = of_pairs[np.arange(ends[-1]) + np.repeat(first, hops)]
+        place = np.repeat(events.wave, hops) * len(rates) + links
+        loads = np.bincount(place, np.repeat(nbytes, hops) * rates[links])[place]
+        shared = np.zeros(len(which))
+        if len(links):
+            some = hops > 0
+            shared[some] = np.maximum.reduceat(loads, (ends - hops)[some])
+        return _Ways(
+            np.array([float(path.latency) for path in paths])[which],
+            np.array([max(rates) for rates in per_byte])[which],
+            np.array([sum(rates[1:]) for rates in per_byte])[which],
+            shared,
+            links,
+            hops,
+            loads,
+        )
+
+    def _path(self, source: int, to: int) -> Path:
+        path = self._paths.get((source, to))
+        if path is None:
+            route = self._topology.sip_route(source, to)
+            path = self._paths[source, to] = Path(route, self._pe.pe.dma, 1)
+        return path

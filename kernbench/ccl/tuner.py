@@ -1,0 +1,163 @@
+"""`auto`: which algorithm is expected to be the fastest for an operation, a size and a group."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from kernbench.ccl.config import (
+    AUTO,
+    CclFile,
+    Chosen,
+    check_fits,
+    choose,
+    default_algorithm,
+    find_ccl_file,
+    load_ccl,
+    shipped_ccl_file,
+)
+from kernbench.ccl.estimate import Estimator
+from kernbench.config.load import Loaded
+from kernbench.config.problems import ConfigError
+from kernbench.errors import KernbenchError, UsageError
+from kernbench.topology import Topology
+
+_MANY: Final = 256
+"""Above so many ranks, plans with messages between all pairs, or long ones, cost too much."""
+
+
+class Choices:
+    """Which algorithm each operation uses on a machine.
+
+    An operation uses what `defaults.operations` names for it; else `defaults.algorithm`, if its
+    module implements the operation; else the fastest of the file's algorithms that do; if none
+    does, the fastest of the shipped file's.
+
+    Args:
+        given: The `ccl.yaml` that the user named, if any.
+        overrides: `dotted.field=value` texts applied to it.
+        topology: The machine.
+    """
+
+    def __init__(self, given: Path | None, overrides: Sequence[str], topology: Topology) -> None:
+        self._given: Final = given
+        self._overrides: Final = tuple(overrides)
+        self._topology: Final = topology
+        self._estimator: Final = Estimator(topology)
+        self._system: Final = topology.machine.system
+        self._named: dict[str, Chosen | None] = {}
+        self._candidates: dict[str, list[Chosen]] = {}
+        self._chosen: dict[tuple[str, int, tuple[int, ...]], Chosen] = {}
+
+    def choose(self, operation: str, nbytes: int, sips: Sequence[int]) -> Chosen:
+        """Returns the algorithm of an operation.
+
+        Args:
+            operation: A key of `OPERATIONS`.
+            nbytes: Size of the buffer; of all its blocks, if it has one for each rank. The choice
+                is the same for all sizes between two powers of two.
+            sips: Device of each rank of the group.
+
+        Raises:
+            UsageError: If the file or what it names cannot be used.
+        """
+        if operation not in self._named:
+            self._named[operation] = self._find_named(operation)
+        named = self._named[operation]
+        if named is not None:
+            return named
+        bits = max(nbytes - 1, 0).bit_length()
+        key = operation, bits, tuple(sips)
+        if key not in self._chosen:
+            if operation not in self._candidates:
+                self._candidates[operation] = self._find_candidates(operation)
+            fastest = self._fastest(self._candidates[operation], operation, 1 << bits, key[2])
+            self._chosen[key] = replace(fastest, auto=True)
+        return self._chosen[key]
+
+    def name(self, operation: str) -> str:
+        """Returns the algorithm of an operation, or `auto` if that depends on sizes and groups."""
+        if operation not in self._named:
+            self._named[operation] = self._find_named(operation)
+        named = self._named[operation]
+        return AUTO if named is None else named.name
+
+    @cached_property
+    def _file(self) -> tuple[Path, Loaded[CclFile]]:
+        path = find_ccl_file(self._given)
+        return path, load_ccl(path, self._overrides)
+
+    def _find_named(self, operation: str) -> Chosen | None:
+        path, loaded = self._file
+        own = loaded.value.defaults.operations.get(operation)
+        name = own or default_algorithm(self._given, self._overrides, loaded, self._system)
+        if name == AUTO:
+            return None
+        chosen = choose(loaded, path, name, self._system)
+        if own is not None and not chosen.implements(operation):
+            text = f"expected an algorithm with a function {operation}(comm); {name} has none"
+            place = f"defaults.operations.{operation}"
+            raise ConfigError(loaded.name, [loaded.problem("F14", place, text)])
+        if not chosen.implements(operation):
+            return None
+        check_fits(chosen, loaded, self._system)
+        return chosen
+
+    def _find_candidates(self, operation: str) -> list[Chosen]:
+        path, loaded = self._file
+        found = self._implementing(operation, path, loaded)
+        if not found and path != shipped_ccl_file():
+            path = shipped_ccl_file()
+            found = self._implementing(operation, path, load_ccl(path))
+        if not found:
+            raise UsageError(f"no algorithm of {path} implements {operation}", code="F14")
+        return found
+
+    def _implementing(self, operation: str, path: Path, loaded: Loaded[CclFile]) -> list[Chosen]:
+        """Returns the algorithms of a file that implement an operation and fit the machine."""
+        found, misfits = [], []
+        for name in loaded.value.algorithms:
+            chosen = choose(loaded, path, name, self._system)
+            if not chosen.implements(operation):
+                continue
+            try:
+                check_fits(chosen, loaded, self._system)
+            except ConfigError as misfit:
+                misfits.append(misfit)
+            else:
+                found.append(chosen)
+        if misfits and not found:
+            raise misfits[0]
+        return found
+
+    def _fastest(
+        self, candidates: Sequence[Chosen], operation: str, nbytes: int, sips: tuple[int, ...]
+    ) -> Chosen:
+        """Returns the candidate with the least time, the first of equals."""
+        worthy = self._worthy(candidates, sips)
+        best, least = worthy[0], float("inf")
+        for candidate in worthy if len(worthy) > 1 else ():
+            try:
+                time = self._estimator.estimate(candidate, operation, nbytes, sips)
+            except (KernbenchError, ArithmeticError, LookupError, TypeError, ValueError):
+                continue  # an algorithm of the user's own may refuse a group, such as an odd one
+            if time is not None and time < least:
+                best, least = candidate, time
+        return best
+
+    def _worthy(self, candidates: Sequence[Chosen], sips: Sequence[int]) -> Sequence[Chosen]:
+        """Returns the candidates that are worth an estimate, but one at least.
+
+        Without nodes, those for nodes are others in disguise. For large groups, those of many
+        messages would take longer than anybody likes to wait.
+        """
+        if len(self._topology.grid(sips)) == 1:
+            candidates = [one for one in candidates if one.shape != "nodes"] or candidates
+        if len(sips) <= _MANY:
+            return candidates
+        for shapes in ({"ring_1d", "grid", "nodes"}, {"tree"}):
+            found = [one for one in candidates if one.shape in shapes]
+            if found:
+                return found
+        return candidates[:1]

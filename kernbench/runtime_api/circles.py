@@ -1,0 +1,149 @@
+"""Circles of waits: who is in them, and how they are told."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from kernbench.errors import CallSite, site_fact
+from kernbench.runtime_api.graphs import around, components
+from kernbench.runtime_api.rendezvous import Call, Meeting, folded
+from kernbench.runtime_api.transfers import Transfer
+from kernbench.runtime_api.verdicts import Verdict, is_receive, near_miss, tags_differ, view_of
+from kernbench.runtime_api.waiting import Head, Node, WaitGraph
+from kernbench.runtime_api.world import World
+
+_MOST_HOPS: Final = 8
+_MOST_PLACES: Final = 8
+"""How much of a cycle, and of the places where ranks wait, a report shows."""
+
+_MOST_STEPS: Final = 100_000
+"""Edges that are walked to find a shorter cycle."""
+
+
+def explain(graph: WaitGraph, world: World, dead: set[Node]) -> Iterator[Verdict]:
+    """Yields the deadlocks that explain why a set is dead, apart from ranks that returned."""
+    for knot in _knots(graph, dead):
+        heads = sorted(
+            (node for node in graph.children if node in knot and isinstance(node, Head)),
+            key=lambda head: head.rank,
+        )
+        if not heads:
+            continue
+        for head in heads:
+            meeting = head.meeting
+            if isinstance(meeting, Transfer) and not meeting.complete:
+                other = near_miss(world, meeting)
+                if other is not None:
+                    yield tags_differ(*sorted((meeting, other), key=is_receive))
+                    break
+        else:
+            yield _cycle(graph, heads, knot)
+
+
+def _cycle(graph: WaitGraph, heads: Sequence[Head], knot: set[Node]) -> Verdict:
+    cycle = _shortest(graph, heads, knot)
+    # Also those that are in the same collectives, though nobody waits for them.
+    meetings = dict.fromkeys(head.meeting for head in heads)
+    waits = [
+        (call, meeting)
+        for meeting in meetings
+        for call in meeting.calls.values()
+        if call.command is not None and call.command.begun
+    ]
+    ranks = sorted({call.rank for call, _ in waits})
+    if all(isinstance(head.meeting, Transfer) for head in heads):
+        hint = "let one side send before it receives, or start both with batch_isend_irecv"
+    else:
+        hint = "every rank must come to collectives and messages in the same order"
+    verdict = Verdict("P4", f"{folded(ranks)} wait for one another: {path(cycle)}", hint)
+    if not any(isinstance(head.meeting, Transfer) for head in cycle):
+        steps = [
+            f"{head.rank} waits in {_where(head.meeting)} for {cycle[(i + 1) % len(cycle)].rank}"
+            for i, head in enumerate(cycle)
+        ]
+        verdict.code = "C10"
+        verdict.summary = f"groups are used in crossing order: {'; '.join(_cut(steps))}"
+        verdict.hint = "every rank must use the groups in the same order"
+    verdict.facts = _places(waits)
+    for call, meeting in sorted(waits, key=lambda wait: wait[0].time):
+        verdict.views.setdefault(call.rank, view_of(call, meeting))
+    return verdict
+
+
+def _where(meeting: Meeting) -> str:
+    """Returns the group of a collective."""
+    return meeting.title.rpartition("of group ")[2]
+
+
+def path(cycle: Sequence[Head]) -> str:
+    """Returns a cycle of waits in one line: `0 recv<-1 (l.12) -> 1 recv<-0 -> 0`."""
+    hops, before = [], None
+    for i, head in enumerate(cycle):
+        to = cycle[(i + 1) % len(cycle)].rank
+        call = head.meeting.calls[head.rank]
+        if isinstance(head.meeting, Transfer):
+            arrow = "<-" if head.rank == head.meeting.destination else "->"
+            way = f"{call.operation}{arrow}{to}"
+        else:
+            way = head.meeting.title
+        place = None if call.site is None else (call.site.file, call.site.line)
+        line = f" (l.{place[1]})" if place is not None and place != before else ""
+        before = place
+        hops.append(f"{head.rank} {way}{line}")
+    return " -> ".join([*_cut(hops), str(cycle[0].rank)])
+
+
+def _cut(parts: list[str]) -> list[str]:
+    if len(parts) <= _MOST_HOPS:
+        return parts
+    return [*parts[:3], "...", parts[-1]]
+
+
+def _places(waits: Iterable[tuple[Call, Meeting]]) -> list[str]:
+    """Returns a line for each place where ranks wait, with the ranks."""
+    alike: dict[tuple[str, str], tuple[set[int], CallSite | None]] = {}
+    for call, meeting in waits:
+        # The instruction, not its text: finding the line of each of many ranks takes long.
+        site = call.site
+        what = call.operation if isinstance(meeting, Transfer) else meeting.title
+        key = (what, "" if site is None else f"{site.file}:{id(site.code)}:{site.lasti}")
+        alike.setdefault(key, (set(), site))[0].add(call.rank)
+    lines = [
+        f"{folded(sorted(ranks))} wait{'s' if len(ranks) == 1 else ''} in {what}, {site_fact(site)}"
+        for (what, _), (ranks, site) in sorted(alike.items(), key=lambda item: min(item[1][0]))
+    ]
+    more = len(lines) - _MOST_PLACES
+    return lines if more <= 0 else [*lines[:_MOST_PLACES], f"and {more} more places"]
+
+
+def _knots(graph: WaitGraph, dead: set[Node]) -> list[set[Node]]:
+    """Returns the sets whose members all wait for each other and for nothing else that is dead."""
+    edges = {
+        node: [child for child in graph.children[node] if child in dead]
+        for node in graph.children
+        if node in dead
+    }
+    found: list[set[Node]] = []
+    for knot in components(edges):
+        outside = {child for node in knot for child in edges[node] if child not in knot}
+        if len(knot) > 1 and not any(edges[child] for child in outside):
+            found.append(knot)
+    return found
+
+
+def _shortest(graph: WaitGraph, heads: Sequence[Head], knot: set[Node]) -> list[Head]:
+    """Returns a shortest cycle, the lowest rank first."""
+    best: list[Head] = []
+    steps = 0
+    nodes: Sequence[Node] = heads
+    for start in nodes:
+        way, looked = around(
+            start, lambda node: [child for child in graph.children[node] if child in knot]
+        )
+        cycle = [node for node in way if isinstance(node, Head)]
+        steps += looked
+        if not best or len(cycle) < len(best):
+            best = cycle
+        if len(best) <= 2 or steps > _MOST_STEPS:
+            break
+    lowest = min(range(len(best)), key=lambda i: best[i].rank)
+    return [*best[lowest:], *best[:lowest]]

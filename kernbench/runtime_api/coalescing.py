@@ -1,0 +1,172 @@
+"""`torch.distributed._coalescing_manager`: several collectives, issued as one."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, NamedTuple
+
+from kernbench.ccl.collective import Reduction
+from kernbench.errors import call_site, site_fact
+from kernbench.runtime_api.groups import check_device_id, find_group
+from kernbench.runtime_api.issuing import handle, issue
+from kernbench.runtime_api.process import Process, current_process
+from kernbench.runtime_api.rendezvous import ProcessGroup
+from kernbench.runtime_api.signatures import Shape, coalesced_signature
+from kernbench.runtime_api.tensor_base import TensorBase, TensorError, alias, numel
+from kernbench.runtime_api.works import Work
+
+__all__ = ["_CoalescingManager", "_coalescing_manager"]
+
+_KEY: Final = "coalescing"
+
+
+class Entry(NamedTuple):
+    """A collective that is noted down.
+
+    Attributes:
+        operation: A key of `OPERATIONS`.
+        source: What the rank gives.
+        target: Where what it takes goes.
+        reduction: How values are combined.
+    """
+
+    operation: str
+    source: TensorBase
+    target: TensorBase
+    reduction: Reduction | None
+
+
+class _CoalescingManager:
+    """What `_coalescing_manager` yields: the handles of what was issued, if it is asynchronous."""
+
+    def __init__(self) -> None:
+        self.works: list[Work] = []
+
+    def append(self, work: Work | None = None) -> None:
+        """Adds a handle to wait for."""
+        if work is not None:
+            self.works.append(work)
+
+    def wait(self) -> None:
+        """Makes the current stream wait for all of them; the host goes on."""
+        for work in self.works:
+            work.wait()
+
+
+def noted(
+    process: Process,
+    group: ProcessGroup,
+    operation: str,
+    source: TensorBase,
+    target: TensorBase,
+    reduction: Reduction | None = None,
+) -> bool:
+    """Notes a collective down if the rank is coalescing those of a group; returns whether."""
+    lists: dict[str, list[Entry]] | None = process.scratch.get(_KEY)
+    if not lists or group.name not in lists:
+        return False
+    lists[group.name].append(Entry(operation, source, target, reduction))
+    return True
+
+
+def _coalescing_manager(
+    group: ProcessGroup | None = None, device: object = None, async_ops: bool = False
+) -> "_Coalescing":
+    """Returns a context that issues the collectives of its block as one, when it ends well.
+
+    This concerns `all_reduce`, `all_gather_into_tensor` and `reduce_scatter_tensor`, all of one
+    kind and with one reduce operation; others are issued where they are called, as in PyTorch.
+    Tensors of different types are issued type by type.
+
+    Args:
+        group: Whose collectives; None for all ranks.
+        device: None, or the calling rank's device.
+        async_ops: Whether to wait with `wait()` of what it yields.
+
+    Raises:
+        TensorError: If the collectives are of different kinds, or such blocks are nested.
+        CollectiveMismatchError: If the ranks do not call the same thing.
+    """
+    process = current_process()
+    chosen = find_group(process, group, "_coalescing_manager")
+    check_device_id("_coalescing_manager", process, device)
+    return _Coalescing(process, chosen, async_ops)
+
+
+class _Coalescing:
+    """The context of `_coalescing_manager`: a class, so that a report shows its `with` line."""
+
+    def __init__(self, process: Process, group: ProcessGroup, async_ops: bool) -> None:
+        self._process = process
+        self._group = group
+        self._async_ops = async_ops
+        self._entries: list[Entry] = []
+        self._manager = _CoalescingManager()
+
+    def __enter__(self) -> _CoalescingManager:
+        lists = self._process.scratch.setdefault(_KEY, {})
+        if self._group.name in lists:
+            raise TensorError(
+                f"_coalescing_manager inside another one of group {self._group.name}",
+                [site_fact(call_site())],
+            )
+        lists[self._group.name] = self._entries
+        return self._manager
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        del self._process.scratch[_KEY][self._group.name]
+        if error is None:
+            self._issue_all()
+
+    def _issue_all(self) -> None:
+        entries = self._entries
+        kinds = {(entry.operation, entry.reduction) for entry in entries}
+        if len(kinds) > 1:
+            names = sorted(
+                operation + (f" {reduction.name}" if reduction is not None else "")
+                for operation, reduction in kinds
+            )
+            raise TensorError(
+                "_coalescing_manager: collectives of one kind only",
+                [site_fact(call_site()), f"got {', '.join(names)}"],
+            )
+        for dtype in dict.fromkeys(entry.source.dtype for entry in entries):
+            same = [entry for entry in entries if entry.source.dtype is dtype]
+            self._manager.append(_issue(self._process, self._group, same, self._async_ops))
+
+
+def _issue(
+    process: Process, group: ProcessGroup, entries: Sequence[Entry], async_ops: bool
+) -> Work | None:
+    """Issues collectives of one kind and type as one: a block holds something of each of them."""
+    operation, first, _, reduction = entries[0]
+    sources = [entry.source for entry in entries]
+    targets = [entry.target for entry in entries]
+    shapes = tuple(entry.source.window.shape for entry in entries)
+    blocks: tuple[tuple[Shape, ...], ...] = (shapes,)
+    given, taken = sources, targets
+    if operation == "all_gather":
+        blocks = (shapes,) * group.size()
+        taken = _block_by_block(targets, group.size())
+    elif operation == "reduce_scatter":
+        blocks = (tuple(entry.target.window.shape for entry in entries),) * group.size()
+        given = _block_by_block(sources, group.size())
+    elif all(entry.source is entry.target for entry in entries):
+        taken = given
+    what = coalesced_signature(operation, first.dtype, blocks, reduction)
+    command, _ = issue(process, group, what, given, taken, async_op=async_ops)
+    return handle(process, command, targets) if async_ops else None
+
+
+def _block_by_block(tensors: Sequence[TensorBase], ranks: int) -> list[TensorBase]:
+    """Returns the parts of tensors that belong to rank 0, then to rank 1, and so on."""
+    parts: list[TensorBase] = []
+    for rank in range(ranks):
+        for tensor in tensors:
+            count = numel(tensor.window.shape) // ranks
+            parts.append(alias(tensor, (count,), (1,), tensor.window.offset + rank * count))
+    return parts

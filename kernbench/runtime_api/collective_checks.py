@@ -1,0 +1,264 @@
+"""Checks of the arguments of collectives, before anything changes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from kernbench.ccl.collective import Reduction
+from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.memory import DType
+from kernbench.runtime_api.groups import GroupError, home_of
+from kernbench.runtime_api.process import Process
+from kernbench.runtime_api.reduce_ops import check_reduction, reduction_of
+from kernbench.runtime_api.rendezvous import ProcessGroup, folded
+from kernbench.runtime_api.tensor_base import OperandError, TensorBase, is_contiguous, numel
+
+
+class CollectiveArgumentError(KernbenchError, RuntimeError, ValueError):
+    """Tensors that cannot take part in a collective, by their place, size or type (C4, C12).
+
+    PyTorch raises `RuntimeError` for some of these and `ValueError` for others.
+    """
+
+
+def check_tensor(process: Process, name: str, tensor: object, label: str = "tensor") -> None:
+    """Checks that an argument is a tensor that the calling rank may give to a collective.
+
+    Args:
+        process: Who calls.
+        name: Of the function.
+        tensor: The argument.
+        label: Its name.
+
+    Raises:
+        OperandError: If it is no tensor.
+        CollectiveArgumentError: If it is elsewhere, or has gaps or another order.
+    """
+    if not isinstance(tensor, TensorBase):
+        raise OperandError(
+            f"rank {process.rank} called {name} with {label} of type {type(tensor).__name__}",
+            [site_fact(call_site()), "expected a tensor"],
+        )
+    home = home_of(process)
+    if tensor.device.index != home:
+        raise CollectiveArgumentError(
+            f"rank {process.rank} called {name} on a tensor on {tensor.device}",
+            [site_fact(call_site()), f"expected one on cuda:{home}"],
+            hint=f"move it with .to('cuda:{home}') first: rank r has the r-th device",
+        )
+    if not is_contiguous(tensor.window):
+        raise CollectiveArgumentError(
+            f"rank {process.rank} called {name} on a tensor that is not contiguous",
+            [
+                site_fact(call_site()),
+                f"shape {list(tensor.window.shape)}, strides {list(tensor.window.strides)}",
+            ],
+            hint="call .contiguous() first, and use its result",
+        )
+
+
+def reduction_for(
+    process: Process, group: ProcessGroup, name: str, op: object, dtype: DType
+) -> Reduction:
+    """Returns the reduce operation that an argument means, once it is defined (C6)."""
+    reduction = reduction_of(name, op)
+    backend = group.backend or process.ctx.world.backend[process.rank]
+    check_reduction(name, reduction, dtype, backend)
+    return reduction
+
+
+def root_of(
+    process: Process,
+    group: ProcessGroup,
+    name: str,
+    label: str,
+    given: int | None,
+    local: int | None,
+    default: int | None = None,
+) -> tuple[int, str]:
+    """Returns the rank in the group that plays a part of its own, and what reports call it.
+
+    Args:
+        process: Who calls.
+        group: Whose ranks.
+        name: Of the function.
+        label: `src` or `dst`.
+        given: The argument of that name: a global rank.
+        local: The argument `group_src` or `group_dst`.
+        default: Global rank if neither is given; None if one must be.
+
+    Raises:
+        GroupError: If there is no such rank, or not exactly one of both is given (C7).
+    """
+    if given is None and local is None:
+        given = default
+    if (given is None) == (local is None):
+        both = "both" if given is not None else "neither"
+        raise GroupError(
+            f"rank {process.rank} called {name} with {both} of {label}= and group_{label}=",
+            [site_fact(call_site()), "expected one of them"],
+            code="C7",
+        )
+    if local is not None:
+        if local in range(group.size()):
+            return local, f"{label}={group.ranks[local]}"
+        raise GroupError(
+            f"rank {process.rank} called {name}(group_{label}={local}): group {group.name} has no "
+            "such rank",
+            [
+                site_fact(call_site()),
+                f"group_{label}= is a rank in the group: expected 0..{group.size() - 1}",
+            ],
+            hint=f"{label}= takes global ranks",
+            code="C7",
+        )
+    if given in group and given is not None:
+        return group.place(given), f"{label}={given}"
+    raise GroupError(
+        f"rank {process.rank} called {name}({label}={given}): group {group.name} has no such rank",
+        [site_fact(call_site()), f"{label}= is a global rank: expected {folded(group.ranks)}"],
+        hint=f"group_{label}= takes ranks in the group" if group.birth is not None else "",
+        code="C7",
+    )
+
+
+def check_list(
+    process: Process, group: ProcessGroup, name: str, tensors: object, label: str
+) -> None:
+    """Checks that an argument is a list of one tensor for each rank of the group (C12)."""
+    if not isinstance(tensors, list):
+        raise OperandError(
+            f"rank {process.rank} called {name} with {label} of type {type(tensors).__name__}",
+            [site_fact(call_site()), "expected a list of tensors"],
+        )
+    if len(tensors) != group.size():
+        raise CollectiveArgumentError(
+            f"rank {process.rank} called {name} with {len(tensors)} tensors in {label}",
+            [
+                site_fact(call_site()),
+                f"needed {group.size()}, one for each rank of group {group.name}; got "
+                f"{len(tensors)}",
+            ],
+            code="C12",
+        )
+    for tensor in tensors:
+        check_tensor(process, name, tensor, f"an entry of {label}")
+
+
+def one_dtype(process: Process, name: str, tensors: Sequence[TensorBase]) -> DType:
+    """Returns the dtype of all tensors.
+
+    Raises:
+        CollectiveArgumentError: If there are several (C4).
+    """
+    dtype = tensors[0].dtype
+    for tensor in tensors:
+        if tensor.dtype is not dtype:
+            raise CollectiveArgumentError(
+                f"rank {process.rank} called {name} with tensors of different dtypes",
+                [site_fact(call_site()), f"got {dtype} and {tensor.dtype}"],
+                code="C4",
+            )
+    return dtype
+
+
+def block_shapes(
+    process: Process,
+    group: ProcessGroup,
+    name: str,
+    tensors: Any,
+    label: str,
+    own: TensorBase,
+    *,
+    even: bool = False,
+) -> tuple[tuple[int, ...], ...]:
+    """Returns the shapes of a list with a tensor for each rank, once it fits the rank's own one.
+
+    Args:
+        process: Who calls.
+        group: Whose ranks.
+        name: Of the function.
+        tensors: The list.
+        label: Its name.
+        own: The single tensor of the call.
+        even: Whether all entries must have as many elements as that.
+
+    Raises:
+        CollectiveArgumentError: If it does not fit (C4, C12).
+    """
+    check_list(process, group, name, tensors, label)
+    one_dtype(process, name, [own, *tensors])
+    place = group.place(process.rank)
+    for index in range(len(tensors)) if even else (place,):
+        shape = tensors[index].window.shape
+        if numel(shape) != numel(own.window.shape):
+            raise CollectiveArgumentError(
+                f"rank {process.rank} called {name} with {label}[{index}] of {numel(shape)} "
+                f"elements",
+                [
+                    site_fact(call_site()),
+                    f"needed {numel(own.window.shape)}, as many as the tensor "
+                    f"{list(own.window.shape)} of this rank; got {list(shape)}",
+                ],
+                code="C12",
+            )
+    return tuple([tensor.window.shape for tensor in tensors])
+
+
+def check_whole(
+    process: Process,
+    group: ProcessGroup,
+    name: str,
+    whole: TensorBase,
+    label: str,
+    part: TensorBase,
+    part_label: str,
+) -> None:
+    """Checks that a tensor holds a part for each rank of the group (C4, C12)."""
+    one_dtype(process, name, (part, whole))
+    needed, got = numel(part.window.shape) * group.size(), numel(whole.window.shape)
+    if needed != got:
+        raise CollectiveArgumentError(
+            f"rank {process.rank} called {name} with an {label} of {got} elements",
+            [
+                site_fact(call_site()),
+                f"needed {needed} = {group.size()} ranks x {numel(part.window.shape)} of the "
+                f"{part_label} {list(part.window.shape)}; got {list(whole.window.shape)}",
+            ],
+            code="C12",
+        )
+
+
+def splits_of(
+    process: Process,
+    group: ProcessGroup,
+    name: str,
+    label: str,
+    tensor: TensorBase,
+    sizes: Sequence[int] | None,
+) -> tuple[int, ...]:
+    """Returns the rows of a tensor that belong to each rank.
+
+    Raises:
+        CollectiveArgumentError: If they are not those of the tensor (C12).
+    """
+    shape, ranks = tensor.window.shape, group.size()
+    if not shape:
+        needed = "a tensor with at least one dimension"
+    elif not sizes:
+        if shape[0] % ranks == 0:
+            return (shape[0] // ranks,) * ranks
+        needed = f"a number of rows that {ranks} ranks can share, or {label}_split_sizes"
+    else:
+        counts = tuple(sizes)
+        if len(counts) == ranks and sum(counts) == shape[0] and min(counts) >= 0:
+            return counts
+        needed = f"{ranks} sizes that add up to {shape[0]} rows"
+    raise CollectiveArgumentError(
+        f"rank {process.rank} called {name} with an {label} that cannot be split",
+        [
+            site_fact(call_site()),
+            f"needed {needed}; got shape {list(shape)}"
+            + (f", {label}_split_sizes={list(sizes)}" if sizes else ""),
+        ],
+        code="C12",
+    )

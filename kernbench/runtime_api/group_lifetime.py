@@ -1,0 +1,223 @@
+"""`torch.distributed`: the beginning and the end of process groups."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, NamedTuple
+
+from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
+from kernbench.runtime_api.groups import (
+    BACKENDS,
+    GroupError,
+    GroupMember,
+    check_device_id,
+    find_group,
+    library_of,
+    refuse,
+)
+from kernbench.runtime_api.process import MAIN, Process, current_process
+from kernbench.runtime_api.rendezvous import ProcessGroup
+from kernbench.runtime_api.running import wait_for
+
+__all__ = ["destroy_process_group", "group_scope", "init_process_group", "live_groups"]
+
+_SHOWN: Final = 3
+"""Pending operations that a report lists."""
+
+
+class LiveGroup(NamedTuple):
+    """A process group that a rank may use.
+
+    Attributes:
+        name: Unique while the spawn runs.
+        ranks: Global ranks, in the order of the group.
+        desc: What the user says that it is for.
+        site: Where it was made; None for that of all ranks.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    desc: str
+    site: CallSite | None
+
+
+def init_process_group(
+    backend: str | None = None,
+    init_method: str | None = None,
+    timeout: object = None,
+    world_size: int = -1,
+    rank: int = -1,
+    store: object = None,
+    group_name: str = "",
+    pg_options: object = None,
+    device_id: object = None,
+) -> None:
+    """Makes the group of all ranks usable by the calling rank; takes no simulated time.
+
+    Args:
+        backend: `nccl`, `gloo` or `ccl`; they name the same simulated library, see `ReduceOp`.
+        init_method: `env://`, `tcp://...` or `file://...`, or None; ranks find each other by
+            themselves, so none of them is needed or looked at.
+        timeout: Ignored by design: a hang is found when it happens, not after a time.
+        world_size: If given, must be that of the spawn.
+        rank: If given, must be the calling rank's.
+        store: Must be None.
+        group_name: Must be empty.
+        pg_options: Must be None.
+        device_id: If given, must be the calling rank's device.
+
+    Raises:
+        GroupError: If called twice without `destroy_process_group` in between (C18).
+        KernbenchError: On main, or with values that do not fit.
+    """
+    del timeout
+    process = current_process()
+    world = process.ctx.world
+    if process.rank == MAIN:
+        raise KernbenchError(
+            "init_process_group was called on main, which is no rank",
+            [site_fact(call_site())],
+            hint="call it in the worker that multiprocessing.spawn runs",
+        )
+    process.note_frame()
+    if process.rank in world.backend:
+        raise GroupError(
+            f"rank {process.rank} called init_process_group twice",
+            [site_fact(call_site())],
+            hint="call destroy_process_group in between",
+            code="C18",
+        )
+    refuse("init_process_group", store=store, pg_options=pg_options, group_name=group_name or None)
+    chosen = "ccl" if backend is None else str(backend).lower()
+    scheme = str(init_method).partition("://")[0]
+    for name, value, expected in (
+        ("backend", chosen, BACKENDS),
+        ("init_method", scheme, ("None", "env", "tcp", "file")),
+        ("world_size", world_size, (-1, world.size)),
+        ("rank", rank, (-1, process.rank)),
+    ):
+        if value not in expected:
+            raise KernbenchError(
+                f"init_process_group({name}={value!r}) on rank {process.rank}",
+                [site_fact(call_site()), f"expected one of {', '.join(map(repr, expected))}"],
+            )
+    check_device_id("init_process_group", process, device_id)
+    assert world.group is not None
+    world.backend[process.rank] = library_of(chosen)
+    world.held.setdefault(process.rank, {})[world.group.name] = world.group
+
+
+def destroy_process_group(group: ProcessGroup | None = None) -> None:
+    """Ends the use of a group by the calling rank. Waits, on the host, for its collectives.
+
+    Args:
+        group: None, or that of all ranks, for every group of the calling rank. Nothing happens
+            for `GroupMember.NON_GROUP_MEMBER`, as in PyTorch.
+
+    Raises:
+        GroupError: If it was not initialised, or is destroyed already (C18); if it belongs to
+            others (C8).
+        KernbenchError: If asynchronous operations on it have not been waited for (C13).
+    """
+    if group is not None and group == GroupMember.NON_GROUP_MEMBER:
+        return
+    process = current_process()
+    world, rank = process.ctx.world, process.rank
+    chosen = find_group(process, group, "destroy_process_group")
+    everything = chosen is world.group
+    doomed = list(world.held[rank].values()) if everything else [chosen]
+    _check_idle(process, doomed)
+    _drain(process, doomed)
+    _give_up(process, doomed)
+
+
+def _drain(process: Process, doomed: Sequence[ProcessGroup]) -> None:
+    """Waits, on the host, for the rank's last collective of each group."""
+    for group in doomed:
+        last = group.last.get(process.rank)
+        if last is not None and last.done.time is None:
+            wait_for(process, last)
+
+
+def _check_idle(process: Process, doomed: Sequence[ProcessGroup]) -> None:
+    world = process.ctx.world
+    names = {group.name for group in doomed}
+    pending = [
+        work
+        for work in world.works.get(process.rank, ())
+        if not process.knows(work.command)
+        and (work.command.args or {}).get("group", "WORLD") in names
+    ]
+    if pending:
+        several = len(pending) > 1
+        label = doomed[0].name if len(doomed) == 1 else "all its groups"
+        raise KernbenchError(
+            f"rank {process.rank} destroys {label} while {len(pending)} "
+            f"operation{'s are' if several else ' is'} pending",
+            [
+                site_fact(call_site()),
+                *(
+                    site_fact(work.command.site, f"{work.command.name} was issued at")
+                    for work in pending[:_SHOWN]
+                ),
+            ],
+            hint="call work.wait() first",
+            code="C13",
+        )
+
+
+def _give_up(process: Process, doomed: Sequence[ProcessGroup]) -> None:
+    world, rank, site = process.ctx.world, process.rank, call_site()
+    for group in doomed:
+        held = world.held[rank]
+        del held[group.name]
+        if group is world.group:
+            # It may be initialised again, so it stays in the world.
+            del world.backend[rank]
+            world.left[rank] = site
+            continue
+        group.destroyed[rank] = site
+        if len(group.destroyed) == len(group.ranks):
+            del world.groups[group.name]
+
+
+def live_groups() -> list[LiveGroup]:
+    """Returns the groups that the calling rank has made, is in and has not destroyed."""
+    process = current_process()
+    return [_live(process, held) for held in process.ctx.world.held.get(process.rank, {}).values()]
+
+
+def _live(process: Process, group: ProcessGroup) -> LiveGroup:
+    site = None if group.birth is None else group.birth.calls[process.rank].site
+    return LiveGroup(group.name, group.ranks, group.desc, site)
+
+
+class group_scope:  # noqa: N801 - used like a function
+    """A context that destroys, however its block ends, the groups that the rank made in it.
+
+    Raises:
+        KernbenchError: If the block ends well and leaves operations on one of them that have not
+            been waited for (C13).
+    """
+
+    def __init__(self) -> None:
+        self._process = current_process()
+        self._before: dict[str, ProcessGroup] = {}
+
+    def __enter__(self) -> None:
+        self._before = dict(self._held())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        held = self._held()
+        doomed = [group for name, group in held.items() if self._before.get(name) is not group]
+        if error is None and doomed:
+            _check_idle(self._process, doomed)
+            _drain(self._process, doomed)
+        _give_up(self._process, doomed)
+
+    def _held(self) -> dict[str, ProcessGroup]:
+        return self._process.ctx.world.held.get(self._process.rank, {})

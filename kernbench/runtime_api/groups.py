@@ -1,0 +1,278 @@
+"""`torch.distributed`: who is in which process group, and which of them a rank may use."""
+
+from typing import Any, Final
+
+from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
+from kernbench.runtime_api.process import MAIN, Process, current_process
+from kernbench.runtime_api.rendezvous import ProcessGroup
+from kernbench.runtime_api.tensor_base import OperandError
+from kernbench.runtime_api.types import Device
+from kernbench.runtime_api.world import World
+
+__all__ = [
+    "Backend",
+    "GroupMember",
+    "ProcessGroup",
+    "get_backend",
+    "get_global_rank",
+    "get_group_rank",
+    "get_process_group_ranks",
+    "get_rank",
+    "get_world_size",
+    "group",
+    "is_available",
+    "is_backend_available",
+    "is_gloo_available",
+    "is_initialized",
+    "is_nccl_available",
+]
+
+Group = ProcessGroup | None
+"""What functions take as `group=`: None stands for all ranks."""
+
+BACKENDS: Final = ("nccl", "gloo", "ccl", "cuda:nccl", "cpu:gloo,cuda:nccl")
+
+
+class GroupError(KernbenchError, RuntimeError, ValueError):
+    """A process group was used where it cannot be (C7, C8, C17, C18).
+
+    PyTorch raises `RuntimeError` for some of these and `ValueError` for others.
+    """
+
+
+class Backend(str):
+    """`torch.distributed.Backend`: the name of a backend, in lower case."""
+
+    NCCL: Final = "nccl"
+    GLOO: Final = "gloo"
+
+    def __new__(cls, name: str) -> "Backend":
+        """Returns the name in lower case."""
+        return super().__new__(cls, name.lower())
+
+
+class _DefaultGroup(type):
+    """Gives a class the property `WORLD`."""
+
+    @property
+    def WORLD(cls) -> ProcessGroup | None:  # noqa: N802 - PyTorch's name
+        """The group of all ranks; None before the calling rank has initialised it."""
+        process = current_process()
+        world = process.ctx.world
+        return world.group if process.rank in world.backend else None
+
+
+class group(metaclass=_DefaultGroup):  # noqa: N801 - PyTorch's name
+    """`torch.distributed.group`: holds `WORLD`."""
+
+
+class GroupMember(metaclass=_DefaultGroup):
+    """`torch.distributed.GroupMember`: holds `WORLD`, and what stands for groups of others."""
+
+    NON_GROUP_MEMBER: Any = -100
+
+
+def is_available() -> bool:
+    """Returns True: it is what this package is for."""
+    return True
+
+
+def is_backend_available(backend: str) -> bool:
+    """Returns whether `init_process_group` takes a backend."""
+    return backend.lower() in BACKENDS
+
+
+def is_nccl_available() -> bool:
+    """Returns True: `nccl` names the simulated library, with the rules of NCCL."""
+    return True
+
+
+def is_gloo_available() -> bool:
+    """Returns True: `gloo` names the simulated library, with the operations of Gloo."""
+    return True
+
+
+def is_initialized() -> bool:
+    """Returns whether the calling rank has called `init_process_group`."""
+    process = current_process()
+    return process.rank in process.ctx.world.backend
+
+
+def library_of(backend: str) -> str:
+    """Returns what a backend such as `cpu:gloo,cuda:nccl` means for tensors on devices."""
+    return backend.lower().rpartition(":")[2]
+
+
+def refuse(name: str, **options: object) -> None:
+    """Refuses options that are not None.
+
+    Raises:
+        UnsupportedError: Naming the first of them.
+    """
+    for option, value in options.items():
+        if value is not None:
+            raise UnsupportedError(f"{name}({option}=) is not simulated", [site_fact(call_site())])
+
+
+def home_of(process: Process) -> int:
+    """Returns the device with which a rank takes part in what ranks do together."""
+    return process.ctx.devices[process.rank]
+
+
+def check_device_id(name: str, process: Process, device_id: Any) -> None:
+    """Checks that a `device_id=` is None or the calling rank's device."""
+    if device_id is not None and process.sip_of(Device(device_id)) != home_of(process):
+        raise KernbenchError(
+            f"{name}(device_id={device_id!r}) on rank {process.rank}",
+            [site_fact(call_site()), f"its device is cuda:{home_of(process)}"],
+        )
+
+
+def find_group(process: Process, group: Group, name: str) -> ProcessGroup:
+    """Returns the group that an argument means, which the calling rank may use.
+
+    Args:
+        process: Who calls.
+        group: The argument; None for all ranks.
+        name: Of the function, for the report.
+
+    Raises:
+        GroupError: If it is not initialised, destroyed (C18), or not the caller's (C8).
+    """
+    world = process.ctx.world
+    held = world.held.get(process.rank)
+    if held:
+        if group is None:
+            group = world.group
+        if isinstance(group, ProcessGroup) and held.get(group.name) is group:
+            return group
+    raise _unusable(process, world, group, name)
+
+
+def _unusable(process: Process, world: World, group: Any, name: str) -> KernbenchError:
+    rank, here = process.rank, site_fact(call_site())
+    if rank not in world.backend:
+        left = [site_fact(world.left[rank], "destroyed at")] if rank in world.left else []
+        return GroupError(
+            f"{process.name} called {name} without an initialised process group",
+            [here, *left],
+            hint="call torch.distributed.init_process_group() "
+            + ("again first" if left else "in every worker first"),
+            code="C18",
+        )
+    if isinstance(group, int) and group == GroupMember.NON_GROUP_MEMBER:
+        made = [f"not in {g.name}; {g.made(rank)}" for g in world.outside.get(rank, ())]
+        return GroupError(
+            f"rank {rank} called {name} on a group that it is not in (NON_GROUP_MEMBER)",
+            [here, *made[-_SHOWN:]],
+            hint="call it on the members only: `if group != GroupMember.NON_GROUP_MEMBER:`",
+            code="C8",
+        )
+    if not isinstance(group, ProcessGroup):
+        return OperandError(f"{name}(group={group!r}): expected a ProcessGroup or None", [here])
+    if rank in group.destroyed:
+        return GroupError(
+            f"rank {rank} called {name} on group {group.name}, which it has destroyed",
+            [here, site_fact(group.destroyed[rank], "destroyed at"), group.made(rank)],
+            code="C18",
+            hint="destroy a group after its last use",
+        )
+    if world.groups.get(group.name) is not group:
+        return GroupError(
+            f"rank {rank} called {name} on group {group.name} of a spawn that is over",
+            [here, group.made(rank)],
+            code="C18",
+            hint="make groups in the worker; nothing of a spawn survives it",
+        )
+    if rank not in group:
+        return GroupError(
+            f"rank {rank} called {name} on group {group.name}, which it is not in",
+            [here, group.made(rank)],
+            hint="call it on the members only: `if dist.get_rank(group) >= 0:`",
+            code="C8",
+        )
+    return GroupError(
+        f"rank {rank} called {name} on group {group.name} before it made the group itself",
+        [here, group.made(rank)],
+        hint="every rank calls new_group() for every group, and uses its own result",
+        code="C9",
+    )
+
+
+_SHOWN: Final = 3
+"""Groups that a report of a non-member lists; it does not say which of them was meant."""
+
+
+def get_backend(group: Group = None) -> str:
+    """Returns the name given to `init_process_group`, or to `new_group`."""
+    process = current_process()
+    chosen = find_group(process, group, "get_backend")
+    return chosen.backend or process.ctx.world.backend[process.rank]
+
+
+def get_rank(group: Group = None) -> int:
+    """Returns the calling rank; in a worker also before `init_process_group`.
+
+    Args:
+        group: Whose numbering; None for all ranks. Outside of it the rank is -1.
+
+    Raises:
+        KernbenchError: On main, which is no rank.
+    """
+    process = current_process()
+    if process.rank == MAIN:
+        raise KernbenchError("main is no rank", [site_fact(call_site())])
+    if group is None:
+        return process.rank
+    if group == GroupMember.NON_GROUP_MEMBER or process.rank not in group:
+        return -1
+    return find_group(process, group, "get_rank").place(process.rank)
+
+
+def get_world_size(group: Group = None) -> int:
+    """Returns the number of ranks; on main, of those that the machine can hold.
+
+    Args:
+        group: Which ranks; None for all. For a group that the caller is not in, -1.
+    """
+    process = current_process()
+    if group is None:
+        return process.ctx.world.size or len(process.ctx.devices)
+    if group == GroupMember.NON_GROUP_MEMBER or process.rank not in group:
+        return -1
+    return find_group(process, group, "get_world_size").size()
+
+
+def get_process_group_ranks(group: Group) -> list[int]:
+    """Returns the global ranks of a group, in the order of the group."""
+    return list(find_group(current_process(), group, "get_process_group_ranks").ranks)
+
+
+def get_group_rank(group: ProcessGroup, global_rank: int) -> int:
+    """Returns the rank inside a group of a global rank.
+
+    Raises:
+        GroupError: If it is not a member.
+    """
+    chosen = find_group(current_process(), group, "get_group_rank")
+    if global_rank not in chosen:
+        raise GroupError(
+            f"Global rank {global_rank} is not part of group {chosen.name}",
+            [site_fact(call_site()), f"its ranks are {list(chosen.ranks)}"],
+        )
+    return chosen.place(global_rank)
+
+
+def get_global_rank(group: ProcessGroup, group_rank: int) -> int:
+    """Returns the global rank of a rank inside a group.
+
+    Raises:
+        GroupError: If there is no such rank.
+    """
+    chosen = find_group(current_process(), group, "get_global_rank")
+    if not 0 <= group_rank < chosen.size():
+        raise GroupError(
+            f"Group rank {group_rank} is not part of group {chosen.name}",
+            [site_fact(call_site()), f"it has ranks 0..{chosen.size() - 1}"],
+        )
+    return chosen.ranks[group_rank]

@@ -1,0 +1,296 @@
+"""The way of every collective from its call into the rank's stream."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from kernbench.ccl.collective import Collective, Joining
+from kernbench.errors import call_site
+from kernbench.memory import View
+from kernbench.runtime_api.comm_debug import count
+from kernbench.runtime_api.groups import home_of
+from kernbench.runtime_api.process import Process
+from kernbench.runtime_api.rendezvous import Call, CollectiveMismatchError, Meeting, ProcessGroup
+from kernbench.runtime_api.signatures import Signature
+from kernbench.runtime_api.tensor_base import TensorBase, alias, check_access
+from kernbench.runtime_api.works import Work
+from kernbench.sim_engine.command import Command, Stream
+from kernbench.units import format_bytes
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.context import RuntimeContext
+
+
+_MOST_WORKS: Final = 256
+"""Handles of a rank that are kept before those that are waited for are forgotten: a power of 2."""
+
+
+def follow(stream: Stream, current: Stream) -> None:
+    """Puts what comes next in a stream behind what another one holds now."""
+    news = current.tail is not None and stream.seen.get(current, 0) < current.count
+    if news or current.waits:
+        if current.tail is not None:
+            stream.waits.append(current.tail)
+        # Also what only the next command of the current stream would have waited for.
+        stream.waits.extend(current.waits)
+        stream.learn({**current.seen, current: current.count})
+
+
+def issue(
+    process: Process,
+    group: ProcessGroup,
+    what: Signature,
+    sources: Sequence[TensorBase],
+    targets: Sequence[TensorBase],
+    *,
+    async_op: bool = False,
+    mail: Any = None,
+) -> tuple[Command, Meeting]:
+    """Puts the calling rank's part of a collective in its stream. The host does not wait.
+
+    Args:
+        process: Who calls.
+        group: Which ranks.
+        what: What the call is.
+        sources: Blocks that the rank gives, in order.
+        targets: Blocks that it takes, in order; may be the sources.
+        async_op: Whether it goes to the communication stream of the group, behind what the
+            current stream holds now; else it has its place in the current stream.
+        mail: What the other ranks find in the meeting, beside the simulated bytes.
+
+    Raises:
+        AccessError: If an operation on a tensor is under way that nobody has waited for.
+        CollectiveMismatchError: If another rank calls something else.
+    """
+    rank, sip = process.rank, home_of(process)
+    stream = current = process.current_stream(sip)
+    if async_op:
+        stream = communication_stream(process, group, sip)
+        follow(stream, current)
+    written = _joined(targets)
+    read = () if sources is targets else _joined(sources)
+    for tensor in written:
+        check_access(process, tensor, stream, "wrote")
+    for tensor in read:
+        check_access(process, tensor, stream, "read")
+    ctx, site = process.ctx, call_site()
+    call = Call(rank, what.kind, what.terms, what.text, site, process.host.clock, None, what.splits)
+    meeting = _meet(ctx, group, what, call)
+    if mail is not None:
+        meeting.mail[rank] = mail
+    given = [tensor.window for tensor in sources]
+    taken = given if targets is sources else [tensor.window for tensor in targets]
+    work = meeting.shared.join(group.place(rank), given, taken)
+    last = group.last.get(rank)
+    if last is not None and last.stream is not stream:
+        # A communicator runs one operation at a time, whatever the streams.
+        stream.waits.append(last.done)
+    args = meeting.args
+    if args is None:
+        args = _args(meeting, group, what)
+    command = process.issue(
+        what.name, "collective", stream, work, site=site, args=args, meeting=meeting
+    )
+    group.last[rank] = command
+    if ctx.world.eager is not None:
+        ctx.world.eager.note(process, command, meeting)
+    if what.splits is not None and len(meeting.calls) == len(group.ranks):
+        meeting.shared.settle(meeting)
+    for tensor in read:
+        tensor.memory.read(command, tensor.window)
+    for tensor in written:
+        tensor.memory.wrote(command, tensor.window)
+    count(process, what.kind, group.name, what.nbytes)
+    return command, meeting
+
+
+def _joined(tensors: Sequence[TensorBase]) -> Sequence[TensorBase]:
+    """Returns contiguous tensors, those that lie one behind the other as one.
+
+    Lists are often the chunks of one tensor; who may touch what is looked up piece by piece.
+    """
+    if len(tensors) < 2:
+        return tensors
+    found: list[TensorBase] = []
+    begin = end = 0
+    for tensor in tensors:
+        view = tensor.window
+        same = found and found[-1].memory is tensor.memory and found[-1].dtype is view.dtype
+        if same and view.offset == end:
+            end += view.numel
+            found[-1] = alias(tensor, (end - begin,), (1,), begin)
+        else:
+            begin, end = view.offset, view.offset + view.numel
+            found.append(tensor)
+    return found
+
+
+def run(
+    process: Process,
+    group: ProcessGroup,
+    what: Signature,
+    sources: Sequence[TensorBase],
+    targets: Sequence[TensorBase],
+    async_op: bool,
+) -> Work | None:
+    """Does what `issue` does, and returns the `Work` of an asynchronous operation."""
+    command, _ = issue(process, group, what, sources, targets, async_op=async_op)
+    return handle(process, command, targets) if async_op else None
+
+
+def handle(
+    process: Process,
+    command: Command,
+    outputs: Sequence[TensorBase],
+    *,
+    blocks_host: bool = False,
+) -> Work:
+    """Returns the `Work` of an asynchronous operation, and remembers it until it is waited for."""
+    work = Work(process, command, outputs, blocks_host=blocks_host)
+    works = process.ctx.world.works.setdefault(process.rank, [])
+    works.append(work)
+    if len(works) >= _MOST_WORKS and len(works) & (len(works) - 1) == 0:
+        works[:] = [other for other in works if not process.knows(other.command)]
+    return work
+
+
+def communication_stream(process: Process, group: ProcessGroup, sip: int) -> Stream:
+    """Returns the stream of a group's asynchronous collectives on the calling rank."""
+    if group is process.ctx.world.group:
+        return process.communication_stream(sip)
+    return process.side_stream(f"communication {sip} {group.name}", sip)
+
+
+def _meet(ctx: "RuntimeContext", group: ProcessGroup, what: Signature, call: Call) -> Meeting:
+    world = ctx.world
+    try:
+        meeting = group.enter(call, lambda: _make(ctx, group, what))
+    except CollectiveMismatchError as error:
+        world.blame(group.open[group.number(call.rank)].calls, error)
+        raise
+    if len(meeting.calls) == 1 and any(rank in world.exited for rank in meeting.absent()):
+        # Ranks that return later look for what is open by themselves.
+        world.review()
+    return meeting
+
+
+def _args(meeting: Meeting, group: ProcessGroup, what: Signature) -> dict[str, Any]:
+    """Returns what the log keeps of a rank's part: the same for all, unless sizes differ."""
+    args = {
+        "group": group.name,
+        "sequence": meeting.number,
+        "bytes": what.nbytes,
+        "dtype": what.dtype.name,
+    }
+    if what.splits is None:
+        args["algorithm"] = meeting.shared.chosen.name
+        meeting.args = args
+    return args
+
+
+def _make(ctx: "RuntimeContext", group: ProcessGroup, what: Signature) -> "Collective | _Pairwise":
+    if not group.sips:
+        group.sips = tuple([ctx.devices[rank] for rank in group.ranks])
+    if what.sizes is None:
+        return _Pairwise(ctx, group, what)
+    return _collective(ctx, group, what, what.nbytes, what.sizes)
+
+
+def _collective(
+    ctx: "RuntimeContext", group: ProcessGroup, what: Signature, nbytes: int, sizes: Sequence[Any]
+) -> Collective:
+    """Returns a collective that runs the algorithm chosen for it, and tells who wants to know."""
+    model, operation = ctx.collectives, what.operation
+    chosen = model.choose(operation, nbytes, group.sips)
+    if ctx.on_choice is not None:
+        key = (operation, nbytes, group.name, chosen.name)
+        if key not in ctx.world.announced:
+            ctx.world.announced.add(key)
+            ctx.on_choice(
+                f"{operation} {format_bytes(nbytes)}, {len(group.ranks)} ranks of {group.name}: "
+                f"{chosen.name}{' (auto)' if chosen.auto else ''}"
+            )
+    return Collective(
+        model,
+        chosen,
+        operation,
+        group.sips,
+        sizes,
+        what.dtype,
+        what.reduction,
+        what.root,
+        line=group,
+    )
+
+
+class _Late:
+    """The work of a rank in a collective that is made once every rank has called.
+
+    Until then nobody knows how much goes between two other ranks.
+    """
+
+    __slots__ = ("_arrived", "_begun", "_joining", "_place", "_sources", "_targets")
+
+    def __init__(
+        self, arrived: set[int], place: int, sources: Sequence[View], targets: Sequence[View]
+    ) -> None:
+        self._arrived = arrived
+        self._place = place
+        self._sources = sources
+        self._targets = targets
+        self._begun: tuple[Command, int] | None = None
+        self._joining: Joining | None = None
+
+    def begin(self, command: Command, start: int) -> None:
+        """See `Work`."""
+        self._arrived.add(self._place)
+        if self._joining is None:
+            self._begun = (command, start)
+        else:
+            self._joining.begin(command, start)
+
+    def settle(self, collective: Collective, now: int) -> None:
+        """Goes on with the collective, not before now."""
+        self._joining = collective.join(self._place, self._sources, self._targets)
+        if self._begun is not None:
+            command, start = self._begun
+            self._joining.begin(command, max(start, now))
+
+
+class _Pairwise:
+    """What stands for an `all_to_all` until every rank has said what it sends to each other.
+
+    Attributes:
+        arrived: Ranks, inside the group, whose stream has come to it.
+    """
+
+    def __init__(self, ctx: "RuntimeContext", group: ProcessGroup, what: Signature) -> None:
+        self._ctx = ctx
+        self._group = group
+        self._what = what
+        self._parts: list[_Late] = []
+        self.arrived: set[int] = set()
+
+    def join(self, place: int, sources: Sequence[View], targets: Sequence[View]) -> _Late:
+        """Returns the work of one rank of the group."""
+        part = _Late(self.arrived, place, sources, targets)
+        self._parts.append(part)
+        return part
+
+    def settle(self, meeting: Meeting) -> None:
+        """Makes the collective: every rank has called and issued its part."""
+        ctx, what = self._ctx, self._what
+        calls = [meeting.calls[rank] for rank in self._group.ranks]
+        sizes = [
+            tuple([count * what.row for count in call.splits.sends])
+            for call in calls
+            if call.splits is not None
+        ]
+        taken = [sum(column) for column in zip(*sizes, strict=True)]
+        largest = max(*(sum(row) for row in sizes), *taken) * what.dtype.itemsize
+        collective = _collective(ctx, self._group, what, largest, sizes)
+        for call in calls:
+            if call.command is not None and isinstance(call.command.args, dict):
+                call.command.args["algorithm"] = collective.chosen.name
+        now = ctx.engine.loop.now
+        for part in self._parts:
+            part.settle(collective, now)

@@ -1,0 +1,200 @@
+"""`torch.distributed`: messages between two ranks.
+
+A send completes only when its receive is there (no buffering). It holds up streams, never the host:
+what goes between a pair of ranks has a stream of its own, as in PyTorch's NCCL backend.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kernbench.des import Event
+from kernbench.errors import call_site, site_fact
+from kernbench.runtime_api.issuing import follow, handle
+from kernbench.runtime_api.posting import Post, Way
+from kernbench.runtime_api.process import Process, current_process
+from kernbench.runtime_api.rendezvous import ProcessGroup
+from kernbench.runtime_api.tensor_base import OptionError, TensorBase
+from kernbench.runtime_api.works import Work
+from kernbench.sim_engine.command import Command
+from kernbench.sim_engine.engine import Hold
+
+__all__ = ["P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "send"]
+
+
+def send(
+    tensor: TensorBase,
+    dst: int | None = None,
+    group: ProcessGroup | None = None,
+    tag: int = 0,
+    group_dst: int | None = None,
+) -> None:
+    """Sends a tensor. The current stream goes on when it is received; the host does not wait.
+
+    Args:
+        tensor: On the calling rank's device, contiguous.
+        dst: Global rank of the receiver; or give `group_dst`.
+        group: None for all ranks.
+        tag: The receive must name the same one.
+        group_dst: Rank of the receiver in the group.
+
+    Raises:
+        PeerError: If the receiver does not exist (P9) or is the caller (P6).
+        TransferMismatchError: If the receive expects another size or type (P7).
+        KernbenchError: If the tensor or the group cannot be used.
+    """
+    post = Post("send", "send", tensor, group, tag)
+    command, _ = post.issue(post.peer(dst, group_dst, "dst"))
+    _wait_in_stream(post.process, command)
+
+
+def recv(
+    tensor: TensorBase,
+    src: int | None = None,
+    group: ProcessGroup | None = None,
+    tag: int = 0,
+    group_src: int | None = None,
+) -> int:
+    """Receives into a tensor and returns the sender's global rank.
+
+    The current stream goes on when the tensor is there. The host waits only to learn who sends, so
+    not if a source is given.
+
+    Args:
+        tensor: On the calling rank's device, contiguous.
+        src: Global rank of the sender; None (and no `group_src`) for anybody in the group.
+        group: None for all ranks.
+        tag: The send must name the same one.
+        group_src: Rank of the sender in the group.
+
+    Raises:
+        PeerError: If the sender does not exist (P9) or is the caller (P6).
+        TransferMismatchError: If the send brings another size or type (P7).
+        KernbenchError: If the tensor or the group cannot be used.
+    """
+    post = Post("recv", "recv", tensor, group, tag)
+    source = post.source(src, group_src)
+    command, transfer = post.issue(source)
+    if source is None:
+        if transfer.source is None:
+            transfer.matched = Event(transfer)
+            post.process.wait(transfer.matched)
+        source = transfer.source
+        assert source is not None
+    _wait_in_stream(post.process, command)
+    return source
+
+
+def isend(
+    tensor: TensorBase,
+    dst: int | None = None,
+    group: ProcessGroup | None = None,
+    tag: int = 0,
+    group_dst: int | None = None,
+) -> Work:
+    """Starts sending a tensor; neither the host nor the current stream waits. See `send`."""
+    post = Post("isend", "send", tensor, group, tag)
+    command, _ = post.issue(post.peer(dst, group_dst, "dst"))
+    return handle(post.process, command, ())
+
+
+def irecv(
+    tensor: TensorBase,
+    src: int | None = None,
+    group: ProcessGroup | None = None,
+    tag: int = 0,
+    group_src: int | None = None,
+) -> Work:
+    """Starts receiving into a tensor; neither the host nor the current stream waits. See `recv`."""
+    post = Post("irecv", "recv", tensor, group, tag)
+    command, _ = post.issue(post.source(src, group_src))
+    return handle(post.process, command, ())
+
+
+class P2POp:
+    """`torch.distributed.P2POp`: one message of `batch_isend_irecv`.
+
+    Args:
+        op: `isend` or `irecv`.
+        tensor: What is sent, or where it goes.
+        peer: Global rank of the other side; or give `group_peer`.
+        group: None for all ranks.
+        tag: Both sides name the same one.
+        group_peer: Rank of the other side in the group.
+    """
+
+    def __init__(
+        self,
+        op: Callable[..., Any],
+        tensor: TensorBase,
+        peer: int | None = None,
+        group: ProcessGroup | None = None,
+        tag: int = 0,
+        group_peer: int | None = None,
+    ) -> None:
+        if inspect.unwrap(op) not in {isend, irecv}:
+            raise OptionError(
+                f"P2POp takes isend or irecv; got {getattr(op, '__name__', op)!r}",
+                [site_fact(call_site())],
+                hint="write P2POp(dist.isend, tensor, peer)",
+            )
+        self.op = op
+        self.tensor = tensor
+        self.peer = peer
+        self.group = group
+        self.tag = tag
+        self.group_peer = group_peer
+
+
+def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
+    """Starts all messages of a list at once: none of them waits for another.
+
+    Batches of a rank run one after the other.
+
+    Args:
+        p2p_op_list: At least one; all of one group.
+
+    Returns:
+        One handle for all of them, in a list, as PyTorch's NCCL backend returns it.
+
+    Raises:
+        OptionError: If the list is empty, or of several groups.
+        KernbenchError: As `isend` and `irecv` do.
+    """
+    groups = {op.group for op in p2p_op_list if isinstance(op, P2POp)}
+    if len(groups) != 1 or not all(isinstance(op, P2POp) for op in p2p_op_list):
+        raise OptionError(
+            "batch_isend_irecv takes a list of P2POp of one group",
+            [site_fact(call_site()), f"got {len(p2p_op_list)} entries, {len(groups)} groups"],
+        )
+    process = current_process()
+    sip = process.device_index
+    batch = process.side_stream(f"p2p batch {sip}", sip)
+    follow(batch, process.current_stream(sip))
+    # Taken first, so that what joins them waits for the same, too.
+    waits, batch.waits = batch.waits, []
+    commands = []
+    for number, op in enumerate(p2p_op_list):
+        way: Way = "send" if inspect.unwrap(op.op) is isend else "recv"
+        post = Post(f"i{way}", way, op.tensor, op.group, op.tag)
+        if way == "send":
+            peer: int | None = post.peer(op.peer, op.group_peer, "peer")
+        else:
+            peer = post.source(op.peer, op.group_peer)
+        stream = process.side_stream(f"p2p batch {sip}.{number}", sip)
+        stream.waits.extend(waits)
+        follow(stream, batch)
+        commands.append(post.issue(peer, stream)[0])
+    for command in commands:
+        batch.waits.append(command.done)
+        batch.learn({**command.stream.seen, command.stream: command.number})
+    name = "batch_isend_irecv"
+    joined = process.issue(name, "event", batch, Hold(process.engine, None, 0, None))
+    return [handle(process, joined, ())]
+
+
+def _wait_in_stream(process: Process, command: Command) -> None:
+    """Lets the current stream wait for a command."""
+    current = process.current_stream(command.stream.sip)
+    current.waits.append(command.done)
+    current.learn({**command.stream.seen, command.stream: command.number})

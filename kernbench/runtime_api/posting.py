@@ -1,0 +1,207 @@
+"""One side of a message, from the check of its arguments into the rank's stream."""
+
+from typing import Final, Literal
+
+import numpy as np
+
+from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.runtime_api.eager import is_eager
+from kernbench.runtime_api.groups import find_group
+from kernbench.runtime_api.issuing import follow
+from kernbench.runtime_api.process import Process, current_process
+from kernbench.runtime_api.rendezvous import Call, ProcessGroup
+from kernbench.runtime_api.tensor_base import (
+    OptionError,
+    TensorBase,
+    check_access,
+    is_contiguous,
+    new_tensor,
+)
+from kernbench.runtime_api.transfers import Mailbox, Side, Transfer, TransferMismatchError
+from kernbench.sim_engine.command import Command, Stream
+from kernbench.sim_engine.engine import Hold
+
+Way = Literal["send", "recv"]
+
+
+class PeerError(KernbenchError, ValueError):
+    """A message to or from a rank that cannot be a partner (P6, P9)."""
+
+
+class Post:
+    """One side of a message.
+
+    Args:
+        name: Of the function that the user called.
+        way: Which side.
+        tensor: What is sent, or where it goes.
+        group: None for all ranks.
+        tag: What both sides must name.
+
+    Raises:
+        KernbenchError: If the tensor or the group cannot be used.
+    """
+
+    def __init__(
+        self, name: str, way: Way, tensor: TensorBase, group: ProcessGroup | None, tag: int
+    ) -> None:
+        self.process: Final = current_process()
+        self._name = name
+        self._way: Way = way
+        self._tensor = tensor
+        self._tag = tag
+        self._site = call_site()
+        self._group: Final = find_group(self.process, group, name)
+        _check_tensor(self.process, name, tensor)
+
+    def peer(self, rank: int | None, group_rank: int | None, argument: str) -> int:
+        """Returns the global rank of the other side.
+
+        Raises:
+            PeerError: If it does not exist or is the caller.
+            OptionError: Unless exactly one of both numbers is given.
+        """
+        group = self._group
+        if (rank is None) == (group_rank is None):
+            both = "both" if rank is not None else "neither"
+            raise OptionError(
+                f"{self._name}: expected either {argument} or group_{argument}; got {both}",
+                [site_fact(self._site)],
+            )
+        number = rank if group_rank is None else group_rank
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise self._no_peer(number, "a rank is an integer", argument)
+        if group_rank is not None:
+            if not 0 <= number < group.size():
+                valid = f"0..{group.size() - 1}, numbered inside group {group.name}"
+                raise self._no_peer(number, f"expected {valid}", f"group_{argument}")
+            number = group.ranks[number]
+        elif number not in group:
+            world = self.process.ctx.world.size
+            valid = f"0..{world - 1}, numbered globally"
+            if group.size() != world:
+                members = ", ".join(map(str, group.ranks))
+                valid = f"a member of group {group.name}, numbered globally: {members}"
+            raise self._no_peer(number, f"expected {valid}", argument)
+        if number == self.process.rank:
+            raise PeerError(
+                f"rank {number} called {self._name} with itself as the other side",
+                [site_fact(self._site), "PyTorch refuses it, and a blocking one never ends"],
+                hint="copy inside a rank with copy_()",
+                code="P6",
+            )
+        return number
+
+    def _no_peer(self, number: object, expected: str, argument: str) -> PeerError:
+        return PeerError(
+            f"rank {self.process.rank} called {self._name}({argument}={number!r}): there is no "
+            "such rank",
+            [site_fact(self._site), expected],
+            code="P9",
+        )
+
+    def issue(self, peer: int | None, stream: Stream | None = None) -> tuple[Command, Transfer]:
+        """Calls the other side, and puts a command where it belongs; does not wait.
+
+        Args:
+            peer: Global rank of the other side; None for anybody.
+            stream: Where it goes; None for that of the pair, behind what the current one holds.
+        """
+        process, tensor, group = self.process, self._tensor, self._group
+        sip = process.device_index
+        current = process.current_stream(sip)
+        check_access(process, tensor, current, "read" if self._way == "send" else "wrote")
+        if stream is None:
+            pair = f"p2p {'any' if peer is None else peer} {sip} {group.name}"
+            stream = process.side_stream(pair, sip)
+            follow(stream, current)
+        transfer, side = self._meet(peer)
+        view = tensor.window
+        eager = self._way == "send" and is_eager(process, transfer, view.nbytes)
+        if eager:
+            copied = self._copy_away(stream, side)
+            stream = process.side_stream(f"p2p eager {peer} {sip} {group.name}", sip)
+            stream.waits.append(copied.done)
+        args = {
+            "group": group.name,
+            "peer": peer,
+            "tag": self._tag,
+            "bytes": view.nbytes,
+            "dtype": view.dtype.name,
+        }
+        command = process.issue(
+            self._name, "collective", stream, side, site=self._site, args=args, meeting=transfer
+        )
+        if eager:
+            command = copied
+        log = process.ctx.world.eager
+        if log is not None:
+            log.note(process, command, transfer)
+        if self._way == "send":
+            tensor.memory.read(command, view)
+        else:
+            tensor.memory.wrote(command, view)
+        return command, transfer
+
+    def _copy_away(self, stream: Stream, side: Side) -> Command:
+        """Lets a send be done with its tensor: the message leaves from a buffer of its own."""
+        process, tensor = self.process, self._tensor
+        view, device = tensor.window, process.engine.device(process.device_index)
+        buffer = new_tensor(process, view.shape, view.dtype, tensor.device, self._site)
+
+        def effect() -> None:
+            buffer.window.buffer.adopt(np.array(view.read()))
+
+        side.view = buffer.window
+        duration = device.library.elementwise(2 * view.nbytes, view.numel)
+        work = Hold(process.engine, None, duration, effect)
+        return process.issue(self._name, "copy", stream, work, site=self._site)
+
+    def _meet(self, peer: int | None) -> tuple[Transfer, Side]:
+        process, view, world = self.process, self._tensor.window, self.process.ctx.world
+        sends = self._way == "send"
+        other = "any rank" if peer is None else f"rank {peer}"
+        text = (
+            f"{self._name}({list(view.shape)}, {view.dtype}, {'to' if sends else 'from'} {other}, "
+            f"tag {self._tag})"
+        )
+        call = Call(process.rank, self._name, (), text, self._site, process.host.clock)
+        destination = peer if sends else process.rank
+        assert destination is not None
+        key = (self._group.name, destination, self._tag)
+        box = world.mailboxes.get(key)
+        if box is None:
+            box = world.mailboxes[key] = Mailbox(self._group, destination, self._tag, world.awaited)
+        try:
+            if sends:
+                found = box.send(call, process, view)
+            else:
+                found = box.receive(call, peer, process, view)
+        except TransferMismatchError as error:
+            world.blame(error.ranks, error)
+            raise
+        if world.exited and not found[0].complete:
+            world.review()
+        return found
+
+    def source(self, src: int | None, group_src: int | None) -> int | None:
+        """Returns the global rank of the sender; None for anybody. Raises as `peer` does."""
+        if src is None and group_src is None:
+            return None
+        return self.peer(src, group_src, "src")
+
+
+def _check_tensor(process: Process, name: str, tensor: TensorBase) -> None:
+    if not tensor.is_cuda or tensor.device.index != process.device_index:
+        raise OptionError(
+            f"rank {process.rank} called {name} on a tensor on {tensor.device}",
+            [site_fact(call_site()), f"expected one on cuda:{process.device_index}"],
+            hint="move it with .to('cuda') first",
+        )
+    if not is_contiguous(tensor.window):
+        shape, strides = list(tensor.window.shape), list(tensor.window.strides)
+        raise OptionError(
+            f"rank {process.rank} called {name} on a tensor that is not contiguous",
+            [site_fact(call_site()), f"shape {shape}, strides {strides}"],
+            hint="call .contiguous() first, and use its result",
+        )

@@ -1,0 +1,132 @@
+"""`torch.distributed.ReduceOp`: how values of ranks are combined, and where that is defined."""
+
+import math
+from typing import Any, Final
+
+from kernbench.ccl.collective import Reduction
+from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
+from kernbench.memory import DType, dtypes
+from kernbench.runtime_api.tensor_base import OperandError, TensorBase
+
+
+class ReductionError(KernbenchError, RuntimeError, ValueError):
+    """A reduce operation that is not defined for a type or on a backend (C6)."""
+
+
+class PremulSum:
+    """`ReduceOp.PREMUL_SUM`: becomes an operation when it is called with a factor."""
+
+    def __call__(self, factor: Any) -> Reduction:
+        """Returns the operation that multiplies each rank's values before it adds them up."""
+        return premul_sum(factor)
+
+
+def premul_sum(factor: Any) -> Reduction:
+    """Returns the operation that multiplies each rank's values by a factor before adding them up.
+
+    It is `torch.distributed._make_nccl_premul_sum`.
+
+    Args:
+        factor: Finite; every rank must give the same one.
+
+    Raises:
+        UnsupportedError: If the factor is a tensor.
+        OperandError: If it is no number.
+    """
+    if isinstance(factor, TensorBase):
+        raise UnsupportedError(
+            "PREMUL_SUM with a tensor as its factor is not simulated",
+            [site_fact(call_site())],
+            hint="give a number, which is part of the call that all ranks must agree on",
+        )
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or math.isnan(factor):
+        raise OperandError(
+            f"PREMUL_SUM takes a number as its factor; got {factor!r}", [site_fact(call_site())]
+        )
+    return Reduction(f"premul_sum({factor:g})", "add", factor=float(factor))
+
+
+class RedOpType:
+    """`torch.distributed.ReduceOp.RedOpType`: the values of a `ReduceOp`."""
+
+    SUM: Final = Reduction("sum", "add")
+    AVG: Final = Reduction("avg", "add", average=True)
+    PRODUCT: Final = Reduction("product", "multiply")
+    MIN: Final = Reduction("min", "minimum")
+    MAX: Final = Reduction("max", "maximum")
+    BAND: Final = Reduction("band", "bitwise_and")
+    BOR: Final = Reduction("bor", "bitwise_or")
+    BXOR: Final = Reduction("bxor", "bitwise_xor")
+    PREMUL_SUM: Final = PremulSum()
+
+
+class ReduceOp(RedOpType):
+    """`torch.distributed.ReduceOp`: how values of ranks are combined.
+
+    `AVG` divides the sum by the number of ranks at the end. `PREMUL_SUM(factor)` multiplies before
+    it adds. Both take floats only. As in PyTorch, `nccl` has no `BAND`, `BOR` and `BXOR`, and
+    `gloo` no `AVG` and `PREMUL_SUM`; the backend `ccl` has all.
+    """
+
+    RedOpType: Final = RedOpType
+
+
+_BY_NAME: Final = {op.name: op for op in vars(RedOpType).values() if isinstance(op, Reduction)}
+
+_FP8: Final = frozenset({dtypes.float8_e4m3fn, dtypes.float8_e5m2})
+
+
+def reduction_of(name: str, op: object) -> Reduction:
+    """Returns the operation that an argument means: one of `ReduceOp`, or its name.
+
+    Raises:
+        ReductionError: If it is none (C6).
+    """
+    if isinstance(op, Reduction):
+        return op
+    if isinstance(op, str) and op.lower() in _BY_NAME:
+        return _BY_NAME[op.lower()]
+    needs_factor = isinstance(op, PremulSum)
+    given = repr(op) if isinstance(op, str) else f"a {type(op).__name__}"
+    raise ReductionError(
+        f"{name}: ReduceOp.PREMUL_SUM needs a factor"
+        if needs_factor
+        else f"{name}: {given} is no reduce operation",
+        [site_fact(call_site())],
+        hint="call ReduceOp.PREMUL_SUM(factor), and use its result"
+        if needs_factor
+        else "use one of torch.distributed.ReduceOp",
+        code="C6",
+    )
+
+
+def check_reduction(name: str, op: Reduction, dtype: DType, backend: str) -> None:
+    """Checks that an operation is defined.
+
+    Args:
+        name: Of the collective, for the report.
+        op: The operation.
+        dtype: Of the tensors.
+        backend: Of the group.
+
+    Raises:
+        ReductionError: If the backend has no such operation, or not for this type (C6).
+    """
+    bits, scaled = op.combine.startswith("bitwise"), op.average or op.factor is not None
+    if (bits and backend == "nccl") or (scaled and backend == "gloo"):
+        raise ReductionError(
+            f"{name}: {op.name} is not defined on backend {backend}",
+            [site_fact(call_site())],
+            hint="nccl has sum, product, min, max, avg and premul_sum; gloo has sum, product, min, "
+            "max, band, bor and bxor; the backend ccl has all",
+            code="C6",
+        )
+    floats = dtype.is_floating_point
+    if dtype in _FP8 or (bits and floats) or (scaled and not floats):
+        raise ReductionError(
+            f"{name}: {op.name} is not defined for {dtype} on backend {backend}",
+            [site_fact(call_site())],
+            hint="sum, product, min and max take every type but 8-bit floats; avg and premul_sum "
+            "take floats, band, bor and bxor integers",
+            code="C6",
+        )

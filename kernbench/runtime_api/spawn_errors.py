@@ -1,0 +1,168 @@
+"""How a spawn fails: which ranks with what, and where the others were aborted."""
+
+import dis
+from types import CodeType, TracebackType
+from typing import Any, Final
+
+from kernbench.errors import CallSite, KernbenchError, call_site_of, site_fact
+from kernbench.runtime_api.rendezvous import folded
+from kernbench.runtime_api.verdicts import RankDeadlockError
+
+REPLAY_SCHEDULE: Final = 0
+"""The only schedule so far: whatever is simultaneous happens in the order of the ranks."""
+
+
+class RankAborted(SystemExit):
+    """Thrown into a rank at its wait because another one failed; not a user's `sys.exit`."""
+
+
+class LeakError(KernbenchError):
+    """A rank returned without waiting for what it had started (C13)."""
+
+
+class AbortSwallowedError(KernbenchError):
+    """A rank caught its abort again and again, so that it had to be left where it was (R4)."""
+
+
+class RankKilledError(KernbenchError):
+    """A rank was ended from outside of the simulation (R6)."""
+
+
+class SpawnException(Exception):  # noqa: N818 - the name users rely on
+    """Ranks have failed.
+
+    Args:
+        errors: By rank, ordered by when they failed.
+        aborted: By rank, where it was aborted.
+        seed: Of the run, for the line that says how to repeat it.
+
+    Attributes:
+        errors: By rank, what it failed with, ordered by simulated time, then rank; ranks that were
+            only aborted are not in it.
+        aborted: By rank, where it was when it was aborted.
+    """
+
+    def __init__(
+        self, errors: dict[int, BaseException], aborted: dict[int, str], seed: int = 0
+    ) -> None:
+        self.errors = errors
+        self.aborted = aborted
+        self.seed = seed
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        lines = [f"{folded(sorted(self.errors))} failed"]
+        for ranks, error, text in self.alike():
+            site = call_site_of(error)
+            lines.append(f"{folded(ranks)}: {type(error).__name__}: {text}")
+            if site is not None and site_fact(site) not in text:
+                lines.append(f"  {site_fact(site)}")
+        return "\n".join([*lines, *self.aborted_lines()])
+
+    def alike(self) -> list[tuple[list[int], BaseException, str]]:
+        """Returns the different errors: the ranks that have it, one of them, and its text."""
+        found: dict[object, tuple[list[int], BaseException, str]] = {}
+        for rank, error in self.errors.items():
+            if isinstance(error, RankDeadlockError):
+                # Ranks of one deadlock differ in one line, which says what each waits for.
+                key: object = (error.code, error.summary, error.facts)
+                text = ""
+            else:
+                text = text_of(error)
+                key = (type(error), text, _trace(error))
+            known = found.get(key)
+            if known is None:
+                found[key] = ([rank], error, text)
+            else:
+                known[0].append(rank)
+        return [
+            (sorted(ranks), error, text or _shared(ranks, error))
+            for ranks, error, text in found.values()
+        ]
+
+    def aborted_lines(self) -> list[str]:
+        """Returns where ranks were aborted that had done nothing wrong, a line a place."""
+        places: dict[str, list[int]] = {}
+        for rank, where in self.aborted.items():
+            if rank not in self.errors:
+                places.setdefault(where, []).append(rank)
+        return [f"{folded(ranks)} aborted {where}" for where, ranks in places.items()]
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the same content as plain values: every rank's own error, with all facts."""
+        return {
+            "class": type(self).__name__,
+            "errors": {str(rank): error_as_json(error) for rank, error in self.errors.items()},
+            "aborted": {
+                str(rank): where for rank, where in self.aborted.items() if rank not in self.errors
+            },
+            "replay": {"seed": self.seed, "schedule": REPLAY_SCHEDULE},
+        }
+
+
+def error_as_json(error: BaseException) -> dict[str, Any]:
+    """Returns the content of any error as plain values."""
+    if isinstance(error, SpawnException):
+        return error.as_json()
+    site = call_site_of(error)
+    where = None if site is None else {"site": str(site), "source": site.source}
+    if isinstance(error, KernbenchError):
+        return {**error.as_json(), "at": where}
+    return {"class": type(error).__name__, "code": "", "summary": text_of(error), "at": where}
+
+
+def text_of(error: BaseException) -> str:
+    """Returns the text of an error with its notes, also if it cannot make one (R10)."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "<its text could not be made>"
+    return "\n  ".join([text, *getattr(error, "__notes__", ())])
+
+
+def _trace(error: BaseException) -> tuple[tuple[int, int], ...]:
+    """Returns something that is equal for equal tracebacks."""
+    places, entry = [], error.__traceback__
+    while entry is not None:
+        places.append((id(entry.tb_frame.f_code), entry.tb_lasti))
+        entry = entry.tb_next
+    return tuple(places)
+
+
+def _shared(ranks: list[int], error: BaseException) -> str:
+    if isinstance(error, RankDeadlockError) and len(ranks) > 1:
+        return error.shared()
+    return text_of(error)
+
+
+def swallowed(name: str, error: BaseException) -> AbortSwallowedError:
+    """Returns the error of a rank that went on after its abort, with the line that caught it."""
+    traceback = error.__traceback__
+    facts = []
+    if traceback is not None:
+        facts.append(site_fact(_handler(traceback), "caught last by"))
+        facts.append(
+            site_fact(CallSite(traceback.tb_frame.f_code, traceback.tb_lasti), "raised at")
+        )
+    return AbortSwallowedError(
+        text_of(error),
+        facts,
+        hint=f"let SystemExit through: {name} is aborted because another rank failed",
+        code="R4",
+    )
+
+
+def _handler(traceback: TracebackType) -> CallSite:
+    """Returns the `except` that caught what was raised at the outermost frame of a traceback."""
+    code: CodeType = traceback.tb_frame.f_code
+    target = 0
+    for entry in dis.Bytecode(code).exception_entries:  # type: ignore[attr-defined]
+        if entry.start <= traceback.tb_lasti < entry.end:
+            target = entry.target
+            break
+    following = [
+        instruction
+        for instruction in dis.get_instructions(code)
+        if instruction.offset >= target and instruction.opname != "PUSH_EXC_INFO"
+    ]
+    return CallSite(code, following[0].offset if target and following else traceback.tb_lasti)

@@ -1,0 +1,301 @@
+"""One spawn: its ranks start, run, fail or return, and nothing of them is left."""
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from kernbench.des import DeadlockError, Killed, SwallowedAbortError, current_carrier
+from kernbench.errors import CallSite, KernbenchError, call_site, call_site_of, site_fact
+from kernbench.runtime_api import flight, watchdog
+from kernbench.runtime_api.eager import EagerLog
+from kernbench.runtime_api.livelock import LivelockGuard
+from kernbench.runtime_api.process import Process
+from kernbench.runtime_api.rendezvous import ProcessGroup
+from kernbench.runtime_api.reviewing import REVIEW_OWNER, Reviewer
+from kernbench.runtime_api.spawn_errors import (
+    LeakError,
+    RankAborted,
+    RankKilledError,
+    SpawnException,
+    swallowed,
+)
+from kernbench.runtime_api.waiting import waits_for
+from kernbench.runtime_api.world import GroupLeakWarning, World
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.context import RuntimeContext
+
+_INTERRUPT_OWNER: Final = -1
+"""Before everybody else: who interrupts does not want to wait."""
+
+_ABORT_OWNER: Final = REVIEW_OWNER + 1
+"""After everybody else at the same instant, so that the list of those who failed is complete."""
+
+
+class Spawn:
+    """One spawn, from the start of its ranks until nothing of them is left.
+
+    Args:
+        ctx: The context.
+        main: Its main process, which waits.
+        fn: Runs as each rank.
+        args: Its arguments after the rank.
+        nprocs: Number of ranks.
+    """
+
+    def __init__(
+        self,
+        ctx: "RuntimeContext",
+        main: Process,
+        fn: Callable[..., object],
+        args: tuple[Any, ...],
+        nprocs: int,
+    ) -> None:
+        self._ctx = ctx
+        self._main = main
+        self._fn = fn
+        self._args = args
+        self._site = call_site()
+        self._loop = ctx.engine.loop
+        self._errors: dict[int, BaseException] = {}
+        self._failed_at: dict[int, int] = {}
+        self._aborted: dict[int, str] = {}
+        self._aborting = False
+        self._interrupts = 0
+        self._reviewer: Reviewer | None = None
+        self._eager: EagerLog | None = None
+        self._leaks: GroupLeakWarning | None = None
+        clock = main.host.clock
+        self._processes = [
+            Process(ctx, ctx.engine, rank, ctx.devices[rank], clock) for rank in range(nprocs)
+        ]
+
+    def run(self) -> None:
+        """Runs the ranks to their end.
+
+        Raises:
+            SpawnException: If ranks failed.
+            KeyboardInterrupt: If the user interrupted.
+        """
+        __tracebackhide__ = True  # of pytest: what failed is the user's worker
+        ctx, loop = self._ctx, self._loop
+        start = max(self._main.host.clock, loop.now)
+        try:
+            self._set_up(start)
+            self._drive()
+        finally:
+            try:
+                self._abort()
+            finally:
+                self._clean_up()
+        hidden = None if self._eager is None else self._eager.warning(ctx.eager_limit)
+        clocks = [process.host.clock for process in self._processes]
+        self._main.host.clock = max(loop.now, start, *clocks)
+        for error in self._errors.values():
+            if isinstance(error, KeyboardInterrupt):
+                raise error
+        if self._errors:
+            order = sorted(self._errors, key=lambda rank: (self._failed_at[rank], rank))
+            errors = {rank: self._errors[rank] for rank in order}
+            aborted = dict(sorted(self._aborted.items()))
+            raise SpawnException(errors, aborted, ctx.seed) from self._errors[min(order)]
+        if hidden is not None:
+            warnings.warn(hidden, stacklevel=5)
+        if self._leaks is not None:
+            warnings.warn(self._leaks, stacklevel=5)
+
+    def _set_up(self, start: int) -> None:
+        ctx, nprocs = self._ctx, len(self._processes)
+        world = ctx.world = World(nprocs, ProcessGroup("WORLD", range(nprocs)))
+        world.site = self._site
+        world.blame = self._blame
+        reviewer = self._reviewer = Reviewer(world, self._loop, self._processes)
+        world.review, world.suspect = reviewer.review_later, reviewer.suspect
+        if ctx.eager_limit:
+            world.eager = EagerLog()
+        ctx.processes = self._processes
+        self._loop.on_park = reviewer.parked
+        guard = LivelockGuard(world, self._processes)
+        for process in self._processes:
+            process.issues_left = ctx.step_budget + 1 if ctx.step_budget else -1
+            process.host.fruitless = guard.watch(process)
+            task = self._loop.start(
+                self._rank_main,
+                process,
+                owner=process.host.owner,
+                name=process.name,
+                subject=process,
+                clock=start,
+            )
+            process.task = process.host.task = task
+        watchdog.begin(self._loop, ctx.watchdog_s)
+
+    def _clean_up(self) -> None:
+        ctx, world = self._ctx, self._ctx.world
+        watchdog.end()
+        self._loop.on_park = None
+        self._loop.discard()
+        ctx.engine.network.claims.clear()
+        ctx._pending_worker_waits.clear()
+        self._eager = world.eager
+        self._leaks = world.leaks()
+        world.rank_by_greenlet.clear()
+        ctx.world = World()
+        for process in self._processes:
+            flight.freeze(process, self._loop.now)
+            process.task = process.host.task = process.frame = None
+            process.host.fruitless = None
+
+    def _drive(self) -> None:
+        while True:
+            try:
+                self._loop.run()
+            except DeadlockError as deadlock:
+                if not self._aborting and self._reviewer is not None:
+                    self._reviewer.explain(deadlock)
+                self._abort()
+                continue
+            return
+
+    # A rank
+
+    def _rank_main(self, process: Process) -> None:
+        world = self._ctx.world
+        carrier = current_carrier()
+        world.rank_by_greenlet[carrier] = process.rank
+        try:
+            result = self._fn(process.rank, *self._args)
+            if inspect.isgenerator(result) or inspect.iscoroutine(result):
+                result.close()
+                raise KernbenchError(
+                    f"the worker of rank {process.rank} is a generator or a coroutine: calling it "
+                    "runs nothing",
+                    hint="give spawn a plain function",
+                )
+            self._returned(process, self._return_site(process))
+        except RankAborted as aborted:
+            site = call_site_of(aborted)
+            returned = process.rank in world.exited
+            where = "after its worker had returned" if returned else site_fact(site)
+            self._aborted[process.rank] = where
+        except SystemExit as stop:
+            if stop.code:
+                self._raised(process, stop)
+            else:
+                self._returned(process, call_site_of(stop))
+        except BaseException as error:
+            self._raised(process, error)
+        finally:
+            process.alive = False
+            process.frame = None
+            world.rank_by_greenlet.pop(carrier, None)
+
+    def _return_site(self, process: Process) -> CallSite | None:
+        """Returns where a rank's function returned; its first line if it has issued nothing."""
+        frame, process.frame = process.frame, None
+        if frame is not None:
+            return CallSite(frame.f_code, frame.f_lasti)
+        code = getattr(getattr(self._fn, "func", self._fn), "__code__", None)
+        return None if code is None else CallSite(code, 0)
+
+    def _returned(self, process: Process, site: CallSite | None) -> None:
+        """Lets the rank's streams run dry, then looks for what it has left behind."""
+        world = self._ctx.world
+        world.exited[process.rank] = process
+        if site is not None:
+            world.exit_sites[process.rank] = site
+        try:
+            self._check_left_behind(process)
+            if waits_for(process):
+                world.review()
+            for stream in process.streams():
+                process.wait_stream(stream)
+            process.host.raise_fault()
+        except KernbenchError as error:
+            self._raised(process, error)
+
+    def _check_left_behind(self, process: Process) -> None:
+        """Raises C13 if nobody waits for an asynchronous operation any more."""
+        works = [
+            work
+            for work in self._ctx.world.works.get(process.rank, [])
+            if not process.knows(work.command)
+        ]
+        if not works:
+            return
+        places: dict[str, int] = {}
+        for work in works:
+            place = site_fact(work.command.site, f"{work.command.name} issued at")
+            places[place] = places.get(place, 0) + 1
+        raise LeakError(
+            f"rank {process.rank} returned without waiting for {len(works)} operation"
+            f"{'s' if len(works) > 1 else ''}",
+            [place if n == 1 else f"{n} times {place}" for place, n in places.items()],
+            hint="call work.wait() on what async_op=True returned",
+            code="C13",
+        )
+
+    # Failures
+
+    def _raised(self, process: Process, error: BaseException) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            self._interrupts += 1
+        elif isinstance(error, Killed):
+            killed = RankKilledError(
+                f"rank {process.rank} was ended by GreenletExit, which kernbench did not throw",
+                [site_fact(call_site_of(error))],
+                code="R6",
+            )
+            killed.__cause__ = error
+            error = killed
+        elif isinstance(error, watchdog.NoProgressError):
+            error.explain(process.name)
+        elif isinstance(error, RecursionError):
+            error.add_note(_depth_note(error))
+        self._failed(process.rank, error, process.host.clock)
+
+    def _failed(self, rank: int, error: BaseException, time: int) -> None:
+        if rank not in self._errors:
+            self._errors[rank] = error
+            self._failed_at[rank] = time
+        if not self._aborting:
+            self._stop_looking()
+            owner = _INTERRUPT_OWNER if isinstance(error, KeyboardInterrupt) else _ABORT_OWNER
+            self._loop.at(self._loop.now, self._loop.owner(owner), self._abort)
+
+    def _stop_looking(self) -> None:
+        """From now on ranks are aborted, and what they wait for says nothing any more."""
+        self._aborting = True
+        if self._reviewer is not None:
+            self._reviewer.active = False
+
+    def _blame(self, ranks: Iterable[int], error: BaseException) -> None:
+        for rank in ranks:
+            self._failed(rank, error, self._loop.now)
+
+    def _abort(self) -> None:
+        """Ends every task that is left, rank by rank; each runs its `finally`."""
+        self._stop_looking()
+        for process in self._processes:
+            flight.stop(process)
+        interrupts = self._interrupts
+        try:
+            for task in self._loop.tasks():
+                task.interrupt(RankAborted("another rank failed"))
+                if task.error is not None and isinstance(task.subject, Process):
+                    error = task.error
+                    if isinstance(error, SwallowedAbortError):
+                        error = swallowed(task.name, error)
+                    self._failed(task.subject.rank, error, self._loop.now)
+                if self._interrupts > interrupts:
+                    break  # again, while ranks were ending: nobody's code runs any more
+        finally:
+            self._loop.abandon()
+
+
+def _depth_note(error: BaseException) -> str:
+    depth, traceback = 0, error.__traceback__
+    while traceback is not None:
+        depth, traceback = depth + 1, traceback.tb_next
+    return f"the calls were {depth} deep"

@@ -1,0 +1,318 @@
+"""Messages between two ranks: which send meets which receive, and when they set off."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final
+
+from kernbench.ccl.collective import Collective
+from kernbench.des import Event
+from kernbench.errors import KernbenchError
+from kernbench.memory import View
+from kernbench.runtime_api.process import Process
+from kernbench.runtime_api.rendezvous import Call, Meeting, ProcessGroup
+from kernbench.sim_engine.command import Command
+
+
+class TransferMismatchError(KernbenchError):
+    """A send and its receive differ in size or type (P7).
+
+    Attributes:
+        ranks: The sender and the receiver.
+    """
+
+    ranks: tuple[int, int]
+
+
+@dataclass(slots=True, eq=False)
+class Side:
+    """What one of the two ranks brings to a transfer; the `Work` of its command.
+
+    Attributes:
+        process: The rank.
+        view: What is sent, or where it goes.
+        transfer: What it is a side of; another one once an any-source receive has its sender.
+        command: What waits in the rank's stream; None until its stream has come.
+        start: When the stream came, in picoseconds.
+    """
+
+    process: Process
+    view: View
+    transfer: "Transfer"
+    command: Command | None = None
+    start: int = 0
+
+    def begin(self, command: Command, start: int) -> None:
+        """See `Work`."""
+        self.command, self.start = command, start
+        self.transfer.come()
+
+    @property
+    def text(self) -> str:
+        """What reports say of the data."""
+        return f"{list(self.view.shape)} {self.view.dtype}, {self.view.nbytes} B"
+
+
+@dataclass(slots=True, eq=False)
+class Transfer(Meeting):
+    """A message: a send and a receive, one of which may be missing still.
+
+    Attributes:
+        box: Where both sides look for each other.
+        source: Global rank; None for a receive from anybody that has no sender yet.
+        sides: By global rank, what is there.
+        order: Among the transfers of its box, by when the first side was called.
+        matched: When both sides were known, in picoseconds; for who waits for that on the host.
+    """
+
+    box: "Mailbox" = field(kw_only=True)
+    source: int | None = field(kw_only=True)
+    sides: dict[int, Side] = field(default_factory=dict)
+    order: int = 0
+    matched: Event | None = None
+
+    @property
+    def destination(self) -> int:
+        """Global rank of the receiver."""
+        return self.box.destination
+
+    @property
+    def complete(self) -> bool:
+        """Whether both sides have been called."""
+        return len(self.calls) == 2
+
+    @property
+    def held_back(self) -> bool:
+        """Whether its other side is there, and an earlier receive from anybody comes first."""
+        box = self.box
+        if self.complete or self.source is None:
+            return False
+        if self.destination in self.calls:
+            return self.source in box.sends and None in box.receives
+        return None in box.receives
+
+    def __str__(self) -> str:
+        return f"the sender of {self.title}"
+
+    def absent(self) -> list[int]:
+        """Returns the ranks that have not called; of an any-source receive, all that may."""
+        if self.source is None:
+            return [rank for rank in self.members if rank != self.destination]
+        return [rank for rank in self.members if rank not in self.calls]
+
+    def come(self) -> None:
+        """Takes note that a stream has come to it, now or at a known time."""
+        if not self.complete:
+            if self.box.receives.get(None):
+                (side,) = self.sides.values()
+                loop = side.process.engine.loop
+                time = max(side.start, loop.now)
+                loop.at(time, loop.owner(CHOICE_OWNER), self.box.choose)
+            return
+        if all(side.command is not None for side in self.sides.values()):
+            self._set_off()
+            return
+        for side in self.sides.values():
+            if side.command is not None:
+                side.process.ctx.world.suspect(side.process)
+
+    def _set_off(self) -> None:
+        """Starts the data on its way: both sides are there."""
+        assert self.source is not None
+        sender, receiver = self.sides[self.source], self.sides[self.destination]
+        ctx = sender.process.ctx
+        sips = (ctx.devices[self.source], ctx.devices[self.destination])
+        chosen = ctx.collectives.choose("send_recv", sender.view.nbytes, sips)
+        dtype = sender.view.dtype
+        # A line of its own: several messages of a batch may be under way between the same ranks.
+        message = Collective(
+            ctx.collectives, chosen, "send_recv", sips, [sender.view.numel], dtype, line=self
+        )
+        start = max(sender.start, receiver.start)
+        for place, (side, give, take) in enumerate(
+            ((sender, [sender.view], []), (receiver, [], [receiver.view]))
+        ):
+            assert side.command is not None
+            message.join(place, give, take).begin(side.command, start)
+
+
+class Mailbox:
+    """Sends and receives of one destination and tag in a group that have not found each other.
+
+    Matching is first in, first out for each source, in the order in which the hosts called. A
+    receive from anybody takes the message whose stream came first in simulated time (the lowest
+    rank's of several), and receives that were called after it wait until it has one.
+
+    Attributes:
+        group: Where ranks talk.
+        destination: Global rank of the receiver.
+        tag: What both sides must name.
+        awaited: By rank, how many transfers of all boxes lack its side; None: anybody's.
+        sends: By source, transfers without a receive.
+        receives: By source, transfers without a send; those from anybody under None.
+    """
+
+    def __init__(
+        self, group: ProcessGroup, destination: int, tag: int, awaited: dict[int | None, int]
+    ) -> None:
+        self.group: Final = group
+        self.awaited: Final = awaited
+        self.destination: Final = destination
+        self.tag: Final = tag
+        self.sends: dict[int, deque[Transfer]] = {}
+        self.receives: dict[int | None, deque[Transfer]] = {}
+        self._numbers: Final = count(1)
+
+    def send(self, call: Call, source: Process, view: View) -> tuple[Transfer, Side]:
+        """Takes a send; finds its receive if that has been called.
+
+        Raises:
+            TransferMismatchError: If the receive expects something else.
+        """
+        found = self._earliest(source.rank)
+        transfer = found or self._new(source.rank, call.operation)
+        side = self._join(transfer, call, source, view)
+        if found is None:
+            self.sends.setdefault(source.rank, deque()).append(transfer)
+            self._await(self.destination, 1)
+        else:
+            self._take_receive(source.rank)
+            self._check(transfer)
+        return transfer, side
+
+    def receive(
+        self, call: Call, source: int | None, destination: Process, view: View
+    ) -> tuple[Transfer, Side]:
+        """Takes a receive; finds its send if that has been called.
+
+        Raises:
+            TransferMismatchError: If the send brings something else.
+        """
+        waiting = None if source is None or None in self.receives else self.sends.get(source)
+        if waiting:
+            assert source is not None
+            transfer = self._take_send(source)
+            side = self._join(transfer, call, destination, view)
+            self._check(transfer)
+            return transfer, side
+        transfer = self._new(source, call.operation)
+        side = self._join(transfer, call, destination, view)
+        self.receives.setdefault(source, deque()).append(transfer)
+        self._await(source, 1)
+        return transfer, side
+
+    def open(self) -> list[Transfer]:
+        """Returns the transfers with one side, in the order of their calls."""
+        found = [transfer for line in self.sends.values() for transfer in line]
+        found += [transfer for line in self.receives.values() for transfer in line]
+        return sorted(found, key=lambda transfer: transfer.order)
+
+    def choose(self) -> None:
+        """Gives receives from anybody their senders, as far as messages are there."""
+        anybody = self.receives.get(None)
+        while anybody:
+            receive = anybody[0]
+            mine = receive.sides[self.destination]
+            now = mine.process.engine.loop.now
+            there = sorted(
+                (side.start, source)
+                for source, line in self.sends.items()
+                if (side := line[0].sides[source]).command is not None and side.start <= now
+            )
+            if mine.command is None or mine.start > now or not there:
+                return
+            self._take_receive(None)
+            self._give(receive, mine, self._take_send(there[0][1]), len(there))
+            anybody = self.receives.get(None)
+            self._match_waiting()
+
+    def _give(self, receive: Transfer, mine: Side, send: Transfer, candidates: int) -> None:
+        """Lets a receive from anybody take a message."""
+        command = mine.command
+        assert command is not None
+        command.args = {**(command.args or {}), "peer": send.source}
+        if candidates > 1:
+            command.args["candidates"] = candidates
+        receive.source = send.source
+        if self._add(send, receive, mine) and receive.matched is not None:
+            receive.matched.settle(mine.process.engine.loop.now)
+
+    def _add(self, send: Transfer, receive: Transfer, side: Side) -> bool:
+        """Makes a receive, called already, the other side of a send; returns whether it fits."""
+        call = receive.calls[self.destination]
+        assert call.command is not None
+        send.calls[self.destination] = call
+        send.sides[self.destination] = side
+        side.transfer = call.command.part = send
+        try:
+            self._check(send)
+        except TransferMismatchError as error:
+            side.process.ctx.world.blame(sorted(send.calls), error)
+            return False
+        send.come()
+        return True
+
+    def _match_waiting(self) -> None:
+        """Brings together what an earlier receive from anybody held up."""
+        for source in [source for source in self.receives if source is not None]:
+            while source in self.sends and (receive := self._earliest(source)) is not None:
+                self._take_receive(source)
+                self._add(self._take_send(source), receive, receive.sides[self.destination])
+
+    def _earliest(self, source: int) -> Transfer | None:
+        """Returns the receive that a message of `source` goes to; None if that is not settled."""
+        line, anybody = self.receives.get(source), self.receives.get(None)
+        if not line or (anybody and anybody[0].order < line[0].order):
+            return None
+        return line[0]
+
+    def _new(self, source: int | None, operation: str) -> Transfer:
+        members = self.group.ranks if source is None else (source, self.destination)
+        number = next(self._numbers)
+        title = f"{operation} #{number} of group {self.group.name}"
+        return Transfer(title, number, members, box=self, source=source, order=number)
+
+    def _join(self, transfer: Transfer, call: Call, process: Process, view: View) -> Side:
+        transfer.calls[call.rank] = call
+        side = transfer.sides[call.rank] = Side(process, view, transfer)
+        return side
+
+    def _take_send(self, source: int) -> Transfer:
+        self._await(self.destination, -1)
+        line = self.sends[source]
+        transfer = line.popleft()
+        if not line:
+            del self.sends[source]
+        return transfer
+
+    def _take_receive(self, source: int | None) -> Transfer:
+        self._await(source, -1)
+        line = self.receives[source]
+        transfer = line.popleft()
+        if not line:
+            del self.receives[source]
+        return transfer
+
+    def _await(self, rank: int | None, change: int) -> None:
+        self.awaited[rank] = self.awaited.get(rank, 0) + change
+
+    def _check(self, transfer: Transfer) -> None:
+        assert transfer.source is not None
+        ranks = (transfer.source, transfer.destination)
+        sent, expected = (transfer.sides[rank].view for rank in ranks)
+        if sent.numel == expected.numel and sent.dtype is expected.dtype:
+            return
+        what = "type" if sent.numel == expected.numel else "size"
+        error = TransferMismatchError(
+            f"rank {ranks[0]} sends {transfer.sides[ranks[0]].text} to rank {ranks[1]}, which "
+            f"receives {transfer.sides[ranks[1]].text}",
+            [transfer.calls[rank].fact(f"rank {rank}") for rank in ranks],
+            hint=f"both sides of a message have one {what}; nothing is cut or reinterpreted",
+            code="P7",
+        )
+        error.ranks = ranks
+        raise error
+
+
+CHOICE_OWNER: Final = (1 << 62) - 1
+"""After everybody else at the same instant, so that all that might be chosen from is there."""

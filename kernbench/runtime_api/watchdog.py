@@ -1,0 +1,148 @@
+"""The guard against code that never yields (K5): the only place that looks at a wall clock.
+
+One daemon thread for the whole process, started with the first spawn, wakes a few times per limit
+and compares what it sees. It raises `NoProgressError` in the thread of the simulation when nothing
+was simulated for too long while a user's own code was running.
+"""
+
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final
+
+from kernbench.des import EventLoop
+from kernbench.errors import CallSite, KernbenchError, site_fact
+
+SECONDS: Final = 30.0
+"""Default limit, in seconds of wall time."""
+
+_LOOKS: Final = 4
+"""How often the thread looks during the limit."""
+
+_RETRY_S: Final = 0.02
+"""Until the next look when the limit is over and our own code happens to be running."""
+
+
+class NoProgressError(KernbenchError):
+    """Nothing was simulated for too long while a rank or a kernel was running (K5)."""
+
+    def __init__(self) -> None:
+        # Made by the interpreter in the middle of a user's code, so it can be given nothing.
+        limit = _watch.limit if _watch is not None else SECONDS
+        super().__init__(
+            f"nothing was simulated for {limit:g} s of wall time",
+            hint="look for a loop that never waits; RuntimeContext(watchdog_s=) sets the limit",
+            code="K5",
+        )
+
+    def explain(self, name: str) -> None:
+        """Adds who was running, and where, once the error has been caught."""
+        self.add_fact(f"{name} was running, innermost call last:")
+        traceback = self.__traceback__
+        while traceback is not None:
+            code = traceback.tb_frame.f_code
+            if not is_ours(traceback.tb_frame):
+                site = CallSite(code, traceback.tb_lasti)
+                self.add_fact(site_fact(site, f"  {code.co_name} at"))
+            traceback = traceback.tb_next
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Returns whether a frame is this package's."""
+    name: str = frame.f_globals.get("__name__", "")
+    return name.partition(".")[0] == "kernbench"
+
+
+@dataclass(slots=True, eq=False)
+class _Watch:
+    """What is looked at: one simulation while it runs."""
+
+    loop: EventLoop
+    thread: int
+    limit: float
+    raised: int = 0
+
+    def seen(self) -> tuple[Any, ...]:
+        """Returns something that changes with every simulated step."""
+        loop = self.loop
+        task = loop.current
+        host = getattr(None if task is None else task.subject, "host", None)
+        return (
+            loop.now,
+            loop.steps(),
+            id(task),
+            None if task is None else task.clock,
+            None if host is None else host.clock,
+            self.raised,
+        )
+
+
+_watch: _Watch | None = None
+_wake: Final = threading.Condition()
+_thread: threading.Thread | None = None
+
+
+def begin(loop: EventLoop, limit: float) -> None:
+    """Watches a simulation that the calling thread is about to drive.
+
+    Args:
+        loop: Its loop.
+        limit: Seconds of wall time without progress; 0 for no watch.
+    """
+    global _watch, _thread  # noqa: PLW0603 - one thread watches for the whole process
+    if not limit:
+        return
+    shorter = _watch is None and (_thread is None or limit < SECONDS)
+    _watch = _Watch(loop, threading.get_ident(), limit)
+    if _thread is None:
+        _thread = threading.Thread(target=_look_around, name="kernbench watchdog", daemon=True)
+        _thread.start()
+    elif shorter:
+        with _wake:
+            _wake.notify()
+
+
+def end() -> None:
+    """Ends the watch."""
+    global _watch  # noqa: PLW0603
+    _watch = None
+
+
+def _look_around() -> None:
+    since, before, watched = 0.0, None, None
+    pause = SECONDS / _LOOKS
+    while True:
+        with _wake:
+            _wake.wait(pause)
+        watch = _watch
+        pause = (SECONDS if watch is None else watch.limit) / _LOOKS
+        if watch is None:
+            watched = None
+            continue
+        seen = watch.seen()
+        if watch is not watched or seen != before:
+            watched, before, since = watch, seen, time.monotonic()
+            continue
+        if time.monotonic() - since >= watch.limit:
+            if not _users_code_runs(watch.thread):
+                pause = _RETRY_S
+                continue
+            _raise_in(watch.thread)
+            watch.raised += 1
+
+
+def _users_code_runs(thread: int) -> bool:
+    """Returns whether a thread is in a frame outside the package, so that it may be stopped."""
+    frame: FrameType | None = sys._current_frames().get(thread)
+    return frame is not None and not is_ours(frame)
+
+
+def _raise_in(thread: int) -> None:
+    import ctypes
+
+    # While this thread holds the interpreter, the other cannot leave the frame just seen.
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), ctypes.py_object(NoProgressError)
+    )

@@ -1,0 +1,152 @@
+"""`auto`: the choice makes sense, and what is chosen is hardly slower than the best there is."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ccl_operations import even, simulate
+
+from kernbench.ccl.config import Chosen, choose, load_ccl, shipped_ccl_file
+from kernbench.ccl.estimate import Estimator
+from kernbench.ccl.operations import OPERATIONS
+from kernbench.ccl.plan import NOTHING
+from kernbench.ccl.tuner import Choices
+from kernbench.topology import Topology
+
+AUTO = ("defaults.algorithm=auto",)
+
+
+def implementing(operation: str, machine: Topology) -> list[Chosen]:
+    path = shipped_ccl_file()
+    loaded = load_ccl(path)
+    every = [choose(loaded, path, name, machine.machine.system) for name in loaded.value.algorithms]
+    return [one for one in every if one.implements(operation)]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [("sip8", 8), ("sip8", 3), ("torus4x4", 16), ("h200x8", 8), ("h200x8", 3)],
+)
+def test_the_choice_is_hardly_slower_than_the_best(
+    topology: Callable[[str], Topology], name: str, ranks: int, operation: str
+) -> None:
+    machine = topology(name)
+    choices = Choices(None, AUTO, machine)
+    ranks = 2 if operation == "send_recv" else ranks
+    for nbytes in (1 << 8, 1 << 13, 1 << 16, 1 << 18, 1 << 20):
+        case = even(
+            operation,
+            ranks,
+            nbytes // 4 // (1 if OPERATIONS[operation].blocks == "one" else ranks),
+        )
+        times = {
+            one.name: simulate(machine, one, case).time for one in implementing(operation, machine)
+        }
+        chosen = choices.choose(operation, nbytes, range(ranks)).name
+        assert times[chosen] <= 1.5 * min(times.values()), (nbytes, chosen, times)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "operation", "nbytes", "expected"),
+    [
+        ("sip8", 8, "all_reduce", 1 << 10, {"direct", "halving_doubling", "double_binary_tree"}),
+        ("sip8", 8, "all_reduce", 1 << 26, {"ring_two_way", "dimension_wise"}),
+        ("sip8", 8, "broadcast", 1 << 10, {"direct", "double_binary_tree"}),
+        ("sip8", 8, "broadcast", 1 << 26, {"chain"}),
+        ("torus4x4", 16, "all_reduce", 1 << 26, {"dimension_wise"}),
+        ("h200x8", 8, "all_reduce", 1 << 10, {"direct"}),
+        ("h200x8", 8, "all_reduce", 1 << 20, {"two_shot", "halving_doubling"}),
+        ("h200x8_x4_nodes", 32, "all_reduce", 1 << 20, {"two_level"}),
+        ("h200x8_x4_nodes", 32, "all_gather", 1 << 26, {"two_level"}),
+        ("h200x8_x4_nodes", 32, "broadcast", 1 << 22, {"two_level"}),
+        ("fattree64", 64, "all_reduce", 1 << 12, {"two_level"}),
+        ("ring1024", 1024, "all_reduce", 1 << 26, {"ring_two_way", "dimension_wise"}),
+        ("ring1024", 1024, "broadcast", 1 << 12, {"double_binary_tree"}),
+        ("ring1024", 1024, "all_to_all", 1 << 20, {"direct"}),
+    ],
+)
+def test_the_choice_is_what_one_would_expect(
+    topology: Callable[[str], Topology],
+    name: str,
+    ranks: int,
+    operation: str,
+    nbytes: int,
+    expected: set[str],
+) -> None:
+    choices = Choices(None, AUTO, topology(name))
+    assert choices.choose(operation, nbytes, range(ranks)).name in expected
+
+
+@pytest.mark.parametrize("nbytes", [0, 1 << 10, 1 << 20])
+@pytest.mark.parametrize(("name", "ranks"), [("sip8", 8), ("h200x8", 8), ("torus4x4", 16)])
+def test_estimates_of_steps_that_all_take_at_once_are_close(
+    topology: Callable[[str], Topology], name: str, ranks: int, nbytes: int
+) -> None:
+    machine = topology(name)
+    launch = machine.machine.system.sip.collective_launch
+    for one in implementing("all_reduce", machine):
+        if one.name in {"direct", "double_binary_tree"}:
+            continue
+        expected = Estimator(machine).estimate(one, "all_reduce", nbytes, tuple(range(ranks)))
+        assert expected is not None
+        time = simulate(machine, one, even("all_reduce", ranks, nbytes // 4)).time - launch
+        assert 0.75 * time <= expected <= 1.25 * time + 20_000, one.name
+
+
+# Algorithms of one's own
+
+
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, name: str) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / f"{name}.py").write_text(code)
+    path = tmp_path / "ccl.yaml"
+    path.write_text(
+        "defaults: {algorithm: auto}\nalgorithms:\n"
+        f"  own: {{module: {name}}}\n"
+        "  ring: {module: kernbench.ccl.algorithms.ring}\n"
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("code", "fastest"),
+    [
+        ("def all_reduce(comm): pass", "own"),
+        ("def all_reduce(comm): raise ValueError('only for the moon')", "ring"),
+        ("def all_reduce(comm): comm.tl", "ring"),
+        ("def all_reduce(comm): comm.exchange(send=0, to=99, receive=0, source=0)", "ring"),
+        ("def all_reduce(comm): comm.exchange(send=0, to=1, receive=-1, source=0)", "ring"),
+        (
+            "def all_reduce(comm):\n"
+            "    for _ in range(100): comm.exchange(send=0, to=comm.rank ^ 1, receive=0,\n"
+            "                                       source=comm.rank ^ 1, combine='reduce')",
+            "ring",
+        ),
+    ],
+)
+def test_algorithms_of_ones_own_take_part(
+    topology: Callable[[str], Topology],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+    fastest: str,
+) -> None:
+    name = f"own_tuned_{abs(hash(code))}"
+    choices = Choices(own(tmp_path, monkeypatch, code, name), [], topology("sip8"))
+    chosen = choices.choose("all_reduce", 1 << 16, range(4))
+    assert (chosen.name, chosen.auto) == (fastest, True)
+    assert choices.choose("broadcast", 64, range(4)).path == shipped_ccl_file()
+
+
+def test_ranks_that_wait_for_each_other_are_not_estimated(
+    topology: Callable[[str], Topology], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "def all_reduce(comm):\n"
+        "    peer = comm.rank ^ 1\n"
+        f"    comm.exchange(send={NOTHING}, to=peer, receive=0, source=peer)\n"
+        f"    comm.exchange(send=0, to=peer, receive={NOTHING}, source=peer)\n"
+    )
+    path = own(tmp_path, monkeypatch, code, "own_circle")
+    assert Choices(path, [], topology("sip8")).choose("all_reduce", 64, range(2)).name == "ring"

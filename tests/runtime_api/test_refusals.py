@@ -1,0 +1,862 @@
+"""Calls that are refused at once: the full text that the rank gets."""
+
+# ruff: noqa: E501 - texts as users see them
+
+import pytest
+from goldens import Case, Cases, ones
+
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
+from kernbench.testing import Kernbench
+
+CASES = Cases()
+
+shared: list[dist.ProcessGroup] = []
+"""What a rank hands to another one in a way that real processes could not."""
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C6] all_reduce: bxor is not defined on backend nccl
+  at FILE: dist.all_reduce(ones(dtype=torch.int32), dist.ReduceOp.BXOR)
+  hint: nccl has sum, product, min, max, avg and premul_sum; gloo has sum, product, min, max, band, bor and bxor; the backend ccl has all
+""",
+    ),
+)
+def c6_nccl(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.all_reduce(ones(dtype=torch.int32), dist.ReduceOp.BXOR)
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C6] reduce: bxor is not defined for torch.float32 on backend ccl
+  at FILE: dist.reduce(ones(), 0, dist.ReduceOp.BXOR)
+  hint: sum, product, min and max take every type but 8-bit floats; avg and premul_sum take floats, band, bor and bxor integers
+""",
+    ),
+)
+def c6_dtype(rank: int) -> None:
+    dist.init_process_group("ccl")
+    if rank == 1:
+        dist.reduce(ones(), 0, dist.ReduceOp.BXOR)
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C6] all_reduce: avg is not defined on backend gloo
+  at FILE: dist.all_reduce(ones(), dist.ReduceOp.AVG)
+  hint: nccl has sum, product, min, max, avg and premul_sum; gloo has sum, product, min, max, band, bor and bxor; the backend ccl has all
+""",
+    ),
+)
+def c6_gloo(rank: int) -> None:
+    dist.init_process_group("gloo")
+    if rank == 1:
+        dist.all_reduce(ones(), dist.ReduceOp.AVG)
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C6] all_reduce: ReduceOp.PREMUL_SUM needs a factor
+  at FILE: dist.all_reduce(ones(), dist.ReduceOp.PREMUL_SUM)
+  hint: call ReduceOp.PREMUL_SUM(factor), and use its result
+""",
+    ),
+)
+def c6_factor(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.all_reduce(ones(), dist.ReduceOp.PREMUL_SUM)
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C6] all_reduce: a builtin_function_or_method is no reduce operation
+  at FILE: dist.all_reduce(ones(), max)
+  hint: use one of torch.distributed.ReduceOp
+""",
+    ),
+)
+def c6_none(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.all_reduce(ones(), max)
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C7] rank 1 called broadcast(src=3): group WORLD has no such rank
+  at FILE: dist.broadcast(ones(), 3)
+  src= is a global rank: expected ranks 0-2
+""",
+    ),
+)
+def c7_range(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.broadcast(ones(), 3)
+
+
+@CASES.add(
+    3,
+    (
+        (2,),
+        """
+[C7] rank 2 called reduce(dst=0): group G1{1-2} has no such rank
+  at FILE: dist.reduce(ones(), 0, group=g)
+  dst= is a global rank: expected ranks 1-2
+  hint: group_dst= takes ranks in the group
+""",
+    ),
+)
+def c7_member(rank: int) -> None:
+    dist.init_process_group("nccl")
+    g = dist.new_group([1, 2])
+    if rank == 2:
+        dist.reduce(ones(), 0, group=g)
+
+
+@CASES.add(
+    3,
+    (
+        (2,),
+        """
+[C7] rank 2 called scatter(group_src=2): group G1{1-2} has no such rank
+  at FILE: dist.scatter(ones(), group_src=2, group=g)
+  group_src= is a rank in the group: expected 0..1
+  hint: src= takes global ranks
+""",
+    ),
+)
+def c7_group(rank: int) -> None:
+    dist.init_process_group("nccl")
+    g = dist.new_group([1, 2])
+    if rank == 2:
+        dist.scatter(ones(), group_src=2, group=g)
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C7] rank 1 called broadcast with both of src= and group_src=
+  at FILE: dist.broadcast(ones(), 0, group_src=0)
+  expected one of them
+""",
+    ),
+)
+def c7_both(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.broadcast(ones(), 0, group_src=0)
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C7] rank 1 called reduce with neither of dst= and group_dst=
+  at FILE: dist.reduce(ones())
+  expected one of them
+""",
+    ),
+)
+def c7_none(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.reduce(ones())
+
+
+@CASES.add(
+    3,
+    (
+        (0,),
+        """
+[C8] rank 0 called all_reduce on a group that it is not in (NON_GROUP_MEMBER)
+  at FILE: dist.all_reduce(ones(), group=b)
+  not in G1{1-2}; group G1{1-2} was made by rank 0 at FILE: dist.new_group([1, 2])
+  not in G2{2}; group G2{2} was made by rank 0 at FILE: b = dist.new_group([2])
+  hint: call it on the members only: `if group != GroupMember.NON_GROUP_MEMBER:`
+""",
+    ),
+)
+def c8(rank: int) -> None:
+    dist.init_process_group("nccl")
+    dist.new_group([1, 2])
+    b = dist.new_group([2])
+    if rank == 0:
+        dist.all_reduce(ones(), group=b)
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C8] rank 1 called all_reduce on group G1{0,2}, which it is not in
+  at FILE: dist.all_reduce(ones(), group=shared.pop())
+  group G1{0,2} was made by rank 1 at FILE: g = dist.new_group([0, 2])
+  hint: call it on the members only: `if dist.get_rank(group) >= 0:`
+""",
+    ),
+)
+def c8_shared(rank: int) -> None:
+    dist.init_process_group("nccl")
+    g = dist.new_group([0, 2])
+    if rank == 0:
+        shared.append(g)
+    dist.barrier()
+    if rank == 1:
+        dist.all_reduce(ones(), group=shared.pop())
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C9] rank 1 called barrier on group G1{0-1} before it made the group itself
+  at FILE: dist.barrier(shared[0])
+  group G1{0-1} was made by rank 0 at FILE: shared.append(dist.new_group([0, 1]))
+  hint: every rank calls new_group() for every group, and uses its own result
+""",
+    ),
+)
+def c9_early(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank != 1:
+        shared.append(dist.new_group([0, 1]))
+    dist.barrier()
+    if rank == 1:
+        dist.barrier(shared[0])
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C12] rank 1 called all_gather with 2 tensors in tensor_list
+  at FILE: dist.all_gather([ones(), ones()], ones())
+  needed 3, one for each rank of group WORLD; got 2
+""",
+    ),
+)
+def c12_list(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.all_gather([ones(), ones()], ones())
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C12] rank 1 called all_gather with tensor_list[1] of 2 elements
+  at FILE: dist.all_gather([ones(), ones(2), ones()], ones())
+  needed 4, as many as the tensor [4] of this rank; got [2]
+""",
+    ),
+)
+def c12_block(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.all_gather([ones(), ones(2), ones()], ones())
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C12] rank 1 called all_gather_into_tensor with an output of 8 elements
+  at FILE: dist.all_gather_into_tensor(ones(8), ones(4))
+  needed 12 = 3 ranks x 4 of the input [4]; got [8]
+""",
+    ),
+)
+def c12_into(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.all_gather_into_tensor(ones(8), ones(4))
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C12] rank 1 called reduce_scatter_tensor with an input of 5 elements
+  at FILE: dist.reduce_scatter_tensor(ones(2), ones(5))
+  needed 6 = 3 ranks x 2 of the output [2]; got [5]
+""",
+    ),
+)
+def c12_rs(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.reduce_scatter_tensor(ones(2), ones(5))
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C12] rank 1 called gather with a gather_list, but dst=0 has it
+  at FILE: dist.gather(ones(), [ones()] * 3, dst=0)
+  hint: give gather_list on that rank only
+""",
+    ),
+)
+def c12_gather(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.gather(ones(), [ones()] * 3, dst=0)
+
+
+@CASES.add(
+    3,
+    (
+        (0,),
+        """
+rank 0 called gather with gather_list of type NoneType
+  at FILE: dist.gather(ones(), None, dst=0)
+  expected a list of tensors
+""",
+    ),
+)
+def c12_gather2(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 0:
+        dist.gather(ones(), None, dst=0)
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C12] rank 1 called all_to_all_single with an input that cannot be split
+  at FILE: dist.all_to_all_single(ones(6), ones(5))
+  needed a number of rows that 3 ranks can share, or input_split_sizes; got shape [5]
+""",
+    ),
+)
+def c12_splits(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.all_to_all_single(ones(6), ones(5))
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C12] rank 1 called all_to_all_single with an input that cannot be split
+  at FILE: dist.all_to_all_single(ones(6), ones(6), None, [1, 2, 2])
+  needed 3 sizes that add up to 6 rows; got shape [6], input_split_sizes=[1, 2, 2]
+""",
+    ),
+)
+def c12_splits2(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.all_to_all_single(ones(6), ones(6), None, [1, 2, 2])
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C4] rank 1 called all_gather with tensors of different dtypes
+  at FILE: dist.all_gather([ones(dtype=torch.float16)] * 3, ones())
+  got torch.float32 and torch.float16
+""",
+    ),
+)
+def c4_lists(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.all_gather([ones(dtype=torch.float16)] * 3, ones())
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C13] rank 1 destroys WORLD while 1 operation is pending
+  at FILE: dist.destroy_process_group()
+  all_reduce was issued at FILE: work = dist.all_reduce(ones(), async_op=True)
+  hint: call work.wait() first
+""",
+    ),
+)
+def c13(rank: int) -> None:
+    dist.init_process_group("nccl")
+    work = dist.all_reduce(ones(), async_op=True)
+    if rank == 1:
+        dist.destroy_process_group()
+    work.wait()
+    torch.cuda.synchronize()
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C14] rank 1 wrote a tensor before all_reduce on it was waited for
+  at FILE: x.zero_()
+  all_reduce was issued at FILE: work = dist.all_reduce(x, async_op=True)
+  it runs on communication 1
+  tensor [4] torch.float32, bytes 0..16: write after write
+  hint: call work.wait() first
+""",
+    ),
+)
+def c14(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = ones()
+    work = dist.all_reduce(x, async_op=True)
+    if rank == 1:
+        x.zero_()
+    work.wait()
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C15] rank 1 read a tensor before all_gather_into_tensor on it was waited for
+  at FILE: y.numpy()
+  all_gather_into_tensor was issued at FILE: work = dist.all_gather_into_tensor(y, x, async_op=True)
+  it runs on communication 1
+  tensor [12] torch.float32, bytes 0..48: read after write
+  hint: call work.wait() first
+""",
+    ),
+)
+def c15(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x, y = ones(), ones(12)
+    work = dist.all_gather_into_tensor(y, x, async_op=True)
+    if rank == 1:
+        y.numpy()
+    work.wait()
+
+
+@CASES.add(
+    1,
+    (
+        (0,),
+        """
+[C18] rank 0 called all_reduce without an initialised process group
+  at FILE: dist.all_reduce(ones())
+  hint: call torch.distributed.init_process_group() in every worker first
+""",
+    ),
+)
+def c18_early(rank: int) -> None:
+    dist.all_reduce(ones())
+
+
+@CASES.add(
+    1,
+    (
+        (0,),
+        """
+[C18] rank 0 called init_process_group twice
+  at FILE: dist.init_process_group("nccl")
+  hint: call destroy_process_group in between
+""",
+    ),
+)
+def c18_twice(rank: int) -> None:
+    dist.init_process_group("nccl")
+    dist.init_process_group("nccl")
+
+
+@CASES.add(
+    1,
+    (
+        (0,),
+        """
+[C18] rank 0 called all_reduce without an initialised process group
+  at FILE: dist.all_reduce(ones())
+  destroyed at FILE: dist.destroy_process_group()
+  hint: call torch.distributed.init_process_group() again first
+""",
+    ),
+)
+def c18_destroyed(rank: int) -> None:
+    dist.init_process_group("nccl")
+    dist.destroy_process_group()
+    dist.all_reduce(ones())
+
+
+@CASES.add(
+    2,
+    (
+        (0,),
+        """
+[C18] rank 0 called barrier on group G1{0-1}, which it has destroyed
+  at FILE: dist.barrier(g)
+  destroyed at FILE: dist.destroy_process_group(g)
+  group G1{0-1} was made by rank 0 at FILE: g = dist.new_group([0, 1])
+  hint: destroy a group after its last use
+""",
+    ),
+    (
+        (1,),
+        """
+[C18] rank 1 called barrier on group G1{0-1}, which it has destroyed
+  at FILE: dist.barrier(g)
+  destroyed at FILE: dist.destroy_process_group(g)
+  group G1{0-1} was made by rank 1 at FILE: g = dist.new_group([0, 1])
+  hint: destroy a group after its last use
+""",
+    ),
+)
+def c18_group(rank: int) -> None:
+    dist.init_process_group("nccl")
+    g = dist.new_group([0, 1])
+    dist.destroy_process_group(g)
+    dist.barrier(g)
+
+
+@CASES.add(
+    2,
+    (
+        (0,),
+        """
+[C18] rank 0 called destroy_process_group on group G1{0-1}, which it has destroyed
+  at FILE: dist.destroy_process_group(g)
+  destroyed at FILE: dist.destroy_process_group(g)
+  group G1{0-1} was made by rank 0 at FILE: g = dist.new_group([0, 1])
+  hint: destroy a group after its last use
+""",
+    ),
+    (
+        (1,),
+        """
+[C18] rank 1 called destroy_process_group on group G1{0-1}, which it has destroyed
+  at FILE: dist.destroy_process_group(g)
+  destroyed at FILE: dist.destroy_process_group(g)
+  group G1{0-1} was made by rank 1 at FILE: g = dist.new_group([0, 1])
+  hint: destroy a group after its last use
+""",
+    ),
+)
+def c18_destroy_twice(rank: int) -> None:
+    dist.init_process_group("nccl")
+    g = dist.new_group([0, 1])
+    dist.destroy_process_group(g)
+    dist.destroy_process_group(g)
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+rank 1 called all_reduce on a tensor on cpu
+  at FILE: dist.all_reduce(torch.ones(2, device="cpu"))
+  expected one on cuda:1
+  hint: move it with .to('cuda:1') first: rank r has the r-th device
+""",
+    ),
+)
+def tensors_host(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.all_reduce(torch.ones(2, device="cpu"))
+
+
+@CASES.add(
+    2,
+    (
+        (0,),
+        """
+rank 0 called all_reduce on a tensor on cuda:2
+  at FILE: dist.all_reduce(ones())
+  expected one on cuda:0
+  hint: move it with .to('cuda:0') first: rank r has the r-th device
+""",
+    ),
+    (
+        (1,),
+        """
+rank 1 called all_reduce on a tensor on cuda:3
+  at FILE: dist.all_reduce(ones())
+  expected one on cuda:1
+  hint: move it with .to('cuda:1') first: rank r has the r-th device
+""",
+    ),
+)
+def tensors_elsewhere(rank: int) -> None:
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(rank + 2)
+    dist.all_reduce(ones())
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+rank 1 called all_reduce on a tensor that is not contiguous
+  at FILE: dist.all_reduce(ones(2, 3).t())
+  shape [3, 2], strides [1, 3]
+  hint: call .contiguous() first, and use its result
+""",
+    ),
+)
+def tensors_strided(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.all_reduce(ones(2, 3).t())
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+rank 1 called all_reduce with tensor of type list
+  at FILE: dist.all_reduce([ones()])
+  expected a tensor
+""",
+    ),
+)
+def tensors_kind(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.all_reduce([ones()])
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+all_reduce(group='tp'): expected a ProcessGroup or None
+  at FILE: dist.all_reduce(ones(), group="tp")
+""",
+    ),
+)
+def group_kind(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.all_reduce(ones(), group="tp")
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+work.wait of an operation that is coalesced with others
+  at FILE: w.wait()
+  noted down at FILE: w = dist.all_reduce(ones(), async_op=True)
+  hint: wait for all of them: `with _coalescing_manager(async_ops=True) as cm: ...`, then cm.wait()
+""",
+    ),
+)
+def coal(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        with dist._coalescing_manager():
+            w = dist.all_reduce(ones(), async_op=True)
+            w.wait()
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+_coalescing_manager: collectives of one kind only
+  at FILE: with dist._coalescing_manager():
+  got all_reduce max, all_reduce sum
+""",
+    ),
+)
+def coal_mixed(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        with dist._coalescing_manager():
+            dist.all_reduce(ones())
+            dist.all_reduce(ones(), dist.ReduceOp.MAX)
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C17] rank 1 holds 5 process groups; the limit is 4
+  at FILE: dist.new_group([0, 1])
+  5 of them were made at FILE: dist.new_group([0, 1])
+  hint: destroy groups after their last use, or make them in `with group_scope():`; ctx.group_limit sets the limit
+""",
+    ),
+)
+def c17(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        for _ in range(5):
+            dist.new_group([0, 1])
+
+
+@CASES.add(
+    2,
+    (
+        (0, 1),
+        """
+a group of ranks [0, 2]: rank 2 does not exist
+  at FILE: dist.new_group([0, 2])
+  expected ranks 0..1 of global numbering, each at most once
+""",
+    ),
+)
+def c9_by_list(rank: int) -> None:
+    dist.init_process_group("nccl")
+    try:
+        dist.new_group([0, 0])
+    except ValueError:
+        dist.new_group([0, 2])
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C12] rank 1 called all_gather_object with 2 entries as object_list
+  at FILE: dist.all_gather_object([None] * 2, "x")
+  needed a list of 3, one for each rank of group WORLD
+""",
+    ),
+)
+def c12_objects(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.all_gather_object([None] * 2, "x")
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C12] rank 1 called all_to_all_single with rows of different size
+  at FILE: dist.all_to_all_single(ones(3, 2), ones(3, 4))
+  input rows [4], output rows [2]
+""",
+    ),
+)
+def c12_rows(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.all_to_all_single(ones(3, 2), ones(3, 4))
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+a tensor inside an object that goes to other ranks is not simulated
+  at FILE: dist.all_gather_object([None] * 3, {"x": ones()})
+  hint: send its values with .tolist(), or the tensor with a collective for tensors
+""",
+    ),
+)
+def objects_tensor(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.all_gather_object([None] * 3, {"x": ones()})
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+monitored_barrier is only implemented for GLOO backend.
+  at FILE: dist.monitored_barrier()
+  the backend is nccl
+  hint: call barrier(): a rank that does not come is named in its report, too
+""",
+    ),
+)
+def monitored(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.monitored_barrier()
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+Mesh should not be bigger than default world size 3, but found 4 ranks!
+  at FILE: dist.init_device_mesh("cuda", (2, 2))
+""",
+    ),
+)
+def mesh_small(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.init_device_mesh("cuda", (2, 2))
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+new_group(pg_options=) is not simulated
+  at FILE: dist.new_group([0], pg_options=1)
+""",
+    ),
+)
+def unsupported(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.new_group([0], pg_options=1)
+
+
+@pytest.mark.parametrize("case", CASES, ids=Case.name)
+def test_every_rank_is_told_in_full(kernbench: Kernbench, case: Case) -> None:
+    shared.clear()
+    assert case.found(kernbench) == case.expected()
