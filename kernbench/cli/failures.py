@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any
 
 from kernbench.errors import KernbenchError, UsageError
+from kernbench.runtime_api.comm.rendezvous import folded
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.runtime_api.rendezvous import folded
-from kernbench.runtime_api.spawn_errors import error_as_json
+from kernbench.runtime_api.ranks.spawn_errors import error_as_json
 
 
 class Exit(IntEnum):

@@ -10,14 +10,15 @@ from kernbench.ccl.collective import CollectiveModel
 from kernbench.ccl.tuner import Choices
 from kernbench.des import Event
 from kernbench.errors import KernbenchError, call_site, site_fact
-from kernbench.runtime_api import cuda, flight, watchdog
+from kernbench.runtime_api import cuda, flight
 from kernbench.runtime_api import process as processes
+from kernbench.runtime_api.comm.world import World
 from kernbench.runtime_api.kernels import current_launcher
 from kernbench.runtime_api.namespace import Namespace, root
 from kernbench.runtime_api.process import MAIN, Process, current_process
+from kernbench.runtime_api.ranks import watchdog
 from kernbench.runtime_api.running import wait_for
 from kernbench.runtime_api.types import DeviceSelector
-from kernbench.runtime_api.world import World
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.tl import launch as launches

@@ -1,6 +1,6 @@
 """`torch.distributed`: process groups, and what ranks do together."""
 
-from kernbench.runtime_api import (
+from kernbench.runtime_api.comm import (
     barriers,
     coalescing,
     collectives,
@@ -11,20 +11,20 @@ from kernbench.runtime_api import (
     objects,
     p2p,
 )
-from kernbench.runtime_api.barriers import *  # noqa: F403 - names only
-from kernbench.runtime_api.coalescing import *  # noqa: F403
-from kernbench.runtime_api.collectives import *  # noqa: F403
-from kernbench.runtime_api.device_mesh import DeviceMesh, init_device_mesh
-from kernbench.runtime_api.exchanges import *  # noqa: F403
-from kernbench.runtime_api.functional import functional_all_reduce
-from kernbench.runtime_api.group_lifetime import *  # noqa: F403
-from kernbench.runtime_api.group_making import *  # noqa: F403
-from kernbench.runtime_api.groups import *  # noqa: F403
-from kernbench.runtime_api.objects import *  # noqa: F403
-from kernbench.runtime_api.p2p import *  # noqa: F403
-from kernbench.runtime_api.reduce_ops import ReduceOp
-from kernbench.runtime_api.reduce_ops import premul_sum as _make_nccl_premul_sum
-from kernbench.runtime_api.works import Future, Work
+from kernbench.runtime_api.comm.barriers import *  # noqa: F403 - names only
+from kernbench.runtime_api.comm.coalescing import *  # noqa: F403
+from kernbench.runtime_api.comm.collectives import *  # noqa: F403
+from kernbench.runtime_api.comm.device_mesh import DeviceMesh, init_device_mesh
+from kernbench.runtime_api.comm.exchanges import *  # noqa: F403
+from kernbench.runtime_api.comm.functional import functional_all_reduce
+from kernbench.runtime_api.comm.group_lifetime import *  # noqa: F403
+from kernbench.runtime_api.comm.group_making import *  # noqa: F403
+from kernbench.runtime_api.comm.groups import *  # noqa: F403
+from kernbench.runtime_api.comm.objects import *  # noqa: F403
+from kernbench.runtime_api.comm.p2p import *  # noqa: F403
+from kernbench.runtime_api.comm.reduce_ops import ReduceOp
+from kernbench.runtime_api.comm.reduce_ops import premul_sum as _make_nccl_premul_sum
+from kernbench.runtime_api.comm.works import Future, Work
 
 __all__ = [
     "DeviceMesh",

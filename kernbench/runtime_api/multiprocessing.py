@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.runtime_api.process import MAIN, current_process
-from kernbench.runtime_api.spawn_errors import SpawnException
-from kernbench.runtime_api.spawning import Spawn
+from kernbench.runtime_api.ranks.spawn_errors import SpawnException
+from kernbench.runtime_api.ranks.spawning import Spawn
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext

@@ -10,13 +10,10 @@ from kernbench.des import current_task
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import dtypes
 from kernbench.runtime_api import (
-    comm_debug,
     copies,
     creation,
     cuda,
-    device_mesh,
     distributed,
-    functional,
     linalg,
     multiprocessing,
     nn,
@@ -27,6 +24,7 @@ from kernbench.runtime_api import (
     shaping,
     testing,
 )
+from kernbench.runtime_api.comm import comm_debug, device_mesh, functional
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.types import Device, Size
 

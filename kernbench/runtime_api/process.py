@@ -19,8 +19,8 @@ from kernbench.sim_engine.op_log import Category
 from kernbench.tl.program import Program
 
 if TYPE_CHECKING:
+    from kernbench.runtime_api.comm.rendezvous import Meeting
     from kernbench.runtime_api.context import RuntimeContext
-    from kernbench.runtime_api.rendezvous import Meeting
 
 MAIN: Final = -1
 

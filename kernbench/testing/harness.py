@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from kernbench.runtime_api import watchdog
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.ranks import watchdog
 from kernbench.sim_engine.engine import Fidelity, GraphEngine
 from kernbench.sim_engine.op_log import Detail
 from kernbench.topology import load_topology

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.runtime_api.spawn_errors import text_of
+from kernbench.runtime_api.ranks.spawn_errors import text_of
 from kernbench.testing import Kernbench
 
 Worker = Callable[..., Any]

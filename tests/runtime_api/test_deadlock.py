@@ -16,10 +16,10 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.des import Event
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.eager import EagerWarning
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.runtime_api.reviewing import Reviewer
-from kernbench.runtime_api.verdicts import RankDeadlockError
+from kernbench.runtime_api.ranks.eager import EagerWarning
+from kernbench.runtime_api.ranks.reviewing import Reviewer
+from kernbench.runtime_api.ranks.verdicts import RankDeadlockError
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.testing import Kernbench
 from kernbench.topology import Topology

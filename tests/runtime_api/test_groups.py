@@ -9,9 +9,9 @@ from goldens import cut, ones
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.errors import KernbenchError
+from kernbench.runtime_api.comm.rendezvous import ProcessGroup
+from kernbench.runtime_api.comm.world import GroupLeakWarning
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.runtime_api.rendezvous import ProcessGroup
-from kernbench.runtime_api.world import GroupLeakWarning
 from kernbench.testing import Kernbench
 
 OUT = dist.GroupMember.NON_GROUP_MEMBER

@@ -15,7 +15,7 @@ import kernbench.torch.distributed as dist
 from kernbench.errors import KernbenchError
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException, _drain_pending
-from kernbench.runtime_api.spawn_errors import RankAborted
+from kernbench.runtime_api.ranks.spawn_errors import RankAborted
 from kernbench.testing import Kernbench
 
 

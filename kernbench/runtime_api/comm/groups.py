@@ -3,11 +3,11 @@
 from typing import Any, Final
 
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
+from kernbench.runtime_api.comm.rendezvous import ProcessGroup
+from kernbench.runtime_api.comm.world import World
 from kernbench.runtime_api.process import MAIN, Process, current_process
-from kernbench.runtime_api.rendezvous import ProcessGroup
 from kernbench.runtime_api.tensor_base import OperandError
 from kernbench.runtime_api.types import Device
-from kernbench.runtime_api.world import World
 
 __all__ = [
     "Backend",

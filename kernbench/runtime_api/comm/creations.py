@@ -3,8 +3,7 @@
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from kernbench.runtime_api.process import Process
-from kernbench.runtime_api.rendezvous import (
+from kernbench.runtime_api.comm.rendezvous import (
     Call,
     CollectiveMismatchError,
     Gathering,
@@ -12,6 +11,7 @@ from kernbench.runtime_api.rendezvous import (
     folded,
     runs,
 )
+from kernbench.runtime_api.process import Process
 
 
 class GroupMismatchError(CollectiveMismatchError):

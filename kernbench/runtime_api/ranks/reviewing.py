@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from kernbench.des import DeadlockError, EventLoop, Task
-from kernbench.runtime_api.circles import explain
+from kernbench.runtime_api.comm.world import World
 from kernbench.runtime_api.process import Process
-from kernbench.runtime_api.verdicts import abandoned, jammed, missed, unexplained
-from kernbench.runtime_api.waiting import WaitGraph, waits_for
-from kernbench.runtime_api.world import World
+from kernbench.runtime_api.ranks.circles import explain
+from kernbench.runtime_api.ranks.verdicts import abandoned, jammed, missed, unexplained
+from kernbench.runtime_api.ranks.waiting import WaitGraph, waits_for
 
 REVIEW_OWNER: Final = 1 << 62
 """After everybody else at the same instant: ranks that come in it are then in the report."""

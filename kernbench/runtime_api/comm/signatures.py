@@ -9,7 +9,7 @@ from typing import Any, Final
 from kernbench.ccl.collective import Reduction
 from kernbench.ccl.operations import OPERATIONS
 from kernbench.memory import DType
-from kernbench.runtime_api.rendezvous import Splits, Term
+from kernbench.runtime_api.comm.rendezvous import Splits, Term
 
 Shape = tuple[int, ...]
 

@@ -5,11 +5,11 @@ from typing import Final, Literal
 import numpy as np
 
 from kernbench.errors import KernbenchError, call_site, site_fact
-from kernbench.runtime_api.eager import is_eager
-from kernbench.runtime_api.groups import find_group
-from kernbench.runtime_api.issuing import follow
+from kernbench.runtime_api.comm.groups import find_group
+from kernbench.runtime_api.comm.issuing import follow
+from kernbench.runtime_api.comm.rendezvous import Call, ProcessGroup
+from kernbench.runtime_api.comm.transfers import Mailbox, Side, Transfer, TransferMismatchError
 from kernbench.runtime_api.process import Process, current_process
-from kernbench.runtime_api.rendezvous import Call, ProcessGroup
 from kernbench.runtime_api.tensor_base import (
     OptionError,
     TensorBase,
@@ -17,7 +17,6 @@ from kernbench.runtime_api.tensor_base import (
     is_contiguous,
     new_tensor,
 )
-from kernbench.runtime_api.transfers import Mailbox, Side, Transfer, TransferMismatchError
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.sim_engine.engine import Hold
 
@@ -117,7 +116,7 @@ class Post:
             follow(stream, current)
         transfer, side = self._meet(peer)
         view = tensor.window
-        eager = self._way == "send" and is_eager(process, transfer, view.nbytes)
+        eager = self._way == "send" and _is_eager(process, transfer, view.nbytes)
         if eager:
             copied = self._copy_away(stream, side)
             stream = process.side_stream(f"p2p eager {peer} {sip} {group.name}", sip)
@@ -205,3 +204,12 @@ def _check_tensor(process: Process, name: str, tensor: TensorBase) -> None:
             [site_fact(call_site()), f"shape {shape}, strides {strides}"],
             hint="call .contiguous() first, and use its result",
         )
+
+
+def _is_eager(process: Process, transfer: Transfer, nbytes: int) -> bool:
+    """Returns whether a send is done before it is received, and notes that."""
+    log = process.ctx.world.eager
+    if log is None or nbytes > process.ctx.eager_limit:
+        return False
+    log.eager[transfer] = None
+    return True

@@ -8,19 +8,19 @@ import numpy as np
 
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import dtypes
-from kernbench.runtime_api.creation import tensor
-from kernbench.runtime_api.group_lifetime import init_process_group
-from kernbench.runtime_api.group_making import new_group
-from kernbench.runtime_api.groups import (
+from kernbench.runtime_api.comm.group_lifetime import init_process_group
+from kernbench.runtime_api.comm.group_making import new_group
+from kernbench.runtime_api.comm.groups import (
     GroupMember,
     get_rank,
     get_world_size,
     is_initialized,
     refuse,
 )
-from kernbench.runtime_api.groups import group as default
+from kernbench.runtime_api.comm.groups import group as default
+from kernbench.runtime_api.comm.rendezvous import ProcessGroup
+from kernbench.runtime_api.creation import tensor
 from kernbench.runtime_api.process import current_process
-from kernbench.runtime_api.rendezvous import ProcessGroup
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.tensor_base import (
     DimensionError,

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from kernbench.errors import call_site, site_fact
 from kernbench.runtime_api import cuda
-from kernbench.runtime_api.creations import meet
-from kernbench.runtime_api.groups import (
+from kernbench.runtime_api.comm.creations import meet
+from kernbench.runtime_api.comm.groups import (
     BACKENDS,
     GroupError,
     GroupMember,
@@ -22,10 +22,10 @@ from kernbench.runtime_api.groups import (
     library_of,
     refuse,
 )
+from kernbench.runtime_api.comm.rendezvous import Call, Meeting, ProcessGroup, Term, runs
+from kernbench.runtime_api.comm.world import GroupLeakWarning
 from kernbench.runtime_api.process import Process, current_process
-from kernbench.runtime_api.rendezvous import Call, Meeting, ProcessGroup, Term, runs
 from kernbench.runtime_api.tensor_base import OperandError, OptionError
-from kernbench.runtime_api.world import GroupLeakWarning
 
 __all__ = ["new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group"]
 

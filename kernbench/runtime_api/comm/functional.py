@@ -9,13 +9,13 @@ from typing import Any
 
 from kernbench.ccl.collective import Reduction
 from kernbench.errors import UnsupportedError, call_site, site_fact
-from kernbench.runtime_api import collectives, exchanges
+from kernbench.runtime_api.comm import collectives, exchanges
+from kernbench.runtime_api.comm.device_mesh import DeviceMesh
+from kernbench.runtime_api.comm.groups import find_group
+from kernbench.runtime_api.comm.reduce_ops import ReduceOp
+from kernbench.runtime_api.comm.rendezvous import ProcessGroup
 from kernbench.runtime_api.copies import clone
-from kernbench.runtime_api.device_mesh import DeviceMesh
-from kernbench.runtime_api.groups import find_group
 from kernbench.runtime_api.process import current_process
-from kernbench.runtime_api.reduce_ops import ReduceOp
-from kernbench.runtime_api.rendezvous import ProcessGroup
 from kernbench.runtime_api.shaping import cat
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.tensor_base import OptionError, new_tensor

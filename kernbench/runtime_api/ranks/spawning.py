@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernbench.des import DeadlockError, Killed, SwallowedAbortError, current_carrier
 from kernbench.errors import CallSite, KernbenchError, call_site, call_site_of, site_fact
-from kernbench.runtime_api import flight, watchdog
-from kernbench.runtime_api.eager import EagerLog
-from kernbench.runtime_api.livelock import LivelockGuard
+from kernbench.runtime_api import flight
+from kernbench.runtime_api.comm.rendezvous import ProcessGroup
+from kernbench.runtime_api.comm.world import GroupLeakWarning, World
 from kernbench.runtime_api.process import Process
-from kernbench.runtime_api.rendezvous import ProcessGroup
-from kernbench.runtime_api.reviewing import REVIEW_OWNER, Reviewer
-from kernbench.runtime_api.spawn_errors import (
+from kernbench.runtime_api.ranks import watchdog
+from kernbench.runtime_api.ranks.eager import EagerLog
+from kernbench.runtime_api.ranks.livelock import LivelockGuard
+from kernbench.runtime_api.ranks.reviewing import REVIEW_OWNER, Reviewer
+from kernbench.runtime_api.ranks.spawn_errors import (
     LeakError,
     RankAborted,
     RankKilledError,
     SpawnException,
     swallowed,
 )
-from kernbench.runtime_api.waiting import waits_for
-from kernbench.runtime_api.world import GroupLeakWarning, World
+from kernbench.runtime_api.ranks.waiting import waits_for
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext

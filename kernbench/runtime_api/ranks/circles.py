@@ -4,12 +4,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from kernbench.errors import CallSite, site_fact
-from kernbench.runtime_api.graphs import around, components
-from kernbench.runtime_api.rendezvous import Call, Meeting, folded
-from kernbench.runtime_api.transfers import Transfer
-from kernbench.runtime_api.verdicts import Verdict, is_receive, near_miss, tags_differ, view_of
-from kernbench.runtime_api.waiting import Head, Node, WaitGraph
-from kernbench.runtime_api.world import World
+from kernbench.runtime_api.comm.rendezvous import Call, Meeting, folded
+from kernbench.runtime_api.comm.transfers import Transfer
+from kernbench.runtime_api.comm.world import World
+from kernbench.runtime_api.ranks.graphs import around, components
+from kernbench.runtime_api.ranks.verdicts import (
+    Verdict,
+    is_receive,
+    near_miss,
+    tags_differ,
+    view_of,
+)
+from kernbench.runtime_api.ranks.waiting import Head, Node, WaitGraph
 
 _MOST_HOPS: Final = 8
 _MOST_PLACES: Final = 8

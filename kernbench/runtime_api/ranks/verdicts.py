@@ -6,11 +6,11 @@ from typing import Final
 
 from kernbench.des import DeadlockError
 from kernbench.errors import KernbenchError, site_fact
+from kernbench.runtime_api.comm.rendezvous import Call, Gathering, Meeting, folded
+from kernbench.runtime_api.comm.transfers import Transfer
+from kernbench.runtime_api.comm.world import World
 from kernbench.runtime_api.process import Process
-from kernbench.runtime_api.rendezvous import Call, Gathering, Meeting, folded
-from kernbench.runtime_api.transfers import Transfer
-from kernbench.runtime_api.waiting import Head
-from kernbench.runtime_api.world import World
+from kernbench.runtime_api.ranks.waiting import Head
 from kernbench.tl.program import Program
 from kernbench.units import format_bytes, format_time
 

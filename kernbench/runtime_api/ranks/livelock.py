@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kernbench.errors import site_fact
+from kernbench.runtime_api.comm.rendezvous import folded
+from kernbench.runtime_api.comm.world import World
 from kernbench.runtime_api.process import Process
-from kernbench.runtime_api.rendezvous import folded
-from kernbench.runtime_api.verdicts import RankDeadlockError, Verdict
-from kernbench.runtime_api.waiting import WaitGraph
-from kernbench.runtime_api.world import World
+from kernbench.runtime_api.ranks.verdicts import RankDeadlockError, Verdict
+from kernbench.runtime_api.ranks.waiting import WaitGraph
 from kernbench.sim_engine.command import Command
 
 _LOOKS: Final = 10_000

@@ -6,13 +6,18 @@ from typing import TYPE_CHECKING, Any, Final
 from kernbench.ccl.collective import Collective, Joining
 from kernbench.errors import call_site
 from kernbench.memory import View
-from kernbench.runtime_api.comm_debug import count
-from kernbench.runtime_api.groups import home_of
+from kernbench.runtime_api.comm.comm_debug import count
+from kernbench.runtime_api.comm.groups import home_of
+from kernbench.runtime_api.comm.rendezvous import (
+    Call,
+    CollectiveMismatchError,
+    Meeting,
+    ProcessGroup,
+)
+from kernbench.runtime_api.comm.signatures import Signature
+from kernbench.runtime_api.comm.works import Work
 from kernbench.runtime_api.process import Process
-from kernbench.runtime_api.rendezvous import Call, CollectiveMismatchError, Meeting, ProcessGroup
-from kernbench.runtime_api.signatures import Signature
 from kernbench.runtime_api.tensor_base import TensorBase, alias, check_access
-from kernbench.runtime_api.works import Work
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.units import format_bytes
 

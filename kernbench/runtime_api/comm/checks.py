@@ -6,10 +6,10 @@ from typing import Any
 from kernbench.ccl.collective import Reduction
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import DType
-from kernbench.runtime_api.groups import GroupError, home_of
+from kernbench.runtime_api.comm.groups import GroupError, home_of
+from kernbench.runtime_api.comm.reduce_ops import check_reduction, reduction_of
+from kernbench.runtime_api.comm.rendezvous import ProcessGroup, folded
 from kernbench.runtime_api.process import Process
-from kernbench.runtime_api.reduce_ops import check_reduction, reduction_of
-from kernbench.runtime_api.rendezvous import ProcessGroup, folded
 from kernbench.runtime_api.tensor_base import OperandError, TensorBase, is_contiguous, numel
 
 

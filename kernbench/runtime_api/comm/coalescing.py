@@ -6,13 +6,13 @@ from typing import Final, NamedTuple
 
 from kernbench.ccl.collective import Reduction
 from kernbench.errors import call_site, site_fact
-from kernbench.runtime_api.groups import check_device_id, find_group
-from kernbench.runtime_api.issuing import handle, issue
+from kernbench.runtime_api.comm.groups import check_device_id, find_group
+from kernbench.runtime_api.comm.issuing import handle, issue
+from kernbench.runtime_api.comm.rendezvous import ProcessGroup
+from kernbench.runtime_api.comm.signatures import Shape, coalesced_signature
+from kernbench.runtime_api.comm.works import Work
 from kernbench.runtime_api.process import Process, current_process
-from kernbench.runtime_api.rendezvous import ProcessGroup
-from kernbench.runtime_api.signatures import Shape, coalesced_signature
 from kernbench.runtime_api.tensor_base import TensorBase, TensorError, alias, numel
-from kernbench.runtime_api.works import Work
 
 __all__ = ["_CoalescingManager", "_coalescing_manager"]
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from kernbench.errors import CallSite, site_fact
-from kernbench.runtime_api.creations import Creations
+from kernbench.runtime_api.comm.creations import Creations
+from kernbench.runtime_api.comm.rendezvous import ProcessGroup, folded
 from kernbench.runtime_api.process import Process
-from kernbench.runtime_api.rendezvous import ProcessGroup, folded
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api.eager import EagerLog
-    from kernbench.runtime_api.transfers import Mailbox
-    from kernbench.runtime_api.works import Work
+    from kernbench.runtime_api.comm.transfers import Mailbox
+    from kernbench.runtime_api.comm.works import Work
+    from kernbench.runtime_api.ranks.eager import EagerLog
 
 
 class GroupLeakWarning(UserWarning):

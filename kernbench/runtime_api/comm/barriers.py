@@ -5,14 +5,14 @@ from functools import cache
 
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import dtypes
-from kernbench.runtime_api.groups import Group, find_group, get_backend, home_of
-from kernbench.runtime_api.issuing import handle, issue
+from kernbench.runtime_api.comm.groups import Group, find_group, get_backend, home_of
+from kernbench.runtime_api.comm.issuing import handle, issue
+from kernbench.runtime_api.comm.reduce_ops import ReduceOp
+from kernbench.runtime_api.comm.signatures import Signature, renamed, signature
+from kernbench.runtime_api.comm.works import Work
 from kernbench.runtime_api.process import current_process
-from kernbench.runtime_api.reduce_ops import ReduceOp
-from kernbench.runtime_api.signatures import Signature, renamed, signature
 from kernbench.runtime_api.tensor_base import OptionError, new_tensor
 from kernbench.runtime_api.types import Device
-from kernbench.runtime_api.works import Work
 
 __all__ = ["barrier", "monitored_barrier"]
 

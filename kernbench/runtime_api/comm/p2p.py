@@ -10,12 +10,12 @@ from typing import Any
 
 from kernbench.des import Event
 from kernbench.errors import call_site, site_fact
-from kernbench.runtime_api.issuing import follow, handle
-from kernbench.runtime_api.posting import Post, Way
+from kernbench.runtime_api.comm.issuing import follow, handle
+from kernbench.runtime_api.comm.posting import Post, Way
+from kernbench.runtime_api.comm.rendezvous import ProcessGroup
+from kernbench.runtime_api.comm.works import Work
 from kernbench.runtime_api.process import Process, current_process
-from kernbench.runtime_api.rendezvous import ProcessGroup
 from kernbench.runtime_api.tensor_base import OptionError, TensorBase
-from kernbench.runtime_api.works import Work
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import Hold
 

@@ -15,14 +15,14 @@ import numpy as np
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import DType, dtypes
-from kernbench.runtime_api.collective_checks import CollectiveArgumentError, root_of
+from kernbench.runtime_api.comm.checks import CollectiveArgumentError, root_of
+from kernbench.runtime_api.comm.groups import Group, check_device_id, find_group, home_of
+from kernbench.runtime_api.comm.issuing import issue
+from kernbench.runtime_api.comm.rendezvous import Meeting
+from kernbench.runtime_api.comm.signatures import even_signature, signature
 from kernbench.runtime_api.copies import array_to
-from kernbench.runtime_api.groups import Group, check_device_id, find_group, home_of
-from kernbench.runtime_api.issuing import issue
 from kernbench.runtime_api.process import Process, current_process
-from kernbench.runtime_api.rendezvous import Meeting
 from kernbench.runtime_api.running import cuda_device, read_back
-from kernbench.runtime_api.signatures import even_signature, signature
 from kernbench.runtime_api.tensor_base import Array, OptionError, TensorBase, new_tensor
 from kernbench.runtime_api.types import CPU, Device
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from kernbench.ccl.collective import Reduction
 from kernbench.errors import call_site, site_fact
-from kernbench.runtime_api.coalescing import noted
-from kernbench.runtime_api.collective_checks import (
+from kernbench.runtime_api.comm.checks import (
     CollectiveArgumentError,
     block_shapes,
     check_tensor,
@@ -20,13 +19,14 @@ from kernbench.runtime_api.collective_checks import (
     reduction_for,
     root_of,
 )
-from kernbench.runtime_api.groups import Group, find_group
-from kernbench.runtime_api.issuing import run
+from kernbench.runtime_api.comm.coalescing import noted
+from kernbench.runtime_api.comm.groups import Group, find_group
+from kernbench.runtime_api.comm.issuing import run
+from kernbench.runtime_api.comm.reduce_ops import ReduceOp
+from kernbench.runtime_api.comm.signatures import even_signature, signature
+from kernbench.runtime_api.comm.works import IllegalWork, Work
 from kernbench.runtime_api.process import current_process
-from kernbench.runtime_api.reduce_ops import ReduceOp
-from kernbench.runtime_api.signatures import even_signature, signature
 from kernbench.runtime_api.tensor_base import TensorBase
-from kernbench.runtime_api.works import IllegalWork, Work
 
 __all__ = [
     "_all_gather_base",

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
-from kernbench.runtime_api.groups import (
+from kernbench.runtime_api.comm.groups import (
     BACKENDS,
     GroupError,
     GroupMember,
@@ -14,8 +14,8 @@ from kernbench.runtime_api.groups import (
     library_of,
     refuse,
 )
+from kernbench.runtime_api.comm.rendezvous import ProcessGroup
 from kernbench.runtime_api.process import MAIN, Process, current_process
-from kernbench.runtime_api.rendezvous import ProcessGroup
 from kernbench.runtime_api.running import wait_for
 
 __all__ = ["destroy_process_group", "group_scope", "init_process_group", "live_groups"]

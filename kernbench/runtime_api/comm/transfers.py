@@ -9,8 +9,8 @@ from kernbench.ccl.collective import Collective
 from kernbench.des import Event
 from kernbench.errors import KernbenchError
 from kernbench.memory import View
+from kernbench.runtime_api.comm.rendezvous import Call, Meeting, ProcessGroup
 from kernbench.runtime_api.process import Process
-from kernbench.runtime_api.rendezvous import Call, Meeting, ProcessGroup
 from kernbench.sim_engine.command import Command
 
 

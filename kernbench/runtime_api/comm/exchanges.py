@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernbench.errors import call_site, site_fact
-from kernbench.runtime_api.collective_checks import (
+from kernbench.runtime_api.comm.checks import (
     CollectiveArgumentError,
     check_list,
     check_tensor,
     one_dtype,
     splits_of,
 )
-from kernbench.runtime_api.groups import Group, find_group
-from kernbench.runtime_api.issuing import run
+from kernbench.runtime_api.comm.groups import Group, find_group
+from kernbench.runtime_api.comm.issuing import run
+from kernbench.runtime_api.comm.signatures import exchange_signature
 from kernbench.runtime_api.process import current_process
-from kernbench.runtime_api.signatures import exchange_signature
 from kernbench.runtime_api.tensor_base import TensorBase, numel
 
 __all__ = ["all_to_all", "all_to_all_single"]

@@ -4,12 +4,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from kernbench.runtime_api.circles import path
-from kernbench.runtime_api.graphs import around, components
+from kernbench.runtime_api.comm.rendezvous import Meeting
 from kernbench.runtime_api.process import Process
-from kernbench.runtime_api.rendezvous import Meeting
-from kernbench.runtime_api.transfers import Transfer
-from kernbench.runtime_api.waiting import Head
+from kernbench.runtime_api.ranks.circles import path
+from kernbench.runtime_api.ranks.graphs import around, components
+from kernbench.runtime_api.ranks.waiting import Head
 from kernbench.sim_engine.command import Command, Stream
 
 
@@ -73,12 +72,3 @@ class EagerLog:
                     f"[P5] works only because message <= eager limit {limit} B: {text}"
                 )
         return None
-
-
-def is_eager(process: Process, transfer: Transfer, nbytes: int) -> bool:
-    """Returns whether a send is done before it is received, and notes that."""
-    log = process.ctx.world.eager
-    if log is None or nbytes > process.ctx.eager_limit:
-        return False
-    log.eager[transfer] = None
-    return True

@@ -9,10 +9,10 @@ ranks run on.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kernbench.runtime_api.comm.rendezvous import Meeting
+from kernbench.runtime_api.comm.transfers import Transfer
+from kernbench.runtime_api.comm.world import World
 from kernbench.runtime_api.process import Process
-from kernbench.runtime_api.rendezvous import Meeting
-from kernbench.runtime_api.transfers import Transfer
-from kernbench.runtime_api.world import World
 from kernbench.sim_engine.command import Command
 
 if TYPE_CHECKING:

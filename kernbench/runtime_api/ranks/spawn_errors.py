@@ -5,8 +5,8 @@ from types import CodeType, TracebackType
 from typing import Any, Final
 
 from kernbench.errors import CallSite, KernbenchError, call_site_of, site_fact
-from kernbench.runtime_api.rendezvous import folded
-from kernbench.runtime_api.verdicts import RankDeadlockError
+from kernbench.runtime_api.comm.rendezvous import folded
+from kernbench.runtime_api.ranks.verdicts import RankDeadlockError
 
 REPLAY_SCHEDULE: Final = 0
 """The only schedule so far: whatever is simultaneous happens in the order of the ranks."""

@@ -1,0 +1,1 @@
+"""What `torch.distributed` means: groups, collectives, messages between ranks."""
