@@ -41,9 +41,7 @@ def simpy_model(machine: AllReduce, chosen: Chosen) -> Model:
     queue, costs = chosen.queue, machine.model.costs
     step = StepCosts(costs, queue, float32)
     piece = step.times(step.piece)
-    paths = [
-        machine.model.path(rank, (rank + 1) % RANKS, queue.vc_chunk_size) for rank in range(RANKS)
-    ]
+    paths = [machine.model.path(rank, (rank + 1) % RANKS, queue) for rank in range(RANKS)]
     return Model(
         launch=machine.model.launch,
         steps=RANKS - 1,

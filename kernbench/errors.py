@@ -4,6 +4,7 @@ import linecache
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from types import CodeType, FrameType, TracebackType
 from typing import Final
 
@@ -35,10 +36,9 @@ class CallSite:
     @property
     def position(self) -> tuple[int, int]:
         """Line and column, both from 1."""
-        for index, (line, _, column, _) in enumerate(self.code.co_positions()):
-            if index == self.lasti // 2 and line is not None:
-                return line, (column or 0) + 1
-        return self.code.co_firstlineno, 1
+        positions = islice(self.code.co_positions(), self.lasti // 2, None)
+        line, _, column, _ = next(positions, (None, None, None, None))
+        return (self.code.co_firstlineno, 1) if line is None else (line, (column or 0) + 1)
 
     @property
     def line(self) -> int:

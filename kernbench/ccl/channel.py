@@ -13,7 +13,7 @@ from kernbench.ccl.operations import Ints
 from kernbench.ccl.plan import Algorithm, Cutting, Plan, Setting
 from kernbench.ccl.replay import Replay
 from kernbench.des import Owner, Task
-from kernbench.hw.claims import Claim, Use
+from kernbench.hw.claims import Claim, Use, never
 from kernbench.hw.path import Path
 from kernbench.hw.pe import PeTimeline, Timeless, later
 from kernbench.hw.queue import Queue, QueueSpec, Sender
@@ -176,7 +176,7 @@ class Channel:
         if self._claim is None:
             use = self._prepared.use
             assert use is not None
-            self._claim = self._engine.network.claims.take(use, self._line, self._on_company)
+            self._claim = self._engine.network.claims.take(use, self._line, self._repeat)
             if not (self._claim.alone and self._prepared.in_lanes):
                 self._replay = self._new_replay()
         if self._replay is not None:
@@ -214,9 +214,8 @@ class Channel:
         if attempt is self._replay:
             self._ranks.timed(rank, self._number, end)
 
-    def _on_company(self) -> None:
-        """Repeats, on the network, what was timed as if nobody else were on the links."""
-        loop = self._engine.loop
+    def _repeat(self) -> tuple[int, Callable[[], None]]:
+        """Takes back what was timed as if nobody else were on the links; see `Repeat`."""
         for rank in self._starts:
             self._ranks.timed(rank, self._number, None)
         self._replay = self._new_replay()
@@ -225,7 +224,7 @@ class Channel:
             for rank in sorted(self._starts):
                 self._start_replay(rank)
 
-        loop.relive(min(loop.now, *self._starts.values()), begin)
+        return min(self._starts.values()), begin
 
     def _vectorise(self) -> None:
         prepared, starts = self._prepared, self._starts
@@ -280,6 +279,10 @@ class Channel:
             )
         return queue
 
+    def starved(self) -> list[tuple[int, int]]:
+        """Returns the senders and receivers of the queues whose sender waits for a credit."""
+        return sorted(pair for pair, queue in self._queues.items() if queue.starved)
+
     def _owner(self, rank: int) -> Owner:
         # Channels of a rank are told apart, so that ties between them do not depend on who asks.
         return self._engine.command_owner(self._ranks.command(rank).host.rank, self._number)
@@ -294,7 +297,7 @@ class Channel:
         if self._claim is None and engine.timed and self._prepared.use is not None:
             # A live run cannot be repeated, so it always goes through the network.
             claims = engine.network.claims
-            self._claim = claims.take(self._prepared.use, self._line, _nothing, alone=False)
+            self._claim = claims.take(self._prepared.use, self._line, never, alone=False)
         engine.loop.start(
             self._run_live,
             rank,
@@ -391,7 +394,3 @@ class _Channels:
 
     def incoming(self, peer: int) -> Queue:
         return self._queue(peer, self._rank)
-
-
-def _nothing() -> None:
-    pass

@@ -1,15 +1,15 @@
 """One collective under way: its ranks come, its channels are timed, it completes."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from kernbench.ccl.channel import Channel, ChannelPlan
 from kernbench.ccl.config import Chosen
-from kernbench.ccl.costs import Span, StepCosts
+from kernbench.ccl.costs import Span, StepCosts, pass_over
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.operations import OPERATIONS, Operation
 from kernbench.ccl.plan import Setting, plan_of
@@ -17,13 +17,22 @@ from kernbench.ccl.values import Array, Operands, Recipe, evaluate, recipe
 from kernbench.errors import KernbenchError
 from kernbench.hw.path import Path
 from kernbench.hw.pe import PeCosts, later
-from kernbench.memory import Allocator, Buffer, DType, Space, View
+from kernbench.hw.queue import QueueSpec
+from kernbench.memory import Allocator, Buffer, DType, Space, View, contiguous_strides
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.op_log import Record
 from kernbench.tl.tile import Pointer
 
-Choose = Callable[[str, int, tuple[int, ...]], Chosen]
+
+class Choose(Protocol):
+    """Returns the algorithm of an operation; see `Choices.choose`."""
+
+    def __call__(
+        self, operation: str, nbytes: int, sips: tuple[int, ...], ranks: int | None = None
+    ) -> Chosen:
+        """See the class."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +89,8 @@ class Prepared:
     def __init__(self, model: "CollectiveModel", shape: Shape) -> None:
         chosen, n = shape.chosen, len(shape.sips)
         self.shape: Final = shape
+        launch = chosen.queue.launch
+        self._launch: Final = model.launch if launch is None else launch
         self.operation: Final[Operation] = OPERATIONS[shape.operation]
         self._blocks: Final = self.operation.sizes(shape.sizes, n)
         self._offsets: Final = np.cumsum(self._blocks, axis=1) - self._blocks
@@ -107,8 +118,25 @@ class Prepared:
             )
 
     def _path(self, model: "CollectiveModel", sender: int, receiver: int) -> Path:
-        sips, chunk = self.shape.sips, self.shape.chosen.queue.vc_chunk_size
-        return model.path(sips[sender], sips[receiver], chunk)
+        sips = self.shape.sips
+        return model.path(sips[sender], sips[receiver], self.shape.chosen.queue)
+
+    def start_up(self, rank: int) -> int:
+        """Returns what passes before a rank's first exchange, in picoseconds.
+
+        Its launch, and its pass over the share that it has in charge (see `QueueSpec`). Where in
+        the collective this pass lies makes no difference to when the rank is done.
+        """
+        return self._launch + pass_over(self.shape.chosen.queue, self._own_bytes(rank))
+
+    def _own_bytes(self, rank: int) -> int:
+        """Returns the size of the share that a rank has in charge; 0 where only some have one."""
+        n = len(self.shape.sips)
+        if self.operation.rooted or n == 1:
+            return 0
+        row = self._blocks[rank if len(self._blocks) > 1 else 0]
+        elements = -(-int(row[0]) // n) if self.operation.blocks == "one" else int(row[rank])
+        return elements * self.shape.dtype.itemsize
 
     @property
     def planned(self) -> bool:
@@ -199,38 +227,42 @@ class CollectiveModel:
         self._choose: Final = choose
         system = engine.topology.machine.system
         self.costs: Final = PeCosts(system.sip.pe, system.sip.cube)
-        self.launch: Final = system.sip.collective_launch if engine.timed else 0
+        self.launch: Final = system.sip.collective_launch
         self.memo: Final[dict[Any, tuple[list[int], list[Span]]]] = {}
-        self._paths: dict[tuple[int, int, int], Path] = {}
+        self._paths: dict[tuple[int, int, int, int], Path] = {}
         self._prepared: dict[Shape, Prepared] = {}
 
-    def path(self, source: int, destination: int, vc_chunk: int) -> Path:
+    def path(self, source: int, destination: int, queue: QueueSpec) -> Path:
         """Returns the path from the first PE of a SIP to that of another."""
-        key = (source, destination, vc_chunk)
+        feed = queue.feed(self.costs.pe.dma)
+        key = (source, destination, queue.vc_chunk_size, feed.per_second)
         path = self._paths.get(key)
         if path is None:
             topology = self.engine.topology
             path = self._paths[key] = self.engine.network.path(
                 topology.cube_node(source),
                 topology.cube_node(destination),
-                self.costs.pe.dma,
-                vc_chunk,
+                feed,
+                queue.vc_chunk_size,
             )
         return path
 
-    def choose(self, operation: str, nbytes: int, sips: tuple[int, ...]) -> Chosen:
+    def choose(
+        self, operation: str, nbytes: int, sips: tuple[int, ...], ranks: int | None = None
+    ) -> Chosen:
         """Returns the algorithm of an operation.
 
         Args:
             operation: A key of `OPERATIONS`.
             nbytes: Size of its data, as nccl-tests counts it.
-            sips: Device of each rank of the group.
+            sips: Device of each rank that takes part.
+            ranks: See `Choices.choose`.
 
         Raises:
             UsageError: If no algorithm implements it.
         """
         assert self._choose is not None, "made without a way to choose"
-        return self._choose(operation, nbytes, sips)
+        return self._choose(operation, nbytes, sips, ranks)
 
     def prepare(self, shape: Shape) -> Prepared:
         """Returns what is known of collectives of a shape, from memory if it can be."""
@@ -318,6 +350,40 @@ class Collective:
         self._done = 0
         self._faulty = False
 
+    def starved(self) -> list[tuple[int, int, int]]:
+        """Returns the queues whose sender waits for a credit: channel, sender, receiver."""
+        return [
+            (number, *pair)
+            for number, channel in enumerate(self._channels)
+            for pair in channel.starved()
+        ]
+
+    @property
+    def messages(self) -> int:
+        """About how many messages its ranks send, for who wonders whether to run it again."""
+        setting = self._prepared.channels[0].setting
+        return self.ranks * max(self.ranks, setting.messages) * setting.channels
+
+    def again(self, engine: GraphEngine, n_slots: int) -> "Collective":
+        """Returns the same collective on an engine of its own, over queues of other lengths."""
+        shape = self._prepared.shape
+        queue = replace(self.chosen.queue, n_slots=n_slots)
+        return Collective(
+            CollectiveModel(engine),
+            replace(self.chosen, queue=queue),
+            shape.operation,
+            shape.sips,
+            shape.sizes,
+            shape.dtype,
+            self._reduction,
+            shape.root,
+        )
+
+    @property
+    def engine(self) -> GraphEngine:
+        """What runs it."""
+        return self._engine
+
     def join(self, rank: int, sources: Sequence[View], targets: Sequence[View]) -> "Joining":
         """Returns the work of one rank of the group.
 
@@ -337,7 +403,6 @@ class Collective:
         targets: Sequence[View],
     ) -> None:
         """Takes a rank whose stream has come to the collective."""
-        start += self._model.launch
         part = self._parts[rank] = _Part(command, start, sources, targets, {})
         self.arrived.add(rank)
         if self._engine.enable_data:
@@ -348,8 +413,9 @@ class Collective:
                 part.fault = error
                 self._faulty = True
         if self._timed:
+            begin = start + (self._prepared.start_up(rank) if self._engine.timed else 0)
             for channel in self._channels:
-                channel.arrive(rank, start)
+                channel.arrive(rank, begin)
         elif len(self._parts) == self.ranks:
             end = max(part.start for part in self._parts.values())
             for member in range(self.ranks):
@@ -417,9 +483,7 @@ class Collective:
         if self._done == self.ranks and self._engine.op_log.full:
             for channel in self._channels:
                 self._log_spans(channel)
-        self._engine.complete(
-            part.command, part.start - self._model.launch, end, partial(self._apply, rank)
-        )
+        self._engine.complete(part.command, part.start, end, partial(self._apply, rank))
 
     def _apply(self, rank: int) -> None:
         part = self._parts[rank]
@@ -433,18 +497,16 @@ class Collective:
                 self._average(values)
                 _scatter(part.targets, values)
             return
+        same = self._prepared.same_everywhere
+        if self._outputs is None and len(self._parts) == self.ranks:
+            self._outputs = self._evaluate(range(1 if same else self.ranks))
         if self._outputs is not None:
-            values = self._outputs[rank if len(self._outputs) > 1 else 0]
-        elif len(self._parts) == self.ranks:
-            self._outputs = self._evaluate(
-                range(1 if self._prepared.same_everywhere else self.ranks)
-            )
-            values = self._outputs[rank if len(self._outputs) > 1 else 0]
+            values = self._outputs[0 if same else rank]
         else:
             # Others are still to come and may need what this rank gave, which it may now change.
-            values = self._evaluate(range(rank, rank + 1))[0]
+            same, values = False, self._evaluate(range(rank, rank + 1))[0]
             part.flat = self._input(rank).copy()
-        _scatter(part.targets, values)
+        _scatter(part.targets, values, lent=same)
 
     def _input(self, rank: int) -> Array:
         """Returns what a rank gives, flat."""
@@ -529,21 +591,31 @@ def _part_of(view: View, begin: int, count: int) -> View:
     return View(view.buffer, view.dtype, (count,), (1,), begin)
 
 
-def _scatter(targets: Sequence[View], values: Array) -> None:
-    """Writes flat values to views, one after the other."""
+def _scatter(targets: Sequence[View], values: Array, *, lent: bool = False) -> None:
+    """Writes flat values to views, one after the other.
+
+    Args:
+        targets: Where they go.
+        values: As many as the targets take; nobody writes them afterwards.
+        lent: Whether other ranks get the very same array.
+    """
     begin = 0
     for target in targets:
-        count = target.numel
-        _fill(target, values[begin : begin + count].reshape(target.shape))
-        begin += count
+        _fill(target, values[begin : begin + target.numel], lent=lent)
+        begin += target.numel
 
 
-def _fill(target: View, values: Array) -> None:
-    """Writes a whole view; a tensor that is new has no bytes before."""
-    if target.buffer.data is None:
-        target.buffer.adopt(np.array(values))
+def _fill(target: View, values: Array, *, lent: bool) -> None:
+    """Writes a whole view; where that is a whole block, the values become its bytes uncopied."""
+    buffer = target.buffer
+    whole = values.nbytes == buffer.allocation.nbytes
+    if whole and target.strides == contiguous_strides(target.shape):
+        if lent:
+            buffer.borrow(values)
+        else:
+            buffer.adopt(values)
     else:
-        target.write()[...] = values
+        target.write()[...] = values.reshape(target.shape)
 
 
 class Joining:

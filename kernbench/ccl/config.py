@@ -6,7 +6,7 @@ import math
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Final, Literal
@@ -19,10 +19,10 @@ from kernbench.config.problems import ConfigError, Problem
 from kernbench.config.schema import Range
 from kernbench.config.shipped import shipped
 from kernbench.errors import UsageError
-from kernbench.hw.queue import QueueSpec
+from kernbench.hw.queue import PLAIN, Line, QueueSpec
 from kernbench.memory import Space
-from kernbench.topology.spec import SystemSpec
-from kernbench.units import Bytes, format_bytes
+from kernbench.topology.spec import Latency, SystemSpec
+from kernbench.units import Bandwidth, Bytes, format_bytes
 
 FILE_NAME: Final = "ccl.yaml"
 
@@ -44,8 +44,51 @@ Shape = Literal["ring_1d", "tree", "all_pairs", "hypercube", "line", "grid", "no
 
 
 @dataclass(frozen=True, slots=True)
+class LineProfile:
+    """What messages consist of on links.
+
+    Attributes:
+        size: Bytes of one line.
+        payload: Those of them that are not flags.
+    """
+
+    size: Small
+    payload: Small
+
+
+@dataclass(frozen=True, slots=True)
+class P2pChannels:
+    """How much of a link a message between two ranks gets.
+
+    NCCL deals its channels out to the peers of a rank, and a message gets twice as many as long as
+    a channel's part of it would be too large (`calcP2pChannelCount` in src/enqueue.cc).
+
+    Attributes:
+        count: Channels of a rank, for all ranks of its group.
+        rate: Bytes a second that one channel moves.
+        part: Largest part of a message that a channel takes before there are more of them.
+    """
+
+    count: Annotated[int, Range(1, 1 << 10)]
+    rate: Bandwidth
+    part: Bytes
+
+    def rate_of(self, nbytes: int, ranks: int) -> Bandwidth:
+        """Returns what a message gets.
+
+        Args:
+            nbytes: Its size.
+            ranks: Ranks of the group in which it is sent.
+        """
+        channels = max(1, self.count // ranks)
+        while nbytes > channels * self.part and 2 * channels <= self.count:
+            channels *= 2
+        return Bandwidth(channels * self.rate.per_second)
+
+
+@dataclass(frozen=True, slots=True)
 class QueueProfile:
-    """One entry of `queues`; what it leaves out comes from `defaults`.
+    """One entry of `queues`; what it leaves out comes from `defaults`, or is absent.
 
     Attributes:
         buffer_kind: Memory of the receiver that holds the slots.
@@ -54,6 +97,12 @@ class QueueProfile:
         slot_size: Largest message.
         vc_chunk_size: Chunks in which a message pipelines through the hops of its path.
         ipcq_credit_size_bytes: Size of a credit on its way back.
+        launch: Start-up of a collective over such queues, in place of the machine's.
+        notice: How long after its last byte a receiver learns of a message.
+        line: What messages consist of on links; payload alone if it is absent.
+        own_share: Rate at which a rank takes the share that it has in charge through, besides what
+            it exchanges; takes no time if it is absent.
+        p2p: How much of a link a message between two ranks gets; all of it if it is absent.
     """
 
     buffer_kind: BufferKind | None = None
@@ -62,9 +111,11 @@ class QueueProfile:
     slot_size: SlotSize | None = None
     vc_chunk_size: Small | None = None
     ipcq_credit_size_bytes: Small | None = None
-
-
-_QUEUE_FIELDS: Final = tuple(entry.name for entry in fields(QueueProfile))
+    launch: Latency | None = None
+    notice: Latency | None = None
+    line: LineProfile | None = None
+    own_share: Bandwidth | None = None
+    p2p: P2pChannels | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +138,8 @@ class AlgorithmSpec:
         vc_chunk_size: See `QueueProfile`.
         ipcq_credit_size_bytes: See `QueueProfile`.
         n_elem: Chunks begin at multiples of this many elements.
+        auto: Whether it takes part where the fastest of the whole file is looked for; if not, it is
+            only for those who name it.
     """
 
     module: str
@@ -101,6 +154,13 @@ class AlgorithmSpec:
     vc_chunk_size: Small | None = None
     ipcq_credit_size_bytes: Small | None = None
     n_elem: Elements | None = None
+    auto: bool = True
+
+
+_QUEUE_FIELDS: Final = {entry.name for entry in fields(QueueProfile)} & {
+    entry.name for entry in fields(AlgorithmSpec)
+}
+"""What an entry may say about its queues itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +213,8 @@ class Chosen:
         channels: How many shares of every block run at the same time, each on a PE of its own.
         shape: How its ranks are connected logically.
         auto: Whether it was found to be the fastest, not named.
+        p2p: How much of a link a message between two ranks gets; None for all of it.
+        slots_at: Where the file says how many slots queues have; empty if it does not.
     """
 
     name: str
@@ -163,6 +225,15 @@ class Chosen:
     channels: int = 1
     shape: Shape = "ring_1d"
     auto: bool = False
+    p2p: P2pChannels | None = None
+    slots_at: str = field(default="", compare=False)
+
+    def for_message(self, nbytes: int, ranks: int) -> "Chosen":
+        """Returns the algorithm for a message of some size in a group of some ranks."""
+        if self.p2p is None:
+            return self
+        rate = self.p2p.rate_of(nbytes, ranks)
+        return replace(self, queue=replace(self.queue, rate=rate))
 
     def implements(self, operation: str) -> bool:
         """Returns whether the module has a function for an operation."""
@@ -212,7 +283,7 @@ def load_ccl(path: Path, overrides: tuple[str, ...] = ()) -> Loaded[CclFile]:
 
 
 def _wrong_names(loaded: Loaded[CclFile]) -> Iterator[Problem]:
-    """Yields a problem for every name that stands for nothing."""
+    """Yields a problem for every name that stands for nothing, and for lines that are all flags."""
     file = loaded.value
     known = list(file.algorithms)
     has = f"it has {', '.join(known)}" if known else "it has no algorithms"
@@ -237,27 +308,33 @@ def _wrong_names(loaded: Loaded[CclFile]) -> Iterator[Problem]:
             profiles = ", ".join(file.queues)
             hint = did_you_mean(spec.queue, file.queues) or f"the file has {profiles or 'none'}"
             yield loaded.problem("F7", f"algorithms.{name}.queue", text, hint)
+    for name, queue in file.queues.items():
+        if queue.line is not None and queue.line.payload > queue.line.size:
+            most, given = format_bytes(queue.line.size), format_bytes(queue.line.payload)
+            text = f"expected at most the line's {most}; got {given}"
+            yield loaded.problem("F3", f"queues.{name}.line.payload", text)
 
 
-def default_algorithm(
+def default_algorithms(
     given: Path | None, overrides: Sequence[str], loaded: Loaded[CclFile], system: SystemSpec
-) -> str:
-    """Returns the name of the algorithm of a file that a machine uses by default, or `auto`.
+) -> tuple[str, ...]:
+    """Returns the names of the algorithms that a machine uses by default; none for any of the file.
 
-    Only if the file is the shipped one, and no override names one, the machine's own choice comes
-    first.
+    Only if the file is the shipped one, and no override names one, the machine's own come first.
     """
     named = any(text.startswith("defaults.algorithm=") for text in overrides)
     own = given is not None or find_ccl_file() != shipped_ccl_file()
+    if system.algorithms and not (own or named):
+        return system.algorithms
     default = loaded.value.defaults.algorithm
-    return default if own or named else system.algorithm or default
+    return () if default == AUTO else (default,)
 
 
 def select(given: Path | None, overrides: Sequence[str], system: SystemSpec) -> Chosen:
-    """Returns the algorithm that all-reduces on a machine use by default.
+    """Returns an algorithm that a machine uses by default.
 
-    If that depends on their size, it is the first of the file. It serves to find out whether a
-    file can be used at all; `Choices` knows better.
+    If that depends on sizes, it is the first of those that it may be. It serves to find out whether
+    a file can be used at all; `Choices` knows better.
 
     Args:
         given: The `ccl.yaml` that the user named, if any.
@@ -269,9 +346,8 @@ def select(given: Path | None, overrides: Sequence[str], system: SystemSpec) -> 
     """
     path = find_ccl_file(given)
     loaded = load_ccl(path, tuple(overrides))
-    name = default_algorithm(given, overrides, loaded, system)
-    if name == AUTO:
-        name = next(iter(loaded.value.algorithms))
+    names = default_algorithms(given, overrides, loaded, system)
+    name = next(iter(names or loaded.value.algorithms))
     chosen = choose(loaded, path, name, system)
     check_fits(chosen, loaded, system)
     return chosen
@@ -330,18 +406,43 @@ def choose(
     module = _import(spec.module, loaded, dotted)
     _check_entries(module, loaded, dotted)
     n_elem = file.defaults.n_elem if spec.n_elem is None else spec.n_elem
-    queue = _queue(file, spec, system)
-    return Chosen(name, path, module, queue, n_elem, spec.channels, spec.topology)
+    profile = _profile(file, spec, system)
+    queue = _queue(file, spec, profile)
+    return Chosen(
+        name,
+        path,
+        module,
+        queue,
+        n_elem,
+        spec.channels,
+        spec.topology,
+        p2p=profile.p2p,
+        slots_at=_slots_at(loaded, name, profile),
+    )
 
 
-def _queue(file: CclFile, spec: AlgorithmSpec, system: SystemSpec | None) -> QueueSpec:
+def _slots_at(loaded: Loaded[CclFile], name: str, profile: QueueProfile) -> str:
+    """Returns where the file says how many slots the queues of an algorithm have."""
+    queues = [queue for queue, entry in loaded.value.queues.items() if entry is profile]
+    sources = [f"algorithms.{name}", *(f"queues.{queue}" for queue in queues), "defaults"]
+    places = (f"{source}.n_slots" for source in sources)
+    given = next((place for place in places if place in loaded.marks), None)
+    return "" if given is None else loaded.problem("", given, "").where
+
+
+def _profile(file: CclFile, spec: AlgorithmSpec, system: SystemSpec | None) -> QueueProfile:
     silent = spec.queue is None and all(getattr(spec, name) is None for name in _QUEUE_FIELDS)
-    profile = system.queue if silent and system is not None else spec.queue
+    name = system.queue if silent and system is not None else spec.queue
     # A user's own file need not know the machine's profile; then its defaults are good enough.
-    sources = [spec, file.queues.get(profile or "", QueueProfile()), file.defaults]
+    return file.queues.get(name or "", QueueProfile())
+
+
+def _queue(file: CclFile, spec: AlgorithmSpec, profile: QueueProfile) -> QueueSpec:
+    sources = [spec, profile, file.defaults]
+    line = PLAIN if profile.line is None else Line(profile.line.size, profile.line.payload)
 
     def value(name: str) -> Any:
-        return next(found for source in sources if (found := getattr(source, name)) is not None)
+        return next(given for source in sources if (given := getattr(source, name)) is not None)
 
     return QueueSpec(
         Space(value("buffer_kind")),
@@ -350,6 +451,10 @@ def _queue(file: CclFile, spec: AlgorithmSpec, system: SystemSpec | None) -> Que
         value("slot_size"),
         value("vc_chunk_size"),
         value("ipcq_credit_size_bytes"),
+        profile.notice or 0,
+        line,
+        profile.launch,
+        profile.own_share,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from kernbench.ccl.config import Chosen
+from kernbench.ccl.costs import pass_over
 from kernbench.ccl.operations import OPERATIONS, Ints
 from kernbench.ccl.plan import NOTHING, Plan, Setting, plan_of
 from kernbench.hw.path import Path
@@ -22,7 +23,7 @@ from kernbench.hw.pe import PeCosts
 from kernbench.hw.queue import QueueSpec
 from kernbench.memory import Space
 from kernbench.topology import Topology
-from kernbench.units import PS_PER_S
+from kernbench.units import PS_PER_S, Bandwidth
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -235,12 +236,13 @@ class Estimator:
         self._topology: Final = topology
         system = topology.machine.system
         self._pe: Final = PeCosts(system.sip.pe, system.sip.cube)
-        self._paths: dict[tuple[int, int], Path] = {}
+        self._launch: Final = system.sip.collective_launch
+        self._paths: dict[tuple[int, int, Bandwidth], Path] = {}
 
     def estimate(
         self, chosen: Chosen, operation: str, nbytes: int, sips: tuple[int, ...]
     ) -> float | None:
-        """Returns about how long an operation takes, in picoseconds, without its launch.
+        """Returns about how long an operation takes, in picoseconds, with its launch.
 
         Args:
             chosen: The algorithm.
@@ -251,8 +253,19 @@ class Estimator:
         Returns:
             None if the algorithm has no plan.
         """
+        launch, n = chosen.queue.launch, len(sips)
+        start_up = float(self._launch if launch is None else launch)
         if not nbytes:
-            return 0.0
+            return start_up
+        if n > 1 and not OPERATIONS[operation].rooted:
+            start_up += pass_over(chosen.queue, nbytes // n)
+        time = self._exchanges(chosen, operation, nbytes, sips)
+        return None if time is None else start_up + time
+
+    def _exchanges(
+        self, chosen: Chosen, operation: str, nbytes: int, sips: tuple[int, ...]
+    ) -> float | None:
+        """Returns how long the exchanges of an operation take; None if it has no plan."""
         n, blocks = len(sips), OPERATIONS[operation].blocks
         block = -(-nbytes // (_ITEMSIZE if blocks == "one" else _ITEMSIZE * n))
         share = -(-block // chosen.channels)
@@ -282,7 +295,7 @@ class Estimator:
         if not len(events.lane):
             return 0.0
         nbytes: Floats = (events.span * chunk).astype(np.float64)
-        ways = self._find_ways(events, nbytes, sips)
+        ways = self._find_ways(events, nbytes, queue, sips)
         costs = self._find_costs(events, ways, nbytes, queue)
         clock, port_free = np.zeros(events.lanes), np.zeros(events.lanes)
         link_free, arrival = np.zeros(len(self._topology.links)), np.zeros(len(events.lane))
@@ -317,7 +330,7 @@ class Estimator:
         piece = np.minimum(nbytes, queue.slot_size)
         load = pe.issue + hbm.latency + piece * max(dma, port)
         store = 2 * pe.issue + hbm.latency + piece * (max(dma, port) + add)
-        flight = ways.latency + slots.latency + piece * copy
+        flight = ways.latency + slots.latency + queue.notice + piece * copy
         flight += np.minimum(piece, queue.vc_chunk_size) * ways.heads_per_byte
 
         # Pieces of a message follow each other at once as long as there are slots, then when a
@@ -356,13 +369,15 @@ class Estimator:
             events.sends & beyond & ~early,
         )
 
-    def _find_ways(self, events: _Events, nbytes: Floats, sips: tuple[int, ...]) -> _Ways:
+    def _find_ways(
+        self, events: _Events, nbytes: Floats, queue: QueueSpec, sips: tuple[int, ...]
+    ) -> _Ways:
         """Returns what each message meets; of exchanges that send none it does not matter."""
-        n = len(sips)
+        n, one_byte = len(sips), PS_PER_S * queue.line.size / queue.line.payload
         pairs, which = np.unique(events.lane % n * n + events.to % n, return_inverse=True)
-        paths = [self._path(sips[pair // n], sips[pair % n]) for pair in pairs.tolist()]
-        per_byte = [[PS_PER_S / hop.bandwidth.per_second for hop in path.hops] for path in paths]
-        rates = np.array([PS_PER_S / link.bandwidth.per_second for link in self._topology.links])
+        paths = [self._path(sips[pair // n], sips[pair % n], queue) for pair in pairs.tolist()]
+        per_byte = [[one_byte / hop.bandwidth.per_second for hop in path.hops] for path in paths]
+        rates = np.array([one_byte / link.bandwidth.per_second for link in self._topology.links])
         counts = np.array([len(path.links) for path in paths])
         of_pairs = np.concatenate([np.array(path.links, np.int64) for path in paths])
         hops = np.where(events.sends, counts[which], 0)
@@ -385,9 +400,10 @@ class Estimator:
             loads,
         )
 
-    def _path(self, source: int, to: int) -> Path:
-        path = self._paths.get((source, to))
+    def _path(self, source: int, to: int, queue: QueueSpec) -> Path:
+        feed = queue.feed(self._pe.pe.dma)
+        path = self._paths.get((source, to, feed))
         if path is None:
             route = self._topology.sip_route(source, to)
-            path = self._paths[source, to] = Path(route, self._pe.pe.dma, 1)
+            path = self._paths[source, to, feed] = Path(route, feed, 1)
         return path

@@ -138,7 +138,7 @@ class _Lanes:
         pe.issue()
         pe.wait_until(self._polled(self._credits.popleft()))
         there = transmit(pe, ready, hops, self._latencies, self._free, np.maximum)
-        self._arrivals.append(there[self._source] + costs.slot_latency)
+        self._arrivals.append(there[self._source] + costs.slot_latency + costs.queue.notice)
         if self._first_sent is None:
             self._first_sent = pe.send_free - hops[0].full
             self._first_arrival = self._arrivals[-1]
@@ -194,7 +194,7 @@ class _Lanes:
 
     def _stacked(self, count: int) -> list[HopTimes]:
         """Returns what a message of so many elements costs each rank, hop by hop."""
-        nbytes = count * self._costs.itemsize
+        nbytes = self._costs.queue.on_links(count * self._costs.itemsize)
         return stack([path.times(nbytes) for path in self._paths])
 
     def state(self) -> Ints:

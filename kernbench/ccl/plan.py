@@ -23,6 +23,9 @@ Combine = Literal["reduce", "copy"]
 NOTHING: Final = -1
 """Chunk of an exchange in which a rank does not send, or does not receive."""
 
+_MANY: Final = 1 << 20
+"""Steps of all ranks from which on they are not kept one by one."""
+
 
 class Comm(Protocol):
     """What an algorithm sees of its collective.
@@ -186,6 +189,18 @@ class Plan:
 
     def of(self, rank: int) -> list[Exchange]:
         """Returns the steps of one rank."""
+        steps = self._steps.get(rank)
+        if steps is None:
+            steps = self._steps_of(rank)
+            if self.send.size < _MANY:
+                self._steps[rank] = steps
+        return steps
+
+    @cached_property
+    def _steps(self) -> dict[int, list[Exchange]]:
+        return {}
+
+    def _steps_of(self, rank: int) -> list[Exchange]:
         columns = (
             self.send[:, rank].tolist(),
             self.to[:, rank].tolist(),

@@ -12,7 +12,7 @@ from kernbench.ccl.config import (
     Chosen,
     check_fits,
     choose,
-    default_algorithm,
+    default_algorithms,
     find_ccl_file,
     load_ccl,
     shipped_ccl_file,
@@ -30,9 +30,9 @@ _MANY: Final = 256
 class Choices:
     """Which algorithm each operation uses on a machine.
 
-    An operation uses what `defaults.operations` names for it; else `defaults.algorithm`, if its
-    module implements the operation; else the fastest of the file's algorithms that do; if none
-    does, the fastest of the shipped file's.
+    An operation uses what `defaults.operations` names for it; else `defaults.algorithm`, or the
+    fastest of the machine's own, if a module of them implements the operation; else the fastest of
+    the file's algorithms that do; if none does, the fastest of the shipped file's.
 
     Args:
         given: The `ccl.yaml` that the user named, if any.
@@ -48,32 +48,40 @@ class Choices:
         self._system: Final = topology.machine.system
         self._named: dict[str, Chosen | None] = {}
         self._candidates: dict[str, list[Chosen]] = {}
-        self._chosen: dict[tuple[str, int, tuple[int, ...]], Chosen] = {}
+        self._chosen: dict[tuple[str, int, int, tuple[int, ...]], Chosen] = {}
 
-    def choose(self, operation: str, nbytes: int, sips: Sequence[int]) -> Chosen:
+    def choose(
+        self, operation: str, nbytes: int, sips: Sequence[int], ranks: int | None = None
+    ) -> Chosen:
         """Returns the algorithm of an operation.
 
         Args:
             operation: A key of `OPERATIONS`.
             nbytes: Size of the buffer; of all its blocks, if it has one for each rank. The choice
                 is the same for all sizes between two powers of two.
-            sips: Device of each rank of the group.
+            sips: Device of each rank that takes part.
+            ranks: Ranks of the group in which two ranks exchange a message; by default as many as
+                the machine has.
 
         Raises:
             UsageError: If the file or what it names cannot be used.
         """
         if operation not in self._named:
             self._named[operation] = self._find_named(operation)
-        named = self._named[operation]
-        if named is not None:
+        named, message = self._named[operation], operation == "send_recv"
+        if named is not None and not (message and named.p2p):
             return named
+        group = (ranks or self._topology.world_size) if message else len(sips)
         bits = max(nbytes - 1, 0).bit_length()
-        key = operation, bits, tuple(sips)
+        key = operation, bits, group, tuple(sips)
         if key not in self._chosen:
             if operation not in self._candidates:
                 self._candidates[operation] = self._find_candidates(operation)
-            fastest = self._fastest(self._candidates[operation], operation, 1 << bits, key[2])
-            self._chosen[key] = replace(fastest, auto=True)
+            candidates = self._candidates[operation] if named is None else [named]
+            if message:
+                candidates = [one.for_message(1 << bits, group) for one in candidates]
+            fastest = self._fastest(candidates, operation, 1 << bits, key[3])
+            self._chosen[key] = replace(fastest, auto=named is None)
         return self._chosen[key]
 
     def name(self, operation: str) -> str:
@@ -90,12 +98,12 @@ class Choices:
 
     def _find_named(self, operation: str) -> Chosen | None:
         path, loaded = self._file
-        own = loaded.value.defaults.operations.get(operation)
-        name = own or default_algorithm(self._given, self._overrides, loaded, self._system)
-        if name == AUTO:
+        own, names = self._names(operation)
+        if len(names) != 1:
             return None
+        name = names[0]
         chosen = choose(loaded, path, name, self._system)
-        if own is not None and not chosen.implements(operation):
+        if own and not chosen.implements(operation):
             text = f"expected an algorithm with a function {operation}(comm); {name} has none"
             place = f"defaults.operations.{operation}"
             raise ConfigError(loaded.name, [loaded.problem("F14", place, text)])
@@ -104,9 +112,19 @@ class Choices:
         check_fits(chosen, loaded, self._system)
         return chosen
 
+    def _names(self, operation: str) -> tuple[bool, tuple[str, ...]]:
+        """Returns whether the file says what an operation uses, and the names; none for any."""
+        loaded = self._file[1]
+        own = loaded.value.defaults.operations.get(operation)
+        if own is not None:
+            return True, () if own == AUTO else (own,)
+        return False, default_algorithms(self._given, self._overrides, loaded, self._system)
+
     def _find_candidates(self, operation: str) -> list[Chosen]:
         path, loaded = self._file
-        found = self._implementing(operation, path, loaded)
+        names = self._names(operation)[1]
+        found = self._implementing(operation, path, loaded, names)
+        found = found or self._implementing(operation, path, loaded)
         if not found and path != shipped_ccl_file():
             path = shipped_ccl_file()
             found = self._implementing(operation, path, load_ccl(path))
@@ -114,10 +132,20 @@ class Choices:
             raise UsageError(f"no algorithm of {path} implements {operation}", code="F14")
         return found
 
-    def _implementing(self, operation: str, path: Path, loaded: Loaded[CclFile]) -> list[Chosen]:
-        """Returns the algorithms of a file that implement an operation and fit the machine."""
+    def _implementing(
+        self, operation: str, path: Path, loaded: Loaded[CclFile], names: Sequence[str] = ()
+    ) -> list[Chosen]:
+        """Returns the algorithms that implement an operation and fit the machine.
+
+        Args:
+            operation: A key of `OPERATIONS`.
+            path: Where the file is.
+            loaded: The file.
+            names: Which of its algorithms are looked at; by default all that say nothing else.
+        """
         found, misfits = [], []
-        for name in loaded.value.algorithms:
+        every = [name for name, spec in loaded.value.algorithms.items() if spec.auto]
+        for name in names or every:
             chosen = choose(loaded, path, name, self._system)
             if not chosen.implements(operation):
                 continue

@@ -76,7 +76,8 @@ def run(
         typer.Option(metavar="FILE", help="If ranks fail, writes what each did last, as JSON."),
     ] = None,
     json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Writes the results as JSON.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Writes the results, or the failure, as JSON."),
     ] = None,
     breakdown: Annotated[
         bool, typer.Option("--breakdown", help="Prints where each rank's time went.")
@@ -91,6 +92,22 @@ def run(
         ),
     ] = Fidelity.kernel,
     seed: Annotated[int, typer.Option(min=0, help="Of the ranks' random generators.")] = 0,
+    eager_limit: Annotated[
+        int,
+        typer.Option(
+            metavar="BYTES",
+            min=0,
+            help="Messages up to this size are sent without their receive; 0 finds every deadlock.",
+        ),
+    ] = 0,
+    watchdog: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.0,
+            help="Of wall time without a simulated step, until code is stopped; 0: never.",
+        ),
+    ] = defaults.WATCHDOG_S,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Prints errors and results files only.")
     ] = False,
@@ -115,6 +132,8 @@ def run(
         data=data is Switch.on,
         fidelity=fidelity.value,
         seed=seed,
+        eager_limit=eager_limit,
+        watchdog=watchdog,
         quiet=quiet,
         verbose=verbose,
     )

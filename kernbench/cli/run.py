@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from kernbench.ccl.config import select
-from kernbench.cli.failures import Exit, failed
+from kernbench.cli.failures import Exit, as_json, failed
 from kernbench.config.near import did_you_mean
 from kernbench.config.shipped import shipped
 from kernbench.errors import UsageError
@@ -45,6 +45,8 @@ class Options:
     data: bool
     fidelity: Fidelity
     seed: int
+    eager_limit: int
+    watchdog: float
     quiet: bool
     verbose: bool
 
@@ -81,6 +83,8 @@ def _run(options: Options) -> int:
         ccl_file=options.ccl,
         ccl_overrides=overrides["ccl"],
         quiet=options.quiet,
+        eager_limit=options.eager_limit,
+        watchdog_s=options.watchdog,
         # A bar would be drawn over the lines of --verbose.
         progress=_progress
         if sys.stderr.isatty() and not options.quiet and not options.verbose
@@ -90,9 +94,13 @@ def _run(options: Options) -> int:
             ctx.on_choice = _print_choice
         try:
             status = module.run(ctx)
-        except SpawnException:
-            if options.flight_recorder is not None:
-                _write_flight_record(ctx, options.flight_recorder)
+        except Exception as error:
+            if options.flight_recorder is not None and isinstance(error, SpawnException):
+                record = ctx.flight_record()
+                _write_of_failure(options.flight_recorder, record, "what every rank did last")
+            if options.json is not None:
+                document = {**_document(ctx), "failure": as_json(error)}
+                _write_of_failure(options.json, document, "the failure")
             raise
         finally:
             # Also of a run that failed: that is when a timeline is wanted most.
@@ -100,8 +108,7 @@ def _run(options: Options) -> int:
                 dispatch_ps = engine.dispatch_ps
                 write_trace(engine.op_log, engine.topology, options.trace, dispatch_ps=dispatch_ps)
     if options.json is not None:
-        document = {"kernbench": 1, "run": ctx.correlation_id, "results": ctx.results}
-        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        _write_json(options.json, _document(ctx))
     if options.breakdown:
         rows = breakdown(engine.op_log, engine.dispatch_ps)
         print_breakdown(rows, Console(width=None if sys.stdout.isatty() else 110))
@@ -113,16 +120,24 @@ def _print_choice(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _write_flight_record(ctx: RuntimeContext, path: Path) -> None:
-    """Writes what the ranks did last, and says where; a file that fails hides no other failure."""
+def _document(ctx: RuntimeContext) -> dict[str, Any]:
+    return {"kernbench": 1, "run": ctx.correlation_id, "results": ctx.results}
+
+
+def _write_json(path: Path, document: dict[str, Any]) -> None:
+    with replacing(path) as file:
+        json.dump(document, file, indent=2)
+        file.write("\n")
+
+
+def _write_of_failure(path: Path, document: dict[str, Any], what: str) -> None:
+    """Writes something about a failure, and says where; a file that fails hides no other."""
     try:
-        with replacing(path) as file:
-            json.dump(ctx.flight_record(), file, indent=2)
-            file.write("\n")
+        _write_json(path, document)
     except UsageError as error:
         print(f"kernbench: {error}", file=sys.stderr)
     else:
-        print(f"kernbench: what every rank did last is in {path}", file=sys.stderr)
+        print(f"kernbench: {what} is in {path}", file=sys.stderr)
 
 
 def _progress(items: Sequence[T], description: str) -> Iterable[T]:

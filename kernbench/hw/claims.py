@@ -3,7 +3,11 @@
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from kernbench.des import EventLoop
 from kernbench.hw.path import Path
+
+Repeat = Callable[[], tuple[int, Callable[[], None]]]
+"""Takes back what an activity was timed to do, and returns when it began and how to begin anew."""
 
 
 class Use:
@@ -47,32 +51,35 @@ class Claim:
         alone: Whether nobody else is on the links.
     """
 
-    __slots__ = ("_on_company", "alone", "line", "use")
+    __slots__ = ("alone", "line", "repeat", "use")
 
-    def __init__(self, use: Use, line: object, on_company: Callable[[], None]) -> None:
+    def __init__(self, use: Use, line: object, repeat: Repeat) -> None:
         self.use: Final = use
         self.line: Final = line
         self.alone = True
-        self._on_company: Final = on_company
+        self.repeat: Final = repeat
 
-    def share(self) -> None:
-        """Notes that the links are shared from now on."""
-        if self.alone:
-            self.alone = False
-            self._on_company()
+    def meets(self, other: "Claim") -> bool:
+        """Returns whether two activities have a link in common."""
+        return not self.use.links.isdisjoint(other.use.links)
 
     def in_the_way(self, other: "Claim") -> bool:
         """Returns whether two activities may have to wait for one another's messages."""
-        if self.use.links.isdisjoint(other.use.links):
+        if not self.meets(other):
             return False
         in_line = self.line == other.line and other.alone and self.use.same_paths(other.use)
         return not in_line
 
 
 class Claims:
-    """All claims on the links of a machine."""
+    """All claims on the links of a machine.
 
-    def __init__(self) -> None:
+    Args:
+        loop: The clock.
+    """
+
+    def __init__(self, loop: EventLoop) -> None:
+        self._loop: Final = loop
         self._active: dict[Claim, None] = {}
 
     def __bool__(self) -> bool:
@@ -80,30 +87,49 @@ class Claims:
 
     def busy(self, use: Use, line: object) -> bool:
         """Returns whether anybody else is on some links."""
-        asking = Claim(use, line, _nothing)
+        asking = Claim(use, line, never)
         return any(asking.in_the_way(claim) for claim in self._active)
 
-    def take(
-        self, use: Use, line: object, on_company: Callable[[], None], *, alone: bool = True
-    ) -> Claim:
+    def take(self, use: Use, line: object, repeat: Repeat, *, alone: bool = True) -> Claim:
         """Claims links for an activity that begins now; `drop` must follow.
 
         An activity that is alone on its links may be timed without the network, ahead of the loop.
-        Should another one come, it is told, and has to repeat itself on the network.
+        Should another one come, it has to repeat itself on the network.
 
         Args:
             use: The links.
             line: See `Claim`.
-            on_company: Called once, if the activity was alone and no longer is.
+            repeat: Called once, if the activity was alone and no longer is.
             alone: Whether it would make use of being alone.
         """
-        claim = Claim(use, line, on_company)
+        claim = Claim(use, line, repeat)
         others = [other for other in self._active if claim.in_the_way(other)]
         claim.alone = alone and use.private and not others
-        for other in others:
-            other.share()
+        self._share([other for other in others if other.alone])
         self._active[claim] = None
         return claim
+
+    def _share(self, met: list[Claim]) -> None:
+        """Lets activities that were alone repeat themselves, with those in line with them.
+
+        All at once: they may use the same links, which are then used in the order of time.
+        """
+        if not met:
+            return
+        for claim in met:
+            claim.alone = False
+        for claim in met:  # grows
+            for other in self._active:
+                if other.alone and claim.meets(other):
+                    other.alone = False
+                    met.append(other)
+        begins, repeats = zip(*(claim.repeat() for claim in met), strict=True)
+
+        def begin() -> None:
+            for again in repeats:
+                again()
+
+        self._loop.relive(min(self._loop.now, *begins), begin)
 
     def drop(self, claim: Claim) -> None:
         """Ends a claim."""
@@ -114,5 +140,10 @@ class Claims:
         self._active.clear()
 
 
-def _nothing() -> None:
-    pass
+def never() -> tuple[int, Callable[[], None]]:
+    """Stands for the repetition of what is never alone.
+
+    Raises:
+        AssertionError: Always.
+    """
+    raise AssertionError("it was not alone")

@@ -28,7 +28,7 @@ class Network:
         self.loop: Final = loop
         self._fifos: dict[int, Fifo] = {}
         self._fluid: Fluid | None = None
-        self.claims: Final = Claims()
+        self.claims: Final = Claims(loop)
 
     def path(self, source: str, destination: str, dma: Bandwidth, vc_chunk: int) -> Path:
         """Returns the path between two nodes for a sender with this DMA rate."""

@@ -11,13 +11,30 @@ from kernbench.hw.network import Network
 from kernbench.hw.path import Path, transmit
 from kernbench.hw.pe import PeTimeline, later
 from kernbench.memory import Space
+from kernbench.units import Bandwidth
 
 Backpressure = Literal["sleep", "poll"]
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """What goes over links in one unit, payload and flags together, in bytes.
+
+    NCCL's LL protocol stores lines of 16 B with 8 B of payload, LL128 lines of 128 B with 120 B;
+    the rest are flags by which the receiver sees that the line is there (src/include/device.h).
+    """
+
+    size: int = 1
+    payload: int = 1
+
+
+PLAIN: Final = Line()
+"""Payload and nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """How queues are built; the values come from `ccl.yaml`.
+    """How queues are built, and what a collective over them pays; from `ccl.yaml`.
 
     Attributes:
         space: Memory of the receiver that holds the slots.
@@ -26,6 +43,14 @@ class QueueSpec:
         slot_size: Largest message, in bytes.
         vc_chunk_size: Size of the chunks that pipeline through the hops, in bytes.
         credit_size: Size of a credit on its way back, in bytes.
+        notice: How long after its last byte a receiver learns of a message, in picoseconds: the
+            sender's fence and flag, where flags do not travel in the lines.
+        line: What messages consist of on links.
+        launch: Start-up of a collective, in picoseconds; None for the machine's.
+        own_share: Rate of the pass that a rank makes over the share that it has in charge, which
+            overlaps with no message of its own; None for no such pass.
+        rate: Most that a message gets of the first link, flags included; None for what the DMA
+            engine can do.
     """
 
     space: Space
@@ -34,6 +59,21 @@ class QueueSpec:
     slot_size: int
     vc_chunk_size: int
     credit_size: int
+    notice: int = 0
+    line: Line = PLAIN
+    launch: int | None = None
+    own_share: Bandwidth | None = None
+    rate: Bandwidth | None = None
+
+    def feed(self, dma: Bandwidth) -> Bandwidth:
+        """Returns how fast messages are fed into their first link."""
+        if self.rate is None or self.rate.per_second > dma.per_second:
+            return dma
+        return self.rate
+
+    def on_links(self, nbytes: int) -> int:
+        """Returns how many bytes a message of so many has on links: whole lines."""
+        return -(-nbytes // self.line.payload) * self.line.size
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +81,7 @@ class Message:
     """A message in a queue.
 
     Attributes:
-        nbytes: Its size.
+        nbytes: Its payload.
         payload: The values under way; None while data is off.
         dtype: Their type.
         shape: Their extents.
@@ -70,7 +110,7 @@ class Sender:
         self._network: Final = network
         self._pe: Final = pe
         self._owner: Final = owner
-        self._pending: deque[tuple[int, Path, Message, Callable[[int], None]]] = deque()
+        self._pending: deque[tuple[int, Path, int, Message, Callable[[int], None]]] = deque()
         self._busy = False
         self._on_idle: Callable[[], None] | None = None
 
@@ -80,20 +120,34 @@ class Sender:
         return not self._busy
 
     def submit(
-        self, ready: int, path: Path, message: Message, arrived: Callable[[int], None]
+        self,
+        ready: int,
+        path: Path,
+        message: Message,
+        arrived: Callable[[int], None],
+        on_links: int | None = None,
     ) -> None:
-        """Sends a message when it is `ready` and those before it have left."""
-        self._pending.append((later(self._pe.clock, ready), path, message, arrived))
+        """Sends a message when it is `ready` and those before it have left.
+
+        Args:
+            ready: When its tile is.
+            path: Its way.
+            message: What to send.
+            arrived: Called with the time at which its last byte is there.
+            on_links: Its bytes on links; by default those of its payload.
+        """
+        nbytes = message.nbytes if on_links is None else on_links
+        self._pending.append((later(self._pe.clock, ready), path, nbytes, message, arrived))
         if not self._busy:
             self._next()
 
     def _next(self) -> None:
-        time, path, message, arrived = self._pending.popleft()
+        time, path, nbytes, message, arrived = self._pending.popleft()
         self._busy = True
         message.sent = later(time, self._pe.send_free)
         self._network.send(
             path,
-            message.nbytes,
+            nbytes,
             message.sent,
             self._owner,
             partial(self._injected, message),
@@ -138,7 +192,12 @@ class Queue:
         self._latencies: Final = [hop.latency for hop in path.hops]
         self._free = [0] * (len(path.hops) - 1)
         self._poll_interval: Final = poll_interval
-        self._slot_latency: Final = slot_latency
+        self._until_seen: Final = slot_latency + spec.notice
+
+    @property
+    def starved(self) -> bool:
+        """Whether the sender waits for a credit, all slots being full."""
+        return self._on_credit is not None
 
     @property
     def credit(self) -> int | None:
@@ -164,17 +223,20 @@ class Queue:
             sender: The PE's engine if others use the links too; None if the path is its own.
         """
         self.messages.append(message)
+        nbytes = self.spec.on_links(message.nbytes)
         if sender is not None:
-            sender.submit(ready, self.path, message, lambda time: self._arrived(message, time))
+            sender.submit(
+                ready, self.path, message, lambda time: self._arrived(message, time), nbytes
+            )
             return
-        times = self.path.times(message.nbytes)
+        times = self.path.times(nbytes)
         arrival = transmit(pe, ready, times, self._latencies, self._free, later)
         message.injected = pe.send_free
         message.sent = pe.send_free - times[0].full
         self._arrived(message, arrival)
 
     def _arrived(self, message: Message, time: int) -> None:
-        message.arrival = time + self._slot_latency
+        message.arrival = time + self._until_seen
         if self._on_message is not None:
             callback, self._on_message = self._on_message, None
             callback()
@@ -186,6 +248,7 @@ class Queue:
 
     def release(self, time: int) -> None:
         """Frees the slot of a received message at `time`; the credit travels back."""
+        assert len(self._credits) + len(self.messages) < self.spec.n_slots, "released twice"
         self._credits.append(time + self._credit_delay)
         if self._on_credit is not None:
             callback, self._on_credit = self._on_credit, None

@@ -29,20 +29,35 @@ class Buffer:
         allocation: The block of simulated memory that they fill.
         data: The bytes; None until written, and always None while data is off.
         unwritten: True for each byte that nobody has written; None when all are.
+        lent: Whether other blocks have the very same bytes: whoever writes them copies them first.
     """
 
-    __slots__ = ("allocation", "data", "unwritten")
+    __slots__ = ("allocation", "data", "lent", "unwritten")
 
     def __init__(self, allocation: Allocation) -> None:
         self.allocation = allocation
         self.data: np.ndarray[Any, np.dtype[np.uint8]] | None = None
         self.unwritten: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+        self.lent = False
 
     def adopt(self, array: np.ndarray[Any, Any]) -> None:
         """Takes a contiguous array of the block's size as the bytes, without a copy."""
         assert array.nbytes == self.allocation.nbytes
         self.data = array.reshape(-1).view(np.uint8)
         self.unwritten = None
+        self.lent = False
+
+    def borrow(self, array: np.ndarray[Any, Any]) -> None:
+        """Takes an array as `adopt` does that other blocks take too; nobody may write it."""
+        self.adopt(array)
+        self.lent = True
+
+    def own(self) -> None:
+        """Makes the bytes the block's own, which it is about to write."""
+        if self.lent:
+            assert self.data is not None
+            self.data = self.data.copy()
+            self.lent = False
 
     def poison(self, dtype: DType) -> None:
         """Fills the block with what unwritten memory holds, and tracks every byte."""
@@ -184,6 +199,7 @@ class View:
 
     def write(self) -> np.ndarray[Any, Any]:
         """Returns the elements in place, to be written in full."""
+        self.buffer.own()
         if self.buffer.unwritten is not None:
             self._mark_written()
         return self.array()
@@ -222,6 +238,7 @@ class View:
         buffer = self.buffer
         buffer.data = self._data = data
         buffer.unwritten = None
+        buffer.lent = False
         self._array = array
 
     def pick(self, index: Any) -> np.ndarray[Any, Any]:
@@ -238,6 +255,7 @@ class View:
 
     def put(self, index: Any, values: Any) -> None:
         """Writes some elements: `array()[index] = values`."""
+        self.buffer.own()
         unwritten = self.buffer.unwritten
         self.array()[index] = values
         if unwritten is not None:

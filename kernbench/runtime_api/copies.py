@@ -7,7 +7,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
-from kernbench.hw.claims import Use
+from kernbench.hw.claims import Use, never
 from kernbench.memory import DType, Storage, View, contiguous_strides, dtypes
 from kernbench.runtime_api.elementwise import check_distinct, layout
 from kernbench.runtime_api.process import MAIN, Process, current_process
@@ -189,7 +189,7 @@ class PeerCopy:
         path = network.path(source, destination, topology.machine.system.sip.pe.dma, _VC_CHUNK)
         owner = engine.command_owner(command.host.rank)
         # Whoever claims these links meanwhile learns that they are shared.
-        claim = network.claims.take(Use([path]), self, _nothing, alone=False)
+        claim = network.claims.take(Use([path]), self, never, alone=False)
 
         def arrived(end: int) -> None:
             network.claims.drop(claim)
@@ -198,10 +198,6 @@ class PeerCopy:
         chunk = topology.machine.system.sips.network.chunk
         arrival = network.copy(path, self._nbytes, chunk, start, owner)
         arrival.when_settled(arrived)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _peer_copy(process: Process, src: TensorBase, out: TensorBase, fresh: bool) -> None:

@@ -114,7 +114,10 @@ class Process:
 
     def current_stream(self, sip: int) -> Stream:
         """Returns the stream that commands of a device go to now."""
-        return self._current.get(sip) or self.default_stream(sip)
+        stream = self._current.get(sip)
+        if stream is None:
+            stream = self._current[sip] = self.default_stream(sip)
+        return stream
 
     def set_stream(self, stream: Stream) -> None:
         """Makes a stream the current one of its device.

@@ -121,9 +121,11 @@ class Memory:
         kept = []
         for entry in pending:
             earlier, part = entry
+            if seen.get(earlier.stream, 0) >= earlier.number:
+                continue
             begin, end = part.extent()
-            covered = low <= begin and end <= high
-            if not covered and seen.get(earlier.stream, 0) < earlier.number:
+            # Whoever waits for the later one has then waited for the earlier one, too.
+            if not (low <= begin and end <= high and command.follows(earlier)):
                 kept.append(entry)
         kept.append((command, view))
         if len(kept) > _MOST_PENDING:

@@ -61,8 +61,8 @@ class Command:
         host: Who issued it.
         stream: Where it stands in line.
         issued: When it was issued, in picoseconds.
-        after: What it waits for: its predecessor in the stream, if that is under way when it is
-            submitted, and more.
+        after: What it waits for, its predecessor in the stream first; empty if all that is settled
+            when it is submitted.
         number: Its number in the stream.
         part: What several ranks do together by it; None if it does not depend on other ranks, and
             once it is complete.
@@ -118,6 +118,11 @@ class Command:
     def begun(self) -> bool:
         """Whether everything that it waits for in its stream is settled."""
         return all(event.time is not None for event in self.after)
+
+    def follows(self, earlier: "Command") -> bool:
+        """Returns whether its stream is known to come to it only after an earlier command."""
+        line = earlier.stream
+        return line is self.stream or self.stream.seen.get(line, 0) >= earlier.number
 
     def __str__(self) -> str:
         return self.name

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Literal, get_args
 
-from kernbench.des import Event, EventLoop, Fifo, Owner
+from kernbench.des import EventLoop, Fifo, Owner
 from kernbench.errors import KernbenchError, UsageError, site_fact
 from kernbench.hw.device import Device
 from kernbench.hw.network import Network
@@ -96,35 +96,26 @@ class GraphEngine:
         stream = command.stream
         start, unsettled = command.issued, 0
         tail, stream.tail = stream.tail, command.done
-        for event in command.after if tail is None else (tail, *command.after):
+        if tail is not None:
+            command.after = (tail, *command.after)
+        for event in command.after:
             if event.time is None:
                 unsettled += 1
             elif event.time > start:
                 start = event.time
         if unsettled:
-            self._begin_later(command, start, unsettled, tail)
+            turn = _Turn(self, command, start, unsettled)
+            for event in command.after:
+                if event.time is None:
+                    event.when_settled(turn.nearer)
         else:
+            command.after = ()
             command.work.begin(command, start)
         command.host.launched(command.done)
 
-    def _begin_later(
-        self, command: Command, start: int, unsettled: int, tail: Event | None
-    ) -> None:
-        def settled(time: int) -> None:
-            nonlocal start, unsettled
-            start = max(start, time)
-            unsettled -= 1
-            if not unsettled:
-                self._ready.append((command, start))
-                self._begin_ready()
-
-        if tail is not None:
-            command.after = (tail, *command.after)
-        for event in command.after:
-            if event.time is None:
-                event.when_settled(settled)
-
-    def _begin_ready(self) -> None:
+    def begin(self, command: Command, start: int) -> None:
+        """Lets a command begin: everything that it waits for is settled."""
+        self._ready.append((command, start))
         # A loop, not recursion: a thousand commands may wait for one another in a chain.
         if self._beginning:
             return
@@ -173,6 +164,33 @@ class GraphEngine:
         # Who holds the event holds no longer what the command worked on.
         command.done.label, command.part = command.name, None
         command.done.settle(end)
+
+
+class _Turn:
+    """When a command can begin: after everything that it waits for.
+
+    Args:
+        engine: The engine.
+        command: The command.
+        start: When what is settled already is over, in picoseconds.
+        unsettled: Events that are not settled yet.
+    """
+
+    __slots__ = ("_command", "_engine", "_start", "_unsettled")
+
+    def __init__(self, engine: GraphEngine, command: Command, start: int, unsettled: int) -> None:
+        self._engine = engine
+        self._command = command
+        self._start = start
+        self._unsettled = unsettled
+
+    def nearer(self, time: int) -> None:
+        """Notes that one more of them is over at `time`."""
+        if time > self._start:
+            self._start = time
+        self._unsettled -= 1
+        if not self._unsettled:
+            self._engine.begin(self._command, self._start)
 
 
 class Hold:

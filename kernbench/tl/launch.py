@@ -297,7 +297,7 @@ class _Run:
         if waits:
             raise KernelDeadlockError(
                 f"the programs of {self._kernel.name} wait for each other",
-                [f"{task.name} waits for {reason}" for task, reason in waits],
+                [*(f"{task.name} waits for {reason}" for task, reason in waits), *self._full()],
                 hint="every send needs a receive, and n_slots messages fit between them",
                 code="K7",
             )
@@ -334,6 +334,14 @@ class _Run:
 
     def _tracer(self, pe: int) -> Trace:
         return lambda *span: self.spans.append((pe, span))
+
+    def _full(self) -> list[str]:
+        """Returns a line for each queue whose sender waits for a credit, by program."""
+        return [
+            f"queue {sender}->{receiver} full {queue.spec.n_slots}/{queue.spec.n_slots}"
+            for (sender, receiver), queue in sorted(self._queues.items())
+            if queue.starved
+        ]
 
     def _queue(self, sender: int, receiver: int) -> Queue:
         queue = self._queues.get((sender, receiver))

@@ -301,6 +301,7 @@ class Program:
         if mask is not None and mask.values is not None:
             lanes = np.broadcast_to(mask.values, shape)
             index, values = index[lanes], values[lanes]
+        view.buffer.own()
         _flat(view)[index] = values
         unwritten = view.buffer.unwritten
         if unwritten is not None:

@@ -242,8 +242,9 @@ class SystemSpec:
         host: Each rank's processor.
         sips: The accelerators and their network.
         sip: Every SIP is alike.
-        algorithm: The algorithm of the shipped `ccl.yaml` that suits the machine; a `ccl.yaml` of
-            the user's own decides for itself.
+        algorithms: Those of the shipped `ccl.yaml` that its library has: the fastest of them is
+            used for each operation, or of all if none of them has it. A `ccl.yaml` of the user's
+            own decides for itself.
         queue: The profile of `queues` in `ccl.yaml` for algorithms that say nothing about theirs.
     """
 
@@ -252,7 +253,7 @@ class SystemSpec:
     host: HostSpec
     sips: SipsSpec
     sip: SipSpec
-    algorithm: str | None = None
+    algorithms: tuple[str, ...] = ()
     queue: str | None = None
 
 

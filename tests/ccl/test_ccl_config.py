@@ -54,7 +54,7 @@ def choice(
 def test_the_default_serves_what_its_module_implements(
     topology: Callable[[str], Topology],
 ) -> None:
-    for machine, name in (("sip8", "ring_allreduce_tcm"), ("h200x8", "ring_allreduce_nvlink")):
+    for machine, name in (("sip8", "ring_allreduce_tcm"), ("fattree64", "ring_allreduce_nvlink")):
         for nbytes in (0, 1, 1 << 30):
             chosen = choice(topology(machine), "all_reduce", nbytes=nbytes)
             assert (chosen.name, chosen.auto) == (name, False)
@@ -223,9 +223,9 @@ def test_a_machine_names_queues_for_the_shipped_algorithms(
     system = topology("h200x8").machine.system
     nvlink = choose(loaded, path, "ring_allreduce_nvlink", system).queue
     assert (nvlink.slot_size, nvlink.n_slots, nvlink.vc_chunk_size) == (256 << 10, 16, 4096)
-    for name in loaded.value.algorithms:
-        tcm = name == "ring_allreduce_tcm"
-        assert (choose(loaded, path, name, system).queue == nvlink) is not tcm
+    for name, spec in loaded.value.algorithms.items():
+        own = name == "ring_allreduce_tcm" or spec.queue not in {None, "nvlink"}
+        assert (choose(loaded, path, name, system).queue == nvlink) is not own
 
 
 @pytest.mark.parametrize("machine", ["sip8", "torus4x4", "h200x8", "ring1024"])

@@ -238,7 +238,7 @@ def test_the_machine_chooses_among_the_shipped_algorithms_only(
     topology: Callable[[str], Topology], tmp_path: Path
 ) -> None:
     system = topology("h200x8").machine.system
-    assert select(None, [], system).name == "ring_allreduce_nvlink"
+    assert select(None, [], system).name == system.algorithms[0] == "nccl_simple"
     assert select(None, ["defaults.algorithm=ring_allreduce_tcm"], system).name.endswith("_tcm")
     own = tmp_path / "own.yaml"
     own.write_text(find_ccl_file().read_text())

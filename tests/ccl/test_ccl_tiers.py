@@ -567,6 +567,51 @@ def test_two_groups_at_once_share_their_links(
             assert shared != alone
 
 
+def lines(
+    machine: Topology, groups: Sequence[Sequence[int]], fidelity: Fidelity, starts: Sequence[int]
+) -> list[list[int]]:
+    """Returns when each rank of each group is done with each of three all-reduces in a row."""
+    engine = GraphEngine(machine, enable_data=False, fidelity=fidelity)
+    model, count, commands = CollectiveModel(engine), 1 << 13, list[list[Command]]()
+    for number, (sips, start) in enumerate(zip(groups, starts, strict=True)):
+        streams, kept = [Stream("s", sip) for sip in sips], []
+        for turn in range(3):
+            group = Collective(
+                model, ring(), "all_reduce", sips, [count], dtypes.float32, SUM, line=number
+            )
+            for rank, sip in enumerate(sips):
+                who = 10 * number + rank
+                begin = start + 9_000 * ((5 * rank + turn) % 4)
+                host = Host(engine.loop, who, engine.rank_owner(who), begin, 64)
+                kept.append(Storage(engine.device(sip).hbm, 4 * count, "x", None))
+                view = View(kept[-1].buffer, dtypes.float32, (count,), (1,), 0)
+                work = group.join(rank, [view], [view])
+                command = Command("all_reduce", "collective", host, streams[rank], work)
+                commands.append([command])
+                engine.submit(command)
+    engine.loop.run()
+    assert not engine.network.claims
+    return [[command.done.time or 0 for command in line] for line in commands]
+
+
+@pytest.mark.parametrize("turn", range(3))
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+def test_a_line_of_collectives_meets_company(
+    topology: Callable[[str], Topology], turn: int, part: float
+) -> None:
+    machine = topology("sip8")
+    launch = machine.machine.system.sip.collective_launch
+    for groups in ([[0, 2, 4], [3, 1]], [[0, 1, 2, 3], [2, 1]], [[0, 1, 5], [0, 3]]):
+        # Ranks leave one collective and enter the next at different times: then two of a line are
+        # under way on the same links. That is when the other group comes.
+        ends = lines(machine, groups[:1], "kernel", [0])
+        here = sorted(end for (end,) in ends[turn * len(groups[0]) : (turn + 1) * len(groups[0])])
+        assert here[0] < here[-1]
+        later = here[0] + int(part * (here[-1] - here[0])) - launch
+        planned = lines(machine, groups, "kernel", [0, later])
+        assert planned == lines(machine, groups, "tile", [0, later])
+
+
 def test_groups_on_links_of_their_own_do_not_notice_one_another(
     topology: Callable[[str], Topology],
 ) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 import benches.ccl_allreduce
+from kernbench.cli import defaults
 from kernbench.cli.run import Options, run_bench
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.ranks import watchdog
 from kernbench.testing import Kernbench
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +30,7 @@ def _kernbench(*args: str, cwd: Path | None = None) -> subprocess.CompletedProce
 
 
 def _run(bench: str | Path, *arguments: str, **options: object) -> int:
-    defaults: dict[str, object] = {
+    standard: dict[str, object] = {
         "topology": "sip8",
         "ccl": None,
         "overrides": (),
@@ -39,10 +41,12 @@ def _run(bench: str | Path, *arguments: str, **options: object) -> int:
         "data": True,
         "fidelity": "kernel",
         "seed": 0,
+        "eager_limit": 0,
+        "watchdog": 30.0,
         "quiet": False,
         "verbose": False,
     }
-    return run_bench(Options(bench=str(bench), arguments=arguments, **(defaults | options)))  # type: ignore[arg-type]
+    return run_bench(Options(bench=str(bench), arguments=arguments, **(standard | options)))  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -272,6 +276,69 @@ def test_a_record_that_cannot_be_written_hides_no_failure(
     assert "ranks 0-2 wait for rank 3" in err
 
 
+def test_a_failure_is_written_as_json_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench, results = tmp_path / "hang.py", tmp_path / "out.json"
+    bench.write_text(FAILING.replace("    ctx.m", "    ctx.results.append({'a': 1})\n    ctx.m"))
+    assert _run(bench, json=results, seed=3) == 1
+    assert capsys.readouterr().err.startswith(f"kernbench: the failure is in {results}\n")
+    document = json.loads(results.read_text())
+    failure = document.pop("failure")
+    assert document == {"kernbench": 1, "run": "hang", "results": [{"a": 1}]}
+    assert failure["replay"] == {"seed": 3, "schedule": 0}
+    assert [error["code"] for error in failure["errors"].values()] == ["C1"] * 3
+    assert list(failure["errors"]) == ["0", "1", "2"]
+
+
+def test_a_failure_on_main_is_written_as_json_too(tmp_path: Path) -> None:
+    bench, results = tmp_path / "bench.py", tmp_path / "out.json"
+    bench.write_text("def run(ctx):\n    raise ValueError('boom')\n")
+    assert _run(bench, json=results) == 1
+    failure = json.loads(results.read_text())["failure"]
+    assert failure == {
+        "class": "ValueError",
+        "code": "",
+        "summary": "boom",
+        "at": {"site": f"{bench}:2:5", "source": "raise ValueError('boom')"},
+    }
+
+
+SENDS_FIRST = (
+    "import kernbench.torch.distributed as dist\n"
+    "import kernbench.torch as torch\n"
+    "def worker(rank):\n"
+    "    dist.init_process_group('nccl')\n"
+    "    x, y = torch.ones(8, device='cuda'), torch.empty(8, device='cuda')\n"
+    "    dist.send(x, 1 - rank)\n"
+    "    dist.recv(y, 1 - rank)\n"
+    "    y.tolist()\n"
+    "def run(ctx):\n"
+    "    ctx.multiprocessing.spawn(worker, nprocs=2)\n"
+)
+
+
+def test_an_eager_limit_lets_small_messages_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = tmp_path / "bench.py"
+    bench.write_text(SENDS_FIRST)
+    assert _run(bench) == 1
+    assert "[P4] ranks 0-1 wait for one another" in capsys.readouterr().err
+    with pytest.warns(UserWarning, match=r"\[P5\] works only because message <= eager limit 32 B"):
+        assert _run(bench, eager_limit=32) == 0
+
+
+def test_the_watchdog_stops_code_that_never_yields(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = tmp_path / "bench.py"
+    bench.write_text(SENDS_FIRST.replace("    dist.send(", "    while True: pass\n    dist.send("))
+    assert _run(bench, watchdog=0.1) == 1
+    assert "[K5] nothing was simulated for 0.1 s of wall time" in capsys.readouterr().err
+    assert defaults.WATCHDOG_S == watchdog.SECONDS
+
+
 def test_verbose_prints_what_is_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bench = tmp_path / "choosing.py"
     bench.write_text(
@@ -332,6 +399,7 @@ def test_the_options_are_these() -> None:
             "--breakdown",
             "--ccl",
             "--data",
+            "--eager-limit",
             "--fidelity",
             "--flight-recorder",
             "--json",
@@ -341,6 +409,7 @@ def test_the_options_are_these() -> None:
             "--topology",
             "--trace",
             "--verbose",
+            "--watchdog",
             "-q",
             "-v",
         ],

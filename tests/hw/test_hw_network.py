@@ -205,17 +205,19 @@ def test_links_that_two_activities_claim_are_nobodys_own(tree: Topology) -> None
     claims, told = network.claims, list[str]()
 
     def take(name: str, line: str, *pairs: tuple[int, int], alone: bool = True) -> Claim:
-        use = Use([path[pair] for pair in pairs])
-        return claims.take(use, line, lambda: told.append(name), alone=alone)
+        def repeat() -> tuple[int, Callable[[], None]]:
+            return 0, lambda: told.append(name)
+
+        return claims.take(Use([path[pair] for pair in pairs]), line, repeat, alone=alone)
 
     first = take("first", "A", (0, 2), (1, 3))
     second = take("second", "A", (1, 3))  # the same path, later in the same line
     assert [first.alone, second.alone] == [True, True]
     assert not take("third", "B", (0, 1)).alone  # shares sip0 -> a with the first
-    assert told == ["first"]
-    assert [first.alone, second.alone] == [False, True]
+    assert told == ["first", "second"]  # who is in line with it meets its messages
+    assert [first.alone, second.alone] == [False, False]
     assert not take("fourth", "A", (1, 3)).alone  # in line with one that has company
-    assert told == ["first"]
+    assert told == ["first", "second"]
     claims.clear()
     assert not claims
     assert not take("fifth", "A", (0, 1), (2, 1)).alone  # in its own way
@@ -224,4 +226,4 @@ def test_links_that_two_activities_claim_are_nobodys_own(tree: Topology) -> None
     assert take("seventh", "A", (0, 1), (1, 0)).alone
     assert claims.busy(Use([path[0, 2]]), "B")
     assert not claims.busy(Use([path[0, 1]]), "A")
-    assert told == ["first"]
+    assert told == ["first", "second"]

@@ -116,6 +116,7 @@ def test_after_n_slots_messages_nobody_has_a_credit(n_slots: int) -> None:
         q.take_credit(sender)
         q.post(sender, 0, Message(8), None)
     credits.append(q.credit)
+    q.messages.popleft()
     q.release(1000)
     credits.append(q.credit)
     assert credits == [*([0] * n_slots), None, 1000 + CREDIT_FLIGHT]
@@ -151,20 +152,41 @@ def test_polling_looks_again_at_whole_intervals(clock: int, credit: int, taken: 
 
 
 def test_waiters_are_called_once_when_what_they_wait_for_is_known() -> None:
-    q, seen = queue(1, "sleep"), list[str]()
+    q, seen = queue(2, "sleep"), list[str]()
     q.call_on_message(lambda: seen.append("message"))
     with pytest.raises(AssertionError, match="one receiver"):
         q.call_on_message(print)
     sender = pe()
-    q.take_credit(sender)
-    q.post(sender, 0, Message(8), None)
+    for _ in range(2):
+        q.take_credit(sender)
+        q.post(sender, 0, Message(8), None)
+        q.messages.popleft()
     assert seen == ["message"]
+    starved = [q.starved]
     q.call_on_credit(lambda: seen.append("credit"))
+    starved.append(q.starved)
     with pytest.raises(AssertionError, match="one sender"):
         q.call_on_credit(print)
     q.release(50)
     q.release(60)
     assert seen == ["message", "credit"]
+    assert [*starved, q.starved] == [False, True, False]
+
+
+@given(st.integers(1, 5), st.lists(st.booleans(), max_size=40))
+def test_every_slot_is_free_or_holds_a_message(n_slots: int, steps: list[bool]) -> None:
+    """The ledger of credits (K8): programs cannot keep a slot, since to receive frees it."""
+    q, sender = queue(n_slots, "sleep"), pe()
+    for sends in steps:
+        if sends and q.credit is not None:
+            q.take_credit(sender)
+            q.post(sender, 0, Message(8), None)
+        elif not sends and q.messages:
+            q.messages.popleft()
+            q.release(sender.clock)
+        assert len(q._credits) + len(q.messages) == n_slots
+    with pytest.raises(AssertionError, match="released twice"):
+        q.release(0)
 
 
 def test_messages_come_out_in_the_order_they_went_in() -> None:

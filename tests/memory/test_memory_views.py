@@ -225,3 +225,22 @@ def test_an_empty_view_reads_and_writes_nothing() -> None:
     assert view.read().shape == view.write().shape == (3, 0)
     assert x.buffer.unwritten is not None
     assert x.buffer.unwritten.all()
+
+
+def test_lent_bytes_are_copied_by_whoever_writes_them() -> None:
+    memory = Allocator(Space.HBM, 0, 0, None)
+    values = np.arange(4, dtype=np.int32)
+    buffers = [Buffer(memory.allocate(16, name, None)) for name in "abc"]
+    for buffer in buffers:
+        buffer.borrow(values)
+    views = [View(buffer, dtypes.int32, (4,), (1,), 0) for buffer in buffers]
+    before = views[0].read()
+    views[0].write()[0] = 9
+    views[1].put(slice(1, 3), 7)
+    assert views[0].array().tolist() == [9, 1, 2, 3]
+    assert views[1].array().tolist() == [0, 7, 7, 3]
+    assert views[2].array().tolist() == before.tolist() == [0, 1, 2, 3]
+    assert [buffer.lent for buffer in buffers] == [False, False, True]
+    views[2].adopt(np.zeros(4, np.int32))
+    assert not buffers[2].lent
+    assert values.tolist() == [0, 1, 2, 3]

@@ -1,10 +1,10 @@
 """Programs that fail, each with the full text that every rank gets."""
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from report_text import alike, cut
 
 import kernbench.torch as torch
 from kernbench.errors import KernbenchError
@@ -20,10 +20,9 @@ def ones(*shape: int, dtype: Any = torch.float32) -> torch.Tensor:
     return torch.ones(shape or (4,), dtype=dtype, device="cuda")
 
 
-def cut(text: str) -> str:
-    """Cuts what differs between machines: file names with their lines, and times."""
-    text = re.sub(r"/\S*\.py:\d+:\d+", "FILE", text)
-    return re.sub(r"\b\d+(\.\d+)? (ps|ns|us|ms|s)\b", "T", text)
+def _shown(error: BaseException) -> str:
+    assert isinstance(error, KernbenchError), error
+    return cut(str(error))
 
 
 class Case:
@@ -50,11 +49,7 @@ class Case:
         ctx.group_limit = 4
         with pytest.raises(SpawnException) as caught:
             ctx.multiprocessing.spawn(self.worker, nprocs=self.nprocs)
-        alike: dict[str, list[int]] = {}
-        for rank, error in caught.value.errors.items():
-            assert isinstance(error, KernbenchError), error
-            alike.setdefault(cut(str(error)), []).append(rank)
-        return tuple((tuple(ranks), text) for text, ranks in alike.items())
+        return tuple(alike(caught.value, _shown).items())
 
     def expected(self) -> Texts:
         """Returns what its ranks should be told."""

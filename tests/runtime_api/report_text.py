@@ -1,4 +1,4 @@
-"""Texts of reports as tests state them: files by no name, lines counted from the worker's."""
+"""Texts of reports as tests state them: files by no name, ranks that get the same together."""
 
 import re
 from collections.abc import Callable
@@ -14,6 +14,12 @@ Worker = Callable[..., Any]
 
 _PLACE = re.compile(r"[^\s\"]*\.py:(\d+):\d+")
 _LINE = re.compile(r"\(l\.(\d+)\)")
+
+
+def cut(text: str) -> str:
+    """Cuts what differs between machines: file names with their lines, and times."""
+    text = re.sub(r"/\S*\.py:\d+:\d+", "FILE", text)
+    return re.sub(r"\b\d+(\.\d+)? (ps|ns|us|ms|s)\b", "T", text)
 
 
 def relative(text: str, worker: Worker) -> str:
@@ -34,8 +40,19 @@ def views(
     kernbench: Kernbench, worker: Worker, nprocs: int, **dials: Any
 ) -> dict[tuple[int, ...], str]:
     """Returns the full text that failed ranks get, by those who get the same, in their order."""
-    alike: dict[str, tuple[int, ...]] = {}
-    for rank, error in failure(kernbench, worker, nprocs, **dials).errors.items():
-        text = f"{type(error).__name__}: {relative(text_of(error), worker)}"
-        alike[text] = (*alike.get(text, ()), rank)
-    return {ranks: text for text, ranks in alike.items()}
+
+    def show(error: BaseException) -> str:
+        return f"{type(error).__name__}: {relative(text_of(error), worker)}"
+
+    return alike(failure(kernbench, worker, nprocs, **dials), show)
+
+
+def alike(
+    failed: SpawnException, show: Callable[[BaseException], str]
+) -> dict[tuple[int, ...], str]:
+    """Returns what `show` makes of each rank's error, by those who get the same."""
+    found: dict[str, tuple[int, ...]] = {}
+    for rank, error in failed.errors.items():
+        text = show(error)
+        found[text] = (*found.get(text, ()), rank)
+    return {ranks: text for text, ranks in found.items()}

@@ -428,6 +428,43 @@ def test_many_asynchronous_operations(kernbench: Kernbench) -> None:
     assert set(_run(kernbench, worker, data=False).values()) == {300 - 256 + 1}
 
 
+@pytest.mark.parametrize("async_ops", [True, False])
+def test_messages_of_a_coalescing_block_start_together(
+    kernbench: Kernbench, async_ops: bool
+) -> None:
+    """One after the other they would wait for one another for ever."""
+    got: dict[int, list[list[float]]] = {}
+
+    def worker(rank: int) -> None:
+        n = dist.get_world_size()
+        x, y, z = (torch.full((4,), float(rank), device="cuda") for _ in range(3))
+        device = torch.device("cuda", rank)
+        with dist._coalescing_manager(device=device, async_ops=async_ops) as cm:
+            assert dist.recv(y, (rank - 1) % n) == (rank - 1) % n
+            work = dist.irecv(z, (rank - 1) % n, tag=1)
+            dist.send(x, (rank + 1) % n)
+            dist.isend(x, (rank + 1) % n, tag=1)
+        with pytest.raises(KernbenchError, match="coalesced with others"):
+            work.wait()
+        if async_ops:
+            cm.wait()
+        got[rank] = [y.tolist(), z.tolist()]
+
+    _run(kernbench, worker)
+    assert all(rows == [[float((r - 1) % len(got))] * 4] * 2 for r, rows in got.items())
+
+
+def test_barriers_do_not_race_with_each_other(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        group = dist.new_group(range(dist.get_world_size()))
+        work = dist.barrier(async_op=True)
+        dist.barrier(group=group)
+        dist.barrier()
+        work.wait()
+
+    _run(kernbench, worker)
+
+
 def test_an_operation_is_refused_inside_a_coalescing_block_of_its_group(
     kernbench: Kernbench,
 ) -> None:

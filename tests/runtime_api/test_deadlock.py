@@ -66,6 +66,28 @@ CollectiveMismatchError: [C1] all_reduce #2 of group WORLD: ranks 0-1, 3 wait fo
     }
 
 
+@pytest.mark.parametrize("pair", [False, True])
+def test_c1_of_a_group_that_everybody_has_destroyed(kernbench: Kernbench, pair: bool) -> None:
+    """The root of a broadcast waits for nobody, so its rank is done with the group."""
+
+    def worker(rank: int) -> None:
+        x = _x(rank)
+        group = dist.new_group([0, 1]) if pair else None
+        if rank == 0:
+            dist.broadcast(x, src=0, group=group)
+        x.tolist()
+        dist.destroy_process_group(group)
+
+    name = "G1{0-1}" if pair else "WORLD"
+    assert views(kernbench, worker, 2) == {
+        (0,): f"""\
+CollectiveMismatchError: [C1] broadcast #1 of group {name}: rank 0 waits for rank 1
+  waiting rank 0: broadcast([4], torch.float32, src=0) at 2 us, at FILE+4: dist.broadcast(x, src=0, group=group)
+  missing rank 1 returned at FILE+6: dist.destroy_process_group(group); it called none
+  hint: every rank of a group must call the collective; look for a branch on the rank""",
+    }
+
+
 def test_c10_two_groups_in_crossing_order(kernbench: Kernbench) -> None:
     def worker(rank: int) -> None:
         x = _x(rank)
@@ -230,6 +252,59 @@ RankDeadlockError: [P3] rank 1 holds a message from 0 with tag 7; recv asks for 
   rank 0: send([4], torch.float32, to rank 1, tag 7) at 2 us, at FILE+3: dist.send(x, 1, tag=7)
   rank 1: recv([4], torch.float32, from any rank, tag 8) at 2 us, at FILE+5: dist.recv(x, tag=8)
   hint: a message is received with the tag that it was sent with""",
+    }
+
+
+def test_p3_which_of_several_messages_was_meant_is_left_open(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        x = _x(rank)
+        if rank == 0:
+            dist.send(x, 1)
+        if rank == 1:
+            dist.recv(x, tag=7)
+            dist.recv(x, 0)
+        if rank == 2:
+            dist.send(x, 1, tag=8)
+
+    def text(view: str) -> str:
+        return f"""\
+RankDeadlockError: [P3] rank 1 holds messages from 0 with tag 0 and from 2 with tag 8; recv asks for tag 7
+  {view}
+  rank 0: send([4], torch.float32, to rank 1, tag 0) at 2 us, at FILE+3: dist.send(x, 1)
+  rank 2: send([4], torch.float32, to rank 1, tag 8) at 2 us, at FILE+8: dist.send(x, 1, tag=8)
+  rank 1: recv([4], torch.float32, from any rank, tag 7) at 2 us, at FILE+5: dist.recv(x, tag=7)
+  hint: a message is received with the tag that it was sent with"""
+
+    assert views(kernbench, worker, 3) == {
+        (0,): text("rank 0 is one of the senders"),
+        (1,): text("rank 1 is the receiver"),
+        (2,): text("rank 2 is one of the senders"),
+    }
+
+
+def test_p3_several_receives_of_other_tags(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        x, y = _x(rank), torch.zeros(4, device="cuda")
+        if rank == 0:
+            dist.send(x, 1, tag=7)
+        else:
+            works = [dist.irecv(x, 0, tag=8), dist.irecv(y, 0, tag=9)]
+            for work in works:
+                work.wait()
+        x.tolist()
+
+    def text(view: str) -> str:
+        return f"""\
+RankDeadlockError: [P3] rank 1 holds a message from 0 with tag 7; irecv asks for tag 8 and irecv asks for tag 9
+  {view}
+  rank 0: send([4], torch.float32, to rank 1, tag 7) at 4 us, at FILE+3: dist.send(x, 1, tag=7)
+  rank 1: irecv([4], torch.float32, from rank 0, tag 8) at 4 us, at FILE+5: works = [dist.irecv(x, 0, tag=8), dist.irecv(y, 0, tag=9)]
+  rank 1: irecv([4], torch.float32, from rank 0, tag 9) at 6 us, at FILE+5: works = [dist.irecv(x, 0, tag=8), dist.irecv(y, 0, tag=9)]
+  hint: a message is received with the tag that it was sent with"""
+
+    assert views(kernbench, worker, 2) == {
+        (0,): text("rank 0 is the sender"),
+        (1,): text("rank 1 is the receiver"),
     }
 
 
@@ -425,6 +500,32 @@ LivelockError: [K6] ranks 0-1 poll for ever, and nothing else is left to happen
     }
 
 
+@pytest.mark.parametrize("polls", [False, True])
+def test_a_fault_of_the_device_outranks_those_who_wait_behind_it(
+    kernbench: Kernbench, polls: bool
+) -> None:
+    def worker(rank: int) -> None:
+        x, y = _x(rank), torch.ones(4, device="cuda")
+        if rank == 0:
+            dist.send(torch.empty(4, device="cuda"), dst=1)
+        else:
+            work = dist.irecv(x, src=0)
+            while polls and not work.is_completed():
+                pass
+            work.wait()
+        dist.all_reduce(y)
+        y.tolist()
+
+    assert views(kernbench, worker, 2) == {
+        (0,): """\
+UninitialisedReadError: [M5] 4 of 4 elements of tensor [4] torch.float32 were never written
+  first unwritten element 0, last 3 (of the tensor as read, shape (4,))
+  allocated at FILE+3: dist.send(torch.empty(4, device="cuda"), dst=1)
+  send was issued at FILE+3: dist.send(torch.empty(4, device="cuda"), dst=1)
+  hint: write them first, or make the tensor with zeros() instead of empty()""",
+    }
+
+
 def test_k6_is_no_false_alarm_of_a_poll_that_ends(kernbench: Kernbench) -> None:
     def worker(rank: int) -> None:
         x = _x(rank, 1 << 20)
@@ -440,12 +541,25 @@ def test_k6_is_no_false_alarm_of_a_poll_that_ends(kernbench: Kernbench) -> None:
 
 
 @pytest.mark.parametrize("fidelity", ["kernel", "tile"])
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (1 << 16, "; n_slots=32 is the least that completes"),
+        (1 << 18, "; no n_slots up to 64 that fits into memory completes"),
+        (1 << 23, ""),  # so many messages that nobody wants to wait for the answer
+    ],
+)
 def test_k7_an_algorithm_that_waits_for_itself(
-    kernbench: Kernbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fidelity: str
+    kernbench: Kernbench,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fidelity: str,
+    count: int,
+    told: str,
 ) -> None:
     def worker(rank: int) -> None:
         dist.init_process_group("nccl")
-        x = torch.zeros(1 << 16, device="cuda")
+        x = torch.zeros(count, device="cuda")
         for _ in range(rank):
             x.mul_(1)
         dist.all_reduce(x)
@@ -459,16 +573,19 @@ def test_k7_an_algorithm_that_waits_for_itself(
   all_reduce on rank 0 waits for a credit for the queue to 1 since T
   all_reduce on rank 1 waits for a credit for the queue to 0 since T"""
     facts = f"""{programs if fidelity == "tile" else ""}
-  queues have 2 slots of 4 KiB
-  hint: every send needs a receive, and no more than n_slots messages fit in a queue"""
+  rank 0 send blocked: queue 0->1 full 2/2
+  rank 1 send blocked: queue 1->0 full 2/2
+  queues have 2 slots of 4 KiB, n_slots at {tmp_path}/ccl.yaml:4:12
+  hint: every send needs a receive, and no more than n_slots messages fit in a queue{told}"""
     summary = (
         "RankDeadlockError: [K7] all_reduce #1 of group WORLD: every rank has come, and the "
         "algorithm jam waits for itself\n  rank "
     )
-    call = "all_reduce #1 of group WORLD: all_reduce([65536], torch.float32, sum)"
-    assert {ranks: re.sub(r"since .*", "since T", text) for ranks, text in found.items()} == {
-        (0,): f"{summary}0 waits in {call} at 2 us, at FILE+5: dist.all_reduce(x){facts}",
-        (1,): f"{summary}1 waits in {call} at 4 us, at FILE+5: dist.all_reduce(x){facts}",
+    call = f"all_reduce #1 of group WORLD: all_reduce([{count}], torch.float32, sum)"
+    cut = {ranks: re.sub(r"(since|at) [\d.]+ \ws", r"\1 T", text) for ranks, text in found.items()}
+    assert cut == {
+        (0,): f"{summary}0 waits in {call} at T, at FILE+5: dist.all_reduce(x){facts}",
+        (1,): f"{summary}1 waits in {call} at T, at FILE+5: dist.all_reduce(x){facts}",
     }
 
 

@@ -4,7 +4,8 @@ import warnings
 from typing import Any
 
 import pytest
-from goldens import cut, ones
+from goldens import ones
+from report_text import cut
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist

@@ -3,7 +3,8 @@
 # ruff: noqa: E501 - texts as users see them
 
 import pytest
-from goldens import Case, Cases, cut, ones
+from goldens import Case, Cases, ones
+from report_text import cut
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
@@ -362,6 +363,107 @@ def c2_three(rank: int) -> None:
         dist.barrier()
     else:
         dist.reduce(ones(), 0)
+
+
+@CASES.add(
+    3,
+    (
+        (0, 1, 2),
+        """
+[C2] collective #1 of group WORLD: ranks 0-2 differ in collective
+  ranks 0, 2: all_to_all_single(rows of [2], torch.float32, to each 1, from each 1) at T, at FILE: dist.all_to_all_single(out, x)
+  rank 1: all_to_all(torch.float32, to each 2, from each 2) at T, at FILE: dist.all_to_all(list(out.split(1)), list(x.split(1)))
+  hint: every rank of a group calls the same collectives in the same order
+""",
+    ),
+)
+def c2_exchanges_of_two_kinds(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x, out = ones(3, 2), ones(3, 2)
+    if rank == 1:
+        dist.all_to_all(list(out.split(1)), list(x.split(1)))
+    else:
+        dist.all_to_all_single(out, x)
+
+
+@CASES.add(
+    2,
+    (
+        (0, 1),
+        """
+[C2] collective #1 of group WORLD: ranks 0-1 differ in collective
+  rank 0: broadcast([1], torch.int64, src=0) at T, at FILE: dist.broadcast(ones(1, dtype=torch.int64), 0)
+  rank 1: broadcast_object_list([1], torch.int64, src=0) at T, at FILE: dist.broadcast_object_list([None], 0)
+  hint: every rank of a group calls the same collectives in the same order
+""",
+    ),
+)
+def c2_broadcast_of_objects(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 0:
+        dist.broadcast(ones(1, dtype=torch.int64), 0)
+    else:
+        dist.broadcast_object_list([None], 0)
+
+
+@CASES.add(
+    2,
+    (
+        (0, 1),
+        """
+[C2] collective #1 of group WORLD: ranks 0-1 differ in collective
+  rank 0: scatter_object_list([1], torch.int64, src=0) at T, at FILE: dist.scatter_object_list([None], ["a", "b"], 0)
+  rank 1: broadcast([1], torch.int64, src=1) at T, at FILE: dist.broadcast(ones(1, dtype=torch.int64), 1)
+  hint: every rank of a group calls the same collectives in the same order
+""",
+    ),
+)
+def c2_scatter_of_objects(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 0:
+        dist.scatter_object_list([None], ["a", "b"], 0)
+    else:
+        dist.broadcast(ones(1, dtype=torch.int64), 1)
+
+
+@CASES.add(
+    2,
+    (
+        (0, 1),
+        """
+[C2] collective #1 of group WORLD: ranks 0-1 differ in collective
+  rank 0: all_gather(2 x [4], torch.float32) at T, at FILE: dist.all_gather([ones(), ones()], ones())
+  rank 1: gather_object(2 x [1], torch.int64) at T, at FILE: dist.gather_object("a", None, 0)
+  hint: every rank of a group calls the same collectives in the same order
+""",
+    ),
+)
+def c2_gather_of_objects(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 0:
+        dist.all_gather([ones(), ones()], ones())
+    else:
+        dist.gather_object("a", None, 0)
+
+
+@CASES.add(
+    2,
+    (
+        (1,),
+        """
+[P7] rank 0 sends a tensor to rank 1, which receives objects
+  rank 0: send([1], torch.int64, to rank 1, tag 0) at T, at FILE: dist.send(ones(1, dtype=torch.int64), 1)
+  rank 1: recv_object_list([1], torch.int64, from rank 0, tag 0) at T, at FILE: dist.recv_object_list([None], 0)
+  hint: recv_object_list receives what send_object_list sends
+""",
+    ),
+)
+def p7_objects(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 0:
+        dist.send(ones(1, dtype=torch.int64), 1)
+    else:
+        dist.recv_object_list([None], 0)
 
 
 @pytest.mark.parametrize("case", CASES, ids=Case.name)

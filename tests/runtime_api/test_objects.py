@@ -70,6 +70,21 @@ def test_objects_in_a_group(kernbench: Kernbench) -> None:
     kernbench.spawn(worker, nprocs=4)
 
 
+@pytest.mark.parametrize("data", [True, False])
+def test_objects_are_sent_to_one_rank(kernbench: Kernbench, data: bool) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        for src in (0, None):
+            if rank == 0:
+                dist.send_object_list([Plan([1, 2]), "x" * 300], dst=1)
+            else:
+                found: list[Any] = [None, None]
+                assert dist.recv_object_list(found, src=src) == 0
+                assert found == [Plan([1, 2]), "x" * 300]
+
+    kernbench.spawn(worker, nprocs=2, data=data)
+
+
 def test_large_objects_take_longer_and_their_sizes_are_exchanged(kernbench: Kernbench) -> None:
     times: dict[int, int] = {}
 

@@ -233,6 +233,24 @@ def test_a_receive_from_anybody_with_a_choice_is_marked_in_the_trace(kernbench: 
     assert marks == [2, None]
 
 
+def test_from_anybody_takes_a_message_whose_stream_comes_later(kernbench: Kernbench) -> None:
+    """The sender's stream is known to come, at a time still ahead, when the receive looks."""
+    got: list[float] = []
+
+    def worker(rank: int) -> None:
+        _init()
+        x = _x(rank)
+        if rank == 0:
+            x.mul_(1)
+            dist.send(x, dst=1, tag=5)
+        else:
+            assert dist.recv(x, tag=5) == 0
+            got.extend(x.tolist())
+
+    kernbench.spawn(worker, nprocs=2)
+    assert got == [0.0] * 4
+
+
 def test_a_known_source_behind_anybody_keeps_its_place(kernbench: Kernbench) -> None:
     got: list[float] = []
 

@@ -474,6 +474,55 @@ def c15(rank: int) -> None:
 
 
 @CASES.add(
+    2,
+    (
+        (1,),
+        """
+[C14] rank 1 wrote a tensor before all_gather_into_tensor on it was waited for
+  at FILE: x.add_(1)
+  all_gather_into_tensor was issued at FILE: work = dist.all_gather_into_tensor(y, x, async_op=True)
+  it runs on communication 1
+  tensor [4] torch.float32, bytes 0..16: write after read
+  hint: call work.wait() first
+""",
+    ),
+)
+def c14_read_on_two_streams(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x, y, z = ones(), ones(8), ones(8)
+    work = dist.all_gather_into_tensor(y, x, async_op=True)
+    dist.all_gather_into_tensor(z, x)
+    if rank == 1:
+        x.add_(1)
+    work.wait()
+
+
+@CASES.add(
+    2,
+    (
+        (1,),
+        """
+[C15] rank 1 read a tensor before irecv on it was waited for
+  at FILE: b.tolist()
+  irecv was issued at FILE: first, second = (dist.batch_isend_irecv([dist.P2POp(op, x, 1 - rank)])[0] for x in (a, b))
+  it runs on p2p batch 1.0
+  tensor [4] torch.float32, bytes 0..16: read after write
+  hint: call work.wait() first
+""",
+    ),
+)
+def c15_waited_for_an_earlier_batch(rank: int) -> None:
+    dist.init_process_group("nccl")
+    a, b = ones(), ones()
+    op = dist.irecv if rank == 1 else dist.isend
+    first, second = (dist.batch_isend_irecv([dist.P2POp(op, x, 1 - rank)])[0] for x in (a, b))
+    first.wait()
+    if rank == 1:
+        b.tolist()
+    second.wait()
+
+
+@CASES.add(
     1,
     (
         (0,),

@@ -4,6 +4,7 @@ import functools
 import gc
 import json
 import sys
+import traceback
 from typing import Any
 
 import greenlet
@@ -12,11 +13,13 @@ from report_text import failure, relative, views
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
+from kernbench import tl
 from kernbench.errors import KernbenchError
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException, _drain_pending
 from kernbench.runtime_api.ranks.spawn_errors import RankAborted
 from kernbench.testing import Kernbench
+from kernbench.tl.launch import jit
 
 
 def _usable(ctx: RuntimeContext) -> None:
@@ -134,6 +137,71 @@ def test_a_failing_rank_aborts_its_siblings_at_their_wait(kernbench: Kernbench) 
     assert aborted == [RankAborted] * 3
     assert "x.item()" in str(caught.value)
     _usable(ctx)
+
+
+@jit
+def _one_too_far(x: Any) -> None:
+    tl.store(x + tl.arange(0, 8), 1.0)
+
+
+def _user_lines(error: BaseException) -> list[str]:
+    """Returns the source lines of the frames of a traceback that are in this file."""
+    entries = traceback.extract_tb(error.__traceback__)
+    return [entry.line or "" for entry in entries if entry.filename == __file__]
+
+
+def test_a_fault_of_a_kernel_is_raised_at_the_read_that_waits_for_it(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        x = torch.ones(4, device="cuda")
+        _one_too_far[(1,)](x)
+        x.mul_(2)
+        x.tolist()
+        x.mul_(3)
+
+    ctx = kernbench.context()
+    with pytest.raises(SpawnException) as caught:
+        ctx.multiprocessing.spawn(worker, nprocs=1)
+    assert _user_lines(caught.value.errors[0]) == [
+        "x.tolist()",
+        "tl.store(x + tl.arange(0, 8), 1.0)",
+    ]
+    kernel = _one_too_far.function.__code__.co_firstlineno - worker.__code__.co_firstlineno + 2
+    expected = f"""\
+rank 0 failed
+rank 0: OutOfBoundsError: [M2] tl.store out of bounds of tensor [4] torch.float32
+  at FILE+{kernel}: tl.store(x + tl.arange(0, 8), 1.0)
+  program (0,) of grid (1,)
+  shape (4,), strides (1,): valid offsets 0..3
+  first bad offset 4 (sip0.hbm+0x10); 4 of 8 lanes
+  allocated at FILE+1: x = torch.ones(4, device="cuda")
+  _one_too_far was issued at FILE+2: _one_too_far[(1,)](x)
+  hint: mask the lanes beyond the end: tl.load(ptr + offs, mask=offs < n)"""
+    assert relative(str(caught.value), worker) == expected
+    _usable(ctx)
+
+
+def test_a_fault_of_a_kernel_is_that_of_the_rank_that_launched_it(kernbench: Kernbench) -> None:
+    """Also if another rank is the first to wait for what the kernel should have made."""
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(4, device="cuda")
+        if rank == 1:
+            _one_too_far[(1,)](x)
+        dist.all_reduce(x)
+        if rank == 1:
+            for _ in range(100):
+                torch.ones(1, device="cuda")
+        x.tolist()
+
+    error = failure(kernbench, worker, 2)
+    assert list(error.errors) == [1]
+    lines = relative(str(error), worker).splitlines()
+    assert lines[:2] == [
+        "rank 1 failed",
+        "rank 1: OutOfBoundsError: [M2] tl.store out of bounds of tensor [4] torch.float32",
+    ]
+    assert "  _one_too_far was issued at FILE+4: _one_too_far[(1,)](x)" in lines
 
 
 def test_several_root_causes_are_all_reported(kernbench: Kernbench) -> None:
@@ -489,6 +557,23 @@ CollectiveMismatchError: [C1] all_reduce #1 of group WORLD: ranks 0, 2 wait for 
     }
 
 
+def test_a_rank_that_is_aborted_after_sys_exit_0_has_not_failed(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(1, device="cuda")
+        if rank == 1:
+            dist.all_reduce(x)
+            sys.exit(0)
+        raise ValueError("boom")
+
+    expected = """\
+rank 0 failed
+rank 0: ValueError: boom
+  at FILE+6: raise ValueError("boom")
+rank 1 aborted after its worker had returned"""
+    assert relative(str(failure(kernbench, worker, 2)), worker) == expected
+
+
 def test_a_rank_that_has_issued_nothing_returned_from_its_function(kernbench: Kernbench) -> None:
     def worker(rank: int, skip: int) -> None:
         if rank == skip:
@@ -624,7 +709,7 @@ def test_code_that_never_yields_is_stopped(kernbench: Kernbench) -> None:
 NoProgressError: [K5] nothing was simulated for 0.1 s of wall time
   rank 1 was running, innermost call last:
     worker at FILE+3: while True:
-  hint: look for a loop that never waits; RuntimeContext(watchdog_s=) sets the limit""",
+  hint: look for a loop that never waits; --watchdog or watchdog_s= sets the limit""",
     }
 
 

@@ -278,6 +278,9 @@ def test_k7_programs_that_wait_for_each_other(machine: Machine) -> None:
         "  all_send_first on PE 0 waits for a credit for the queue to 1",
         "  all_send_first on PE 1 waits for a credit for the queue to 2",
         "  all_send_first on PE 2 waits for a credit for the queue to 0",
+        "  queue 0->1 full 4/4",
+        "  queue 1->2 full 4/4",
+        "  queue 2->0 full 4/4",
         "  hint: every send needs a receive, and n_slots messages fit between them",
     ]
 

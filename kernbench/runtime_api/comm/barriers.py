@@ -11,7 +11,7 @@ from kernbench.runtime_api.comm.reduce_ops import ReduceOp
 from kernbench.runtime_api.comm.signatures import Signature, renamed, signature
 from kernbench.runtime_api.comm.works import Work
 from kernbench.runtime_api.process import current_process
-from kernbench.runtime_api.tensor_base import OptionError, new_tensor
+from kernbench.runtime_api.tensor_base import Memory, OptionError, new_tensor, wrap
 from kernbench.runtime_api.types import Device
 
 __all__ = ["barrier", "monitored_barrier"]
@@ -82,7 +82,8 @@ def _barrier(
         if process.engine.enable_data:
             token.window.buffer.poison(dtypes.int32)
             token.window.write()[...] = 0
-    both = (token,)
+    # Barriers do not race for it, whatever their streams: who may touch it is asked anew each time.
+    both = (wrap(Memory(token.memory.storage, process), token.window, token.device),)
     command, _ = issue(process, members, _signature(name), both, both, async_op=async_op)
     if async_op:
         return handle(process, command, (), blocks_host=True)

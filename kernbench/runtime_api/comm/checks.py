@@ -20,14 +20,17 @@ class CollectiveArgumentError(KernbenchError, RuntimeError, ValueError):
     """
 
 
-def check_tensor(process: Process, name: str, tensor: object, label: str = "tensor") -> None:
-    """Checks that an argument is a tensor that the calling rank may give to a collective.
+def check_tensor(
+    process: Process, name: str, tensor: object, label: str = "tensor", home: int | None = None
+) -> None:
+    """Checks that an argument is a tensor that the calling rank may give to other ranks.
 
     Args:
         process: Who calls.
         name: Of the function.
         tensor: The argument.
         label: Its name.
+        home: The device where it must be; None for that of the rank.
 
     Raises:
         OperandError: If it is no tensor.
@@ -38,7 +41,8 @@ def check_tensor(process: Process, name: str, tensor: object, label: str = "tens
             f"rank {process.rank} called {name} with {label} of type {type(tensor).__name__}",
             [site_fact(call_site()), "expected a tensor"],
         )
-    home = home_of(process)
+    if home is None:
+        home = home_of(process)
     if tensor.device.index != home:
         raise CollectiveArgumentError(
             f"rank {process.rank} called {name} on a tensor on {tensor.device}",

@@ -1,13 +1,13 @@
-"""`torch.distributed._coalescing_manager`: several collectives, issued as one."""
+"""`torch.distributed._coalescing_manager`: several collectives, or messages, issued as one."""
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, NamedTuple
 
-from kernbench.ccl.collective import Reduction
 from kernbench.errors import call_site, site_fact
 from kernbench.runtime_api.comm.groups import check_device_id, find_group
 from kernbench.runtime_api.comm.issuing import handle, issue
+from kernbench.runtime_api.comm.noting import Entry, Notes, close_notes, open_notes
+from kernbench.runtime_api.comm.p2p import issue_batch
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup
 from kernbench.runtime_api.comm.signatures import Shape, coalesced_signature
 from kernbench.runtime_api.comm.works import Work
@@ -15,24 +15,6 @@ from kernbench.runtime_api.process import Process, current_process
 from kernbench.runtime_api.tensor_base import TensorBase, TensorError, alias, numel
 
 __all__ = ["_CoalescingManager", "_coalescing_manager"]
-
-_KEY: Final = "coalescing"
-
-
-class Entry(NamedTuple):
-    """A collective that is noted down.
-
-    Attributes:
-        operation: A key of `OPERATIONS`.
-        source: What the rank gives.
-        target: Where what it takes goes.
-        reduction: How values are combined.
-    """
-
-    operation: str
-    source: TensorBase
-    target: TensorBase
-    reduction: Reduction | None
 
 
 class _CoalescingManager:
@@ -52,22 +34,6 @@ class _CoalescingManager:
             work.wait()
 
 
-def noted(
-    process: Process,
-    group: ProcessGroup,
-    operation: str,
-    source: TensorBase,
-    target: TensorBase,
-    reduction: Reduction | None = None,
-) -> bool:
-    """Notes a collective down if the rank is coalescing those of a group; returns whether."""
-    lists: dict[str, list[Entry]] | None = process.scratch.get(_KEY)
-    if not lists or group.name not in lists:
-        return False
-    lists[group.name].append(Entry(operation, source, target, reduction))
-    return True
-
-
 def _coalescing_manager(
     group: ProcessGroup | None = None, device: object = None, async_ops: bool = False
 ) -> "_Coalescing":
@@ -75,7 +41,9 @@ def _coalescing_manager(
 
     This concerns `all_reduce`, `all_gather_into_tensor` and `reduce_scatter_tensor`, all of one
     kind and with one reduce operation; others are issued where they are called, as in PyTorch.
-    Tensors of different types are issued type by type.
+    Tensors of different types are issued type by type. If `device` is given, messages to and from
+    known ranks of the group wait for the end of the block, too, and start together, as with
+    `batch_isend_irecv`.
 
     Args:
         group: Whose collectives; None for all ranks.
@@ -89,27 +57,27 @@ def _coalescing_manager(
     process = current_process()
     chosen = find_group(process, group, "_coalescing_manager")
     check_device_id("_coalescing_manager", process, device)
-    return _Coalescing(process, chosen, async_ops)
+    return _Coalescing(process, chosen, Notes(device is not None), async_ops)
 
 
 class _Coalescing:
     """The context of `_coalescing_manager`: a class, so that a report shows its `with` line."""
 
-    def __init__(self, process: Process, group: ProcessGroup, async_ops: bool) -> None:
+    def __init__(
+        self, process: Process, group: ProcessGroup, notes: Notes, async_ops: bool
+    ) -> None:
         self._process = process
         self._group = group
         self._async_ops = async_ops
-        self._entries: list[Entry] = []
+        self._notes = notes
         self._manager = _CoalescingManager()
 
     def __enter__(self) -> _CoalescingManager:
-        lists = self._process.scratch.setdefault(_KEY, {})
-        if self._group.name in lists:
+        if not open_notes(self._process, self._group, self._notes):
             raise TensorError(
                 f"_coalescing_manager inside another one of group {self._group.name}",
                 [site_fact(call_site())],
             )
-        lists[self._group.name] = self._entries
         return self._manager
 
     def __exit__(
@@ -118,12 +86,12 @@ class _Coalescing:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        del self._process.scratch[_KEY][self._group.name]
+        close_notes(self._process, self._group)
         if error is None:
             self._issue_all()
 
     def _issue_all(self) -> None:
-        entries = self._entries
+        entries = self._notes.entries
         kinds = {(entry.operation, entry.reduction) for entry in entries}
         if len(kinds) > 1:
             names = sorted(
@@ -137,6 +105,12 @@ class _Coalescing:
         for dtype in dict.fromkeys(entry.source.dtype for entry in entries):
             same = [entry for entry in entries if entry.source.dtype is dtype]
             self._manager.append(_issue(self._process, self._group, same, self._async_ops))
+        if self._notes.messages:
+            work = issue_batch(self._process, "_coalescing_manager", self._notes.messages)
+            if self._async_ops:
+                self._manager.append(work)
+            else:
+                work.wait()
 
 
 def _issue(

@@ -19,9 +19,9 @@ from kernbench.runtime_api.comm.checks import (
     reduction_for,
     root_of,
 )
-from kernbench.runtime_api.comm.coalescing import noted
 from kernbench.runtime_api.comm.groups import Group, find_group
 from kernbench.runtime_api.comm.issuing import run
+from kernbench.runtime_api.comm.noting import noted
 from kernbench.runtime_api.comm.reduce_ops import ReduceOp
 from kernbench.runtime_api.comm.signatures import even_signature, signature
 from kernbench.runtime_api.comm.works import IllegalWork, Work

@@ -176,7 +176,8 @@ def _give_up(process: Process, doomed: Sequence[ProcessGroup]) -> None:
             world.left[rank] = site
             continue
         group.destroyed[rank] = site
-        if len(group.destroyed) == len(group.ranks):
+        # One with a collective that lacks somebody stays, so that this is told when ranks return.
+        if len(group.destroyed) == len(group.ranks) and not group.open:
             del world.groups[group.name]
 
 

@@ -104,7 +104,7 @@ def issue(
         tensor.memory.read(command, tensor.window)
     for tensor in written:
         tensor.memory.wrote(command, tensor.window)
-    count(process, what.kind, group.name, what.nbytes)
+    count(process, what.counted or what.kind, group.name, what.nbytes)
     return command, meeting
 
 
@@ -168,7 +168,7 @@ def communication_stream(process: Process, group: ProcessGroup, sip: int) -> Str
 def _meet(ctx: "RuntimeContext", group: ProcessGroup, what: Signature, call: Call) -> Meeting:
     world = ctx.world
     try:
-        meeting = group.enter(call, lambda: _make(ctx, group, what))
+        meeting = group.enter(call, _make, ctx, group, what)
     except CollectiveMismatchError as error:
         world.blame(group.open[group.number(call.rank)].calls, error)
         raise

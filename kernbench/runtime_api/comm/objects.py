@@ -16,10 +16,13 @@ import numpy as np
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import DType, dtypes
 from kernbench.runtime_api.comm.checks import CollectiveArgumentError, root_of
-from kernbench.runtime_api.comm.groups import Group, check_device_id, find_group, home_of
+from kernbench.runtime_api.comm.groups import Group, check_device_id, find_group, home_of, refuse
 from kernbench.runtime_api.comm.issuing import issue
+from kernbench.runtime_api.comm.p2p import give, take
+from kernbench.runtime_api.comm.posting import Post
 from kernbench.runtime_api.comm.rendezvous import Meeting
-from kernbench.runtime_api.comm.signatures import even_signature, signature
+from kernbench.runtime_api.comm.signatures import object_signature
+from kernbench.runtime_api.comm.transfers import TransferMismatchError
 from kernbench.runtime_api.copies import array_to
 from kernbench.runtime_api.process import Process, current_process
 from kernbench.runtime_api.running import cuda_device, read_back
@@ -30,7 +33,9 @@ __all__ = [
     "all_gather_object",
     "broadcast_object_list",
     "gather_object",
+    "recv_object_list",
     "scatter_object_list",
+    "send_object_list",
 ]
 
 
@@ -182,6 +187,88 @@ def scatter_object_list(
     scatter_object_output_list[0] = pickle.loads(mail[talk.place])
 
 
+def send_object_list(
+    object_list: list[Any],
+    dst: int | None = None,
+    group: Group = None,
+    device: Any = None,
+    group_dst: int | None = None,
+    use_batch: bool = False,
+) -> None:
+    """Sends copies of the objects of a list: their sizes, then their bytes. See `send`.
+
+    Args:
+        object_list: As long as that of the receiver.
+        dst: Global rank of the receiver; or give `group_dst`.
+        group: None for all ranks.
+        device: See `broadcast_object_list`.
+        group_dst: Rank of the receiver in the group.
+        use_batch: Must be False.
+
+    Raises:
+        PeerError: If the receiver does not exist (P9) or is the caller (P6).
+        TransferMismatchError: If the receiver expects another number of objects (P7).
+        KernbenchError: If the group cannot be used.
+    """
+    name = "send_object_list"
+    talk = _Talk(name, group)
+    talk.check_device(device)
+    refuse(name, use_batch=use_batch or None)
+    pickles = [_pickled(value) for value in object_list]
+    for values in ([len(data) for data in pickles], b"".join(pickles)):
+        post = Post(name, "send", talk.uploaded(values), group, 0)
+        give(post, post.peer(dst, group_dst, "dst"), pickles)
+
+
+def recv_object_list(
+    object_list: list[Any],
+    src: int | None = None,
+    group: Group = None,
+    device: Any = None,
+    group_src: int | None = None,
+    use_batch: bool = False,
+) -> int:
+    """Replaces the objects of a list by copies of those that another rank sends; the host waits.
+
+    Args:
+        object_list: As long as that of the sender.
+        src: Global rank of the sender; None (and no `group_src`) for anybody in the group.
+        group: None for all ranks.
+        device: See `broadcast_object_list`.
+        group_src: Rank of the sender in the group.
+        use_batch: Must be False.
+
+    Returns:
+        The sender's global rank.
+
+    Raises:
+        PeerError: If the sender does not exist (P9) or is the caller (P6).
+        TransferMismatchError: If it sends another number of objects, or a tensor (P7).
+        KernbenchError: If the group cannot be used.
+    """
+    name = "recv_object_list"
+    talk = _Talk(name, group)
+    talk.check_device(device)
+    refuse(name, use_batch=use_batch or None)
+    sizes = talk.room(len(object_list), dtypes.int64)
+    post = Post(name, "recv", sizes, group, 0)
+    sender, transfer = take(post, post.source(src, group_src))
+    talk.read(sizes)
+    mail = transfer.mail.get(sender)
+    if mail is None:
+        raise TransferMismatchError(
+            f"rank {sender} sends a tensor to rank {talk.process.rank}, which receives objects",
+            [call.fact(f"rank {rank}") for rank, call in sorted(transfer.calls.items())],
+            hint="recv_object_list receives what send_object_list sends",
+            code="P7",
+        )
+    data = talk.room(sum(map(len, mail)), dtypes.uint8)
+    take(Post(name, "recv", data, group, 0), sender)
+    talk.read(data)
+    object_list[:] = [pickle.loads(entry) for entry in mail]
+    return sender
+
+
 class _Talk:
     """One call about objects: the collectives on bytes that it is made of."""
 
@@ -260,16 +347,15 @@ class _Talk:
 
     def all_gather(self, source: TensorBase, target: TensorBase, mail: Any = None) -> Meeting:
         """Issues one of the collectives."""
-        what = even_signature(
-            self._name, "all_gather", source.dtype, source.window.shape, self.group.size()
-        )
+        shapes = (source.window.shape,) * self.group.size()
+        what = object_signature(self._name, "all_gather", source.dtype, shapes)
         return issue(self.process, self.group, what, (source,), (target,), mail=mail)[1]
 
     def broadcast(self, tensor: TensorBase, root: int, mail: Any = None) -> Meeting:
         """Issues one of the collectives."""
         shapes = (tensor.window.shape,)
         text = self._root_text
-        what = signature(self._name, "broadcast", tensor.dtype, shapes, None, root, text)
+        what = object_signature(self._name, "broadcast", tensor.dtype, shapes, root, text)
         both = (tensor,)
         sources = both if self.place == root else ()
         return issue(self.process, self.group, what, sources, both, mail=mail)[1]
@@ -284,8 +370,8 @@ class _Talk:
         targets: Sequence[TensorBase],
     ) -> None:
         """Issues a `gather` or a `scatter`."""
-        ranks, text = self.group.size(), self._root_text
-        what = even_signature(self._name, operation, dtype, shape, ranks, None, root, text)
+        shapes, text = (shape,) * self.group.size(), self._root_text
+        what = object_signature(self._name, operation, dtype, shapes, root, text)
         issue(self.process, self.group, what, sources, targets)
 
 

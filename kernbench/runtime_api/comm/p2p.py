@@ -11,9 +11,11 @@ from typing import Any
 from kernbench.des import Event
 from kernbench.errors import call_site, site_fact
 from kernbench.runtime_api.comm.issuing import follow, handle
+from kernbench.runtime_api.comm.noting import Message, noted_message
 from kernbench.runtime_api.comm.posting import Post, Way
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup
-from kernbench.runtime_api.comm.works import Work
+from kernbench.runtime_api.comm.transfers import Transfer
+from kernbench.runtime_api.comm.works import IllegalWork, Work
 from kernbench.runtime_api.process import Process, current_process
 from kernbench.runtime_api.tensor_base import OptionError, TensorBase
 from kernbench.sim_engine.command import Command
@@ -44,8 +46,9 @@ def send(
         KernbenchError: If the tensor or the group cannot be used.
     """
     post = Post("send", "send", tensor, group, tag)
-    command, _ = post.issue(post.peer(dst, group_dst, "dst"))
-    _wait_in_stream(post.process, command)
+    peer = post.peer(dst, group_dst, "dst")
+    if not noted_message(post, peer):
+        give(post, peer)
 
 
 def recv(
@@ -74,6 +77,19 @@ def recv(
     """
     post = Post("recv", "recv", tensor, group, tag)
     source = post.source(src, group_src)
+    if source is not None and noted_message(post, source):
+        return source
+    return take(post, source)[0]
+
+
+def give(post: Post, peer: int, mail: Any = None) -> None:
+    """Sends; the current stream goes on when it is received. See `Post.issue`."""
+    command, _ = post.issue(peer, mail=mail)
+    _wait_in_stream(post.process, command)
+
+
+def take(post: Post, source: int | None) -> tuple[int, Transfer]:
+    """Receives, and returns who sends with what both sides share; see `recv`."""
     command, transfer = post.issue(source)
     if source is None:
         if transfer.source is None:
@@ -82,7 +98,7 @@ def recv(
         source = transfer.source
         assert source is not None
     _wait_in_stream(post.process, command)
-    return source
+    return source, transfer
 
 
 def isend(
@@ -91,11 +107,10 @@ def isend(
     group: ProcessGroup | None = None,
     tag: int = 0,
     group_dst: int | None = None,
-) -> Work:
+) -> Any:
     """Starts sending a tensor; neither the host nor the current stream waits. See `send`."""
     post = Post("isend", "send", tensor, group, tag)
-    command, _ = post.issue(post.peer(dst, group_dst, "dst"))
-    return handle(post.process, command, ())
+    return _start(post, post.peer(dst, group_dst, "dst"))
 
 
 def irecv(
@@ -104,10 +119,16 @@ def irecv(
     group: ProcessGroup | None = None,
     tag: int = 0,
     group_src: int | None = None,
-) -> Work:
+) -> Any:
     """Starts receiving into a tensor; neither the host nor the current stream waits. See `recv`."""
     post = Post("irecv", "recv", tensor, group, tag)
-    command, _ = post.issue(post.source(src, group_src))
+    return _start(post, post.source(src, group_src))
+
+
+def _start(post: Post, peer: int | None) -> Any:
+    if noted_message(post, peer):
+        return IllegalWork()
+    command, _ = post.issue(peer)
     return handle(post.process, command, ())
 
 
@@ -167,20 +188,33 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
             "batch_isend_irecv takes a list of P2POp of one group",
             [site_fact(call_site()), f"got {len(p2p_op_list)} entries, {len(groups)} groups"],
         )
-    process = current_process()
-    sip = process.device_index
-    batch = process.side_stream(f"p2p batch {sip}", sip)
-    follow(batch, process.current_stream(sip))
-    # Taken first, so that what joins them waits for the same, too.
-    waits, batch.waits = batch.waits, []
-    commands = []
-    for number, op in enumerate(p2p_op_list):
+    messages = []
+    for op in p2p_op_list:
         way: Way = "send" if inspect.unwrap(op.op) is isend else "recv"
         post = Post(f"i{way}", way, op.tensor, op.group, op.tag)
         if way == "send":
             peer: int | None = post.peer(op.peer, op.group_peer, "peer")
         else:
             peer = post.source(op.peer, op.group_peer)
+        messages.append(Message(post, peer))
+    return [issue_batch(current_process(), "batch_isend_irecv", messages)]
+
+
+def issue_batch(process: Process, name: str, messages: Sequence[Message]) -> Work:
+    """Starts messages of one group together; returns the handle of all of them.
+
+    Args:
+        process: Who calls.
+        name: Of the function that the user called.
+        messages: At least one.
+    """
+    sip = process.device_index
+    batch = process.side_stream(f"p2p batch {sip}", sip)
+    follow(batch, process.current_stream(sip))
+    # Taken first, so that what joins them waits for the same, too.
+    waits, batch.waits = batch.waits, []
+    commands = []
+    for number, (post, peer) in enumerate(messages):
         stream = process.side_stream(f"p2p batch {sip}.{number}", sip)
         stream.waits.extend(waits)
         follow(stream, batch)
@@ -188,9 +222,8 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
     for command in commands:
         batch.waits.append(command.done)
         batch.learn({**command.stream.seen, command.stream: command.number})
-    name = "batch_isend_irecv"
     joined = process.issue(name, "event", batch, Hold(process.engine, None, 0, None))
-    return [handle(process, joined, ())]
+    return handle(process, joined, ())
 
 
 def _wait_in_stream(process: Process, command: Command) -> None:

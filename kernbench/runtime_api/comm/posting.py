@@ -1,10 +1,11 @@
 """One side of a message, from the check of its arguments into the rank's stream."""
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.runtime_api.comm.checks import check_tensor
 from kernbench.runtime_api.comm.groups import find_group
 from kernbench.runtime_api.comm.issuing import follow
 from kernbench.runtime_api.comm.rendezvous import Call, ProcessGroup
@@ -14,7 +15,6 @@ from kernbench.runtime_api.tensor_base import (
     OptionError,
     TensorBase,
     check_access,
-    is_contiguous,
     new_tensor,
 )
 from kernbench.sim_engine.command import Command, Stream
@@ -50,8 +50,8 @@ class Post:
         self._tensor = tensor
         self._tag = tag
         self._site = call_site()
-        self._group: Final = find_group(self.process, group, name)
-        _check_tensor(self.process, name, tensor)
+        self.group: Final = find_group(self.process, group, name)
+        check_tensor(self.process, name, tensor, home=self.process.device_index)
 
     def peer(self, rank: int | None, group_rank: int | None, argument: str) -> int:
         """Returns the global rank of the other side.
@@ -60,7 +60,7 @@ class Post:
             PeerError: If it does not exist or is the caller.
             OptionError: Unless exactly one of both numbers is given.
         """
-        group = self._group
+        group = self.group
         if (rank is None) == (group_rank is None):
             both = "both" if rank is not None else "neither"
             raise OptionError(
@@ -99,14 +99,17 @@ class Post:
             code="P9",
         )
 
-    def issue(self, peer: int | None, stream: Stream | None = None) -> tuple[Command, Transfer]:
+    def issue(
+        self, peer: int | None, stream: Stream | None = None, mail: Any = None
+    ) -> tuple[Command, Transfer]:
         """Calls the other side, and puts a command where it belongs; does not wait.
 
         Args:
             peer: Global rank of the other side; None for anybody.
             stream: Where it goes; None for that of the pair, behind what the current one holds.
+            mail: What the other side finds in the transfer, beside the simulated bytes.
         """
-        process, tensor, group = self.process, self._tensor, self._group
+        process, tensor, group = self.process, self._tensor, self.group
         sip = process.device_index
         current = process.current_stream(sip)
         check_access(process, tensor, current, "read" if self._way == "send" else "wrote")
@@ -115,6 +118,8 @@ class Post:
             stream = process.side_stream(pair, sip)
             follow(stream, current)
         transfer, side = self._meet(peer)
+        if mail is not None:
+            transfer.mail[process.rank] = mail
         view = tensor.window
         eager = self._way == "send" and _is_eager(process, transfer, view.nbytes)
         if eager:
@@ -167,10 +172,10 @@ class Post:
         call = Call(process.rank, self._name, (), text, self._site, process.host.clock)
         destination = peer if sends else process.rank
         assert destination is not None
-        key = (self._group.name, destination, self._tag)
+        key = (self.group.name, destination, self._tag)
         box = world.mailboxes.get(key)
         if box is None:
-            box = world.mailboxes[key] = Mailbox(self._group, destination, self._tag, world.awaited)
+            box = world.mailboxes[key] = Mailbox(self.group, destination, self._tag, world.awaited)
         try:
             if sends:
                 found = box.send(call, process, view)
@@ -188,22 +193,6 @@ class Post:
         if src is None and group_src is None:
             return None
         return self.peer(src, group_src, "src")
-
-
-def _check_tensor(process: Process, name: str, tensor: TensorBase) -> None:
-    if not tensor.is_cuda or tensor.device.index != process.device_index:
-        raise OptionError(
-            f"rank {process.rank} called {name} on a tensor on {tensor.device}",
-            [site_fact(call_site()), f"expected one on cuda:{process.device_index}"],
-            hint="move it with .to('cuda') first",
-        )
-    if not is_contiguous(tensor.window):
-        shape, strides = list(tensor.window.shape), list(tensor.window.strides)
-        raise OptionError(
-            f"rank {process.rank} called {name} on a tensor that is not contiguous",
-            [site_fact(call_site()), f"shape {shape}, strides {strides}"],
-            hint="call .contiguous() first, and use its result",
-        )
 
 
 def _is_eager(process: Process, transfer: Transfer, nbytes: int) -> bool:

@@ -93,7 +93,8 @@ class Meeting:
         number: Sequence number in the group, from 1.
         members: Global ranks that must come.
         calls: By global rank, the calls of those whose host has come.
-        shared: What the ranks have in common, made by the first one; knows who has `arrived`.
+        shared: What the ranks have in common, made by the first one; of a collective it knows
+            whose streams have `arrived`.
         args: What the log keeps of each rank's part.
         mail: By global rank, values that travel beside the simulated bytes.
         errors: Those raised about it; each later one completes the lists of the earlier ones.
@@ -107,14 +108,6 @@ class Meeting:
     args: Mapping[str, Any] | None = None
     mail: dict[int, Any] = field(default_factory=dict)
     errors: list[CollectiveMismatchError] = field(default_factory=list)
-
-    @property
-    def reached(self) -> bool:
-        """Whether the stream of any rank has come to it."""
-        if self.shared is not None:
-            return bool(self.shared.arrived)
-        calls = self.calls.values()
-        return any(call.command is not None and call.command.begun for call in calls)
 
     def absent(self) -> list[int]:
         """Returns the ranks that have not called."""
@@ -170,12 +163,13 @@ class Gathering:
         """Returns what reports call a meeting."""
         return f"{what} #{number} of group {self.name}"
 
-    def enter(self, call: Call, make: Callable[[], Any]) -> Meeting:
+    def enter(self, call: Call, make: Callable[..., Any], *arguments: object) -> Meeting:
         """Takes a rank's next call to where the others are; does not wait.
 
         Args:
             call: What the rank called.
             make: Makes what the ranks will share; called for the first of them.
+            arguments: What it is called with.
 
         Raises:
             CollectiveMismatchError: If another rank called something else.
@@ -193,7 +187,7 @@ class Gathering:
         if first is not call:
             self._compare(meeting, first, call)
         if meeting.shared is None:
-            meeting.shared = make()
+            meeting.shared = make(*arguments)
         if len(calls) == len(self.ranks):
             del self.open[number]
         return meeting
@@ -206,20 +200,20 @@ class Gathering:
                 if expected.value != got.value:
                     hint = expected.hint and expected.hint(expected.value, got.value)
                     raise self._differ(meeting, expected.code, expected.what, hint)
+        # It agrees with the first call; another rank may not.
+        known = meeting.errors[0] if meeting.errors else None
+        if known is not None and known.differing:
+            raise self._differ(meeting, known.code, known.differing, known.hint)
         if call.splits is not None:
             self._compare_splits(meeting, call, call.splits)
-        if meeting.errors:
-            # It agrees with the first call, but another rank does not.
-            known = meeting.errors[0]
-            if known.differing:
-                raise self._differ(meeting, known.code, known.differing, known.hint)
+        if known is not None:
             raise self._refuse(meeting, known.code, known.summary, known.hint)
 
     def _compare_splits(self, meeting: Meeting, call: Call, mine: Splits) -> None:
         me = self._places[call.rank]
         for other in meeting.calls.values():
             theirs, them = other.splits, self._places[other.rank]
-            if other is call or theirs is None:
+            if other is call or other.operation != call.operation or theirs is None:
                 continue
             for sender, out, receiver, into in (
                 (other.rank, theirs.sends[me], call.rank, mine.receives[them]),

@@ -1,7 +1,7 @@
 """What a call of a collective is apart from its rank and its tensors: made once, then looked up."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any, Final
@@ -34,6 +34,7 @@ class Signature:
         root: Rank in the group that plays a part of its own; 0 if there is none.
         splits: What the calling rank exchanges with each other one; None if all do the same.
         row: Elements in one unit of `splits`.
+        counted: The kind that `CommDebugMode` counts it as; empty if that is `kind`.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Signature:
     root: int = 0
     splits: Splits | None = None
     row: int = 1
+    counted: str = ""
 
 
 @lru_cache(8192)
@@ -106,6 +108,24 @@ def even_signature(
 ) -> Signature:
     """Returns that of an operation with a block of one shape for each rank; see `signature`."""
     return signature(name, operation, dtype, (shape,) * ranks, reduction, root, root_text)
+
+
+@lru_cache(1024)
+def object_signature(
+    name: str,
+    operation: str,
+    dtype: DType,
+    blocks: tuple[Shape, ...],
+    root: int = 0,
+    root_text: str = "",
+) -> Signature:
+    """Returns that of a collective on bytes of objects, which only its like meets.
+
+    To hardware it is a collective like any other; the ranks would take one value for another.
+    The arguments are those of `signature`.
+    """
+    what = signature(name, operation, dtype, blocks, None, root, root_text)
+    return replace(what, kind=name, counted=operation)
 
 
 @lru_cache(1024)

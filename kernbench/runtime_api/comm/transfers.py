@@ -6,7 +6,7 @@ from itertools import count
 from typing import Final
 
 from kernbench.ccl.collective import Collective
-from kernbench.des import Event
+from kernbench.des import Event, EventLoop
 from kernbench.errors import KernbenchError
 from kernbench.memory import View
 from kernbench.runtime_api.comm.rendezvous import Call, Meeting, ProcessGroup
@@ -45,6 +45,7 @@ class Side:
     def begin(self, command: Command, start: int) -> None:
         """See `Work`."""
         self.command, self.start = command, start
+        self.transfer.reached = True
         self.transfer.come()
 
     @property
@@ -63,6 +64,7 @@ class Transfer(Meeting):
         sides: By global rank, what is there.
         order: Among the transfers of its box, by when the first side was called.
         matched: When both sides were known, in picoseconds; for who waits for that on the host.
+        reached: Whether the stream of a side has come to it.
     """
 
     box: "Mailbox" = field(kw_only=True)
@@ -70,6 +72,7 @@ class Transfer(Meeting):
     sides: dict[int, Side] = field(default_factory=dict)
     order: int = 0
     matched: Event | None = None
+    reached: bool = False
 
     @property
     def destination(self) -> int:
@@ -105,9 +108,7 @@ class Transfer(Meeting):
         if not self.complete:
             if self.box.receives.get(None):
                 (side,) = self.sides.values()
-                loop = side.process.engine.loop
-                time = max(side.start, loop.now)
-                loop.at(time, loop.owner(CHOICE_OWNER), self.box.choose)
+                self.box.choose_at(side.start, side.process.engine.loop)
             return
         if all(side.command is not None for side in self.sides.values()):
             self._set_off()
@@ -122,7 +123,8 @@ class Transfer(Meeting):
         sender, receiver = self.sides[self.source], self.sides[self.destination]
         ctx = sender.process.ctx
         sips = (ctx.devices[self.source], ctx.devices[self.destination])
-        chosen = ctx.collectives.choose("send_recv", sender.view.nbytes, sips)
+        ranks = len(self.box.group.ranks)
+        chosen = ctx.collectives.choose("send_recv", sender.view.nbytes, sips, ranks)
         dtype = sender.view.dtype
         # A line of its own: several messages of a batch may be under way between the same ranks.
         message = Collective(
@@ -207,19 +209,29 @@ class Mailbox:
         found += [transfer for line in self.receives.values() for transfer in line]
         return sorted(found, key=lambda transfer: transfer.order)
 
+    def choose_at(self, time: int, loop: EventLoop) -> None:
+        """Gives receives from anybody their senders once everything of an instant is there."""
+        loop.at(max(time, loop.now), loop.owner(CHOICE_OWNER), self.choose)
+
     def choose(self) -> None:
         """Gives receives from anybody their senders, as far as messages are there."""
         anybody = self.receives.get(None)
         while anybody:
             receive = anybody[0]
             mine = receive.sides[self.destination]
-            now = mine.process.engine.loop.now
-            there = sorted(
+            loop = mine.process.engine.loop
+            if mine.command is None or mine.start > loop.now:
+                return
+            coming = sorted(
                 (side.start, source)
                 for source, line in self.sends.items()
-                if (side := line[0].sides[source]).command is not None and side.start <= now
+                if (side := line[0].sides[source]).command is not None
             )
-            if mine.command is None or mine.start > now or not there:
+            there = [found for found in coming if found[0] <= loop.now]
+            if not there:
+                if coming:
+                    # Its stream came before there was a receive to look, at a time still ahead.
+                    self.choose_at(coming[0][0], loop)
                 return
             self._take_receive(None)
             self._give(receive, mine, self._take_send(there[0][1]), len(there))
@@ -244,6 +256,7 @@ class Mailbox:
         send.calls[self.destination] = call
         send.sides[self.destination] = side
         side.transfer = call.command.part = send
+        receive.mail = send.mail  # for who holds the receive
         try:
             self._check(send)
         except TransferMismatchError as error:

@@ -6,7 +6,6 @@ from typing import Any, Final
 from kernbench.des import Event
 from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
 from kernbench.runtime_api.process import Process, current_process
-from kernbench.runtime_api.running import wait_for
 from kernbench.runtime_api.tensor_base import TensorBase
 from kernbench.sim_engine.command import Command
 
@@ -33,6 +32,8 @@ class Work:
         self._command = command
         self._outputs = outputs
         self._blocks_host = blocks_host
+        # Now: what its stream is put behind later does not come before it.
+        self._seen: Final = {**command.stream.seen, command.stream: command.number}
 
     @property
     def done(self) -> Event:
@@ -62,9 +63,10 @@ class Work:
         stream = process.current_stream(command.stream.sip)
         if not process.ordered(stream, command):
             stream.waits.append(command.done)
-            stream.learn({**command.stream.seen, command.stream: command.number})
+            stream.learn(self._seen)
         if self._blocks_host:
-            wait_for(process, command)
+            process.wait(command.done)
+            process.learn(self._seen)
         return True
 
     def synchronize(self) -> None:
@@ -84,7 +86,7 @@ class Work:
         time = command.done.time
         if time is None or time > host.clock:
             return False
-        process.learn({**command.stream.seen, command.stream: command.number})
+        process.learn(self._seen)
         return True
 
     def is_success(self) -> bool:

@@ -43,7 +43,7 @@ class World:
         exit_sites: By rank, where its function returned.
         backend: By rank, what `init_process_group` was given.
         left: By rank, where it called `destroy_process_group()`.
-        groups: By name, every process group that some rank has not destroyed.
+        groups: By name, every process group that some rank has not destroyed, or missed a call in.
         held: By rank, by name, the groups that it may use.
         outside: By rank, groups that it has made and is not a member of.
         creations: By what they are made from, where ranks meet that make groups.

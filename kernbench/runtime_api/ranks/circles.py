@@ -10,8 +10,7 @@ from kernbench.runtime_api.comm.world import World
 from kernbench.runtime_api.ranks.graphs import around, components
 from kernbench.runtime_api.ranks.verdicts import (
     Verdict,
-    is_receive,
-    near_miss,
+    near_misses,
     tags_differ,
     view_of,
 )
@@ -37,9 +36,9 @@ def explain(graph: WaitGraph, world: World, dead: set[Node]) -> Iterator[Verdict
         for head in heads:
             meeting = head.meeting
             if isinstance(meeting, Transfer) and not meeting.complete:
-                other = near_miss(world, meeting)
-                if other is not None:
-                    yield tags_differ(*sorted((meeting, other), key=is_receive))
+                others = near_misses(world, meeting)
+                if others is not None:
+                    yield tags_differ(*others)
                     break
         else:
             yield _cycle(graph, heads, knot)

@@ -7,7 +7,7 @@ from kernbench.errors import site_fact
 from kernbench.runtime_api.comm.rendezvous import folded
 from kernbench.runtime_api.comm.world import World
 from kernbench.runtime_api.process import Process
-from kernbench.runtime_api.ranks.verdicts import RankDeadlockError, Verdict
+from kernbench.runtime_api.ranks.verdicts import RankDeadlockError, Verdict, blame_faults
 from kernbench.runtime_api.ranks.waiting import WaitGraph
 from kernbench.sim_engine.command import Command
 
@@ -51,7 +51,7 @@ class LivelockGuard:
         issued = [other.issues_left for other in self._processes]
         process.host.polls = 0
         before, self._before = self._before, issued
-        if issued != before:
+        if issued != before or blame_faults(self._world, self._processes):
             return
         verdict = self._verdict(process)
         verdict.pronounce(self._world)

@@ -7,7 +7,13 @@ from kernbench.des import DeadlockError, EventLoop, Task
 from kernbench.runtime_api.comm.world import World
 from kernbench.runtime_api.process import Process
 from kernbench.runtime_api.ranks.circles import explain
-from kernbench.runtime_api.ranks.verdicts import abandoned, jammed, missed, unexplained
+from kernbench.runtime_api.ranks.verdicts import (
+    abandoned,
+    blame_faults,
+    jammed,
+    missed,
+    unexplained,
+)
 from kernbench.runtime_api.ranks.waiting import WaitGraph, waits_for
 
 REVIEW_OWNER: Final = 1 << 62
@@ -78,6 +84,8 @@ class Reviewer:
 
     def explain(self, deadlock: DeadlockError) -> None:
         """Blames ranks for a loop in which nothing is left to happen."""
+        if blame_faults(self._world, self._processes):
+            return
         self._find_missed()
         ranks = range(len(self._processes))
         graph = WaitGraph(self._world, self._processes, settled=True)

@@ -166,31 +166,37 @@ class Spawn:
         carrier = current_carrier()
         world.rank_by_greenlet[carrier] = process.rank
         try:
-            result = self._fn(process.rank, *self._args)
-            if inspect.isgenerator(result) or inspect.iscoroutine(result):
-                result.close()
-                raise KernbenchError(
-                    f"the worker of rank {process.rank} is a generator or a coroutine: calling it "
-                    "runs nothing",
-                    hint="give spawn a plain function",
-                )
-            self._returned(process, self._return_site(process))
+            self._returned(process, self._call(process))
         except RankAborted as aborted:
             site = call_site_of(aborted)
             returned = process.rank in world.exited
             where = "after its worker had returned" if returned else site_fact(site)
             self._aborted[process.rank] = where
-        except SystemExit as stop:
-            if stop.code:
-                self._raised(process, stop)
-            else:
-                self._returned(process, call_site_of(stop))
         except BaseException as error:
             self._raised(process, error)
         finally:
             process.alive = False
             process.frame = None
             world.rank_by_greenlet.pop(carrier, None)
+
+    def _call(self, process: Process) -> CallSite | None:
+        """Runs the worker of a rank and returns where it returned, if only by `sys.exit(0)`."""
+        try:
+            result = self._fn(process.rank, *self._args)
+        except RankAborted:
+            raise
+        except SystemExit as stop:
+            if stop.code:
+                raise
+            return call_site_of(stop)
+        if inspect.isgenerator(result) or inspect.iscoroutine(result):
+            result.close()
+            raise KernbenchError(
+                f"the worker of rank {process.rank} is a generator or a coroutine: calling it "
+                "runs nothing",
+                hint="give spawn a plain function",
+            )
+        return self._return_site(process)
 
     def _return_site(self, process: Process) -> CallSite | None:
         """Returns where a rank's function returned; its first line if it has issued nothing."""

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from kernbench.ccl.collective import Collective
+from kernbench.ccl.jams import MOST_SLOTS, least_slots
 from kernbench.des import DeadlockError
 from kernbench.errors import KernbenchError, site_fact
 from kernbench.runtime_api.comm.rendezvous import Call, Gathering, Meeting, folded
@@ -100,9 +102,9 @@ def abandoned(world: World) -> Iterator[Verdict]:
     ]
     for transfer in sorted(transfers, key=lambda found: _call(found).time):
         call = _call(transfer)
-        other = near_miss(world, transfer)
-        if other is not None:
-            yield tags_differ(*sorted((transfer, other), key=is_receive))
+        others = near_misses(world, transfer)
+        if others is not None:
+            yield tags_differ(*others)
             continue
         absent = transfer.absent()
         returned = [_returned(world, rank) for rank in absent[:_MOST_PLACES]]
@@ -131,8 +133,26 @@ def abandoned(world: World) -> Iterator[Verdict]:
         yield verdict
 
 
-def near_miss(world: World, transfer: Transfer) -> Transfer | None:
-    """Returns a message that would match but for its tag."""
+def near_misses(
+    world: World, transfer: Transfer
+) -> tuple[Sequence[Transfer], Sequence[Transfer]] | None:
+    """Returns the sends and the receives that would match but for their tags; None if none would.
+
+    One of both is a single one. Which of several on the other side was meant, nobody can know.
+    """
+    others = _of_other_tags(world, transfer)
+    if not others:
+        return None
+    if is_receive(transfer):
+        return others, [transfer]
+    if len(others) > 1:
+        return [transfer], others
+    return _of_other_tags(world, others[0]), others
+
+
+def _of_other_tags(world: World, transfer: Transfer) -> list[Transfer]:
+    """Returns the earliest message of each way and tag that would match but for its tag."""
+    found = []
     for box in world.mailboxes.values():
         if box.group is not transfer.box.group or box.destination != transfer.destination:
             continue
@@ -140,14 +160,30 @@ def near_miss(world: World, transfer: Transfer) -> Transfer | None:
             continue
         if not is_receive(transfer):
             assert transfer.source is not None
-            found = box.receives.get(transfer.source) or box.receives.get(None)
+            line = box.receives.get(transfer.source) or box.receives.get(None)
+            lines = [line] if line else []
         elif transfer.source is not None:
-            found = box.sends.get(transfer.source)
+            line = box.sends.get(transfer.source)
+            lines = [line] if line else []
         else:
-            found = next(iter(box.sends.values()), None)
-        if found:
-            return found[0]
-    return None
+            lines = list(box.sends.values())
+        found += [line[0] for line in lines]
+    return sorted(found, key=lambda other: (_call(other).rank, other.box.tag))
+
+
+def blame_faults(world: World, processes: Iterable[Process]) -> bool:
+    """Blames ranks for faults of their devices that they have not come to raise.
+
+    A rank that waits for others learns of its own fault when they let it go on, and what its fault
+    has spoiled never lets them: so it outranks what they wait for.
+
+    Returns:
+        Whether there is any.
+    """
+    faulty = [process for process in processes if process.host.faults]
+    for process in faulty:
+        world.blame([process.rank], process.host.faults[0])
+    return bool(faulty)
 
 
 def jammed(heads: Iterable[Head], deadlock: DeadlockError) -> Iterator[Verdict]:
@@ -158,8 +194,9 @@ def jammed(heads: Iterable[Head], deadlock: DeadlockError) -> Iterator[Verdict]:
         if isinstance(task.subject, Program)
     ]
     for meeting in dict.fromkeys(head.meeting for head in heads):
-        chosen = getattr(meeting.shared, "chosen", None)
-        name = "" if chosen is None else f" {chosen.name}"
+        name = ""
+        if isinstance(meeting.shared, Collective):
+            name = f" {meeting.shared.chosen.name}"
         verdict = Verdict(
             "K7",
             f"{meeting.title}: every rank has come, and the algorithm{name} waits for itself",
@@ -167,11 +204,30 @@ def jammed(heads: Iterable[Head], deadlock: DeadlockError) -> Iterator[Verdict]:
             {rank: view_of(call, meeting) for rank, call in meeting.calls.items()},
             programs,
         )
-        if chosen is not None:
-            queue = chosen.queue
-            slots = f"{queue.n_slots} slots of {format_bytes(queue.slot_size)}"
-            verdict.facts = [*programs, f"queues have {slots}"]
+        if isinstance(meeting.shared, Collective):
+            _tell_queues(verdict, meeting, meeting.shared)
         yield verdict
+
+
+def _tell_queues(verdict: Verdict, meeting: Meeting, collective: Collective) -> None:
+    """Adds which queues are full, where their length is set, and which would do."""
+    chosen, full = collective.chosen, collective.starved()
+    n_slots, size = chosen.queue.n_slots, format_bytes(chosen.queue.slot_size)
+    for number, sender, receiver in full[:_MOST_PLACES]:
+        one, other = meeting.members[sender], meeting.members[receiver]
+        channel = f" of channel {number}" if chosen.channels > 1 else ""
+        verdict.facts.append(
+            f"rank {one} send blocked: queue {one}->{other}{channel} full {n_slots}/{n_slots}"
+        )
+    if len(full) > _MOST_PLACES:
+        verdict.facts.append(f"and {len(full) - _MOST_PLACES} more full queues")
+    place = f", n_slots at {chosen.slots_at}" if chosen.slots_at else ""
+    verdict.facts.append(f"queues have {n_slots} slots of {size}{place}")
+    least = least_slots(collective) if full else 0
+    if least:
+        verdict.hint += f"; n_slots={least} is the least that completes"
+    elif least is None:
+        verdict.hint += f"; no n_slots up to {MOST_SLOTS} that fits into memory completes"
 
 
 def unexplained(deadlock: DeadlockError) -> Verdict:
@@ -185,21 +241,33 @@ def unexplained(deadlock: DeadlockError) -> Verdict:
     return verdict
 
 
-def tags_differ(send: Transfer, receive: Transfer) -> Verdict:
-    """Returns what a sender and a receiver are told whose tags differ (P3)."""
-    sent, asked = _call(send), _call(receive)
+def tags_differ(sends: Sequence[Transfer], receives: Sequence[Transfer]) -> Verdict:
+    """Returns what senders and a receiver are told whose tags differ (P3); see `near_misses`."""
+    sends, receives = sends[:_MOST_PLACES], receives[:_MOST_PLACES]
+    sent, asked = [_call(send) for send in sends], [_call(receive) for receive in receives]
+    held = [f"from {send.source} with tag {send.box.tag}" for send in sends]
+    asks = [
+        f"{call.operation} asks for tag {receive.box.tag}"
+        for call, receive in zip(asked, receives, strict=True)
+    ]
+    messages = "a message" if len(held) == 1 else "messages"
     verdict = Verdict(
         "P3",
-        f"rank {asked.rank} holds a message from {sent.rank} with tag {send.box.tag}; "
-        f"{asked.operation} asks for tag {receive.box.tag}",
+        f"rank {asked[0].rank} holds {messages} {_and(held)}; {_and(asks)}",
         "a message is received with the tag that it was sent with",
-        {
-            sent.rank: f"rank {sent.rank} is the sender",
-            asked.rank: f"rank {asked.rank} is the receiver",
-        },
     )
-    verdict.facts = [call.fact(f"rank {call.rank}") for call in (sent, asked)]
+    for call in sent:
+        role = "the sender" if len({other.rank for other in sent}) == 1 else "one of the senders"
+        verdict.views[call.rank] = f"rank {call.rank} is {role}"
+    verdict.views[asked[0].rank] = f"rank {asked[0].rank} is the receiver"
+    verdict.facts = [call.fact(f"rank {call.rank}") for call in (*sent, *asked)]
     return verdict
+
+
+def _and(parts: Sequence[str]) -> str:
+    """Returns `a`, `a and b`, or `a, b and c`."""
+    *some, last = parts
+    return f"{', '.join(some)} and {last}" if some else last
 
 
 def view_of(call: Call, meeting: Meeting) -> str:

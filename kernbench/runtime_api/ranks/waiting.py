@@ -190,8 +190,11 @@ def waits_for(process: Process) -> bool:
     in line in a stream of this rank.
     """
     world, rank = process.ctx.world, process.rank
-    for group in world.held.get(rank, {}).values():
-        if group.open and next(reversed(group.open)) > group.number(rank):
+    groups = world.held.get(rank, {})
+    if rank in world.exited:
+        groups = world.groups  # also those that it has given up: it can be missed in them
+    for group in groups.values():
+        if group.open and rank in group and next(reversed(group.open)) > group.number(rank):
             return True
     for place in world.creations.values():
         if place.open and rank in place and next(reversed(place.open)) > place.number(rank):
@@ -203,6 +206,10 @@ def waits_for(process: Process) -> bool:
         joined.popleft()
     for command in joined:
         meeting = command.part
-        if isinstance(meeting, Meeting) and meeting.reached and not command.begun:
+        if isinstance(meeting, Transfer):
+            reached = meeting.reached
+        else:
+            reached = isinstance(meeting, Meeting) and bool(meeting.shared.arrived)
+        if reached and not command.begun:
             return True
     return False

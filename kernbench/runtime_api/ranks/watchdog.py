@@ -33,7 +33,7 @@ class NoProgressError(KernbenchError):
         limit = _watch.limit if _watch is not None else SECONDS
         super().__init__(
             f"nothing was simulated for {limit:g} s of wall time",
-            hint="look for a loop that never waits; RuntimeContext(watchdog_s=) sets the limit",
+            hint="look for a loop that never waits; --watchdog or watchdog_s= sets the limit",
             code="K5",
         )
 

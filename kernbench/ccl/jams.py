@@ -1,0 +1,69 @@
+"""Collectives whose ranks wait for each other for ever: how many slots would let them end (K7)."""
+
+from typing import Final
+
+from kernbench.ccl.collective import Collective
+from kernbench.des import DeadlockError
+from kernbench.hw.queue import QueueSpec
+from kernbench.memory import Space
+from kernbench.sim_engine.command import Command, Stream
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.host import Host
+
+MOST_SLOTS: Final = 64
+"""More are not looked for."""
+
+_MOST_MESSAGES: Final = 4_000
+"""A collective of more messages is not run again: the report would be late."""
+
+
+def least_slots(collective: Collective) -> int | None:
+    """Returns the smallest `n_slots` with which a collective ends, by running it again.
+
+    Where tiles wait does not depend on times or values, so a run from the same start on an idle
+    machine, without data, tells it. What ends with some slots ends with more.
+
+    Returns:
+        None if no number of slots that fits into memory, up to `MOST_SLOTS`, is enough; 0 if it
+        takes too long to find out.
+    """
+    if collective.messages > _MOST_MESSAGES:
+        return 0
+    queue = collective.chosen.queue
+    low, high = queue.n_slots, min(MOST_SLOTS, _capacity(collective, queue) // queue.slot_size)
+    if high <= low or not _ends(collective, high):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _ends(collective, middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _capacity(collective: Collective, queue: QueueSpec) -> int:
+    sip = collective.engine.topology.machine.system.sip
+    memories = {Space.TCM: sip.pe.tcm, Space.SRAM: sip.cube.sram, Space.HBM: sip.cube.hbm}
+    return memories[queue.space].capacity
+
+
+def _ends(collective: Collective, n_slots: int) -> bool:
+    """Returns whether a collective ends if its queues have so many slots."""
+    old = collective.engine
+    engine = GraphEngine(old.topology, enable_data=False, fidelity=old.fidelity)
+    again = collective.again(engine, n_slots)
+    commands = []
+    for rank in range(again.ranks):
+        host = Host(engine.loop, rank, engine.rank_owner(rank), 0, 1)
+        work = again.join(rank, [], [])
+        commands.append(Command("again", "collective", host, Stream("again", rank), work))
+        engine.submit(commands[-1])
+    try:
+        engine.loop.run()
+    except DeadlockError as deadlock:
+        stop = SystemExit("waits for ever")
+        for task, _ in deadlock.waits:
+            task.interrupt(stop)
+        engine.loop.abandon()
+    return all(one.done.time is not None and not one.stream.faulted for one in commands)
