@@ -1,5 +1,6 @@
 """One channel of a collective: the cheapest exact tier times it."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -72,11 +73,11 @@ class ChannelPlan:
         )
 
     @cached_property
-    def use(self) -> Use | None:
-        """The links that it sends over; None if only a live run can tell."""
-        if self.plan is None:
-            return None
-        return Use([self.path(*pair) for pair in self.plan.pairs])
+    def use(self) -> Use:
+        """The links that it sends over; of what only a live run can tell, those of all pairs."""
+        ranks = range(self.setting.world_size)
+        pairs = itertools.permutations(ranks, 2) if self.plan is None else self.plan.pairs
+        return Use([self.path(*pair) for pair in pairs])
 
     @cached_property
     def in_lanes(self) -> bool:
@@ -156,7 +157,6 @@ class Channel:
             self._start_live(rank, start)
             return
         use, loop = self._prepared.use, self._engine.loop
-        assert use is not None
         if self._claim is None and start > loop.now:
             claims = self._engine.network.claims
             if claims and claims.busy(use, self._line):
@@ -175,7 +175,6 @@ class Channel:
         self._starts[rank] = start
         if self._claim is None:
             use = self._prepared.use
-            assert use is not None
             self._claim = self._engine.network.claims.take(use, self._line, self._repeat)
             if not (self._claim.alone and self._prepared.in_lanes):
                 self._replay = self._new_replay()
@@ -294,7 +293,7 @@ class Channel:
 
     def _start_live(self, rank: int, start: int) -> None:
         engine = self._engine
-        if self._claim is None and engine.timed and self._prepared.use is not None:
+        if self._claim is None and engine.timed:
             # A live run cannot be repeated, so it always goes through the network.
             claims = engine.network.claims
             self._claim = claims.take(self._prepared.use, self._line, never, alone=False)
@@ -318,7 +317,7 @@ class Channel:
             end = self._run_algorithm(rank, task, pe)
         except BaseException as error:
             engine.fail(command, error)
-            end = pe.clock
+            end = later(pe.clock, engine.loop.now)  # its own time may lag behind what it waited for
         self._ranks.timed(rank, self._number, end)
 
     def _run_algorithm(self, rank: int, task: Task, pe: PeTimeline[int]) -> int:
@@ -331,6 +330,7 @@ class Channel:
             channels=_Channels(self.queue, rank, prepared.setting.world_size),
             sender=self._sender(rank, pe) if engine.timed else None,
             data=engine.enable_data,
+            bounded=False,
             trace=self._tracer(self._ranks.command(rank)) if full else None,
             flows=engine.op_log.new_flow if full else None,
         )

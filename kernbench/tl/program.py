@@ -88,6 +88,8 @@ class Program:
         channels: Its queues; None if it has nobody to talk to.
         sender: Its sending engine when its links are shared.
         data: Whether tiles hold values.
+        bounded: Whether a tile must fit into the TCM of one PE; not where the program stands for
+            those of many PEs, as that of a collective does.
         trace: Takes spans; None to drop them.
 
     Attributes:
@@ -107,6 +109,7 @@ class Program:
         channels: Channels | None = None,
         sender: Sender | None = None,
         data: bool = True,
+        bounded: bool = True,
         trace: Trace | None = None,
         flows: Callable[[], int] | None = None,
     ) -> None:
@@ -116,6 +119,7 @@ class Program:
         self.ids: Final = tuple(ids)
         self.grid: Final = tuple(grid)
         self.data: Final = data
+        self._bounded: Final = bounded
         self.communicated = False
         self.data_dependent = False
         self._port: Final = port
@@ -154,7 +158,7 @@ class Program:
 
     def _check_room(self, verb: str, shape: tuple[int, ...], dtype: DType) -> None:
         nbytes, capacity = _count(shape) * dtype.itemsize, self.costs.pe.tcm.capacity
-        if nbytes > capacity:
+        if self._bounded and nbytes > capacity:
             raise OutOfMemoryError(
                 f"tl.{verb}: a tile of shape {shape} does not fit into the TCM of its PE",
                 [

@@ -567,6 +567,44 @@ def test_two_groups_at_once_share_their_links(
             assert shared != alone
 
 
+def test_a_live_algorithm_is_company_too(topology: Callable[[str], Topology]) -> None:
+    # Where it sends is not known beforehand: it claims the links between all pairs.
+    def unplannable(comm: Comm) -> None:
+        comm.tl.fence()
+        all_reduce(comm)
+
+    def ends(fidelity: Fidelity) -> list[int]:
+        engine = GraphEngine(topology("sip8"), enable_data=False, fidelity=fidelity)
+        model, count, commands, kept = CollectiveModel(engine), 1 << 14, list[Command](), []
+        for number, (chosen, sips) in enumerate(
+            ((ring(), [0, 2, 4]), (own_algorithm(unplannable), [3, 1]))
+        ):
+            group = Collective(model, chosen, "all_reduce", sips, [count], dtypes.float32, SUM)
+            for rank, sip in enumerate(sips):
+                who = 10 * number + rank
+                host = Host(engine.loop, who, engine.rank_owner(who), 5_000_000 * number, 64)
+                kept.append(Storage(engine.device(sip).hbm, 4 * count, "x", None))
+                view = View(kept[-1].buffer, dtypes.float32, (count,), (1,), 0)
+                work = group.join(rank, [view], [view])
+                command = Command("all_reduce", "collective", host, Stream("s", sip), work)
+                commands.append(command)
+                engine.submit(command)
+        engine.loop.run()
+        return [command.done.time or 0 for command in commands]
+
+    assert ends("kernel") == ends("tile")
+
+
+def test_messages_larger_than_the_memory_of_one_pe_run_live(
+    topology: Callable[[str], Topology],
+) -> None:
+    machine = topology("h200x8")
+    tcm = machine.machine.system.sip.pe.tcm.capacity
+    chosen = shipped_algorithm("ring_allreduce_nvlink")
+    assert chosen.queue.slot_size > tcm  # one program stands for those of all PEs
+    both(machine, chosen, skewed(2), 1 << 18)
+
+
 def lines(
     machine: Topology, groups: Sequence[Sequence[int]], fidelity: Fidelity, starts: Sequence[int]
 ) -> list[list[int]]:

@@ -570,7 +570,7 @@ def test_a_rank_that_is_aborted_after_sys_exit_0_has_not_failed(kernbench: Kernb
 rank 0 failed
 rank 0: ValueError: boom
   at FILE+6: raise ValueError("boom")
-rank 1 aborted after its worker had returned"""
+rank 1 aborted after the worker had returned"""
     assert relative(str(failure(kernbench, worker, 2)), worker) == expected
 
 
@@ -731,3 +731,33 @@ StepBudgetError: [K5] rank 1 has used up its step budget
   hint: look for a loop that does not end, or raise RuntimeContext(step_budget=)""",
     }
     assert counts == [100]
+
+
+def test_a_run_after_a_failed_one_is_timed_as_before_it(kernbench: Kernbench) -> None:
+    def good(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(1 << 14, device="cuda")
+        dist.broadcast(x, src=2)
+        torch.cuda.synchronize()
+        dist.destroy_process_group()
+
+    def bad(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(1 << 14, device="cuda")
+        dist.all_to_all_single(torch.empty_like(x), x)
+        if rank == 1:
+            raise ValueError("on the way")
+        torch.cuda.synchronize()
+
+    for machine in ("fattree64", "torus4x4"):
+        times = []
+        with kernbench.context(machine) as ctx:
+            for worker in (good, bad, good):
+                begin = ctx.main.host.clock
+                if worker is bad:
+                    with pytest.raises(SpawnException):
+                        ctx.multiprocessing.spawn(worker, nprocs=8)
+                else:
+                    ctx.multiprocessing.spawn(worker, nprocs=8)
+                    times.append(ctx.main.host.clock - begin)
+        assert times[0] == times[1]

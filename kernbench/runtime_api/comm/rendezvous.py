@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kernbench.sim_engine.command import Command
 
 
-class CollectiveMismatchError(KernbenchError):
+class CollectiveMismatchError(KernbenchError, RuntimeError):
     """The ranks of a group did not call the same collective (C1-C5, C7, C11).
 
     Attributes:

@@ -14,7 +14,7 @@ from kernbench.runtime_api.process import Process
 from kernbench.sim_engine.command import Command
 
 
-class TransferMismatchError(KernbenchError):
+class TransferMismatchError(KernbenchError, RuntimeError):
     """A send and its receive differ in size or type (P7).
 
     Attributes:

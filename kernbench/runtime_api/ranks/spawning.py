@@ -137,7 +137,7 @@ class Spawn:
         watchdog.end()
         self._loop.on_park = None
         self._loop.discard()
-        ctx.engine.network.claims.clear()
+        ctx.engine.network.forget()
         ctx._pending_worker_waits.clear()
         self._eager = world.eager
         self._leaks = world.leaks()
@@ -170,7 +170,7 @@ class Spawn:
         except RankAborted as aborted:
             site = call_site_of(aborted)
             returned = process.rank in world.exited
-            where = "after its worker had returned" if returned else site_fact(site)
+            where = "after the worker had returned" if returned else site_fact(site)
             self._aborted[process.rank] = where
         except BaseException as error:
             self._raised(process, error)

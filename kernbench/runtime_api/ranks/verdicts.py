@@ -20,7 +20,7 @@ _MOST_PLACES: Final = 8
 """Places that a report lists."""
 
 
-class RankDeadlockError(KernbenchError):
+class RankDeadlockError(KernbenchError, RuntimeError):
     """Ranks wait for what can never happen (C10, P1-P4, K7).
 
     Attributes:
