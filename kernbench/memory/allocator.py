@@ -72,6 +72,11 @@ class Allocator:
         """What reports call this memory."""
         return str(Address(self.space, self.sip, self.unit, 0)).split("+")[0]
 
+    @property
+    def count(self) -> int:
+        """How many blocks were ever allocated: the number of the latest one."""
+        return self._count
+
     def allocate(self, nbytes: int, label: object, site: CallSite | None) -> Allocation:
         """Returns a new block.
 

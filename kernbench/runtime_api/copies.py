@@ -9,6 +9,7 @@ from numpy.lib.stride_tricks import as_strided
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.hw.claims import Use, never
 from kernbench.memory import DType, Storage, View, contiguous_strides, dtypes
+from kernbench.runtime_api import tape
 from kernbench.runtime_api.elementwise import check_distinct, layout
 from kernbench.runtime_api.process import MAIN, Process, current_process
 from kernbench.runtime_api.running import find_device, read_back, run, wait_for
@@ -61,7 +62,12 @@ def copy_(self: "Tensor", src: "Tensor", non_blocking: bool = False) -> "Tensor"
             f"The shape {list(source.shape)} cannot be broadcast to {list(target.shape)}",
             [site_fact(call_site())],
         )
-    _transfer(current_process(), src, self, non_blocking, fresh=False)
+    process, node = current_process(), None
+    if self.memory.tracked or src.memory.tracked:
+        node = tape.begin(process, "aten::copy", (self, src), out=self)
+    _transfer(process, src, self, non_blocking, fresh=False)
+    if node is not None:
+        tape.finish(node, self)
     return self
 
 
@@ -278,7 +284,12 @@ def _moved(
     pinned = non_blocking and where is CPU and src.is_cuda
     strides = layout(src.window.shape, (src,))
     out = new_tensor(process, src.window.shape, dtype, where, pinned=pinned, strides=strides)
+    node = None
+    if src.memory.tracked and src.dtype.is_floating_point and dtype.is_floating_point:
+        node = tape.begin(process, "aten::to_copy", (src,))
     _transfer(process, src, out, non_blocking, fresh=True)
+    if node is not None:
+        tape.finish(node, out)
     return out
 
 
@@ -334,7 +345,9 @@ def clone(input: "Tensor") -> "Tensor":
 def _copied(src: TensorBase, strides: tuple[int, ...]) -> "Tensor":
     process, site = current_process(), call_site()
     out = new_tensor(process, src.window.shape, src.dtype, src.device, site, strides=strides)
-    source, target = src.window, out.window
+    source, target, node = src.window, out.window, None
+    if src.memory.tracked and src.dtype.is_floating_point:
+        node = tape.begin(process, "aten::clone", (src,))
     run(
         process,
         "aten::clone",
@@ -343,6 +356,8 @@ def _copied(src: TensorBase, strides: tuple[int, ...]) -> "Tensor":
         lambda: target.adopt(np.array(source.read())),
         site=site,
     )
+    if node is not None:
+        tape.finish(node, out)
     return out
 
 
@@ -354,7 +369,7 @@ def contiguous(self: "Tensor") -> "Tensor":
 
 
 def detach(self: "Tensor") -> "Tensor":
-    """Returns a view of all of the tensor."""
+    """Returns a view of all of the tensor, of which autograd knows nothing."""
     view = self.window
     return alias(self, view.shape, view.strides, view.offset)
 
@@ -369,8 +384,13 @@ def pin_memory(self: "Tensor") -> "Tensor":
         raise TensorError("only dense CPU tensors can be pinned", [site_fact(call_site())])
     if self.memory.pinned:
         return self
-    out = new_tensor(current_process(), self.window.shape, self.dtype, CPU, pinned=True)
-    _transfer(current_process(), self, out, False, fresh=True)
+    process, node = current_process(), None
+    out = new_tensor(process, self.window.shape, self.dtype, CPU, pinned=True)
+    if self.memory.tracked and self.dtype.is_floating_point:
+        node = tape.begin(process, "aten::to_copy", (self,))
+    _transfer(process, self, out, False, fresh=True)
+    if node is not None:
+        tape.finish(node, out)
     return out
 
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.errors import call_site, site_fact
 from kernbench.memory import DType, dtypes
-from kernbench.runtime_api.copies import array_to, as_host_tensor, clone, to
+from kernbench.runtime_api.copies import array_to, as_host_tensor, clone, detach, to
 from kernbench.runtime_api.elementwise import layout
 from kernbench.runtime_api.filling import number
+from kernbench.runtime_api.nodes import require
 from kernbench.runtime_api.process import Process, current_process
 from kernbench.runtime_api.promotion import Scalar, scalar_type
 from kernbench.runtime_api.running import find_device, run
@@ -78,6 +79,17 @@ def shape_of(size: tuple[Any, ...]) -> tuple[int, ...]:
     return shape
 
 
+def asked(tensor: "Tensor", requires_grad: bool) -> "Tensor":
+    """Returns a new tensor, made a leaf that needs a gradient if asked.
+
+    Raises:
+        TensorError: If its type has no gradients.
+    """
+    if requires_grad:
+        require(tensor, True)
+    return tensor
+
+
 def _check_pin(device: Device, pin_memory: bool) -> None:
     if pin_memory and device is not CPU:
         raise TensorError(
@@ -110,6 +122,7 @@ def empty(
     *size: Any,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
+    requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> "Tensor":
     """Returns a tensor of unwritten elements; reading one is an error (M5).
@@ -120,7 +133,8 @@ def empty(
     process = current_process()
     where = find_device(process, device)
     _check_pin(where, pin_memory)
-    return _empty(process, shape_of(size), dtype or dtypes.float32, where, pinned=pin_memory)
+    out = _empty(process, shape_of(size), dtype or dtypes.float32, where, pinned=pin_memory)
+    return asked(out, requires_grad)
 
 
 def _empty(
@@ -143,6 +157,7 @@ def zeros(
     *size: Any,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
+    requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> "Tensor":
     """Returns a tensor of zeros.
@@ -152,15 +167,15 @@ def zeros(
     """
     shape, dtype = shape_of(size), dtype or dtypes.float32
     held = dtype.numpy
-    return _make(
-        "zeros", shape, dtype, device, lambda: np.zeros(shape, held), pin_memory=pin_memory
-    )
+    out = _make("zeros", shape, dtype, device, lambda: np.zeros(shape, held), pin_memory=pin_memory)
+    return asked(out, requires_grad)
 
 
 def ones(
     *size: Any,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
+    requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> "Tensor":
     """Returns a tensor of ones.
@@ -168,9 +183,10 @@ def ones(
     Raises:
         OutOfMemoryError: If the device has no room for it (M7).
     """
-    return full(
+    out = full(
         shape_of(size), 1, dtype=dtype or dtypes.float32, device=device, pin_memory=pin_memory
     )
+    return asked(out, requires_grad)
 
 
 def full(
@@ -179,6 +195,7 @@ def full(
     *,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
+    requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> "Tensor":
     """Returns a tensor of one value, of the value's type unless told otherwise.
@@ -189,33 +206,47 @@ def full(
     shape = shape_of((size,))
     dtype = dtype or scalar_type(fill_value)
     filler, held = number("full", fill_value, dtype), dtype.numpy
-    return _make(
+    out = _make(
         "full", shape, dtype, device, lambda: np.full(shape, filler, held), pin_memory=pin_memory
     )
+    return asked(out, requires_grad)
 
 
 def empty_like(
-    input: "Tensor", *, dtype: DType | None = None, device: DeviceLike | None = None
+    input: "Tensor",
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
 ) -> "Tensor":
     """Returns an unwritten tensor of the shape, and by default type and device, of another."""
     process = current_process()
     where = input.device if device is None else find_device(process, device)
     shape = input.window.shape
-    return _empty(process, shape, dtype or input.dtype, where, strides=layout(shape, (input,)))
+    out = _empty(process, shape, dtype or input.dtype, where, strides=layout(shape, (input,)))
+    return asked(out, requires_grad)
 
 
 def zeros_like(
-    input: "Tensor", *, dtype: DType | None = None, device: DeviceLike | None = None
+    input: "Tensor",
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
 ) -> "Tensor":
     """Returns a tensor of zeros like another one, see `empty_like`."""
-    return full_like(input, 0, dtype=dtype, device=device)
+    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 def ones_like(
-    input: "Tensor", *, dtype: DType | None = None, device: DeviceLike | None = None
+    input: "Tensor",
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
 ) -> "Tensor":
     """Returns a tensor of ones like another one, see `empty_like`."""
-    return full_like(input, 1, dtype=dtype, device=device)
+    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 def full_like(
@@ -224,13 +255,15 @@ def full_like(
     *,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
+    requires_grad: bool = False,
 ) -> "Tensor":
     """Returns a tensor of one value like another one, see `empty_like`."""
     shape, dtype = input.window.shape, dtype or input.dtype
     filler = number("full_like", fill_value, dtype)
     where = input.device if device is None else device
     strides = layout(shape, (input,))
-    return _make("full_like", shape, dtype, where, lambda: filler, strides=strides)
+    out = _make("full_like", shape, dtype, where, lambda: filler, strides=strides)
+    return asked(out, requires_grad)
 
 
 def new_empty(
@@ -274,6 +307,7 @@ def arange(
     *,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
+    requires_grad: bool = False,
 ) -> "Tensor":
     """Returns the values from `start` (0 if alone) up to `end`, without it, as `torch.arange`.
 
@@ -299,7 +333,7 @@ def arange(
         steps: Array = np.arange(count, dtype=np.int64 if whole else np.float64)
         return (first + steps * by).astype(held, copy=False)
 
-    return _make("arange", shape, dtype, device, values)
+    return asked(_make("arange", shape, dtype, device, values), requires_grad)
 
 
 def linspace(
@@ -309,24 +343,32 @@ def linspace(
     *,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
+    requires_grad: bool = False,
 ) -> "Tensor":
     """Returns `steps` values from `start` to `end`, both included, as `torch.linspace`."""
     shape = shape_of(((steps,),))
     dtype = dtype or dtypes.float32
     held = dtype.numpy
-    return _make(
+    out = _make(
         "linspace", shape, dtype, device, lambda: np.linspace(start, end, steps).astype(held)
     )
+    return asked(out, requires_grad)
 
 
 def eye(
-    n: int, m: int | None = None, *, dtype: DType | None = None, device: DeviceLike | None = None
+    n: int,
+    m: int | None = None,
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
 ) -> "Tensor":
     """Returns a matrix with ones on the diagonal, as `torch.eye`."""
     rows, columns = shape_of(((n, n if m is None else m),))
     dtype = dtype or dtypes.float32
     held = dtype.numpy
-    return _make("eye", (rows, columns), dtype, device, lambda: np.eye(rows, columns).astype(held))
+    out = _make("eye", (rows, columns), dtype, device, lambda: np.eye(rows, columns).astype(held))
+    return asked(out, requires_grad)
 
 
 # From values
@@ -347,17 +389,15 @@ def tensor(
     Raises:
         OperandError: If the data is no regular array of numbers.
     """
-    if requires_grad:
-        raise UnsupportedError("autograd is not simulated", [site_fact(call_site())])
     process = current_process()
     if isinstance(data, TensorBase):
         where = data.device if device is None else find_device(process, device)
-        copied = clone(data)  # type: ignore[arg-type]
-        return to(copied, where, dtype or data.dtype)
+        copied = clone(detach(data))  # type: ignore[arg-type]
+        return asked(to(copied, where, dtype or data.dtype), requires_grad)
     where = find_device(process, device)
     _check_pin(where, pin_memory)
     array = _array(data, dtype)
-    return array_to(process, array, where, pinned=pin_memory)
+    return asked(array_to(process, array, where, pinned=pin_memory), requires_grad)
 
 
 def _array(data: Any, dtype: DType | None) -> Array:

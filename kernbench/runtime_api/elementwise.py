@@ -8,6 +8,7 @@ import numpy as np
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import DType, View, contiguous_strides, dtypes
+from kernbench.runtime_api import tape
 from kernbench.runtime_api.process import Process, current_process
 from kernbench.runtime_api.promotion import Scalar, category, result_type
 from kernbench.runtime_api.running import run, same_device
@@ -74,6 +75,7 @@ def elementwise(
     compute: DType | None = None,
     out: "Tensor | None" = None,
     keep: int = 0,
+    options: dict[str, Any] | None = None,
 ) -> "Tensor":
     """Applies a numpy function to each element.
 
@@ -87,6 +89,7 @@ def elementwise(
         compute: Type to compute in; None: by promotion.
         out: Tensor to write the result to; its type is kept.
         keep: How many operands, from the first, keep their type and have no say in promotion.
+        options: What else the formulas of its gradients need, by name.
 
     Raises:
         TensorError: If shapes or devices do not fit, or `out` cannot hold the result.
@@ -96,9 +99,12 @@ def elementwise(
     process = current_process()
     site = call_site()
     tensors = []
+    tracked = False
     for operand in operands:
         if isinstance(operand, TensorBase):
             tensors.append(operand)
+            if operand.memory.tracked:
+                tracked = True
         elif type(operand) not in NUMBERS:
             operands = tuple([_plain(name, each) for each in operands])
     if not tensors:
@@ -120,6 +126,10 @@ def elementwise(
         device = same_device(name, [*tensors, out])
         check_out(name, out, shape, result, device)
         adopt = False
+        tracked = tracked or out.memory.tracked
+    node = None
+    if tracked and (result.is_floating_point or not adopt):
+        node = tape.begin(process, name, operands, options, None if adopt else out)
     inputs = tensors
     sources: list[View | Array] = []
     for position, operand in enumerate(operands):
@@ -135,6 +145,8 @@ def elementwise(
             sources.append(np.asarray(operand).astype(wanted))
     effect = _effect(function, sources, keep, compute, result, wanted, out.window, fresh=adopt)
     run(process, name, inputs, out, effect, site=site)
+    if node is not None:
+        tape.finish(node, out)
     return out
 
 

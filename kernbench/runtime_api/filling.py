@@ -6,8 +6,9 @@ import numpy as np
 
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import DType, View, dtypes
+from kernbench.runtime_api import tape
 from kernbench.runtime_api.elementwise import Operand, argument, check_distinct, elementwise
-from kernbench.runtime_api.process import current_process
+from kernbench.runtime_api.process import Process, current_process
 from kernbench.runtime_api.promotion import Scalar
 from kernbench.runtime_api.running import run, same_device
 from kernbench.runtime_api.tensor_base import Array, TensorBase, TensorError
@@ -74,6 +75,16 @@ def fill_(self: "Tensor", value: Operand) -> "Tensor":
     """Sets every element to a number or a single-value tensor."""
     check_distinct("fill_", self)
     process = current_process()
+    node = None
+    if self.memory.tracked or (isinstance(value, TensorBase) and value.memory.tracked):
+        node = tape.begin(process, "aten::fill", (self, value), out=self)
+    _fill(process, self, value)
+    if node is not None:
+        tape.finish(node, self)
+    return self
+
+
+def _fill(process: Process, self: "Tensor", value: Operand) -> None:
     target = self.window
     if isinstance(value, TensorBase):
         if value.window.shape:
@@ -88,10 +99,9 @@ def fill_(self: "Tensor", value: Operand) -> "Tensor":
         else:
             source = value.window
             run(process, "aten::fill_", (value,), self, lambda: _spread(target, source.read()))
-        return self
+        return
     filler = number("fill_", value, target.dtype)
     run(process, "aten::fill_", (), self, lambda: _spread(target, filler))
-    return self
 
 
 def _spread(target: View, value: Array) -> None:

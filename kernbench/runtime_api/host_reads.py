@@ -8,6 +8,7 @@ import numpy as np
 
 from kernbench.errors import call_site, site_fact
 from kernbench.runtime_api.copies import array_to
+from kernbench.runtime_api.nodes import Output, edge_of
 from kernbench.runtime_api.process import current_process
 from kernbench.runtime_api.running import host_array
 from kernbench.runtime_api.tensor_base import (
@@ -30,13 +31,30 @@ def numpy(self: "Tensor") -> Array:
 
     More than in PyTorch, tensors on a device and of types that numpy does not have are converted
     too, the latter to arrays of ml_dtypes.
+
+    Raises:
+        TensorError: If the tensor needs a gradient, as in PyTorch.
     """
+    _check_plain(self)
     values = host_array(self, "numpy")
     return values.view() if self.is_cpu else values
 
 
+def _check_plain(tensor: TensorBase) -> None:
+    if edge_of(tensor) is not None:
+        raise TensorError(
+            "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.",
+            [site_fact(call_site())],
+        )
+
+
 def as_array(self: "Tensor", dtype: Any = None, copy: bool | None = None) -> Array:
-    """Returns the values for `numpy.asarray`."""
+    """Returns the values for `numpy.asarray`.
+
+    Raises:
+        TensorError: If the tensor needs a gradient, as in PyTorch.
+    """
+    _check_plain(self)
     values = host_array(self, "__array__")
     if dtype is not None and values.dtype != dtype:
         if copy is False:
@@ -200,6 +218,10 @@ def text(self: "Tensor") -> str:
         extra += f", size={tuple(values.shape)}" if values.ndim > 1 else ""
     plain = {"float32"} if not values.size else {"float32", "int64", "bool"}
     extra += "" if self.dtype.name in plain else f", dtype={self.dtype}"
+    edge = edge_of(self)
+    if edge is not None:
+        made = isinstance(self.graph, Output)
+        extra += f", grad_fn={edge[0]!r}" if made else ", requires_grad=True"
     return f"tensor({shown}{extra})"
 
 

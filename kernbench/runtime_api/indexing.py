@@ -9,6 +9,7 @@ import numpy as np
 
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import View, dtypes
+from kernbench.runtime_api import tape
 from kernbench.runtime_api.copies import copy_
 from kernbench.runtime_api.elementwise import OPERANDS, argument, broadcast
 from kernbench.runtime_api.filling import fill_, masked_fill_
@@ -22,7 +23,6 @@ from kernbench.runtime_api.tensor_base import (
     OptionError,
     TensorBase,
     TensorError,
-    alias,
     new_tensor,
 )
 from kernbench.runtime_api.views import select
@@ -46,7 +46,7 @@ def getitem(self: "Tensor", key: Any) -> "Tensor":
     if type(key) is int:
         return select(self, 0, key) if self.window.shape else _windowed(self, (key,))[0]
     seen, advanced = _windowed(self, _tuple(key))
-    return seen if advanced is None else _gathered(seen, advanced)
+    return seen if advanced is None else gathered(seen, advanced)
 
 
 def setitem(self: "Tensor", key: Any, value: Any) -> None:
@@ -62,7 +62,7 @@ def setitem(self: "Tensor", key: Any, value: Any) -> None:
             return
     seen, advanced = _windowed(self, _tuple(key))
     if advanced is not None:
-        _scattered(seen, advanced, value)
+        scattered(seen, advanced, value)
     elif isinstance(value, TensorBase):
         copy_(seen, cast("Tensor", value))
     elif isinstance(value, OPERANDS):
@@ -97,6 +97,7 @@ def _windowed(self: "Tensor", key: tuple[Any, ...]) -> "tuple[Tensor, _Advanced 
     shape: list[int] = []
     strides: list[int] = []
     offset, dim = old.offset, 0
+    basic: list[Any] = []
     advanced: dict[int, TensorBase | Array] = {}
     fill = rank - used
     for entry in key if any(entry is ... for entry in key) else (*key, ...):
@@ -116,15 +117,21 @@ def _windowed(self: "Tensor", key: tuple[Any, ...]) -> "tuple[Tensor, _Advanced 
             )
             dim += 1
         elif isinstance(entry, TensorBase | Sequence | np.ndarray) and not _is_single(entry):
-            for index in _indices(entry, old.shape, dim):
-                advanced[len(shape)] = index
+            for indices in _indices(entry, old.shape, dim):
+                advanced[len(shape)] = indices
                 shape.append(old.shape[dim])
                 strides.append(old.strides[dim])
+                basic.append(slice(None))
                 dim += 1
+            continue
         else:
-            offset += _position(entry, old.shape[dim], dim) * old.strides[dim]
+            index = _position(entry, old.shape[dim], dim)
+            offset += index * old.strides[dim]
+            basic.append(index)
             dim += 1
-    seen = alias(self, shape, strides, offset)
+            continue
+        basic.append(entry)
+    seen = tape.view(self, shape, strides, offset, "slice", (getitem, tuple(basic)))
     left = [advanced.get(place) for place in range(len(shape))] if advanced else None
     return seen, left
 
@@ -255,7 +262,8 @@ class _Key:
         return tuple(key)
 
 
-def _gathered(seen: "Tensor", advanced: _Advanced) -> "Tensor":
+def gathered(seen: "Tensor", advanced: _Advanced) -> "Tensor":
+    """Returns a copy of the elements that an index per dimension names."""
     process = current_process()
     key = _Key(process, seen, advanced)
     out = new_tensor(process, _result_shape(seen, advanced), seen.dtype, seen.device)
@@ -265,11 +273,38 @@ def _gathered(seen: "Tensor", advanced: _Advanced) -> "Tensor":
         target.adopt(source.pick(key.read("index", "M1")))
 
     traffic = 2 * target.nbytes + key.nbytes
+    node = None
+    if seen.memory.tracked and seen.dtype.is_floating_point:
+        node = tape.begin(process, "aten::index", (seen,), {"advanced": advanced})
     run(process, "aten::index", [seen, *key.tensors], out, effect, traffic=traffic)
+    if node is not None:
+        tape.finish(node, out)
     return out
 
 
-def _scattered(seen: "Tensor", advanced: _Advanced, value: Any) -> None:
+def gathered_back(grad: "Tensor", shape: tuple[int, ...], advanced: _Advanced) -> "Tensor":
+    """Returns zeros of a shape with `grad` added where `advanced` had gathered from.
+
+    Sums of 16-bit floats are rounded once. One kernel, whose traffic is the zeros, and each element
+    of the gradient read and added.
+    """
+    process = current_process()
+    out = new_tensor(process, shape, grad.dtype, grad.device)
+    key = _Key(process, out, advanced)
+    source, target, wide = grad.window, out.window, grad.dtype.accumulator
+
+    def effect() -> None:
+        total = np.zeros(shape, wide)
+        np.add.at(total, key.read("index_backward", "M1"), source.read().astype(wide, copy=False))
+        target.adopt(total)
+
+    traffic = target.nbytes + 3 * source.nbytes + key.nbytes
+    run(process, "aten::index_backward", [grad, *key.tensors], out, effect, traffic=traffic)
+    return out
+
+
+def scattered(seen: "Tensor", advanced: _Advanced, value: Any) -> None:
+    """Writes the elements that an index per dimension names."""
     process = current_process()
     key = _Key(process, seen, advanced)
     inputs: list[TensorBase] = list(key.tensors)
@@ -296,4 +331,10 @@ def _scattered(seen: "Tensor", advanced: _Advanced, value: Any) -> None:
         target.put(key.read("index_put_", "M2"), values.astype(target.dtype.numpy, copy=False))
 
     traffic = 2 * prod(shape) * seen.dtype.itemsize + key.nbytes
+    node = None
+    if seen.memory.tracked or (isinstance(value, TensorBase) and value.memory.tracked):
+        operands = (seen, value)
+        node = tape.begin(process, "aten::index_put", operands, {"advanced": advanced}, seen)
     run(process, "aten::index_put_", inputs, seen, effect, traffic=traffic)
+    if node is not None:
+        tape.finish(node, seen)

@@ -49,7 +49,7 @@ class ProcessLauncher:
             kernel.name, "kernel", stream, work, site=call_site(), args={"grid": list(grid)}
         )
         for tensor in tensors:
-            tensor.memory.wrote(command, tensor.window)
+            tensor.memory.wrote(command, tensor.window, counts=False)
 
 
 def _device(kernel: Kernel, tensors: list[TensorBase]) -> int:

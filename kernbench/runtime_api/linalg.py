@@ -9,6 +9,7 @@ import numpy as np
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import DType, dtypes
+from kernbench.runtime_api import tape
 from kernbench.runtime_api.elementwise import broadcast, check_out
 from kernbench.runtime_api.pointwise import mul
 from kernbench.runtime_api.process import Process, current_process
@@ -80,13 +81,14 @@ def _gemm_ps(process: Process, sip: int, dtype: DType, sizes: _Sizes, nbytes: in
     return library.matmul(dtype.machine_name, height, n, k, nbytes)
 
 
-def _product(
+def product(
     name: str,
     tensors: "Sequence[Tensor]",
     shape: tuple[int, ...],
     sizes: _Sizes,
     function: Callable[..., Any],
     out: "Tensor | None" = None,
+    **options: Any,
 ) -> "Tensor":
     """Runs a product; 16-bit floats are multiplied and added in float32 and rounded once.
 
@@ -97,6 +99,7 @@ def _product(
         sizes: What it is in terms of matrices.
         function: Takes arrays, returns a new one.
         out: Tensor to write the result to.
+        options: What the formulas of its gradients need.
     """
     dtype = _check_types(name, tensors)
     device = same_device(name, tensors)
@@ -118,7 +121,16 @@ def _product(
         else:
             target.store(values)
 
+    node = None
+    tracked = result.memory.tracked
+    for tensor in tensors:
+        if tensor.memory.tracked:
+            tracked = True
+    if tracked and dtype.is_floating_point:
+        node = tape.begin(process, name, tensors, options, out)
     run(process, f"aten::{name}", tensors, result, effect, duration_ps=duration, site=site)
+    if node is not None:
+        tape.finish(node, result)
     return result
 
 
@@ -146,7 +158,7 @@ def matmul(input: "Tensor", other: "Tensor", *, out: "Tensor | None" = None) -> 
     shape = batch + ((rows,) if len(a) > 1 else ()) + ((columns,) if len(b) > 1 else ())
     # A batch on the left alone is one product of a taller matrix, as in PyTorch.
     count, tall = (1, prod(batch) * rows) if len(b) <= 2 else (prod(batch), rows)
-    return _product("matmul", (input, other), shape, (count, tall, columns, inner), np.matmul, out)
+    return product("matmul", (input, other), shape, (count, tall, columns, inner), np.matmul, out)
 
 
 def _check_dims(name: str, tensors: Sequence[TensorBase], ranks: Sequence[int]) -> None:
@@ -246,7 +258,7 @@ def _added(
         return product
 
     sizes = (prod(batch), rows, columns, depth)
-    return _product(name, (input, a, b), shape, sizes, compute)
+    return product(name, (input, a, b), shape, sizes, compute, beta=beta, alpha=alpha)
 
 
 def tensordot(
@@ -376,4 +388,4 @@ def _contracted(terms: Sequence[str], result: str, tensors: "Sequence[Tensor]") 
     else:
         a, b, kept = set(terms[0]), set(terms[1]), set(result)
         sizes = (count(a & b & kept), count(a - b), count(b - a), count((a & b) - kept))
-    return _product("einsum", tensors, shape, sizes, compute)
+    return product("einsum", tensors, shape, sizes, compute, terms=list(terms), result=result)

@@ -10,13 +10,18 @@ from kernbench.des import current_task
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import dtypes
 from kernbench.runtime_api import (
+    autograd,
     copies,
     creation,
     cuda,
     distributed,
+    init,
+    layers,
     linalg,
     multiprocessing,
     nn,
+    nn_utils,
+    optim,
     pointwise,
     process,
     random,
@@ -24,6 +29,7 @@ from kernbench.runtime_api import (
     shaping,
     testing,
 )
+from kernbench.runtime_api import functional as nn_functional
 from kernbench.runtime_api.comm import comm_debug, device_mesh, functional
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.types import Device, Size
@@ -43,6 +49,17 @@ DTYPES: Final[Mapping[str, dtypes.DType]] = {
 """Element types by PyTorch's names."""
 
 
+GRAD_MODES: Final = (
+    "enable_grad",
+    "inference_mode",
+    "is_grad_enabled",
+    "is_inference_mode_enabled",
+    "no_grad",
+    "set_grad_enabled",
+)
+"""What stands in `torch` as well as in `torch.autograd`."""
+
+
 def _public(module: ModuleType) -> dict[str, Any]:
     return {name: getattr(module, name) for name in module.__all__}
 
@@ -60,6 +77,8 @@ def root() -> Mapping[str, Any]:
         "Size": Size,
         "device": Device,
         "dtype": dtypes.DType,
+        **{name: getattr(autograd, name) for name in GRAD_MODES},
+        "autograd": _public(autograd),
         "cuda": _public(cuda),
         "distributed": {
             **_public(distributed),
@@ -68,7 +87,14 @@ def root() -> Mapping[str, Any]:
             "device_mesh": _public(device_mesh),
         },
         "multiprocessing": _public(multiprocessing),
-        "nn": _public(nn),
+        "nn": {
+            **_public(nn),
+            **_public(layers),
+            "functional": _public(nn_functional),
+            "init": _public(init),
+            "utils": _public(nn_utils),
+        },
+        "optim": _public(optim),
         "testing": _public(testing),
     }
 

@@ -5,6 +5,9 @@ from typing import Any, NamedTuple, Self
 
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import DType, dtypes
+from kernbench.runtime_api.leaves import forget
+from kernbench.runtime_api.nodes import recording
+from kernbench.runtime_api.process import current_process
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.tensor_base import OperandError, TensorBase, TensorError
 from kernbench.runtime_api.types import DeviceLike
@@ -17,7 +20,7 @@ class Parameter(Tensor):
 
     Args:
         data: Its elements, whose memory it shares.
-        requires_grad: Kept for whoever asks; gradients are not simulated.
+        requires_grad: Whether it needs a gradient.
     """
 
     def __init__(self, data: Tensor, requires_grad: bool = True) -> None:
@@ -34,13 +37,8 @@ class Parameter(Tensor):
 
     __str__ = __repr__
 
-    def requires_grad_(self, requires_grad: bool = True) -> "Parameter":
-        """Sets `requires_grad`, and returns the parameter."""
-        self.requires_grad = requires_grad
-        return self
-
     def __deepcopy__(self, memo: dict[int, Any]) -> "Parameter":
-        copied = memo[id(self)] = Parameter(self.clone(), self.requires_grad)
+        copied = memo[id(self)] = Parameter(self.detach().clone(), self.requires_grad)
         return copied
 
 
@@ -224,6 +222,11 @@ class Module:
             parameter.requires_grad_(requires_grad)
         return self
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients of all parameters, or sets them to 0."""
+        for parameter in self.parameters():
+            forget(parameter, set_to_none)
+
     def _kept(self, prefix: str = "") -> dict[str, Tensor]:
         """Returns what a state dict holds, shared entries under each of their names."""
         parameters, buffers, modules = self._registries()
@@ -265,16 +268,20 @@ class Module:
                 f"Error(s) in loading state_dict for {type(self).__name__}",
                 [site_fact(call_site()), *problems],
             )
-        for name, value in own.items():
-            if name in state_dict:
-                value.copy_(state_dict[name])
+        with recording(current_process(), False):
+            for name, value in own.items():
+                if name in state_dict:
+                    value.copy_(state_dict[name])
         return IncompatibleKeys(missing, unexpected)
 
     def _apply(self, convert: Callable[[Tensor], Tensor]) -> Self:
         """Converts parameters, which stay the same objects, and buffers."""
         for module in self.modules():
             for parameter in module.parameters(recurse=False):
+                grad = parameter.grad
                 parameter.data = convert(parameter.data)
+                if grad is not None:
+                    parameter.grad = convert(grad)
             buffers = module.__dict__["_buffers"]
             for name, buffer in buffers.items():
                 if buffer is not None:

@@ -115,7 +115,14 @@ def add(
     if alpha == 1:
         return elementwise("aten::add", np.add, input, other, out=out)
     _check_alpha((input, other), alpha)
-    return elementwise("aten::add", lambda a, b: a + b * a.dtype.type(alpha), input, other, out=out)
+    return elementwise(
+        "aten::add",
+        lambda a, b: a + b * a.dtype.type(alpha),
+        input,
+        other,
+        out=out,
+        options={"alpha": alpha},
+    )
 
 
 def add_(self: "Tensor", other: Operand, *, alpha: Scalar = 1) -> "Tensor":
@@ -141,7 +148,13 @@ def sub(
     if alpha == 1:
         return elementwise("aten::sub", np.subtract, *operands, out=out)
     _check_alpha(operands, alpha)
-    return elementwise("aten::sub", lambda a, b: a - b * a.dtype.type(alpha), *operands, out=out)
+    return elementwise(
+        "aten::sub",
+        lambda a, b: a - b * a.dtype.type(alpha),
+        *operands,
+        out=out,
+        options={"alpha": alpha},
+    )
 
 
 def sub_(self: "Tensor", other: Operand, *, alpha: Scalar = 1) -> "Tensor":
@@ -200,7 +213,8 @@ def div(
         )
     _refuse_bool("div", result_type((input, other)))
     function = _floor_divide if rounding_mode == "floor" else _trunc_divide
-    return elementwise("aten::div", function, input, other, out=out)
+    options = {"rounding_mode": rounding_mode}
+    return elementwise("aten::div", function, input, other, out=out, options=options)
 
 
 def div_(self: "Tensor", other: Operand, *, rounding_mode: Rounding | None = None) -> "Tensor":
@@ -353,9 +367,9 @@ def _clamp(
             [site_fact(call_site())],
         )
     if high is None and low is not None:
-        return elementwise(name, np.maximum, input, low, out=out)
+        return elementwise(f"{name}_min", np.maximum, input, low, out=out)
     if low is None and high is not None:
-        return elementwise(name, np.minimum, input, high, out=out)
+        return elementwise(f"{name}_max", np.minimum, input, high, out=out)
     assert low is not None
     assert high is not None
     return elementwise(
@@ -425,5 +439,9 @@ def _addc(
         )
     name = "aten::addcmul" if function is np.multiply else "aten::addcdiv"
     return elementwise(
-        name, lambda x, y, z: x + x.dtype.type(value) * function(y, z), *operands, out=out
+        name,
+        lambda x, y, z: x + x.dtype.type(value) * function(y, z),
+        *operands,
+        out=out,
+        options={"value": value},
     )

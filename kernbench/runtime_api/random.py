@@ -11,7 +11,8 @@ import numpy as np
 
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import DType, dtypes
-from kernbench.runtime_api.creation import shape_of
+from kernbench.runtime_api import tape
+from kernbench.runtime_api.creation import asked, shape_of
 from kernbench.runtime_api.elementwise import check_distinct
 from kernbench.runtime_api.process import Process, current_process
 from kernbench.runtime_api.running import find_device, run
@@ -111,6 +112,9 @@ def _fill(
     source = generator or _default(process)
     values = draw(source.numbers) if process.engine.enable_data else None
     target = out.window
+    node = None
+    if out.memory.tracked:
+        node = tape.begin(process, "random", (out,), out=out)
 
     def effect() -> None:
         assert values is not None
@@ -120,6 +124,17 @@ def _fill(
             target.store(values)
 
     run(process, f"aten::{name}", (), out, effect)
+    if node is not None:
+        tape.finish(node, out)
+
+
+def drawn_mask(name: str, shape: tuple[int, ...], chance: float, device: DeviceLike) -> "Tensor":
+    """Returns bools, each True with a probability, drawn from the rank's default generator."""
+
+    def draw(numbers: np.random.Generator) -> Array:
+        return numbers.random(shape, np.float32) < chance
+
+    return _drawn(name, shape, dtypes.bool_, device, None, draw)
 
 
 def _floats(name: str, dtype: DType | None) -> DType:
@@ -157,10 +172,12 @@ def rand(
     generator: Generator | None = None,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
+    requires_grad: bool = False,
 ) -> "Tensor":
     """Returns numbers drawn evenly from 0 up to 1, without it, as `torch.rand`."""
     shape, dtype = shape_of(size), _floats("rand", dtype)
-    return _drawn("rand", shape, dtype, device, generator, _uniform(shape, dtype))
+    out = _drawn("rand", shape, dtype, device, generator, _uniform(shape, dtype))
+    return asked(out, requires_grad)
 
 
 def randn(
@@ -168,26 +185,38 @@ def randn(
     generator: Generator | None = None,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
+    requires_grad: bool = False,
 ) -> "Tensor":
     """Returns numbers drawn from the standard normal distribution, as `torch.randn`."""
     shape, dtype = shape_of(size), _floats("randn", dtype)
-    return _drawn("randn", shape, dtype, device, generator, _normal(shape, dtype))
+    out = _drawn("randn", shape, dtype, device, generator, _normal(shape, dtype))
+    return asked(out, requires_grad)
 
 
 def rand_like(
-    input: "Tensor", *, dtype: DType | None = None, device: DeviceLike | None = None
+    input: "Tensor",
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
 ) -> "Tensor":
     """Returns `rand` of the shape, and by default type and device, of another tensor."""
     where = input.device if device is None else device
-    return rand(input.window.shape, dtype=dtype or input.dtype, device=where)
+    out = rand(input.window.shape, dtype=dtype or input.dtype, device=where)
+    return asked(out, requires_grad)
 
 
 def randn_like(
-    input: "Tensor", *, dtype: DType | None = None, device: DeviceLike | None = None
+    input: "Tensor",
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
 ) -> "Tensor":
     """Returns `randn` of the shape, and by default type and device, of another tensor."""
     where = input.device if device is None else device
-    return randn(input.window.shape, dtype=dtype or input.dtype, device=where)
+    out = randn(input.window.shape, dtype=dtype or input.dtype, device=where)
+    return asked(out, requires_grad)
 
 
 def randint(

@@ -7,6 +7,7 @@ import numpy as np
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import DType, dtypes
+from kernbench.runtime_api import tape
 from kernbench.runtime_api.process import current_process
 from kernbench.runtime_api.running import run
 from kernbench.runtime_api.tensor_base import Array, TensorError, new_tensor
@@ -47,8 +48,19 @@ def along(
     dim: int,
     result: DType,
     shape: tuple[int, ...] | None = None,
+    **options: Any,
 ) -> "Tensor":
-    """Applies a numpy function that keeps the dimension, computing in the type of the result."""
+    """Applies a numpy function that keeps the dimension, computing in the type of the result.
+
+    Args:
+        name: For traces and errors.
+        function: Takes an array and an axis, returns an array.
+        input: The tensor.
+        dim: The dimension.
+        result: Type of the result.
+        shape: Of the result; None: that of the input.
+        options: What the formula of its gradient needs besides `dim`.
+    """
     place = dim_of(dim, len(input.window.shape))
     process = current_process()
     out = new_tensor(process, shape or input.window.shape, result, input.device)
@@ -58,7 +70,12 @@ def along(
         x = source.read().astype(wanted, copy=False)
         target.adopt(function(x, place) if x.ndim else function(x.reshape(1), 0).reshape(()))
 
+    node = None
+    if input.memory.tracked and result.is_floating_point:
+        node = tape.begin(process, name, (input,), {"dim": place, **options})
     run(process, f"aten::{name}", (input,), out, effect)
+    if node is not None:
+        tape.finish(node, out)
     return out
 
 
@@ -103,7 +120,6 @@ def _ranked(name: str, input: "Tensor", place: int, k: int, descending: bool) ->
     def values(x: Array, axis: int) -> Array:
         return np.take_along_axis(x, order(x, axis), axis)
 
-    found = along(name, values, input, place, input.dtype, shape)
     process = current_process()
     indices = new_tensor(process, shape, dtypes.int64, input.device)
     source, target = input.window, indices.window
@@ -113,4 +129,5 @@ def _ranked(name: str, input: "Tensor", place: int, k: int, descending: bool) ->
         target.adopt(order(x, place) if x.ndim else np.zeros((), np.int64))
 
     run(process, f"aten::{name}", (input,), indices, effect)
+    found = along(name, values, input, place, input.dtype, shape, chosen=indices)
     return ValuesAndIndices(found, indices)

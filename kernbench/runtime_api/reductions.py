@@ -8,7 +8,7 @@ import numpy as np
 
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import DType, dtypes
-from kernbench.runtime_api import host_reads, ranking
+from kernbench.runtime_api import host_reads, ranking, tape
 from kernbench.runtime_api.host_reads import *  # noqa: F403 - one namespace for users
 from kernbench.runtime_api.pointwise import maximum, minimum
 from kernbench.runtime_api.process import current_process
@@ -83,6 +83,7 @@ def _reduce(
     result: DType,
     compute: DType,
     empty: bool = True,
+    **options: Any,
 ) -> "Tensor":
     """Takes dimensions away with a numpy function.
 
@@ -95,6 +96,7 @@ def _reduce(
         result: Type of the result.
         compute: Type to compute in; 16-bit floats are computed in float32 and rounded once.
         empty: Whether nothing can be reduced.
+        options: What the formula of its gradient needs besides `axes` and `keepdim`.
     """
     shape = input.window.shape
     axes = _axes(dim, len(shape))
@@ -117,7 +119,13 @@ def _reduce(
         values = np.asarray(values)
         target.adopt(values if values.shape == target.shape else values.reshape(target.shape))
 
+    node = None
+    if input.memory.tracked and result.is_floating_point:
+        options |= {"axes": axes, "keepdim": keepdim}
+        node = tape.begin(process, name, (input,), options)
     run(process, f"aten::{name}", (input,), out, effect, site=site)
+    if node is not None:
+        tape.finish(node, out)
     return out
 
 
@@ -208,9 +216,7 @@ def max(
     if dim is None:
         return amax(input)
     _check_one("max", dim)
-    return ValuesAndIndices(
-        amax(input, dim, keepdim), _find("argmax", np.argmax, input, dim, keepdim)
-    )
+    return _extreme("max", np.max, np.argmax, input, dim, keepdim)
 
 
 @overload
@@ -228,9 +234,23 @@ def min(
     if dim is None:
         return amin(input)
     _check_one("min", dim)
-    return ValuesAndIndices(
-        amin(input, dim, keepdim), _find("argmin", np.argmin, input, dim, keepdim)
+    return _extreme("min", np.min, np.argmin, input, dim, keepdim)
+
+
+def _extreme(
+    name: str,
+    value: Callable[..., Any],
+    place: Callable[..., Any],
+    input: "Tensor",
+    dim: int,
+    keepdim: bool,
+) -> ValuesAndIndices:
+    kind = input.dtype
+    chosen = _find(f"arg{name}", place, input, dim, keepdim)
+    values = _reduce(
+        name, value, input, dim, keepdim, result=kind, compute=kind, empty=False, chosen=chosen
     )
+    return ValuesAndIndices(values, chosen)
 
 
 def argmax(input: "Tensor", dim: int | None = None, keepdim: bool = False) -> "Tensor":
@@ -328,7 +348,9 @@ def _spread(
             return np.full(_left(x.shape, axis, False), np.nan, x.dtype)
         return function(x, axis=axis, ddof=correction)
 
-    return _reduce(name, spread, input, dim, keepdim, result=kind, compute=kind)
+    return _reduce(
+        name, spread, input, dim, keepdim, result=kind, compute=kind, correction=correction
+    )
 
 
 def norm(
@@ -355,7 +377,7 @@ def norm(
             return np.count_nonzero(size, axis=axis)
         return np.sum(size**order, axis=axis) ** (1 / order)
 
-    return _reduce("norm", length, input, dim, keepdim, result=kind, compute=kind)
+    return _reduce("norm", length, input, dim, keepdim, result=kind, compute=kind, order=order)
 
 
 def logsumexp(input: "Tensor", dim: int | Sequence[int], keepdim: bool = False) -> "Tensor":

@@ -77,6 +77,51 @@ def run(
             tensor.memory.read(command, tensor.window)
 
 
+def run_on_many(
+    process: Process,
+    name: str,
+    inputs: Sequence[TensorBase],
+    outputs: Sequence[TensorBase],
+    effect: Callable[[], None],
+) -> None:
+    """Runs one operation that writes several tensors of one device, see `run`.
+
+    Args:
+        process: Who runs it.
+        name: For traces and errors.
+        inputs: Tensors that it reads.
+        outputs: Tensors that it reads and writes; at least one.
+        effect: What it does to the bytes.
+
+    Raises:
+        OwnershipError: If one of the tensors belongs to another rank.
+        AccessError: If an operation on one of them is under way that nobody has waited for.
+    """
+    sip = outputs[0].device.index
+    stream = None if sip is None else process.current_stream(sip)
+    for tensor in inputs:
+        check_access(process, tensor, stream, "read")
+    for tensor in outputs:
+        check_access(process, tensor, stream, "wrote")
+    engine = process.engine
+    if stream is None or sip is None:
+        engine.executor.apply(effect)
+        for tensor in outputs:
+            tensor.memory.version += 1
+        return
+    device = engine.device(sip)
+    traffic = sum(tensor.window.nbytes for tensor in inputs)
+    traffic += 2 * sum(tensor.window.nbytes for tensor in outputs)
+    elements = sum(tensor.window.numel for tensor in outputs)
+    work = Hold(engine, device.compute, device.library.elementwise(traffic, elements), effect)
+    command = process.issue(name, "compute", stream, work, site=call_site())
+    for tensor in outputs:
+        tensor.memory.wrote(command, tensor.window)
+    if device.compute.shared:
+        for tensor in inputs:
+            tensor.memory.read(command, tensor.window)
+
+
 def wait_for(process: Process, command: Command) -> None:
     """Lets the host wait for a command, and so for all that its stream holds before it."""
     seen = {**command.stream.seen, command.stream: command.number}

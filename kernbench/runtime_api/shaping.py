@@ -7,7 +7,7 @@ import numpy as np
 
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import DType, dtypes
-from kernbench.runtime_api import views
+from kernbench.runtime_api import tape, views
 from kernbench.runtime_api.copies import clone
 from kernbench.runtime_api.elementwise import check_distinct, check_out
 from kernbench.runtime_api.process import current_process
@@ -115,8 +115,22 @@ def _joined(
         else:
             target.store(values)
 
+    node = None
+    if any(part.memory.tracked for part in (*parts, result)) and dtype.is_floating_point:
+        node = tape.begin(process, f"aten::{name}", parts, _places(parts, place), out)
     run(process, f"aten::{name}", parts, result, effect)
+    if node is not None:
+        tape.finish(node, result)
     return result
+
+
+def _places(parts: "Sequence[Tensor]", place: int) -> dict[str, Any]:
+    """Returns where each part begins, for the derivative."""
+    starts, start = [], 0
+    for part in parts:
+        starts.append(start)
+        start += part.window.shape[place]
+    return {"dim": place, "starts": starts}
 
 
 def stack(tensors: "Sequence[Tensor]", dim: int = 0, *, out: "Tensor | None" = None) -> "Tensor":
@@ -157,6 +171,7 @@ def moved(
     shape: tuple[int, ...],
     function: Callable[[Array], Array],
     others: "Sequence[Tensor]" = (),
+    **options: Any,
 ) -> "Tensor":
     """Returns a tensor of elements of `input` that a numpy function arranges anew.
 
@@ -166,11 +181,15 @@ def moved(
         shape: Of the result.
         function: Takes an array, returns a new one or a view.
         others: Tensors that the function reads besides.
+        options: What the formula of its gradient needs.
     """
     process = current_process()
     device = same_device(name, [input, *others])
     out = new_tensor(process, shape, input.dtype, device)
     source, target = input.window, out.window
+    node = None
+    if input.memory.tracked and input.dtype.is_floating_point:
+        node = tape.begin(process, name, (input,), options)
     run(
         process,
         f"aten::{name}",
@@ -179,6 +198,8 @@ def moved(
         lambda: target.adopt(function(source.read())),
         traffic=2 * target.nbytes + sum(other.window.nbytes for other in others),
     )
+    if node is not None:
+        tape.finish(node, out)
     return out
 
 
@@ -193,7 +214,7 @@ def repeat(self: "Tensor", *repeats: Any) -> "Tensor":
             [site_fact(call_site())],
         )
     shape = tuple([n * k for n, k in zip((1,) * missing + old, times, strict=True)])
-    return moved("repeat", self, shape, lambda x: np.tile(x, times))
+    return moved("repeat", self, shape, lambda x: np.tile(x, times), repeats=times)
 
 
 def repeat_interleave(input: "Tensor", repeats: int, dim: int | None = None) -> "Tensor":
@@ -203,13 +224,20 @@ def repeat_interleave(input: "Tensor", repeats: int, dim: int | None = None) -> 
     else:
         dim, old = dim_of(dim, len(input.window.shape)), input.window.shape
         shape = (*old[:dim], old[dim] * repeats, *old[dim + 1 :])
-    return moved("repeat_interleave", input, shape, lambda x: np.repeat(x, repeats, dim))
+    return moved(
+        "repeat_interleave",
+        input,
+        shape,
+        lambda x: np.repeat(x, repeats, dim),
+        repeats=repeats,
+        dim=dim,
+    )
 
 
 def flip(input: "Tensor", *dims: Any) -> "Tensor":
     """Returns a copy with the order of some dimensions reversed."""
     places = tuple([dim_of(dim, len(input.window.shape)) for dim in ints_of(dims)])
-    return moved("flip", input, input.window.shape, lambda x: np.flip(x, places))
+    return moved("flip", input, input.window.shape, lambda x: np.flip(x, places), dims=places)
 
 
 def roll(
@@ -224,7 +252,8 @@ def roll(
                 "shifts and dimensions must align; without dims there is one shift",
                 [site_fact(call_site())],
             )
-        return moved("roll", input, input.window.shape, lambda x: np.roll(x, steps[0]))
+        shape = input.window.shape
+        return moved("roll", input, shape, lambda x: np.roll(x, steps[0]), shifts=steps, dims=None)
     axes = [
         dim_of(dim, len(input.window.shape)) for dim in ([dims] if isinstance(dims, int) else dims)
     ]
@@ -233,19 +262,22 @@ def roll(
             f"shifts and dimensions must align. shifts: {len(steps)}, dims:{len(axes)}",
             [site_fact(call_site())],
         )
-    return moved("roll", input, input.window.shape, lambda x: np.roll(x, steps, axes))
+    shape = input.window.shape
+    return moved("roll", input, shape, lambda x: np.roll(x, steps, axes), shifts=steps, dims=axes)
 
 
 def tril(input: "Tensor", diagonal: int = 0) -> "Tensor":
     """Returns the lower triangle of matrices, 0 elsewhere."""
     _check_matrix("tril", input)
-    return moved("tril", input, input.window.shape, lambda x: np.tril(x, diagonal))
+    shape = input.window.shape
+    return moved("tril", input, shape, lambda x: np.tril(x, diagonal), diagonal=diagonal)
 
 
 def triu(input: "Tensor", diagonal: int = 0) -> "Tensor":
     """Returns the upper triangle of matrices, 0 elsewhere."""
     _check_matrix("triu", input)
-    return moved("triu", input, input.window.shape, lambda x: np.triu(x, diagonal))
+    shape = input.window.shape
+    return moved("triu", input, shape, lambda x: np.triu(x, diagonal), diagonal=diagonal)
 
 
 def _check_matrix(name: str, input: TensorBase) -> None:
@@ -311,7 +343,7 @@ def index_select(input: "Tensor", dim: int, index: "Tensor") -> "Tensor":
         rows = checked("index_select", chosen.read(), old[place], place, code="M1")
         return np.take(x, rows.reshape(-1), axis=place)
 
-    return moved("index_select", input, shape, pick, (index,))
+    return moved("index_select", input, shape, pick, (index,), dim=place, chosen=index)
 
 
 def gather(input: "Tensor", dim: int, index: "Tensor") -> "Tensor":
@@ -325,7 +357,7 @@ def gather(input: "Tensor", dim: int, index: "Tensor") -> "Tensor":
         part = x[tuple(slice(None) if d == place else s for d, s in enumerate(within))]
         return np.take_along_axis(part, rows.astype(np.int64), place)
 
-    return moved("gather", input, chosen.shape, pick, (index,))
+    return moved("gather", input, chosen.shape, pick, (index,), dim=place, chosen=index)
 
 
 def _check_gather(name: str, input: TensorBase, dim: int, index: TensorBase) -> int:
@@ -393,5 +425,11 @@ def _scattered(
     # Each element that is written is read besides when something is added to it.
     moves = sum(tensor.window.nbytes for tensor in tensors)
     moves += chosen.numel * self.dtype.itemsize * (1 if ufunc is None else 2)
-    run(current_process(), f"aten::{name}", tensors, self, effect, traffic=moves)
+    process, node = current_process(), None
+    if self.memory.tracked or (isinstance(src, TensorBase) and src.memory.tracked):
+        options = {"dim": place, "chosen": index}
+        node = tape.begin(process, name.removesuffix("_"), (self, src), options, self)
+    run(process, f"aten::{name}", tensors, self, effect, traffic=moves)
+    if node is not None:
+        tape.finish(node, self)
     return self

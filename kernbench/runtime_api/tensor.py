@@ -1,16 +1,19 @@
 """`torch.Tensor`: a table of the operations, and what reads values on the host."""
 
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, cast
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import Storage
 from kernbench.runtime_api import (
+    backward,
     copies,
     creation,
     filling,
     host_reads,
     indexing,
+    leaves,
     linalg,
+    nodes,
     pointwise,
     random,
     reductions,
@@ -19,7 +22,12 @@ from kernbench.runtime_api import (
     views,
 )
 from kernbench.runtime_api.elementwise import OPERANDS
-from kernbench.runtime_api.tensor_base import OperandError, TensorBase, is_contiguous
+from kernbench.runtime_api.tensor_base import (
+    OperandError,
+    TensorBase,
+    TensorError,
+    is_contiguous,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,10 +69,6 @@ the index read that index.
 """
 
 
-def _no_autograd(what: str) -> NoReturn:
-    raise UnsupportedError(f"{what}: autograd is not simulated", [site_fact(call_site())])
-
-
 class Tensor(TensorBase):
     """`torch.Tensor`: elements on the host or on a device.
 
@@ -74,9 +78,6 @@ class Tensor(TensorBase):
 
     # As for PyTorch's tensors, operators of arrays leave the operation to the tensor.
     __array_priority__ = 1000
-    grad: None = None
-    requires_grad: bool = False
-    is_leaf: bool = True
     __hash__ = object.__hash__
 
     # Facts
@@ -134,6 +135,54 @@ class Tensor(TensorBase):
     def _version(self) -> int:
         return self.memory.version
 
+    # Gradients
+    backward = backward.backward
+    register_hook = leaves.register_hook
+    register_post_accumulate_grad_hook = leaves.register_post_accumulate_grad_hook
+    retain_grad = leaves.retain_grad
+    detach, detach_ = copies.detach, leaves.detach_
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether operations on it are recorded; to be set on leaves."""
+        return self.memory.tracked and nodes.edge_of(self) is not None
+
+    @requires_grad.setter
+    def requires_grad(self, requires_grad: bool) -> None:
+        nodes.require(self, requires_grad)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Sets `requires_grad`, and returns the tensor.
+
+        Raises:
+            TensorError: If its type has no gradients, or an operation made it.
+        """
+        nodes.require(self, requires_grad)
+        return self
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no recorded operation made it."""
+        return leaves.is_leaf(self)
+
+    @property
+    def grad(self) -> "Tensor | None":
+        """Sum of its gradients, of its type; None before the first one.
+
+        Those of 16-bit tensors add up in float32 and are rounded once; PyTorch rounds after each.
+        """
+        return leaves.get_grad(self)
+
+    @grad.setter
+    def grad(self, grad: "Tensor | None") -> None:
+        leaves.set_grad(self, grad)
+
+    @property
+    def grad_fn(self) -> "nodes.Node | None":
+        """The recorded operation that made it; None for a leaf."""
+        graph = nodes.history(self)
+        return graph.node if isinstance(graph, nodes.Output) else None
+
     # Reading on the host: see `_HOST_READ_BARRIERS`
     numpy, item, tolist = host_reads.numpy, host_reads.item, host_reads.tolist
     equal, allclose = host_reads.equal, host_reads.allclose
@@ -161,7 +210,6 @@ class Tensor(TensorBase):
     expand, expand_as, broadcast_to = views.expand, views.expand_as, views.broadcast_to
     narrow, select, unbind = views.narrow, views.select, views.unbind
     split, chunk, diagonal = views.split, views.chunk, views.diagonal
-    detach = copies.detach
     __getitem__ = indexing.getitem
     __setitem__ = indexing.setitem
 
@@ -182,7 +230,10 @@ class Tensor(TensorBase):
 
     @data.setter
     def data(self, other: "Tensor") -> None:
+        tracked = self.memory.tracked
         self.memory, self.window, self.device = other.memory, other.window, other.device
+        self.memory.tracked = tracked or self.memory.tracked
+        self.origin = None
 
     def reshape_as(self, other: "Tensor") -> "Tensor":
         """Returns the elements in the shape of another tensor."""
@@ -442,27 +493,20 @@ class Tensor(TensorBase):
             return NotImplemented
         return pointwise.ne(self, cast("Operand", other))
 
-    # What is not simulated
-
-    def requires_grad_(self, requires_grad: bool = True) -> "Tensor":
-        """Returns the tensor.
-
-        Raises:
-            UnsupportedError: If gradients are asked for.
-        """
-        if requires_grad:
-            _no_autograd("requires_grad_()")
-        return self
-
-    def backward(self) -> NoReturn:
-        """Raises UnsupportedError."""
-        _no_autograd("backward()")
+    # Copies and pickles
 
     def __copy__(self) -> "Tensor":
-        return copies.detach(self)
+        return copies.detach(self).requires_grad_(self.requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Tensor":
-        copied = memo[id(self)] = self.clone()
+        if not self.is_leaf:
+            raise TensorError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+                "protocol at the moment.",
+                [site_fact(call_site())],
+                hint="detach() it first",
+            )
+        copied = memo[id(self)] = self.detach().clone().requires_grad_(self.requires_grad)
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:

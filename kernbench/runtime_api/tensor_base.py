@@ -23,6 +23,7 @@ from kernbench.sim_engine.command import Command, Stream
 from kernbench.units import format_bytes
 
 if TYPE_CHECKING:
+    from kernbench.runtime_api.nodes import Leaf, Origin, Output
     from kernbench.runtime_api.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
@@ -82,15 +83,18 @@ class Memory:
         writes: Commands that wrote it, each with what it wrote; those that later ones cover and
             those that the host has waited for are dropped at times.
         reads: Commands of other streams that read it, likewise.
+        tracked: Whether a tensor on it has, or had, a part in autograd; while it is False, no
+            further question need be asked.
     """
 
-    __slots__ = ("owner", "pinned", "reads", "storage", "version", "writes")
+    __slots__ = ("owner", "pinned", "reads", "storage", "tracked", "version", "writes")
 
     def __init__(self, storage: Storage, owner: Process, *, pinned: bool = False) -> None:
         self.storage = storage
         self.owner = owner
         self.pinned = pinned
         self.version = 0
+        self.tracked = False
         self.writes: list[_Pending] = []
         self.reads: list[_Pending] = []
 
@@ -102,9 +106,16 @@ class Memory:
     def _whole(self) -> View:
         return View(self.buffer, dtypes.uint8, (self.storage.nbytes,), (1,), 0)
 
-    def wrote(self, command: Command, view: View) -> None:
-        """Notes that a command writes a view."""
-        self.version += 1
+    def wrote(self, command: Command, view: View, *, counts: bool = True) -> None:
+        """Notes that a command writes a view.
+
+        Args:
+            command: The command.
+            view: What it writes.
+            counts: Whether that is a new version. Kernels in `tl` may write what they are given,
+                and as with Triton's, autograd does not know about it.
+        """
+        self.version += counts
         writes = self.writes
         if not writes or (len(writes) == 1 and writes[0][1] is view):
             self.writes = [(command, view)]
@@ -141,15 +152,19 @@ class TensorBase:
         memory: Shared with its views.
         window: Which elements; `view` is a method, as in PyTorch.
         device: Where they are.
+        graph: What it is to autograd, see `nodes`; None while nobody has asked for a gradient.
+        origin: If it is a view, what of and how; None for all others, and after `detach`.
     """
 
-    __slots__ = ("device", "memory", "window")
+    __slots__ = ("device", "graph", "memory", "origin", "window")
     _tensor_class: ClassVar[type["TensorBase"]]
 
     def __init__(self, memory: Memory, window: View, device: Device) -> None:
         self.memory = memory
         self.window = window
         self.device = device
+        self.graph: Leaf | Output | None = None
+        self.origin: Origin | None = None
 
     @property
     def shape(self) -> Size:

@@ -215,7 +215,7 @@ def gelu(input: "Tensor", approximate: Literal["none", "tanh"] = "none") -> "Ten
             [site_fact(call_site())],
         )
     function = _gelu if approximate == "none" else _gelu_tanh
-    return elementwise("aten::gelu", function, input)
+    return elementwise("aten::gelu", function, input, options={"approximate": approximate})
 
 
 def _gelu(x: Array) -> Array:

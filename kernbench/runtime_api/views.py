@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import DType, View, contiguous_strides
+from kernbench.runtime_api import tape
 from kernbench.runtime_api.copies import contiguous
+from kernbench.runtime_api.process import current_process
 from kernbench.runtime_api.tensor_base import (
     DimensionError,
     OperandError,
     TensorBase,
     TensorError,
-    alias,
     is_contiguous,
     wrap,
 )
@@ -167,7 +168,7 @@ def view(self: "Tensor", *shape: Any) -> "Tensor":
                 f"wanted {list(wanted)}",
             ],
         )
-    return alias(self, wanted, strides, self.window.offset)
+    return tape.view(self, wanted, strides, self.window.offset, "view", (view, wanted))
 
 
 def _reinterpreted(tensor: "Tensor", dtype: DType) -> "Tensor":
@@ -189,8 +190,12 @@ def _reinterpreted(tensor: "Tensor", dtype: DType) -> "Tensor":
         shape = (*shape[:-1], shape[-1] * here // there)
         strides = (*(step * here // there for step in strides[:-1]), 1)
         offset = offset * here // there
-    seen = View(old.buffer, dtype, shape, strides, offset)
-    return wrap(tensor.memory, seen, tensor.device)
+    seen = wrap(tensor.memory, View(old.buffer, dtype, shape, strides, offset), tensor.device)
+    if tensor.memory.tracked and dtype.is_floating_point:
+        node = tape.begin(current_process(), "view_dtype", (tensor,))
+        if node is not None:
+            tape.finish(node, seen)
+    return seen
 
 
 def view_as(self: "Tensor", other: "Tensor") -> "Tensor":
@@ -204,7 +209,7 @@ def reshape(input: "Tensor", *shape: Any) -> "Tensor":
     strides = _view_strides(input.window, wanted)
     if strides is None:
         return view(contiguous(input), wanted)
-    return alias(input, wanted, strides, input.window.offset)
+    return tape.view(input, wanted, strides, input.window.offset, "view", (view, wanted))
 
 
 def flatten(input: "Tensor", start_dim: int = 0, end_dim: int = -1) -> "Tensor":
@@ -249,7 +254,7 @@ def _picked(input: TensorBase, dims: Sequence[int]) -> "Tensor":
     """Returns a view with these dimensions, in this order; others must have extent 1."""
     old = input.window
     shape, strides = [old.shape[dim] for dim in dims], [old.strides[dim] for dim in dims]
-    return alias(input, shape, strides, old.offset)
+    return tape.view(input, shape, strides, old.offset, "permute", (_picked, tuple(dims)))
 
 
 def unsqueeze(input: "Tensor", dim: int) -> "Tensor":
@@ -258,7 +263,8 @@ def unsqueeze(input: "Tensor", dim: int) -> "Tensor":
     place = dim_of(dim, len(old.shape) + 1)
     step = old.shape[place] * old.strides[place] if place < len(old.shape) else 1
     shape = (*old.shape[:place], 1, *old.shape[place:])
-    return alias(input, shape, (*old.strides[:place], step, *old.strides[place:]), old.offset)
+    strides = (*old.strides[:place], step, *old.strides[place:])
+    return tape.view(input, shape, strides, old.offset, "unsqueeze", (unsqueeze, place))
 
 
 def transpose(input: "Tensor", dim0: int, dim1: int) -> "Tensor":
@@ -354,7 +360,7 @@ def expand(self: "Tensor", *sizes: Any) -> "Tensor":
             )
         shape.append(length)
         strides.append(step if n == length else 0)
-    return alias(self, shape, strides, old.offset)
+    return tape.view(self, shape, strides, old.offset, "expand", (expand, tuple(shape)))
 
 
 def expand_as(self: "Tensor", other: "Tensor") -> "Tensor":
@@ -379,7 +385,8 @@ def narrow(input: "Tensor", dim: int, start: int, length: int) -> "Tensor":
             [site_fact(call_site())],
         )
     shape = (*old.shape[:place], length, *old.shape[place + 1 :])
-    return alias(input, shape, old.strides, old.offset + begin * old.strides[place])
+    first = old.offset + begin * old.strides[place]
+    return tape.view(input, shape, old.strides, first, "slice", (narrow, place, begin, length))
 
 
 def select(input: "Tensor", dim: int, index: int) -> "Tensor":
@@ -399,7 +406,8 @@ def select(input: "Tensor", dim: int, index: int) -> "Tensor":
         )
     shape = old.shape[:place] + old.shape[place + 1 :]
     strides = old.strides[:place] + old.strides[place + 1 :]
-    return alias(input, shape, strides, old.offset + index % extent * old.strides[place])
+    first = old.offset + index % extent * old.strides[place]
+    return tape.view(input, shape, strides, first, "select", (select, place, index))
 
 
 def unbind(input: "Tensor", dim: int = 0) -> "tuple[Tensor, ...]":
@@ -460,4 +468,5 @@ def diagonal(input: "Tensor", offset: int = 0, dim1: int = 0, dim2: int = 1) -> 
     rest = [dim for dim in range(len(old.shape)) if dim not in {a, b}]
     shape = [*(old.shape[dim] for dim in rest), length]
     strides = [*(old.strides[dim] for dim in rest), old.strides[a] + old.strides[b]]
-    return alias(input, shape, strides, old.offset + begin)
+    step = (diagonal, offset, a, b)
+    return tape.view(input, shape, strides, old.offset + begin, "diagonal", step)

@@ -19,6 +19,14 @@ from kernbench.memory.dtypes import (
     uint8,
 )
 from kernbench.memory.dtypes import bool_ as bool
+from kernbench.runtime_api.autograd import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
 from kernbench.runtime_api.copies import *  # noqa: F403 - names only
 from kernbench.runtime_api.creation import *  # noqa: F403
 from kernbench.runtime_api.linalg import *  # noqa: F403
@@ -30,7 +38,7 @@ from kernbench.runtime_api.shaping import *  # noqa: F403
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.types import Device as device  # noqa: N813
 from kernbench.runtime_api.types import Size
-from kernbench.torch import cuda, distributed, multiprocessing, nn, testing
+from kernbench.torch import autograd, cuda, distributed, multiprocessing, nn, optim, testing
 
 double = float64
 float = float32
@@ -42,6 +50,7 @@ short = int16
 __all__ = [
     "Size",
     "Tensor",
+    "autograd",
     "bfloat16",
     "bool",
     "cuda",
@@ -49,6 +58,7 @@ __all__ = [
     "distributed",
     "double",
     "dtype",
+    "enable_grad",
     "float",
     "float8_e4m3fn",
     "float8_e5m2",
@@ -56,14 +66,20 @@ __all__ = [
     "float32",
     "float64",
     "half",
+    "inference_mode",
     "int",
     "int8",
     "int16",
     "int32",
     "int64",
+    "is_grad_enabled",
+    "is_inference_mode_enabled",
     "long",
     "multiprocessing",
     "nn",
+    "no_grad",
+    "optim",
+    "set_grad_enabled",
     "short",
     "testing",
     "uint8",

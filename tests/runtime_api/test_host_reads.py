@@ -27,6 +27,12 @@ def _calls(names: str, make: Callable[[str], Call]) -> dict[str, Call]:
 # How to call each public method that needs arguments; `x` is 2 x 3, `v` has one element, both on a
 # device, float32; `m` is a mask and `i` an index of x's shape.
 CALLS: Final[dict[str, Call]] = {
+    "backward": lambda x, v, m, i: (x.requires_grad_() * 2).sum().backward(),
+    "register_hook": lambda x, v, m, i: x.requires_grad_().register_hook(lambda g: g),
+    "register_post_accumulate_grad_hook": lambda x, v, m, i: (
+        x.requires_grad_().register_post_accumulate_grad_hook(print)
+    ),
+    "retain_grad": lambda x, v, m, i: x.requires_grad_().retain_grad(),
     **_calls(
         """
         add add_ sub sub_ mul mul_ div div_ multiply divide true_divide pow pow_ remainder
@@ -119,7 +125,6 @@ CALLS: Final[dict[str, Call]] = {
     "__deepcopy__": lambda x, v, m, i: x.__deepcopy__({}),
 }
 NOT_CALLED: Final = {
-    "backward": "raises",
     "pin_memory": "raises for a tensor on a device",
     "__reduce_ex__": "raises",
     "__init__": "",

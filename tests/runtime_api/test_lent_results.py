@@ -46,7 +46,7 @@ def test_each_rank_writes_its_own(kernbench: Kernbench, write: object) -> None:
         dist.broadcast(y, src=3)
         write(y[:], rank)
         dist.barrier()
-        expected = {_by_kernel: 3.0 + rank, _by_operation: 3.0 + rank}.get(write, 6.0 + rank)  # type: ignore[call-overload]
+        expected = {_by_kernel: 3.0 + rank, _by_operation: 3.0 + rank}.get(write, 6.0 + rank)
         assert y.tolist() == [expected] * 8
 
     kernbench.spawn(worker, nprocs=4)

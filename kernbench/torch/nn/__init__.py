@@ -1,6 +1,11 @@
 """`torch.nn`."""
 
+from kernbench.runtime_api.containers import *  # noqa: F403 - names only
+from kernbench.runtime_api.layers import *  # noqa: F403
 from kernbench.runtime_api.namespace import not_simulated
-from kernbench.runtime_api.nn import *  # noqa: F403 - names only
+from kernbench.runtime_api.nn import *  # noqa: F403
+from kernbench.torch.nn import functional, init, utils
+
+__all__ = ["functional", "init", "utils"]
 
 __getattr__ = not_simulated("torch.nn")
