@@ -1,0 +1,80 @@
+"""Products of matrices: a tile kernel of our own, or the machine's library."""
+
+from typing import Any, Final
+
+import kernbench.torch as torch
+from kernbench import tl
+from kernbench.memory import DType, dtypes
+from kernbench.tp.config import GemmKernel
+from kernbench.tp.utils import refuse
+
+
+@tl.jit
+def _gemm_kernel(
+    a: Any,
+    b: Any,
+    bias: Any,
+    c: Any,
+    m: int,
+    n: int,
+    k: int,
+    a_strides: tuple[int, int],
+    b_strides: tuple[int, int],
+    biased: tl.constexpr,
+    block: tl.constexpr,
+    accumulator: tl.constexpr,
+) -> None:
+    """Computes one block of `c = a @ b + bias`; `c` is contiguous."""
+    top, left = tl.program_id(0) * block, tl.program_id(1) * block
+    # Blocks at the rim are narrower, rather than masked: the engines work on what is there.
+    rows = top + tl.arange(0, min(block, m - int(top)))
+    columns = left + tl.arange(0, min(block, n - int(left)))
+    acc = tl.zeros((*rows.shape, *columns.shape), accumulator)
+    for start in range(0, k, block):
+        inner = start + tl.arange(0, min(block, k - start))
+        x = tl.load(a + (rows[:, None] * a_strides[0] + inner[None, :] * a_strides[1]))
+        y = tl.load(b + (inner[:, None] * b_strides[0] + columns[None, :] * b_strides[1]))
+        acc = tl.dot(x, y, acc, accumulator)
+    if biased:
+        acc = acc + tl.load(bias + columns)[None, :].to(accumulator)
+    tl.store(c + (rows[:, None] * n + columns[None, :]), acc)
+
+
+_BLOCK: Final = 128
+"""Three blocks of float64 take 384 KiB of a PE's memory, which leaves room for the next ones."""
+
+
+def gemm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    kernel: GemmKernel,
+) -> torch.Tensor:
+    """Returns `a @ b + bias`, rounded once; does not wait. The tile kernel is not recorded.
+
+    Args:
+        a: `[m, k]`, of any strides.
+        b: `[k, n]`, of any strides, so that transposed operands cost no copy.
+        bias: `[n]`.
+        kernel: Who computes it.
+
+    Raises:
+        ParallelError: If there is no such kernel.
+    """
+    if kernel not in {"tile", "library"}:
+        raise refuse(f"kernel={kernel!r}: expected 'tile' or 'library'")
+    (m, k), n = a.shape, b.shape[1]
+    if kernel == "library" or not m * n * k:
+        return torch.matmul(a, b) if bias is None else torch.addmm(bias, a, b)
+    c = torch.empty(m, n, dtype=a.dtype, device=a.device)
+    strides = [(each.stride()[0], each.stride()[1]) for each in (a, b)]
+    _gemm_kernel[tl.cdiv(m, _BLOCK), tl.cdiv(n, _BLOCK)](
+        a, b, a if bias is None else bias, c, m, n, k, *strides,
+        biased=bias is not None, block=_BLOCK, accumulator=_accumulator(a.dtype),
+    )  # fmt: skip
+    return c
+
+
+def _accumulator(dtype: DType) -> DType:
+    return dtypes.float64 if dtype is dtypes.float64 else dtypes.float32

@@ -1,0 +1,518 @@
+"""Layers whose weights are shared by the ranks of a tensor-parallel group.
+
+Activations are `[s, b, h]`. Weights stand as in `y = x @ weight.T + bias`. Ranks that start from
+one seed have parts of one and the same dense layer.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
+from kernbench.tp.config import GemmKernel, ModelParallelConfig
+from kernbench.tp.mappings import (
+    gather_from_tensor_model_parallel_region,
+    reduce_from_tensor_model_parallel_region,
+    reduce_scatter_to_sequence_parallel_region,
+    scatter_to_tensor_model_parallel_region,
+)
+from kernbench.tp.primitives import (
+    EmbeddingSaved,
+    LinearOptions,
+    LinearSaved,
+    embedding_bwd,
+    embedding_fwd,
+    linear_bwd,
+    linear_fwd,
+)
+from kernbench.tp.utils import Group, VocabUtility, divide, group_of, refuse, size_of
+
+__all__ = ["ColumnParallelLinear", "RowParallelLinear", "VocabParallelEmbedding", "parallel_linear"]
+
+InitMethod = Callable[[torch.Tensor], object]
+"""Fills a tensor in place, such as `torch.nn.init.normal_`."""
+
+
+# Parameters
+
+
+def _marked(parameter: torch.nn.Parameter, **marks: Any) -> torch.nn.Parameter:
+    for name, value in marks.items():
+        setattr(parameter, name, value)
+    return parameter
+
+
+def _shard(
+    size: tuple[int, int],
+    dim: int,
+    group: Group,
+    config: ModelParallelConfig,
+    init_method: InitMethod,
+    *,
+    stride: int = 1,
+    is_expert: bool = False,
+) -> tuple[torch.nn.Parameter, torch.Tensor | None]:
+    """Returns this rank's part of a dense weight, and that weight.
+
+    The dense weight is cut into `tp * stride` pieces, of which rank r has r, r + tp, r + 2 tp, ...:
+    with a stride of 2, half a gate and half of what it is for. It is drawn in full, from the rank's
+    generator: all ranks draw the same, and their generators stay in step.
+
+    Raises:
+        ParallelAssertionError: If the pieces cannot be equal.
+    """
+    ranks = size_of(group)
+    piece = divide(divide(size[dim], ranks), stride)
+    master = None
+    if config.perform_initialization:
+        # On the host: a weight that only fits a device in parts must fit here.
+        master = torch.empty(size, dtype=config.params_dtype, device="cpu")
+        with torch.no_grad():
+            init_method(master)
+            mine = master.split(piece, dim)[dist.get_rank(group) :: ranks]
+            weight = torch.cat(mine, dim).cuda()
+    else:
+        shape = [*size]
+        shape[dim] = piece * stride
+        weight = torch.empty(shape, dtype=config.params_dtype, device="cuda")
+    parameter = _marked(
+        torch.nn.Parameter(weight),
+        tensor_model_parallel=True,
+        partition_dim=dim,
+        partition_stride=stride,
+        allreduce=not (is_expert and config.expert_model_parallel_size > 1),
+    )
+    return parameter, master
+
+
+def _bias(size: int, config: ModelParallelConfig) -> torch.nn.Parameter:
+    make = torch.zeros if config.perform_initialization else torch.empty
+    return torch.nn.Parameter(make(size, dtype=config.params_dtype, device="cuda"))
+
+
+def _group(tp_group: Group | None, is_expert: bool) -> Group:
+    if tp_group is None and is_expert:
+        from kernbench.tp import parallel_state
+
+        found: Group = parallel_state.get_expert_tensor_parallel_group()
+        return found
+    return group_of(tp_group)
+
+
+def _sequence_parallel(config: ModelParallelConfig, ranks: int) -> bool:
+    if config.sequence_parallel and ranks == 1:
+        warnings.warn(
+            "`sequence_parallel` is set to `True`, but tensor model parallel size is 1. Disabling "
+            "sequence parallel.",
+            stacklevel=3,
+        )
+        return False
+    return config.sequence_parallel
+
+
+# The product
+
+
+class _ParallelLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        options: LinearOptions,
+    ) -> torch.Tensor:
+        out, saved = linear_fwd(x, weight, bias, options)
+        ctx.save_for_backward(saved.x, saved.weight)
+        ctx.options = options
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+        x, weight = ctx.saved_tensors
+        saved = LinearSaved(x, weight, ctx.options)
+        return *linear_bwd(saved, grad, ctx.needs_input_grad[:3]), None
+
+
+def parallel_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    allreduce_dgrad: bool,
+    sequence_parallel: bool,
+    tp_group: Group | None = None,
+    kernel: GemmKernel = "library",
+) -> torch.Tensor:
+    """Returns `x @ weight.T + bias` of this rank's part of a weight; does not wait on the host.
+
+    Backward issues the collective of the input's gradient before the product that gives the
+    weight's, and waits for it after.
+
+    Args:
+        x: `[s, b, in]`; with `sequence_parallel` `[s/tp, b, in]`, gathered first.
+        weight: `[out, in]`, of the same type.
+        bias: `[out]`.
+        allreduce_dgrad: Whether the input's gradient is summed over the ranks.
+        sequence_parallel: Whether the input is cut along dimension 0, and its gradient summed and
+            cut.
+        tp_group: Which ranks; by default the tensor-parallel group.
+        kernel: Who multiplies.
+
+    Returns:
+        `[s, b, out]`.
+
+    Raises:
+        ParallelError: If both `allreduce_dgrad` and `sequence_parallel` are asked for.
+    """
+    options = LinearOptions(group_of(tp_group), sequence_parallel, allreduce_dgrad, kernel)
+    out: torch.Tensor = _ParallelLinear.apply(x, weight, bias, options)
+    return out
+
+
+class ColumnParallelLinear(torch.nn.Module):
+    """A linear layer whose outputs are shared by the ranks.
+
+    Args:
+        input_size: Width of the input.
+        output_size: Width of the output, of all ranks together.
+        config: What the layers of a model have in common.
+        init_method: Fills the dense weight `[output_size, input_size]` in place.
+        bias: Whether to add one; it is 0 at first.
+        gather_output: Whether every rank gets the outputs of all.
+        stride: How many weights lie below each other in this one, such as 3 for q, k and v.
+        keep_master_weight_for_test: Whether `master_weight` keeps the dense weight.
+        skip_bias_add: Whether `forward` returns the bias rather than to add it.
+        skip_weight_param_allocation: Whether `forward` is given the weight.
+        is_expert: Whether it belongs to an expert: with several ranks or several groups of experts
+            whoever dispatches tokens communicates, and this layer does not.
+        disable_grad_reduce: Whether the input's gradient stays that of this rank's part alone.
+        tp_group: Which ranks; by default the tensor-parallel group, or that of experts.
+        kernel: Who multiplies; by default what the configuration says.
+
+    Attributes:
+        weight: `[output_size/tp, input_size]`; None if it is given to `forward`.
+        bias: `[output_size/tp]`, or None.
+
+    Raises:
+        ParallelAssertionError: If the ranks cannot share the outputs equally.
+    """
+
+    weight: torch.nn.Parameter | None
+    bias: torch.nn.Parameter | None
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        *,
+        config: ModelParallelConfig,
+        init_method: InitMethod,
+        bias: bool = True,
+        gather_output: bool = False,
+        stride: int = 1,
+        keep_master_weight_for_test: bool = False,
+        skip_bias_add: bool = False,
+        skip_weight_param_allocation: bool = False,
+        is_expert: bool = False,
+        disable_grad_reduce: bool = False,
+        tp_group: Group | None = None,
+        kernel: GemmKernel | None = None,
+    ) -> None:
+        super().__init__()
+        self.input_size = input_size
+        self.output_size = output_size
+        self.gather_output = gather_output
+        self.skip_bias_add = skip_bias_add
+        self.config = config
+        self.tp_group = _group(tp_group, is_expert)
+        self.kernel = kernel or config.kernel
+        ranks = size_of(self.tp_group)
+        self.output_size_per_partition = divide(output_size, ranks)
+        self.master_weight: torch.Tensor | None = None
+        self.register_parameter("weight", None)
+        if not skip_weight_param_allocation:
+            size = (output_size, input_size)
+            self.weight, master = _shard(
+                size, 0, self.tp_group, config, init_method, stride=stride, is_expert=is_expert
+            )
+            if keep_master_weight_for_test:
+                self.master_weight = master
+        self.register_parameter("bias", None)
+        if bias:
+            self.bias = _marked(
+                _bias(self.output_size_per_partition, config),
+                tensor_model_parallel=True,
+                partition_dim=0,
+                partition_stride=stride,
+                allreduce=not (is_expert and config.expert_model_parallel_size > 1),
+            )
+        self.explicit_expert_comm = is_expert and (
+            ranks > 1 or config.expert_model_parallel_size > 1
+        )
+        self.sequence_parallel = _sequence_parallel(config, ranks) and not self.explicit_expert_comm
+        self.allreduce_dgrad = (
+            ranks > 1
+            and not self.sequence_parallel
+            and not disable_grad_reduce
+            and not self.explicit_expert_comm
+        )
+
+    def forward(
+        self,
+        input_: torch.Tensor,
+        weight: torch.Tensor | None = None,
+        runtime_gather_output: bool | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Returns the output, and the bias if that is not added. Does not wait on the host.
+
+        Args:
+            input_: `[s, b, input_size]`, or this rank's part of dimension 0 if sequence parallel.
+            weight: In place of the layer's own: `[output_size/tp, input_size]`.
+            runtime_gather_output: In place of `gather_output`.
+
+        Returns:
+            `[s, b, output_size/tp]`, or gathered `[s, b, output_size]`; and the bias or None.
+
+        Raises:
+            ParallelError: If there is no weight, or it has another shape.
+        """
+        if weight is None:
+            weight = self.weight
+            if weight is None:
+                raise refuse(
+                    "weight was not supplied to ColumnParallelLinear forward pass and "
+                    "skip_weight_param_allocation is True."
+                )
+        expected = (self.output_size_per_partition, self.input_size)
+        if weight.shape != expected:
+            raise refuse(
+                f"supplied weight's shape is {tuple(weight.shape)}, not {expected} as expected"
+            )
+        out = parallel_linear(
+            input_,
+            weight,
+            None if self.skip_bias_add else self.bias,
+            allreduce_dgrad=self.allreduce_dgrad,
+            sequence_parallel=self.sequence_parallel,
+            tp_group=self.tp_group,
+            kernel=self.kernel,
+        )
+        gather = self.gather_output if runtime_gather_output is None else runtime_gather_output
+        if gather:
+            out = gather_from_tensor_model_parallel_region(out, self.tp_group)
+        return out, self.bias if self.skip_bias_add else None
+
+    def extra_repr(self) -> str:
+        """See `Module`."""
+        return (
+            f"in_features={self.input_size}, out_features={self.output_size_per_partition}, "
+            f"bias={self.bias is not None}, tp={size_of(self.tp_group)}"
+        )
+
+
+class RowParallelLinear(torch.nn.Module):
+    """A linear layer whose inputs are shared by the ranks; their products are summed.
+
+    Args:
+        input_size: Width of the input, of all ranks together.
+        output_size: Width of the output.
+        config: What the layers of a model have in common.
+        init_method: Fills the dense weight `[output_size, input_size]` in place.
+        bias: Whether to add one, once, after the sum; it is 0 at first.
+        input_is_parallel: Whether each rank has its part of the input's last dimension already.
+        skip_bias_add: Whether `forward` returns the bias rather than to add it.
+        stride: How many weights lie side by side in this one.
+        keep_master_weight_for_test: Whether `master_weight` keeps the dense weight.
+        is_expert: See `ColumnParallelLinear`; the bias is then left to the caller too.
+        tp_group: Which ranks; by default the tensor-parallel group, or that of experts.
+        kernel: Who multiplies; by default what the configuration says.
+
+    Attributes:
+        weight: `[output_size, input_size/tp]`.
+        bias: `[output_size]`, the same on all ranks, or None. If sequence parallel, its gradient is
+            that of this rank's rows, which `bias.sequence_parallel` says; whoever finalises
+            gradients sums them over the group.
+
+    Raises:
+        ParallelAssertionError: If the ranks cannot share the inputs equally.
+        ParallelError: If it is sequence parallel, and the input is not parallel.
+    """
+
+    weight: torch.nn.Parameter
+    bias: torch.nn.Parameter | None
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        *,
+        config: ModelParallelConfig,
+        init_method: InitMethod,
+        bias: bool,
+        input_is_parallel: bool,
+        skip_bias_add: bool,
+        stride: int = 1,
+        keep_master_weight_for_test: bool = False,
+        is_expert: bool = False,
+        tp_group: Group | None = None,
+        kernel: GemmKernel | None = None,
+    ) -> None:
+        super().__init__()
+        self.input_size = input_size
+        self.output_size = output_size
+        self.input_is_parallel = input_is_parallel
+        self.skip_bias_add = skip_bias_add
+        self.config = config
+        if config.sequence_parallel and not input_is_parallel:
+            raise refuse("To enable `sequence_parallel`, `input_is_parallel` must be `True`")
+        self.tp_group = _group(tp_group, is_expert)
+        self.kernel = kernel or config.kernel
+        ranks = size_of(self.tp_group)
+        self.input_size_per_partition = divide(input_size, ranks)
+        size = (output_size, input_size)
+        self.weight, master = _shard(
+            size, 1, self.tp_group, config, init_method, stride=stride, is_expert=is_expert
+        )
+        self.master_weight = master if keep_master_weight_for_test else None
+        self.explicit_expert_comm = is_expert and (
+            ranks > 1 or config.expert_model_parallel_size > 1
+        )
+        if self.explicit_expert_comm and bias and not skip_bias_add:
+            raise refuse("a RowParallelLinear of an expert needs `skip_bias_add`, or no bias")
+        self.sequence_parallel = _sequence_parallel(config, ranks)
+        self.register_parameter("bias", None)
+        if bias:
+            self.bias = _marked(
+                _bias(output_size, config),
+                sequence_parallel=self.sequence_parallel,
+                allreduce=not (is_expert and config.expert_model_parallel_size > 1),
+            )
+
+    def forward(self, input_: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Returns the output, and the bias if that is not added. Does not wait on the host.
+
+        Args:
+            input_: `[s, b, input_size/tp]`, or `[s, b, input_size]` if it is not parallel.
+
+        Returns:
+            `[s, b, output_size]`, the same bits on all ranks, or this rank's part of dimension 0 if
+            sequence parallel; and the bias or None.
+        """
+        if not self.input_is_parallel:
+            input_ = scatter_to_tensor_model_parallel_region(input_, self.tp_group)
+        partial = parallel_linear(
+            input_,
+            self.weight,
+            allreduce_dgrad=False,
+            sequence_parallel=False,
+            tp_group=self.tp_group,
+            kernel=self.kernel,
+        )
+        if self.explicit_expert_comm:
+            out = partial
+        elif self.sequence_parallel:
+            out = reduce_scatter_to_sequence_parallel_region(partial, self.tp_group)
+        else:
+            out = reduce_from_tensor_model_parallel_region(partial, self.tp_group)
+        if self.skip_bias_add:
+            return out, self.bias
+        return out if self.bias is None else out + self.bias, None
+
+    def extra_repr(self) -> str:
+        """See `Module`."""
+        return (
+            f"in_features={self.input_size_per_partition}, out_features={self.output_size}, "
+            f"bias={self.bias is not None}, tp={size_of(self.tp_group)}"
+        )
+
+
+# Embedding
+
+
+class _Lookup(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, ids: torch.Tensor, weight: torch.Tensor, first: int) -> torch.Tensor:
+        out, saved = embedding_fwd(ids, weight, first)
+        ctx.save_for_backward(saved.ids)
+        ctx.rows = saved.rows
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor, None]:
+        (ids,) = ctx.saved_tensors
+        return None, embedding_bwd(EmbeddingSaved(ids, ctx.rows), grad), None
+
+
+class VocabParallelEmbedding(torch.nn.Module):
+    """An embedding whose rows are shared by the ranks.
+
+    Args:
+        num_embeddings: Rows, of all ranks together.
+        embedding_dim: Their width.
+        init_method: Fills the dense weight `[num_embeddings, embedding_dim]` in place.
+        reduce_scatter_embeddings: Whether each rank gets its part of dimension 0, as layers want
+            that are sequence parallel.
+        config: What the layers of a model have in common.
+        tp_group: Which ranks; by default the tensor-parallel group.
+
+    Attributes:
+        weight: `[num_embeddings/tp, embedding_dim]`.
+        vocab_start_index: The id of its first row.
+        vocab_end_index: The id behind its last row.
+
+    Raises:
+        ParallelAssertionError: If the ranks cannot share the rows equally.
+    """
+
+    weight: torch.nn.Parameter
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        *,
+        init_method: InitMethod,
+        reduce_scatter_embeddings: bool = False,
+        config: ModelParallelConfig,
+        tp_group: Group | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_embeddings = num_embeddings
+        self.embedding_dim = embedding_dim
+        self.reduce_scatter_embeddings = reduce_scatter_embeddings
+        self.config = config
+        self.tp_group = group_of(tp_group)
+        place, ranks = dist.get_rank(self.tp_group), size_of(self.tp_group)
+        self.vocab_start_index, self.vocab_end_index = (
+            VocabUtility.vocab_range_from_global_vocab_size(num_embeddings, place, ranks)
+        )
+        self.weight, _ = _shard(
+            (num_embeddings, embedding_dim), 0, self.tp_group, config, init_method
+        )
+
+    def forward(self, input_: torch.Tensor) -> torch.Tensor:
+        """Returns the rows that the ids name. Does not wait on the host.
+
+        An id that no rank has gives zeros; with one rank it is an error (M1), when the kernel runs.
+
+        Args:
+            input_: Integers `[b, s]`, the same on all ranks.
+
+        Returns:
+            `[b, s, embedding_dim]`, the same bits on all ranks; with `reduce_scatter_embeddings`
+            `[s/tp, b, embedding_dim]`.
+        """
+        if size_of(self.tp_group) == 1:
+            rows = torch.nn.functional.embedding(input_, self.weight)
+        else:
+            rows = _Lookup.apply(input_, self.weight, self.vocab_start_index)
+        if self.reduce_scatter_embeddings:
+            turned = rows.transpose(0, 1).contiguous()
+            return reduce_scatter_to_sequence_parallel_region(turned, self.tp_group)
+        return reduce_from_tensor_model_parallel_region(rows, self.tp_group)
+
+    def extra_repr(self) -> str:
+        """See `Module`."""
+        return f"{self.num_embeddings}, {self.embedding_dim}, tp={size_of(self.tp_group)}"

@@ -1,0 +1,200 @@
+"""Small helpers: who is in a group, and who has which part of what."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, TypeVar
+
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
+from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.memory import DType
+
+Group: TypeAlias = dist.ProcessGroup
+
+
+class ParallelAssertionError(KernbenchError, AssertionError):
+    """Sizes or types that do not fit the ranks that share them."""
+
+
+class ParallelError(KernbenchError, RuntimeError):
+    """A layer was asked for what it cannot do."""
+
+
+def group_of(group: Group | None) -> Group:
+    """Returns a group, by default the calling rank's tensor-parallel one.
+
+    Raises:
+        AssertionError: If None is given and model parallelism is not initialised.
+    """
+    if group is not None:
+        return group
+    # Late: with groups given, nobody needs the global state, nor what it takes to import it.
+    from kernbench.tp import parallel_state
+
+    found: Group = parallel_state.get_tensor_model_parallel_group()
+    return found
+
+
+def size_of(group: Group) -> int:
+    """Returns how many ranks a group has.
+
+    Raises:
+        GroupError: If the calling rank is not one of them (C8), or it is destroyed (C18).
+    """
+    return len(dist.get_process_group_ranks(group))
+
+
+def refuse_assertion(text: str, *facts: str) -> ParallelAssertionError:
+    """Returns the error of a failed assertion, with the user's line."""
+    return ParallelAssertionError(text, [site_fact(call_site()), *facts])
+
+
+def refuse(text: str, *facts: str) -> ParallelError:
+    """Returns the error of a refused request, with the user's line."""
+    return ParallelError(text, [site_fact(call_site()), *facts])
+
+
+# Division
+
+
+def ensure_divisibility(numerator: int, denominator: int) -> None:
+    """Checks that a number is a multiple of another one.
+
+    Raises:
+        ParallelAssertionError: If it is not.
+    """
+    if numerator % denominator:
+        raise refuse_assertion(f"{numerator} is not divisible by {denominator}")
+
+
+def divide(numerator: int, denominator: int) -> int:
+    """Returns the quotient of two numbers that divide without a rest.
+
+    Raises:
+        ParallelAssertionError: If they do not.
+    """
+    ensure_divisibility(numerator, denominator)
+    return numerator // denominator
+
+
+def split_tensor_along_last_dim(
+    tensor: torch.Tensor, num_partitions: int, contiguous_split_chunks: bool = False
+) -> tuple[torch.Tensor, ...]:
+    """Returns equal parts of the last dimension: views, or contiguous copies.
+
+    Raises:
+        ParallelAssertionError: If they cannot be equal.
+    """
+    width = divide(tensor.shape[-1], num_partitions)
+    parts = tensor.split(width, -1)
+    return tuple([part.contiguous() for part in parts] if contiguous_split_chunks else parts)
+
+
+def split_tensor_into_1d_equal_chunks(
+    tensor: torch.Tensor, new_buffer: bool = False, group: Group | None = None
+) -> torch.Tensor:
+    """Returns the calling rank's part of the flattened tensor: a view, or a copy.
+
+    Args:
+        tensor: Of any shape; elements that the ranks cannot share equally are left out.
+        new_buffer: Whether to copy.
+        group: Who shares; by default the tensor-parallel group.
+    """
+    group = group_of(group)
+    size = tensor.numel() // size_of(group)
+    part = tensor.reshape(-1).narrow(0, size * dist.get_rank(group), size)
+    return part.clone() if new_buffer else part
+
+
+def gather_split_1d_tensor(tensor: torch.Tensor, group: Group | None = None) -> torch.Tensor:
+    """Returns the parts of all ranks, one behind the other; not recorded for gradients.
+
+    Args:
+        tensor: `[n]`, contiguous.
+        group: Who shares; by default the tensor-parallel group.
+    """
+    group = group_of(group)
+    gathered = torch.empty(
+        tensor.numel() * size_of(group), dtype=tensor.dtype, device=tensor.device
+    )
+    dist.all_gather_into_tensor(gathered, tensor, group)
+    return gathered
+
+
+class VocabUtility:
+    """Which rows of a vocabulary a rank has."""
+
+    @staticmethod
+    def vocab_range_from_per_partition_vocab_size(
+        per_partition_vocab_size: int, rank: int, world_size: int
+    ) -> tuple[int, int]:
+        """Returns the first row of a rank, and the first behind its last."""
+        del world_size
+        first = rank * per_partition_vocab_size
+        return first, first + per_partition_vocab_size
+
+    @staticmethod
+    def vocab_range_from_global_vocab_size(
+        global_vocab_size: int, rank: int, world_size: int
+    ) -> tuple[int, int]:
+        """Returns the first row of a rank, and the first behind its last.
+
+        Raises:
+            ParallelAssertionError: If the ranks cannot have equally many.
+        """
+        rows = divide(global_vocab_size, world_size)
+        return VocabUtility.vocab_range_from_per_partition_vocab_size(rows, rank, world_size)
+
+
+# Data
+
+_Key = TypeVar("_Key")
+
+
+def broadcast_data(
+    keys: Sequence[_Key],
+    data: Mapping[_Key, torch.Tensor] | None,
+    datatype: DType,
+    group: Group | None = None,
+) -> dict[_Key, torch.Tensor]:
+    """Gives every rank of a group the tensors of its first one; the host waits for their shapes.
+
+    Args:
+        keys: Which tensors, in the same order on all ranks.
+        data: On the first rank, the tensors; on others it is not looked at.
+        datatype: Type of all of them.
+        group: Which ranks; by default the tensor-parallel group.
+
+    Returns:
+        New tensors on the calling rank's device.
+
+    Raises:
+        ParallelAssertionError: If a tensor has another type.
+    """
+    group = group_of(group)
+    first = dist.get_rank(group) == 0
+    given: list[torch.Tensor] = []
+    if first:
+        assert data is not None
+        given = [data[key] for key in keys]
+    for key, tensor in zip(keys, given, strict=False):
+        if tensor.dtype is not datatype:
+            raise refuse_assertion(
+                f"{key} has data type {tensor.dtype} which is different than {datatype}"
+            )
+    shapes: list[object] = [[tuple(tensor.shape) for tensor in given]]
+    if size_of(group) > 1:
+        dist.broadcast_object_list(shapes, group=group, group_src=0)
+    sizes = shapes[0]
+    assert isinstance(sizes, list)
+    counts = [torch.Size(size).numel() for size in sizes]
+    # One message for all of them: many small ones would each pay the latency.
+    if first:
+        flat = torch.cat([tensor.cuda().reshape(-1) for tensor in given])
+    else:
+        flat = torch.empty(sum(counts), dtype=datatype, device="cuda")
+    if size_of(group) > 1:
+        dist.broadcast(flat, group=group, group_src=0)
+    parts = flat.split(counts)
+    return {
+        key: part.reshape(size).clone() for key, part, size in zip(keys, parts, sizes, strict=True)
+    }
