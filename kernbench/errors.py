@@ -11,7 +11,8 @@ from typing import Final
 _PACKAGE: Final = "kernbench"
 
 
-def _is_ours(frame: FrameType) -> bool:
+def is_ours(frame: FrameType) -> bool:
+    """Returns whether a frame runs code of this package."""
     name: str = frame.f_globals.get("__name__", "")
     return name == _PACKAGE or name.startswith("kernbench.")
 
@@ -63,7 +64,7 @@ def call_site() -> CallSite | None:
     """Returns the innermost frame outside the package, by module identity, or None."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if not _is_ours(frame):
+        if not is_ours(frame):
             return CallSite(frame.f_code, frame.f_lasti)
         frame = frame.f_back
     return None
@@ -75,7 +76,7 @@ def call_site_of(error: BaseException) -> CallSite | None:
     traceback: TracebackType | None = error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame
-        if not _is_ours(frame):
+        if not is_ours(frame):
             site = CallSite(frame.f_code, traceback.tb_lasti)
         traceback = traceback.tb_next
     return site

@@ -518,3 +518,16 @@ def test_functions_of_one_kind_may_meet(kernbench: Kernbench) -> None:
         torch.cuda.synchronize()
 
     kernbench.spawn(worker, nprocs=3)
+
+
+def test_ranks_that_get_the_same_report_are_told_together(kernbench: Kernbench) -> None:
+    # Who comes second finds the difference; those after it meet it on another line of ours.
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(4, dtype=torch.float16 if rank == 2 else torch.float32, device="cuda")
+        dist.all_reduce(x)
+
+    with pytest.raises(SpawnException) as caught:
+        kernbench.spawn(worker, nprocs=5)
+    (only,) = caught.value.alike()
+    assert only[0] == [0, 1, 2, 3, 4]

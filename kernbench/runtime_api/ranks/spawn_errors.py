@@ -4,7 +4,7 @@ import dis
 from types import CodeType, TracebackType
 from typing import Any, Final
 
-from kernbench.errors import CallSite, KernbenchError, call_site_of, site_fact
+from kernbench.errors import CallSite, KernbenchError, call_site_of, is_ours, site_fact
 from kernbench.runtime_api.comm.rendezvous import folded
 from kernbench.runtime_api.ranks.verdicts import RankDeadlockError
 
@@ -121,10 +121,11 @@ def text_of(error: BaseException) -> str:
 
 
 def _trace(error: BaseException) -> tuple[tuple[int, int], ...]:
-    """Returns something that is equal for equal tracebacks."""
+    """Returns something that is equal for tracebacks that are equal in the user's code."""
     places, entry = [], error.__traceback__
     while entry is not None:
-        places.append((id(entry.tb_frame.f_code), entry.tb_lasti))
+        if not is_ours(entry.tb_frame):
+            places.append((id(entry.tb_frame.f_code), entry.tb_lasti))
         entry = entry.tb_next
     return tuple(places)
 
