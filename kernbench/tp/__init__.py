@@ -3,6 +3,7 @@
 from kernbench.tp import (
     config,
     cross_entropy,
+    groups,
     kernels,
     layers,
     mappings,
@@ -15,6 +16,7 @@ from kernbench.tp import (
 __all__ = [
     "config",
     "cross_entropy",
+    "groups",
     "kernels",
     "layers",
     "mappings",
