@@ -101,10 +101,10 @@ class Spawn:
             errors = {rank: self._errors[rank] for rank in order}
             aborted = dict(sorted(self._aborted.items()))
             raise SpawnException(errors, aborted, ctx.seed) from self._errors[min(order)]
-        if hidden is not None:
-            warnings.warn(hidden, stacklevel=5)
-        if self._leaks is not None:
-            warnings.warn(self._leaks, stacklevel=5)
+        site = self._site
+        for warning in (hidden, self._leaks):
+            if warning is not None and site is not None:
+                warnings.warn_explicit(warning, type(warning), site.file, site.line)
 
     def _set_up(self, start: int) -> None:
         ctx, nprocs = self._ctx, len(self._processes)
