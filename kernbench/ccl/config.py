@@ -19,6 +19,7 @@ from kernbench.config.problems import ConfigError, Problem
 from kernbench.config.schema import Range
 from kernbench.config.shipped import shipped
 from kernbench.errors import UsageError
+from kernbench.hw.pe import PeCosts
 from kernbench.hw.queue import PLAIN, Line, QueueSpec
 from kernbench.memory import Space
 from kernbench.topology.spec import Latency, SystemSpec
@@ -360,12 +361,10 @@ def check_fits(chosen: Chosen, loaded: Loaded[CclFile], system: SystemSpec) -> N
         ConfigError: If it does not.
     """
     queue, place = chosen.queue, f"algorithms.{chosen.name}"
-    memories = {
-        Space.TCM: system.sip.pe.tcm,
-        Space.SRAM: system.sip.cube.sram,
-        Space.HBM: system.sip.cube.hbm,
-    }
-    needed, capacity = queue.n_slots * queue.slot_size, memories[queue.space].capacity
+    needed, capacity = (
+        queue.n_slots * queue.slot_size,
+        PeCosts(system.sip.pe, system.sip.cube).memory(queue.space).capacity,
+    )
     if needed > capacity:
         text = (
             f"expected slots that fit into the {format_bytes(capacity)} of "

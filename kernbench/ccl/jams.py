@@ -4,8 +4,7 @@ from typing import Final
 
 from kernbench.ccl.collective import Collective
 from kernbench.des import DeadlockError
-from kernbench.hw.queue import QueueSpec
-from kernbench.memory import Space
+from kernbench.hw.pe import PeCosts
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host import Host
@@ -29,8 +28,9 @@ def least_slots(collective: Collective) -> int | None:
     """
     if collective.messages > _MOST_MESSAGES:
         return 0
-    queue = collective.chosen.queue
-    low, high = queue.n_slots, min(MOST_SLOTS, _capacity(collective, queue) // queue.slot_size)
+    queue, sip = collective.chosen.queue, collective.engine.topology.machine.system.sip
+    capacity = PeCosts(sip.pe, sip.cube).memory(queue.space).capacity
+    low, high = queue.n_slots, min(MOST_SLOTS, capacity // queue.slot_size)
     if high <= low or not _ends(collective, high):
         return None
     while high - low > 1:
@@ -40,12 +40,6 @@ def least_slots(collective: Collective) -> int | None:
         else:
             low = middle
     return high
-
-
-def _capacity(collective: Collective, queue: QueueSpec) -> int:
-    sip = collective.engine.topology.machine.system.sip
-    memories = {Space.TCM: sip.pe.tcm, Space.SRAM: sip.cube.sram, Space.HBM: sip.cube.hbm}
-    return memories[queue.space].capacity
 
 
 def _ends(collective: Collective, n_slots: int) -> bool:
