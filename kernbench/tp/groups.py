@@ -9,7 +9,7 @@ from kernbench.runtime_api import distributed as dist
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup
 from kernbench.runtime_api.tensor_base import OptionError
 from kernbench.tp import parallel_state
-from kernbench.tp.parallel_state import Grid, LayoutError
+from kernbench.tp.layout import Grid, LayoutError
 
 Dims = str | Sequence[str]
 

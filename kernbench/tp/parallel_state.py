@@ -3,27 +3,30 @@
 The names are Megatron-Core's. There one process is one rank and the groups are globals of a module;
 here all ranks share the interpreter, so what a rank is told lives with its process and dies with
 the spawn.
-
-Ranks are laid out on two grids of the same world. The dense grid has no expert axis, the expert
-grid no context axis; what an axis takes from one of them, the data axis gives back. Only the
-pipeline stages must be the same on both, since a stage holds dense and expert layers.
 """
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, cast, overload
-
-import numpy as np
+from typing import Any, Final, Literal, Protocol, TypeVar, cast, overload
 
 import kernbench.torch.distributed as dist
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup
 from kernbench.runtime_api.process import MAIN, NoContextError, Process, current_process
+from kernbench.tp.layout import (
+    HIERARCHY,
+    WORDS,
+    ChooseRanks,
+    LayoutError,
+    ParallelStateError,
+    Plan,
+    lay_out,
+    plan_groups,
+    plan_levels,
+)
 
 __all__ = [
-    "Grid",
     "LayoutError",
     "OutsideWorkerError",
     "ParallelStateError",
@@ -80,211 +83,9 @@ __all__ = [
     "set_virtual_pipeline_model_parallel_world_size",
 ]
 
-Ranks = tuple[int, ...]
-ChooseRanks = Callable[[list[int]], Sequence[int]]
-
-
-class ParallelStateError(KernbenchError, AssertionError):
-    """Parallel state was used before it was made, or made twice."""
-
-
-class LayoutError(KernbenchError, RuntimeError):
-    """The ranks of a world cannot be laid out as asked."""
-
 
 class OutsideWorkerError(KernbenchError, RuntimeError):
     """Parallel state was asked for where no rank is running."""
-
-
-# The layout: numbers only
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Ranks laid out along axes.
-
-    Attributes:
-        sizes: By axis, how many ranks; neighbouring ranks differ in the first axis.
-        offset: The first rank.
-    """
-
-    sizes: dict[str, int]
-    offset: int = 0
-
-    def groups(self, axes: str) -> list[Ranks]:
-        """Returns the groups of ranks that differ only in some axes, each in ascending order.
-
-        Args:
-            axes: Their names, such as `tp-cp`; in which order makes no difference.
-        """
-        # numpy counts the last axis fastest, so the axes are turned around.
-        names = list(self.sizes)[::-1]
-        shape = [self.sizes[name] for name in names]
-        ranks = np.arange(self.offset, self.offset + math.prod(shape)).reshape(shape)
-        inside = [names.index(name) for name in names if name in axes.split("-")]
-        outside = [axis for axis in range(len(names)) if axis not in inside]
-        size = math.prod(shape[axis] for axis in inside)
-        rows = ranks.transpose(*outside, *inside).reshape(-1, size)
-        return [tuple(row) for row in rows.tolist()]
-
-
-class _Kind(NamedTuple):
-    """One of the groups that every rank is in.
-
-    Attributes:
-        grid: Which of the two it is read from.
-        axes: In which its members differ.
-        words: What it is called, in the names of functions, in errors and in descriptions.
-    """
-
-    grid: Literal["dense", "expert"]
-    axes: str
-    words: str
-
-    @property
-    def description(self) -> str:
-        """What `group.desc` says."""
-        return f"{self.words} group".replace(" ", "_").upper()
-
-
-_KINDS: Final = {
-    "tp": _Kind("dense", "tp", "tensor model parallel"),
-    "cp": _Kind("dense", "cp", "context parallel"),
-    "dp": _Kind("dense", "dp", "data parallel"),
-    "pp": _Kind("dense", "pp", "pipeline model parallel"),
-    "dp_cp": _Kind("dense", "dp-cp", "data and context parallel"),
-    "tp_cp": _Kind("dense", "tp-cp", "tensor and context parallel"),
-    "tp_dp": _Kind("dense", "tp-dp", "tensor and data parallel"),
-    "tp_dp_cp": _Kind("dense", "tp-dp-cp", "tensor and data and context parallel"),
-    "mp": _Kind("dense", "tp-pp", "model parallel"),
-    "ep": _Kind("expert", "ep", "expert model parallel"),
-    "expt_tp": _Kind("expert", "tp", "expert tensor parallel"),
-    "expt_dp": _Kind("expert", "dp", "expert data parallel"),
-    "tp_ep": _Kind("expert", "tp-ep", "expert tensor and model parallel"),
-    "tp_ep_pp": _Kind("expert", "tp-ep-pp", "expert tensor model pipeline parallel"),
-}
-
-# Some ranks of each pipeline, chosen by a function of its ranks.
-_ENDS: Final = {
-    "embd": _Kind("dense", "pp", "embedding"),
-    "pos_embd": _Kind("dense", "pp", "position embedding"),
-}
-
-_HIERARCHY: Final = _Kind("dense", "cp", "hierarchical context parallel")
-
-_WORDS: Final = {name: kind.words for name, kind in (_KINDS | _ENDS).items()}
-
-
-class _Plan(NamedTuple):
-    """Groups without a rank in common, of which a rank will be in one or none."""
-
-    name: str
-    description: str
-    parts: list[Ranks]
-
-
-def _grid(axes: Sequence[str], sizes: dict[str, int], offset: int, order: str) -> Grid:
-    """Returns the grid whose axes are in an order; axes of size 1 may be left out of it."""
-    for name, size in sizes.items():
-        if size > 1 and name not in axes:
-            raise LayoutError(
-                f"the size of {name} is {size}, but order={order!r} does not say where it goes",
-                [site_fact(call_site())],
-            )
-    left_out = [name for name in sizes if name not in axes]
-    return Grid({name: sizes[name] for name in (*axes, *left_out)}, offset)
-
-
-def _rest(world: int, **sizes: int) -> int:
-    """Returns the size of the data axis: what the other axes leave over."""
-    product = math.prod(sizes.values())
-    if world % product:
-        raise LayoutError(
-            f"world_size ({world}) is not divisible by {product}",
-            [
-                site_fact(call_site()),
-                f"{product} = " + " * ".join(f"{name} {size}" for name, size in sizes.items()),
-            ],
-        )
-    return world // product
-
-
-def _axes(order: str) -> list[str]:
-    axes = order.lower().split("-")
-    known = ("tp", "cp", "ep", "dp", "pp")
-    if len(set(axes)) < len(axes) or not set(axes) <= set(known):
-        raise LayoutError(
-            f"order={order!r}", [site_fact(call_site()), f"expected each at most once of {known}"]
-        )
-    return axes
-
-
-def _grids(
-    order: str, offset: int, world: int, *, tp: int, cp: int, pp: int, ep: int, etp: int
-) -> dict[str, Grid]:
-    """Returns the dense and the expert grid of ranks, whose pipelines are the same."""
-    here = site_fact(call_site())
-    axes = _axes(order)
-    dp = _rest(world, tensor=tp, pipeline=pp, context=cp)
-    edp = _rest(world, **{"expert tensor": etp, "expert": ep, "pipeline": pp})
-    dense = _grid(axes, {"tp": tp, "cp": cp, "ep": 1, "dp": dp, "pp": pp}, offset, order)
-    expert = _grid(axes, {"tp": etp, "cp": 1, "ep": ep, "dp": edp, "pp": pp}, offset, order)
-    if axes[-1] != "pp" and pp > 1 and dp != edp:
-        raise LayoutError(
-            f"order={order!r} does not end in pp, so dense and expert layers need the same data "
-            f"parallel size; they have {dp} and {edp}",
-            [here],
-        )
-    pipelines, others = dense.groups("pp"), expert.groups("pp")
-    if pipelines != others:
-        raise ParallelStateError(
-            f"pipeline parallel groups of dense and expert layers differ with order={order!r}",
-            [here, f"the first is {list(pipelines[0])} and {list(others[0])}"],
-            hint="let order end in pp",
-        )
-    return {"dense": dense, "expert": expert}
-
-
-def _first_and_last(ranks: list[int]) -> list[int]:
-    return [ranks[0], ranks[-1]] if len(ranks) > 1 else ranks
-
-
-def _first(ranks: list[int]) -> list[int]:
-    return ranks[:1]
-
-
-def _ends(dense: Grid, choices: dict[str, tuple[str, ChooseRanks]]) -> Iterator[_Plan]:
-    for name, (argument, choose) in choices.items():
-        parts = []
-        for pipeline in dense.groups(_ENDS[name].axes):
-            chosen = tuple(choose(list(pipeline)))
-            if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(pipeline):
-                raise LayoutError(
-                    f"{argument}({list(pipeline)}) returned {list(chosen)}",
-                    [site_fact(call_site()), "expected some of these ranks, each at most once"],
-                )
-            parts.append(chosen)
-        yield _Plan(name, _ENDS[name].description, parts)
-
-
-def _hierarchy(dense: Grid, sizes: Sequence[int]) -> Iterator[_Plan]:
-    """Cuts each context parallel group into levels; level 0 has the nearest neighbours."""
-    size = dense.sizes["cp"]
-    if any(part < 1 for part in sizes) or math.prod(sizes) != size:
-        raise ParallelStateError(
-            f"the product of hierarchical_context_parallel_sizes={list(sizes)} is not "
-            f"context_parallel_size={size}",
-            [site_fact(call_site())],
-        )
-    places = Grid({str(level): part for level, part in enumerate(sizes)})
-    wholes = dense.groups(_HIERARCHY.axes)
-    for level in range(len(sizes)):
-        parts = [
-            tuple(whole[place] for place in part)
-            for whole in wholes
-            for part in places.groups(str(level))
-        ]
-        yield _Plan(f"hcp{level}", f"{_HIERARCHY.description}_{level}", parts)
 
 
 # What a rank is told
@@ -356,7 +157,7 @@ def _group(name: str, kind: str) -> ProcessGroup:
     process, held = _held(name)
     group = (held.groups or {}).get(kind)
     if group is None:
-        raise _missing(process, held, _WORDS[kind])
+        raise _missing(process, held, WORDS[kind])
     return group
 
 
@@ -442,21 +243,10 @@ def initialize_model_parallel(
         raise LayoutError(
             "pipeline_model_parallel_size should be greater than 1 with virtual stages", [here]
         )
-    grids = _grids(order, rank_offset, world, tp=tp, cp=cp, pp=pp, ep=ep, etp=etp)
-    dense = grids["dense"]
-    choices: dict[str, tuple[str, ChooseRanks]] = {
-        "embd": ("get_embedding_ranks", get_embedding_ranks or _first_and_last),
-        "pos_embd": ("get_position_embedding_ranks", get_position_embedding_ranks or _first),
-    }
-    plans = [
-        *(
-            _Plan(name, kind.description, grids[kind.grid].groups(kind.axes))
-            for name, kind in _KINDS.items()
-        ),
-        *_ends(dense, choices),
-    ]
+    grids = lay_out(order, rank_offset, world, tp=tp, cp=cp, pp=pp, ep=ep, etp=etp)
+    plans = plan_groups(grids, get_embedding_ranks, get_position_embedding_ranks)
     sizes = hierarchical_context_parallel_sizes
-    levels = [] if sizes is None else list(_hierarchy(dense, sizes))
+    levels = [] if sizes is None else plan_levels(grids["dense"], sizes)
 
     # Nothing has been made so far; what fails from here on takes the groups along.
     with ExitStack() as undo:
@@ -470,7 +260,7 @@ def initialize_model_parallel(
         held.numbers |= {_VIRTUAL_RANK: 0, _VIRTUAL_SIZE: virtual}
 
 
-def _split(plan: _Plan) -> ProcessGroup | None:
+def _split(plan: Plan) -> ProcessGroup | None:
     # One call for all groups of a kind: `new_group` would need one each, on every rank.
     group: ProcessGroup | None
     group = dist.split_group(None, plan.parts, group_desc=plan.description)
@@ -528,7 +318,7 @@ class _GetGroup(Protocol):
 
 
 def _group_getter(kind: str) -> _GetGroup:
-    words = _WORDS[kind]
+    words = WORDS[kind]
     name = f"get_{words.replace(' ', '_')}_group"
 
     def get(check_initialized: bool = True) -> ProcessGroup | None:
@@ -574,7 +364,7 @@ def get_hierarchical_context_parallel_groups(
     """
     process, held = _held("get_hierarchical_context_parallel_groups")
     if check_initialized and not held.hierarchy:
-        raise _missing(process, held, _HIERARCHY.words)
+        raise _missing(process, held, HIERARCHY.words)
     return list(held.hierarchy) or None
 
 
@@ -624,13 +414,13 @@ _MEASURES: Final[dict[str, tuple[str, Callable[[ProcessGroup], int]]]] = {
 def _settable(kind: str, measure: str) -> Callable[[], int]:
     """Returns an accessor whose answer `set_...` may replace."""
     words, measured = _MEASURES[measure]
-    name = f"get_{_WORDS[kind].replace(' ', '_')}_{measure}"
+    name = f"get_{WORDS[kind].replace(' ', '_')}_{measure}"
 
     def get() -> int:
         found = _held(name)[1].numbers.get(name)
         return measured(_group(name, kind)) if found is None else found
 
-    doc = f"""Returns the {words} its {_WORDS[kind]} group, or what `s{name[1:]}` has set.
+    doc = f"""Returns the {words} its {WORDS[kind]} group, or what `s{name[1:]}` has set.
 
     Raises:
         ParallelStateError: If there is neither.
@@ -641,13 +431,13 @@ def _settable(kind: str, measure: str) -> Callable[[], int]:
 def _plain(kind: str, measure: str) -> Callable[[], int]:
     """Returns an accessor that may be asked before `torch.distributed` is initialised."""
     words, measured = _MEASURES[measure]
-    name = f"get_{_WORDS[kind].replace(' ', '_')}_{measure}"
+    name = f"get_{WORDS[kind].replace(' ', '_')}_{measure}"
 
     def get() -> int:
         find_worker(name)
         return measured(_group(name, kind)) if dist.is_initialized() else 0
 
-    doc = f"""Returns the {words} its {_WORDS[kind]} group; 0 without `torch.distributed`.
+    doc = f"""Returns the {words} its {WORDS[kind]} group; 0 without `torch.distributed`.
 
     Raises:
         ParallelStateError: If there is no such group.
