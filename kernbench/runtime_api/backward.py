@@ -17,7 +17,17 @@ from kernbench.runtime_api.copies import to
 from kernbench.runtime_api.creation import ones_like
 from kernbench.runtime_api.fused import broadcasts, reduced
 from kernbench.runtime_api.leaves import accumulate, summed
-from kernbench.runtime_api.nodes import Edge, Hook, Leaf, Like, Node, edge_of, like, recording
+from kernbench.runtime_api.nodes import (
+    Edge,
+    Hook,
+    Leaf,
+    Like,
+    Node,
+    edge_of,
+    like,
+    recording,
+    tape_of,
+)
 from kernbench.runtime_api.pointwise import add
 from kernbench.runtime_api.process import Process, current_process
 from kernbench.runtime_api.tensor_base import TensorBase, TensorError
@@ -57,7 +67,16 @@ def run_backward(
             for place, (tensor, gradient) in enumerate(zip(tensors, gradients, strict=True))
         ]
         wanted = None if inputs is None else [_wanted_edge(tensor) for tensor in inputs]
-        return _Pass(process, wanted, retain_graph, accumulate).run(roots)
+        tape = tape_of(process)
+        # A pass may run inside another one, and has an end of its own.
+        around, tape.at_end = tape.at_end, []
+        try:
+            found = _Pass(process, wanted, retain_graph, accumulate).run(roots)
+            for callback in tape.at_end:
+                callback()
+        finally:
+            tape.at_end = around
+        return found
 
 
 def _root_edge(place: int, tensor: TensorBase) -> Edge:

@@ -32,14 +32,16 @@ class Tape:
         enabled: Whether operations are recorded.
         inference: Whether `inference_mode` has switched that off.
         count: Nodes made so far; the number of the latest one.
+        at_end: Called, in order, at the end of the backward pass that is under way.
     """
 
-    __slots__ = ("count", "enabled", "inference")
+    __slots__ = ("at_end", "count", "enabled", "inference")
 
     def __init__(self) -> None:
         self.enabled = True
         self.inference = False
         self.count = 0
+        self.at_end: list[Callable[[], None]] = []
 
 
 def tape_of(process: Process) -> Tape:

@@ -19,6 +19,7 @@ from tp_cases import (
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
+from kernbench.runtime_api.comm.rendezvous import CollectiveMismatchError
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.testing import Kernbench
 from kernbench.torch.distributed.comm_debug import CommDebugMode
@@ -184,6 +185,33 @@ def test_an_input_without_gradient_needs_no_message(kernbench: Kernbench) -> Non
         assert grad_of(layer.weight).shape == (FFN // 4, H)
 
     spawn(kernbench, 4, worker)
+
+
+@pytest.mark.parametrize(
+    ("sequence_parallel", "collective"), [(False, "all_reduce"), (True, "reduce_scatter")]
+)
+def test_a_rank_whose_input_alone_needs_no_gradient_is_named(
+    kernbench: Kernbench, sequence_parallel: bool, collective: str
+) -> None:
+    def worker(group: Group) -> None:
+        layer = column(group, config(group, sequence_parallel=sequence_parallel))
+        x = draw(S, B, H, seed=1).requires_grad_(dist.get_rank() != 2)
+        out, _ = layer(x)
+        out.sum().backward()
+        torch.cuda.synchronize()
+
+    with pytest.raises(SpawnException) as caught:
+        spawn(kernbench, 4, worker)
+    errors = caught.value.errors
+    assert sorted(errors) == [0, 1, 3]
+    for error in errors.values():
+        assert isinstance(error, CollectiveMismatchError)
+        lines = str(error).splitlines()
+        assert re.fullmatch(
+            rf"\[C1\] {collective} #\d of group WORLD: ranks 0-1, 3 wait for rank 2", lines[0]
+        )
+        assert lines[1].endswith("out.sum().backward()")
+        assert lines[2].startswith("  missing rank 2 returned at ")
 
 
 @pytest.mark.slow

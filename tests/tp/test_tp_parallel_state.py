@@ -4,6 +4,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable
+from functools import cache
 from itertools import permutations
 from typing import Any
 
@@ -206,17 +207,19 @@ def coordinates(rank: int, sizes: dict[str, int]) -> dict[str, int]:
     return found
 
 
+@cache
+def everybody(sizes: tuple[tuple[str, int], ...]) -> list[dict[str, int]]:
+    """The coordinates of all ranks."""
+    ranks = math.prod(size for _, size in sizes)
+    return [coordinates(rank, dict(sizes)) for rank in range(ranks)]
+
+
 def mates(rank: int, sizes: dict[str, int], axes: str) -> list[int]:
     """All ranks that differ from one only in some axes."""
-    mine = coordinates(rank, sizes)
-    return [
-        other
-        for other in range(math.prod(sizes.values()))
-        if all(
-            axis in axes.split("-") or place == mine[axis]
-            for axis, place in coordinates(other, sizes).items()
-        )
-    ]
+    ranks = everybody(tuple(sizes.items()))
+    fixed = [axis for axis in sizes if axis not in axes.split("-")]
+    mine = [ranks[rank][axis] for axis in fixed]
+    return [at for at, other in enumerate(ranks) if [other[axis] for axis in fixed] == mine]
 
 
 orders = st.sampled_from([list(order) for order in permutations(AXES)])

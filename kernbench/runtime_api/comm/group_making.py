@@ -250,17 +250,21 @@ def _members(
         in_order: Whether to sort them.
         numbering: What reports call the numbering.
     """
-    here = site_fact(call_site())
     try:
         given = [operator.index(rank) for rank in ranks]
     except TypeError:
-        raise OperandError(f"a group is made of ranks; got {ranks!r}", [here]) from None
+        raise OperandError(
+            f"a group is made of ranks; got {ranks!r}", [site_fact(call_site())]
+        ) from None
     wrong = [rank for rank in given if not 0 <= rank < parent.size()]
     if wrong or not given or len(set(given)) < len(given):
         what = f"rank {wrong[0]} does not exist" if wrong else "ranks must be different"
         raise OptionError(
             f"a group of ranks {given}: {what if given else 'it has no members'}",
-            [here, f"expected ranks 0..{parent.size() - 1} of {numbering}, each at most once"],
+            [
+                site_fact(call_site()),
+                f"expected ranks 0..{parent.size() - 1} of {numbering}, each at most once",
+            ],
         )
     return tuple(parent.ranks[rank] for rank in (sorted(given) if in_order else given))
 
