@@ -3,6 +3,7 @@
 from kernbench.tp import (
     config,
     cross_entropy,
+    gradients,
     groups,
     kernels,
     layers,
@@ -16,6 +17,7 @@ from kernbench.tp import (
 __all__ = [
     "config",
     "cross_entropy",
+    "gradients",
     "groups",
     "kernels",
     "layers",

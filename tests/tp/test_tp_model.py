@@ -13,6 +13,7 @@ import kernbench.torch.distributed as dist
 from kernbench.testing import Kernbench
 from kernbench.torch.nn.parallel import DistributedDataParallel
 from kernbench.tp import parallel_state
+from kernbench.tp.gradients import clip_grad_norm_, finalize_model_grads
 
 TOLERANCES = {
     torch.float64: (1e-12, 1e-12),
@@ -53,7 +54,7 @@ def one_step(kernbench: Kernbench, size: int, dtype: Any, sequence_parallel: boo
         ddp = DistributedDataParallel(model, process_group=parallel_state.get_data_parallel_group())
         losses = ddp(*given(here[0]))
         losses.sum().backward()
-        model.finish_gradients()
+        finalize_model_grads(model)
         found.losses[here] = copied(losses)
         named = dict(model.named_parameters())
         assert {*named} == {*DIMS}
@@ -128,7 +129,7 @@ def test_gradients_are_finite_differences(kernbench: Kernbench, sequence_paralle
                 return losses.item() / REPLICAS
 
         ddp(*given(replica)).sum().backward()
-        model.finish_gradients()
+        finalize_model_grads(model)
         for at, (name, parameter) in enumerate(model.named_parameters()):
             dim, grad = DIMS[name], parameter.grad
             seed = [at] if dim is None else [at, shard]
@@ -198,24 +199,18 @@ def test_training_follows_the_dense_model(
 
     def work() -> None:
         model, here = Model(torch.float32, sequence_parallel), place()
-        shards = parallel_state.get_tensor_model_parallel_group()
         ddp = DistributedDataParallel(
             model, process_group=parallel_state.get_data_parallel_group(), bucket_cap_mb=1e-3
         )
         make: Any = getattr(torch.optim, optimizer)
         steps = make(ddp.parameters(), **OPTIMIZERS[optimizer])
-        parameters = [*model.parameters()]
-        # What all ranks of the group hold counts once.
-        counted = [p for n, p in model.named_parameters() if DIMS[n] is not None or here[1] == 0]
         kept = []
         for step in range(STEPS):
             steps.zero_grad()
             loss = ddp(*given(here[0], step)).mean()
             loss.backward()
-            model.finish_gradients()
-            grads = [p.grad for p in counted if p.grad is not None]
-            norm = torch.nn.utils.get_total_norm(grads, group=shards)
-            torch.nn.utils.clip_grads_with_norm_(parameters, LIMIT, norm)
+            finalize_model_grads(model)
+            clip_grad_norm_(model.parameters(), LIMIT)
             steps.step()
             kept.append(loss.detach())
         losses[here] = [each.item() for each in kept]

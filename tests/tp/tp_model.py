@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 import kernbench.torch as torch
-import kernbench.torch.distributed as dist
 from kernbench.torch.nn import functional as F
 from kernbench.torch.nn.init import normal_
 from kernbench.tp import parallel_state
@@ -56,14 +55,6 @@ class Model(torch.nn.Module):
             x = x.transpose(0, 1).contiguous()
         x = x + self.down(F.gelu(self.up(x)[0]))[0]
         return vocab_parallel_cross_entropy(self.out(x)[0], target)
-
-    def finish_gradients(self) -> None:
-        """Sums what each rank has of its own rows only, as Megatron's finaliser does."""
-        group = parallel_state.get_tensor_model_parallel_group()
-        for parameter in self.parameters():
-            if self.rows and getattr(parameter, "sequence_parallel", False):
-                assert parameter.grad is not None
-                dist.all_reduce(parameter.grad, group=group)
 
 
 DIMS: dict[str, int | None] = {
