@@ -247,7 +247,7 @@ class Channel:
 
     def spans(self) -> tuple[list[Span], int]:
         """Returns what was sent, once every rank is done, and when its times begin."""
-        if self._live:
+        if self._live or not self._engine.timed:
             return [], 0
         if self._replay is not None:
             return self._replay.spans(), 0
@@ -375,6 +375,7 @@ class Channel:
                     command.site,
                     args,
                     flow,
+                    command.ranges,
                 )
             )
 

@@ -569,6 +569,7 @@ class Collective:
                     sender.site,
                     {"bytes": nbytes, "links": links},
                     flow,
+                    sender.ranges,
                 )
             )
             log.add(
@@ -583,6 +584,7 @@ class Collective:
                     receiver.site,
                     {"bytes": nbytes},
                     flow,
+                    receiver.ranges,
                 )
             )
 

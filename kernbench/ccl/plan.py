@@ -483,7 +483,8 @@ def recorded(algorithm: Algorithm, setting: Setting) -> "Plan | _MessagesNeededE
     try:
         return record(algorithm, setting)
     except _MessagesNeededError as needed:
-        return needed
+        # Its traceback would keep the frames of whoever called first, and their tensors.
+        return needed.with_traceback(None)
 
 
 def plan_of(algorithm: Algorithm, setting: Setting) -> Plan | None:

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 
-def shipped(folder: str) -> Path:
-    """Returns a folder that comes with kernbench, `configs` or `benches`.
+def shipped(name: str) -> Path:
+    """Returns what comes with kernbench: `configs`, `benches` or `README.md`.
 
     A wheel carries it inside the package; in a checkout it lies beside the package. The wheel's
     place is asked first, because a `configs` in site-packages would be somebody else's.
     """
     package = Path(__file__).resolve().parents[1]
-    installed = package / "_installed" / folder
-    return installed if installed.is_dir() else package.parent / folder
+    installed = package / "_installed" / name
+    return installed if installed.exists() else package.parent / name

@@ -16,11 +16,13 @@ from kernbench.report.nccl_table import (
     timing,
     total_wrong,
 )
+from kernbench.report.ranges import RangeBreakdown, mean_of_ranks, range_breakdown
 from kernbench.report.trace import write_trace
 
 __all__ = [
     "Header",
     "Measurement",
+    "RangeBreakdown",
     "RankBreakdown",
     "Timing",
     "as_json",
@@ -31,7 +33,9 @@ __all__ = [
     "dump_records",
     "footer_lines",
     "header_lines",
+    "mean_of_ranks",
     "print_breakdown",
+    "range_breakdown",
     "replacing",
     "row_line",
     "timing",

@@ -12,8 +12,11 @@ from kernbench.units import format_time
 if TYPE_CHECKING:
     from rich.console import Console
 
-_COMPUTE: Final = ("compute", "kernel")
-_COMMUNICATION: Final = ("collective", "send", "recv")
+COMPUTE: Final = ("compute", "kernel")
+"""Categories of what computes."""
+
+COMMUNICATION: Final = ("collective", "send", "recv")
+"""Categories of what communicates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +62,11 @@ def breakdown(op_log: OpLog, dispatch_ps: int) -> list[RankBreakdown]:
     """
     by_rank: dict[int, list[Record]] = {}
     for record in full_records(op_log, "a breakdown"):
+        if record.category == "range":
+            continue
         by_rank.setdefault(record.rank, []).append(record)
     busy = {
-        rank: [_host_interval(record, dispatch_ps) for record in records]
+        rank: [host_interval(record, dispatch_ps) for record in records]
         for rank, records in by_rank.items()
     }
     start = min((start for intervals in busy.values() for start, _ in intervals), default=0)
@@ -93,10 +98,10 @@ def _of_rank(rank: int, records: Iterable[Record], host: int, span: int) -> Rank
     kernels, messages, copies = [], [], []
     for record in records:
         interval = record.start, record.end
-        if record.category in _COMMUNICATION:
+        if record.category in COMMUNICATION:
             messages.append(interval)
         elif not is_engine(record.track):
-            if record.category in _COMPUTE:
+            if record.category in COMPUTE:
                 kernels.append(interval)
             elif record.category == "copy":
                 copies.append(interval)
@@ -115,7 +120,8 @@ def _of_rank(rank: int, records: Iterable[Record], host: int, span: int) -> Rank
     )
 
 
-def _host_interval(record: Record, dispatch: int) -> tuple[int, int]:
+def host_interval(record: Record, dispatch: int) -> tuple[int, int]:
+    """Returns when the host was busy with a record: it took `dispatch` picoseconds to issue it."""
     # All parts of a command carry the time of its one issue: they fall together.
     if record.category == "host":
         return record.start, record.end

@@ -35,7 +35,11 @@ _KINETO_CATEGORY: Final[dict[Category, str]] = {
     "recv": "gpu_memcpy",
     "host": "cpu_op",
     "event": "cuda_sync",
+    "range": "user_annotation",
 }
+
+_CALLS: Final = ("host", "range")
+"""Categories of what nests."""
 
 
 def write_trace(
@@ -156,7 +160,7 @@ class _Lane:
         while ends and ends[-1] <= record.start:
             ends.pop()
         # Only calls nest; what a device does at once is shown side by side.
-        if ends and (record.category != "host" or record.end > ends[-1]):
+        if ends and (record.category not in _CALLS or record.end > ends[-1]):
             return False
         ends.append(record.end)
         return True
@@ -216,6 +220,8 @@ class _Trace:
             "end_ps": record.end,
             "issued_ps": record.issued,
         }
+        if record.ranges:
+            args["ranges"] = record.ranges
         if record.site is not None:
             args["call_site"] = self._sites.full(record.site)
         dur = _us(record.end // PS_PER_NS * PS_PER_NS - record.start // PS_PER_NS * PS_PER_NS)
@@ -272,7 +278,7 @@ def _slices(entries: Sequence[Entry], dispatch_ps: int) -> list[_Slice]:
         if entry.arrow:
             ends = slice_.leaving if record.category == "send" else slice_.arriving
             ends.append(_Arrow(entry.arrow, "message"))
-        if dispatch_ps and record.category != "host" and not is_engine(record.track):
+        if dispatch_ps and record.category not in _CALLS and not is_engine(record.track):
             arrow = _Arrow(next(arrows), "ac2g")
             slice_.arriving.append(arrow)
             slices.append(_Slice(_launch(record, dispatch_ps), leaving=[arrow]))
@@ -284,7 +290,7 @@ def _event_order(slice_: _Slice) -> tuple[int, bool, int]:
     record = slice_.record
     # An arrow must begin before it ends, also if that is at the same time. A call encloses those
     # that begin with it; on a device, what takes no time comes before what follows it.
-    first = -record.end if record.category == "host" else record.end
+    first = -record.end if record.category in _CALLS else record.end
     return record.start, bool(slice_.arriving), first
 
 

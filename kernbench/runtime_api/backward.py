@@ -33,6 +33,7 @@ from kernbench.runtime_api.process import Process, current_process
 from kernbench.runtime_api.tensor_base import TensorBase, TensorError
 
 if TYPE_CHECKING:
+    from kernbench.memory import Allocation
     from kernbench.runtime_api.tensor import Tensor
 
 
@@ -164,20 +165,26 @@ class _Pass:
         self._open: set[Node | Leaf] | None = None
         # By leaf, how many nodes may still send it something.
         self._pending: dict[Leaf, int] = {}
-        # By memory, in how many places a gradient lies there: alone, a leaf may take it over.
-        self._places: dict[int, int] = {}
+        # By block, which is never used again, in how many places a gradient lies there: alone, a
+        # leaf may take it over.
+        self._places: dict[Allocation, int] = {}
 
     def run(self, roots: "Sequence[tuple[Edge, Tensor]]") -> "list[Tensor | None]":
         nodes = self._reachable([edge for edge, _ in roots])
         for edge, gradient in roots:
             # Somebody outside may hold it.
-            self._places[id(gradient.memory)] = 2
+            self._places[gradient.memory.buffer.allocation] = 2
             if isinstance(edge[0], Leaf):
                 self._pending[edge[0]] = self._pending.get(edge[0], 0) + 1
         for edge, gradient in roots:
             self._deliver(edge, gradient)
-        for node in nodes:
-            self._step(node)
+        process, outside = self._process, self._process.ranges
+        try:
+            for node in nodes:
+                process.ranges = node.ranges or outside
+                self._step(node)
+        finally:
+            process.ranges = outside
         if self._wanted is None or self._accumulate:
             return []
         return [self._captured.get(edge) for edge in self._wanted]
@@ -251,12 +258,12 @@ class _Pass:
 
     def _share(self, grad: "Tensor") -> None:
         """Notes that somebody outside may hold a gradient."""
-        self._places[id(grad.memory)] = 2
+        self._places[grad.memory.buffer.allocation] = 2
 
     def _replay(
         self, node: Node, grads: "list[Tensor | None]", needed: Sequence[bool] | None
     ) -> None:
-        given = [id(grad.memory) for grad in grads if grad is not None]
+        given = [grad.memory.buffer.allocation for grad in grads if grad is not None]
         before = self._counts(node) if node.foreign else {}
         results = node.backward(grads, needed)
         for place in given:
@@ -264,7 +271,7 @@ class _Pass:
         for index, (edge, result) in enumerate(zip(node.edges, results, strict=True)):
             if edge is None or result is None or not self._takes(edge):
                 continue
-            if before and id(result.memory) not in given:
+            if before and result.memory.buffer.allocation not in given:
                 count = before.get(result.device.index, 0)
                 if result.memory.buffer.allocation.number <= count:
                     # It was there before: not made for this gradient.
@@ -272,7 +279,8 @@ class _Pass:
             wanted = node.inputs[index]
             assert wanted is not None
             fitting = fitted(result, wanted, node.label, index)
-            self._places[id(fitting.memory)] = self._places.get(id(fitting.memory), 0) + 1
+            block = fitting.memory.buffer.allocation
+            self._places[block] = self._places.get(block, 0) + 1
             self._deliver(edge, fitting, last=False)
         if not self._retain:
             node.release()
@@ -292,9 +300,9 @@ class _Pass:
         """Adds a gradient to those that have come to a place."""
         held = self._grads.get(edge)
         if held is not None:
-            self._places.pop(id(held.memory), None)
+            self._places.pop(held.memory.buffer.allocation, None)
             grad = summed(held, grad, wide=isinstance(edge[0], Leaf))
-            self._places[id(grad.memory)] = 1
+            self._places[grad.memory.buffer.allocation] = 1
         self._grads[edge] = grad
         if last:
             self._arrived([edge])
@@ -321,7 +329,8 @@ class _Pass:
             if self._wanted is not None and edge in self._wanted:
                 self._captured[edge] = to(grad, tensor.dtype)
             return
-        accumulate(leaf, tensor, grad, owned=self._places.get(id(grad.memory), 0) <= 1)
+        alone = self._places.get(grad.memory.buffer.allocation, 0) <= 1
+        accumulate(leaf, tensor, grad, owned=alone)
         for hook in list(leaf.post_hooks.values()):
             hook(tensor)  # type: ignore[arg-type]
 

@@ -22,9 +22,11 @@ from kernbench.runtime_api import (
     multiprocessing,
     nn,
     nn_utils,
+    nvtx,
     optim,
     pointwise,
     process,
+    profiler,
     random,
     reductions,
     shaping,
@@ -80,7 +82,7 @@ def root() -> Mapping[str, Any]:
         "dtype": dtypes.DType,
         **{name: getattr(autograd, name) for name in GRAD_MODES},
         "autograd": _public(autograd),
-        "cuda": _public(cuda),
+        "cuda": {**_public(cuda), "nvtx": _public(nvtx)},
         "distributed": {
             **_public(distributed),
             "_functional_collectives": _public(functional),
@@ -97,6 +99,7 @@ def root() -> Mapping[str, Any]:
             "utils": _public(nn_utils),
         },
         "optim": _public(optim),
+        "profiler": _public(profiler),
         "testing": _public(testing),
     }
 

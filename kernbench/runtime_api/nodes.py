@@ -33,15 +33,17 @@ class Tape:
         inference: Whether `inference_mode` has switched that off.
         count: Nodes made so far; the number of the latest one.
         at_end: Called, in order, at the end of the backward pass that is under way.
+        ranges: Ranges that the rank is in, as its process has them.
     """
 
-    __slots__ = ("at_end", "count", "enabled", "inference")
+    __slots__ = ("at_end", "count", "enabled", "inference", "ranges")
 
     def __init__(self) -> None:
         self.enabled = True
         self.inference = False
         self.count = 0
         self.at_end: list[Callable[[], None]] = []
+        self.ranges: tuple[str, ...] = ()
 
 
 def tape_of(process: Process) -> Tape:
@@ -215,12 +217,14 @@ class Node:
         outputs: What the gradients of its outputs look like.
         hooks: By output, what is called with its gradient first.
         retained: By output, who wants to keep its gradient.
-        site: Where the user called the operation.
+        ranges: Ranges in which the user called the operation.
+        site: Where that was.
         foreign: Whether somebody else's code computes its gradients: then they need not be new.
     """
 
     __slots__ = (
-        "__weakref__", "edges", "hooks", "inputs", "label", "number", "outputs", "retained", "site"
+        "__weakref__", "edges", "hooks", "inputs", "label", "number", "outputs", "ranges",
+        "retained", "site",
     )  # fmt: skip
     foreign: ClassVar[bool] = False
 
@@ -240,6 +244,7 @@ class Node:
         self.outputs: list[Like] = []
         self.hooks: dict[int, dict[int, Hook]] | None = None
         self.retained: dict[int, weakref.ref[Output]] | None = None
+        self.ranges = tape.ranges
         self.site: CallSite | None = call_site()
 
     def name(self) -> str:

@@ -180,6 +180,15 @@ class Optimizer:
 
     # State
 
+    def state_bytes(self) -> int:
+        """Returns the bytes that the state takes once every parameter has made a step."""
+        return sum(
+            len(self._names(group)) * parameter.numel() * parameter.dtype.itemsize
+            for group in self.param_groups
+            for parameter in group["params"]
+            if parameter.requires_grad
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """Returns state and groups by the number of each parameter, counted through the groups."""
         numbers: dict[int, int] = {}

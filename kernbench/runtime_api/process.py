@@ -70,6 +70,7 @@ class Process:
         recent: The last of what it has called that other ranks must call too.
         frame: Of its function, once it has issued something; None on main and when it is over.
         issues_left: Commands that it may still issue; below 0 without a limit.
+        ranges: Names of the ranges that it is in, the outermost first; see `ranges`.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Process:
         self.frame: FrameType | None = None
         self._noted = rank == MAIN  # main has no function
         self.issues_left = -1
+        self.ranges: tuple[str, ...] = ()
         self.task: Task | None = None
         self._dispatch: Final = engine.dispatch_ps
         self._default: dict[int, Stream] = {}
@@ -200,6 +202,7 @@ class Process:
         if not self.issues_left:
             raise StepBudgetError(self.name, site)
         command = Command(name, category, host, stream, work, site=site, args=args)
+        command.ranges = self.ranges
         if meeting is not None:
             command.part = meeting
             call = meeting.calls[self.rank]

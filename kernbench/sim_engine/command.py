@@ -69,6 +69,7 @@ class Command:
         work: What it does.
         site: Where the user asked for it.
         args: More for reports.
+        ranges: Ranges of the program that it belongs to, the outermost first.
         done: Its completion; the label of the event is the command until then.
     """
 
@@ -82,6 +83,7 @@ class Command:
         "name",
         "number",
         "part",
+        "ranges",
         "site",
         "stream",
         "work",
@@ -112,6 +114,7 @@ class Command:
         self.work = work
         self.site = site
         self.args = args
+        self.ranges: tuple[str, ...] = ()
         self.done = Event(self)
 
     @property

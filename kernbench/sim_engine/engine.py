@@ -159,6 +159,7 @@ class GraphEngine:
                     end,
                     command.site,
                     command.args or {},
+                    ranges=command.ranges,
                 )
             )
         # Who holds the event holds no longer what the command worked on.

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from kernbench.errors import CallSite
 
 Detail = Literal["full", "summary", "none"]
-Category = Literal["compute", "copy", "collective", "kernel", "send", "recv", "host", "event"]
+Category = Literal[
+    "compute", "copy", "collective", "kernel", "send", "recv", "host", "event", "range"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class Record:
         site: Where the user asked for it.
         args: More for reports: bytes, shapes, sequence numbers.
         flow: Joins a send with its receive: the same number on both; 0 for none.
+        ranges: Names of the ranges of the program that it belongs to, the outermost first.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Record:
     site: CallSite | None = None
     args: Mapping[str, Any] = field(default_factory=dict)
     flow: int = 0
+    ranges: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -62,11 +66,15 @@ class OpLog:
     """
 
     def __init__(self, detail: Detail) -> None:
-        self.detail: Final = detail
-        self.full: Final = detail == "full"
+        self.detail: Detail = detail
+        self.full = detail == "full"
         self.records: list[Record] = []
         self.totals: dict[tuple[int, Category], Total] = {}
         self._flows = 0
+
+    def keep_records(self) -> None:
+        """Keeps every record from now on, as a log does that was asked for `full`."""
+        self.detail, self.full = "full", True
 
     def add(self, record: Record) -> None:
         """Logs something that has happened; call `total` for the rest."""

@@ -229,6 +229,7 @@ class KernelWork:
                     command.site,
                     args,
                     flow,
+                    command.ranges,
                 )
             )
 

@@ -38,7 +38,16 @@ from kernbench.runtime_api.shaping import *  # noqa: F403
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.types import Device as device  # noqa: N813
 from kernbench.runtime_api.types import Size
-from kernbench.torch import autograd, cuda, distributed, multiprocessing, nn, optim, testing
+from kernbench.torch import (
+    autograd,
+    cuda,
+    distributed,
+    multiprocessing,
+    nn,
+    optim,
+    profiler,
+    testing,
+)
 
 double = float64
 float = float32
@@ -79,6 +88,7 @@ __all__ = [
     "nn",
     "no_grad",
     "optim",
+    "profiler",
     "set_grad_enabled",
     "short",
     "testing",

@@ -151,10 +151,11 @@ def handle(
 ) -> Work:
     """Returns the `Work` of an asynchronous operation, and remembers it until it is waited for."""
     work = Work(process, command, outputs, blocks_host=blocks_host)
-    works = process.ctx.world.works.setdefault(process.rank, [])
-    works.append(work)
+    works = process.ctx.world.works.setdefault(process.rank, {})
+    works[work] = None
     if len(works) >= _MOST_WORKS and len(works) & (len(works) - 1) == 0:
-        works[:] = [other for other in works if not process.knows(other.command)]
+        for other in [other for other in works if process.knows(other.command)]:
+            del works[other]
     return work
 
 

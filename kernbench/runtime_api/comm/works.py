@@ -60,6 +60,8 @@ class Work:
         del timeout
         process = current_process()
         command = self._command
+        # Who remembers the work holds its outputs.
+        process.ctx.world.works.get(process.rank, {}).pop(self, None)
         stream = process.current_stream(command.stream.sip)
         if not process.ordered(stream, command):
             stream.waits.append(command.done)

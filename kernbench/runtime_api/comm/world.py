@@ -52,7 +52,7 @@ class World:
         mailboxes: By group, destination and tag, where sends and receives meet.
         eager: What ranks did together, if some messages are sent without their receive.
         awaited: By rank, how many messages lack its side; None: anybody's.
-        works: By rank, the asynchronous operations that it has issued.
+        works: By rank, the asynchronous operations that it has issued and not waited for.
         rank_by_greenlet: Which rank a running stack belongs to.
         suspect: Looks, likewise, whether a rank that is held up closes a circle of waits.
         review: Looks, at the end of the instant, for what can never complete.
@@ -74,7 +74,7 @@ class World:
     mailboxes: dict[tuple[str, int, int], "Mailbox"] = field(default_factory=dict)
     eager: "EagerLog | None" = None
     awaited: dict[int | None, int] = field(default_factory=dict)
-    works: dict[int, list["Work"]] = field(default_factory=dict)
+    works: dict[int, dict["Work", None]] = field(default_factory=dict)
     rank_by_greenlet: dict[object, int] = field(default_factory=dict)
     site: CallSite | None = None
     review: Callable[[], None] = _nothing

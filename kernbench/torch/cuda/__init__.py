@@ -2,5 +2,8 @@
 
 from kernbench.runtime_api.cuda import *  # noqa: F403 - names only
 from kernbench.runtime_api.namespace import not_simulated
+from kernbench.torch.cuda import nvtx
+
+__all__ = ["nvtx"]
 
 __getattr__ = not_simulated("torch.cuda")

@@ -1,0 +1,1 @@
+"""What the benches share that run models split over ranks."""

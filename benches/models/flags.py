@@ -1,0 +1,71 @@
+"""Flags of the benches that run models: what they take, and one line for what they do not."""
+
+import argparse
+from collections.abc import Sequence
+from math import inf, nan
+from typing import Final, NoReturn
+
+from kernbench.errors import UsageError
+
+DTYPES: Final = ("float64", "float32", "float16", "bfloat16")
+KERNELS: Final = ("tile", "library")
+"""Who multiplies matrices; see `kernbench.tp.config.GemmKernel`."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises `UsageError` with one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises `UsageError`."""
+        raise UsageError(f"{self.prog}: {message}")
+
+
+def positive(text: str) -> int:
+    """Returns a whole number above 0."""
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"expected a whole number of 1 or more, got {text!r}")
+    return int(text)
+
+
+def positive_number(text: str) -> float:
+    """Returns a number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = nan
+    if not 0 < number < inf:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
+    return number
+
+
+def parser(prog: str, dtypes: Sequence[str] = DTYPES) -> Parser:
+    """Returns a parser with the flags that these benches have in common."""
+    made = Parser(prog=prog, allow_abbrev=False)
+    made.add_argument("--dtype", choices=dtypes, default="float32", help="of parameters: float32")
+    made.add_argument(
+        "--kernel", choices=KERNELS, default="library", help="who multiplies matrices: library"
+    )
+    made.add_argument(
+        "--sequence-parallel", action="store_true", help="cuts activations between layers, too"
+    )
+    return made
+
+
+def require_multiple(prog: str, name: str, value: int, of: str, divisor: int) -> None:
+    """Refuses a flag whose value something else does not divide.
+
+    Raises:
+        UsageError: If it does not.
+    """
+    if value % divisor:
+        raise UsageError(f"{prog}: {name} {value}: expected a multiple of {of} {divisor}")
+
+
+def require_ranks(prog: str, ranks: int, flags: str, machine: str, sips: int) -> None:
+    """Refuses more ranks than the machine can hold.
+
+    Raises:
+        UsageError: If there are more.
+    """
+    if ranks > sips:
+        raise UsageError(f"{prog}: {flags}: expected at most {sips} ranks, one a SIP of {machine}")

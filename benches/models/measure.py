@@ -1,0 +1,126 @@
+"""Measures steps of a model on one rank: losses, memory; the log says where the time went."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
+from kernbench.tp import parallel_state
+
+
+@dataclass(frozen=True)
+class Memory:
+    """HBM of one rank, in bytes.
+
+    Attributes:
+        parameters: Of the model.
+        gradients: Of its parameters, after a backward pass.
+        optimizer: What the optimiser keeps.
+        activations: The most that the forward pass of a step added to what was there before it:
+            what is kept for the backward pass, and what is in use for a moment.
+        peak: The most that was in use at once, of everything.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    peak: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one rank has measured.
+
+    Attributes:
+        losses: Of all steps, those that warm up first; empty while data is off.
+        memory: Of the counted steps.
+    """
+
+    losses: tuple[float, ...]
+    memory: Memory
+
+
+class Step(Protocol):
+    """One step, in the two parts between which memory is looked at."""
+
+    def forward(self) -> torch.Tensor:
+        """Returns the loss; begins without gradients."""
+        ...
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Does the rest."""
+        ...
+
+
+@contextmanager
+def tensor_parallel(tp: int) -> Iterator[None]:
+    """Lays the ranks out, `tp` neighbours a model; takes the groups away at the end."""
+    dist.init_process_group("nccl")
+    parallel_state.initialize_model_parallel(tensor_model_parallel_size=tp)
+    try:
+        yield
+    finally:
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
+
+
+def measure(
+    name: str,
+    step: Step,
+    steps: int,
+    warmup: int,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    whole: Callable[[torch.Tensor], torch.Tensor],
+    data: bool,
+) -> Measured:
+    """Runs steps on the calling rank; the host waits before and after the counted ones only.
+
+    Args:
+        name: Of the range around the counted steps, which `report.range_breakdown` looks into.
+        step: The step.
+        steps: Counted ones.
+        warmup: Those before.
+        model: Whose parameters are counted.
+        optimizer: Whose state is counted, if there is one.
+        whole: Makes losses of all ranks from those of this one; called once, at the end.
+        data: Whether tensors hold values.
+    """
+    losses, activations, peaks = [], [], []
+    for _ in range(warmup):
+        model.zero_grad()
+        loss = step.forward()
+        losses.append(loss.detach())
+        step.backward(loss)
+        del loss
+    torch.cuda.synchronize()
+    dist.barrier()
+    with torch.profiler.record_function(name):
+        for _ in range(steps):
+            model.zero_grad()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            loss = step.forward()
+            activations.append(torch.cuda.max_memory_allocated() - before)
+            losses.append(loss.detach())
+            step.backward(loss)
+            del loss
+            peaks.append(torch.cuda.max_memory_allocated())
+    torch.cuda.synchronize()
+    parameters = list(model.parameters())
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    states = [] if optimizer is None else optimizer.state.values()
+    kept = [each for state in states for each in state.values() if isinstance(each, torch.Tensor)]
+    memory = Memory(
+        _nbytes(parameters), _nbytes(gradients), _nbytes(kept), max(activations), max(peaks)
+    )
+    found = whole(torch.stack(losses).double())
+    return Measured(tuple(found.tolist()) if data else (), memory)
+
+
+def _nbytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(each.numel() * each.dtype.itemsize for each in tensors)

@@ -1,0 +1,174 @@
+"""Results of the benches that run models: tables and plain values. All times are simulated."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from benches.models.measure import Measured
+from kernbench.report import RangeBreakdown, mean_of_ranks
+from kernbench.report.ranges import OUTSIDE
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.units import PS_PER_US
+
+SCHEMA_VERSION: Final = 1
+
+_MIB: Final = 1 << 20
+_MOST_LOSSES: Final = 10
+
+
+@dataclass(frozen=True)
+class Section:
+    """What was measured of one kind of step.
+
+    Attributes:
+        name: Of the kind.
+        steps: Counted ones.
+        warmup: Those before.
+        ranks: What each rank has measured.
+        breakdown: Where the time of the counted steps went, by rank and range.
+    """
+
+    name: str
+    steps: int
+    warmup: int
+    ranks: Sequence[Measured]
+    breakdown: Sequence[RangeBreakdown]
+
+    @property
+    def step_us(self) -> float:
+        """Simulated microseconds of a step: of all counted ones, over their number."""
+        # The rows of a rank add up to the span, which is the same for all ranks.
+        first = self.breakdown[0].rank if self.breakdown else 0
+        span = sum(row.device_ps for row in self.breakdown if row.rank == first)
+        return span / (self.steps * PS_PER_US)
+
+
+def header_lines(title: str, dials: Sequence[Mapping[str, object]]) -> list[str]:
+    """Returns what comes before the tables: the title and lines of settings."""
+    lines = [", ".join(f"{name} {value}" for name, value in line.items()) for line in dials]
+    return [f"# {title}", *(f"# {line}" for line in lines), "# times are simulated, not measured"]
+
+
+def section_lines(section: Section, unit: str) -> list[str]:
+    """Returns the tables of a section.
+
+    Args:
+        section: What was measured.
+        unit: Of the loss, such as `nats/token`.
+    """
+    count = f"mean of {len(section.ranks)} ranks and {section.steps} steps"
+    return [
+        "#",
+        f"# {section.name}: {section.step_us:.2f} us a step",
+        "#",
+        *_losses(section, unit),
+        "#",
+        f"# where the time of a step goes, {count}",
+        *_breakdown(section),
+        "# exposed: communication while no kernel runs; idle: nothing to do until the next command",
+        "# begins; host: issues commands, beside the device",
+        "#",
+        "# memory of a rank; activations: the most that the forward pass adds; peak: of everything",
+        *_memory(section),
+    ]
+
+
+def dials(ctx: RuntimeContext, **more: object) -> dict[str, object]:
+    """Returns settings of the run by name."""
+    data = "on" if ctx.engine.enable_data else "off"
+    return {"data": data, "fidelity": ctx.engine.fidelity, **more}
+
+
+def document(
+    bench: str, ctx: RuntimeContext, flags: Mapping[str, object], sections: Sequence[Section]
+) -> dict[str, Any]:
+    """Returns all results as plain values."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "clock": "simulated",
+        "bench": bench,
+        "machine": ctx.engine.topology.name,
+        "flags": dict(flags),
+        "dials": {**dials(ctx), "seed": ctx.seed},
+        "sections": [_section_json(section) for section in sections],
+    }
+
+
+def _section_json(section: Section) -> dict[str, Any]:
+    """Returns a section as plain values; keys say their units."""
+    return {
+        "name": section.name,
+        "steps": section.steps,
+        "warmup": section.warmup,
+        "step_us": section.step_us,
+        "losses": list(section.ranks[0].losses),
+        "breakdown": [{**asdict(row), "name": _named(row)} for row in section.breakdown],
+        "memory_bytes": [{"rank": n, **asdict(r.memory)} for n, r in enumerate(section.ranks)],
+    }
+
+
+def _losses(section: Section, unit: str) -> list[str]:
+    losses = section.ranks[0].losses
+    if not losses:
+        return ["# loss: N/A (data off)"]
+    last = len(losses) - 1
+    shown = sorted({round(last * at / (_MOST_LOSSES - 1)) for at in range(_MOST_LOSSES)})
+    rows = [(str(at + 1), f"{losses[at]:.6f}") for at in shown]
+    return _table([("step", ""), ("loss", f"({unit})")], rows)
+
+
+def _breakdown(section: Section) -> list[str]:
+    means = mean_of_ranks(section.breakdown)
+
+    def cells(name: str, rows: Sequence[RangeBreakdown]) -> tuple[str, ...]:
+        fields = ("compute_ps", "exposed_ps", "copy_ps", "idle_ps", "device_ps", "host_ps")
+        sums = (sum(getattr(row, field) for row in rows) for field in fields)
+        return name, *(f"{total / (section.steps * PS_PER_US):.2f}" for total in sums)
+
+    columns = ("compute", "exposed", "copy", "idle", "total", "host")
+    rows = [cells(_named(row), [row]) for row in means]
+    return _table(
+        [("layer", ""), *((name, "(us)") for name in columns)], [*rows, cells("all", means)]
+    )
+
+
+def _named(row: RangeBreakdown) -> str:
+    return "(other)" if row.name == OUTSIDE else row.name
+
+
+def _memory(section: Section) -> list[str]:
+    alike: dict[Any, list[int]] = {}
+    for rank, measured in enumerate(section.ranks):
+        alike.setdefault(measured.memory, []).append(rank)
+    columns = ("parameters", "gradients", "optimizer", "activations", "peak")
+    rows = [
+        (_folded(ranks), *(f"{getattr(memory, column) / _MIB:.3f}" for column in columns))
+        for memory, ranks in alike.items()
+    ]
+    return _table([("ranks", ""), *((name, "(MiB)") for name in columns)], rows)
+
+
+def _folded(ranks: Sequence[int]) -> str:
+    """Returns `0-3,6` for 0, 1, 2, 3 and 6."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def _table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns names and units of columns behind a `#`, then the rows."""
+    widths = [
+        max(len(cell) for cell in (*column, *(row[at] for row in rows)))
+        for at, column in enumerate(columns)
+    ]
+
+    def line(mark: str, cells: Sequence[str]) -> str:
+        texts = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        return f"{mark} {'  '.join(texts)}".rstrip()
+
+    names, units = zip(*columns, strict=True)
+    return [line("#", names), line("#", units), *(line(" ", row) for row in rows)]

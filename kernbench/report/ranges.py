@@ -1,0 +1,180 @@
+"""Where the time of each rank went, by the ranges that its program names."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Final, Literal, NamedTuple
+
+from kernbench.report.breakdown import COMMUNICATION, COMPUTE, host_interval
+from kernbench.report.intervals import Interval, length, union
+from kernbench.report.records import full_records, is_engine
+from kernbench.sim_engine.op_log import OpLog, Record
+
+Kind = Literal["compute", "exposed", "copy", "idle"]
+
+OUTSIDE: Final = ""
+"""Name of the row of what belongs to no range."""
+
+
+@dataclass(slots=True)
+class RangeBreakdown:
+    """Where the time of one rank went in one range, in picoseconds.
+
+    Every picosecond of the span counts once, in one row: over all rows of a rank,
+    `compute_ps + exposed_ps + copy_ps + idle_ps` add up to the span. The host runs beside it.
+
+    Attributes:
+        rank: Global rank; -1 for main.
+        name: Of the range; `OUTSIDE` for what belongs to none.
+        compute_ps: A kernel of the range runs on a stream.
+        exposed_ps: Exposed communication: no kernel runs, and a collective, a send or a receive of
+            the range is under way, be it that it waits for other ranks. Of several the one that
+            began first counts.
+        copy_ps: A copy of the range is under way, with neither kernel nor communication.
+        idle_ps: The device has nothing to do until something of the range begins; what is idle
+            after the last one is in the row `OUTSIDE`.
+        host_ps: The host issues a command of the range. Waiting is not in it.
+    """
+
+    rank: int
+    name: str
+    compute_ps: int = 0
+    exposed_ps: int = 0
+    copy_ps: int = 0
+    idle_ps: int = 0
+    host_ps: int = 0
+
+    @property
+    def device_ps(self) -> int:
+        """Time of the device: all but the host's."""
+        return self.compute_ps + self.exposed_ps + self.copy_ps + self.idle_ps
+
+
+def range_breakdown(
+    op_log: OpLog, dispatch_ps: int, within: Sequence[str] = ()
+) -> list[RangeBreakdown]:
+    """Returns where the time went by rank and range, ranges in the order of their first command.
+
+    Args:
+        op_log: The log.
+        dispatch_ps: Host time that issuing a command took; it ended when the command was issued.
+        within: Ranges, the outermost first: only what belongs to them counts, by the ranges right
+            in them. The span is from the first of it that any rank did to the last.
+
+    Raises:
+        UsageError: The log has no records.
+    """
+    outer = tuple(within)
+    by_rank: dict[int, list[Record]] = {}
+    for record in full_records(op_log, "a breakdown by range"):
+        if record.category != "range" and record.ranges[: len(outer)] == outer:
+            by_rank.setdefault(record.rank, []).append(record)
+    everything = [record for records in by_rank.values() for record in records]
+    start = min((host_interval(record, dispatch_ps)[0] for record in everything), default=0)
+    end = max((record.end for record in everything), default=0)
+    return [
+        row
+        for rank in sorted(by_rank)
+        for row in _of_rank(rank, by_rank[rank], dispatch_ps, (start, end), len(outer))
+    ]
+
+
+def mean_of_ranks(rows: Iterable[RangeBreakdown]) -> list[RangeBreakdown]:
+    """Returns the mean over ranks of each range, rounded to picoseconds; their rank is -1.
+
+    A rank without a row of a range counts as one whose row is 0.
+    """
+    ranks: set[int] = set()
+    sums: dict[str, RangeBreakdown] = {}
+    for row in rows:
+        ranks.add(row.rank)
+        total = sums.setdefault(row.name, RangeBreakdown(-1, row.name))
+        for field in _FIELDS:
+            setattr(total, field, getattr(total, field) + getattr(row, field))
+    for total in sums.values():
+        for field in _FIELDS:
+            setattr(total, field, round(getattr(total, field) / len(ranks)))
+    return list(sums.values())
+
+
+_FIELDS: Final = ("compute_ps", "exposed_ps", "copy_ps", "idle_ps", "host_ps")
+_PRIORITY: Final[dict[Kind, int]] = {"compute": 0, "exposed": 1, "copy": 2}
+
+
+class _Busy(NamedTuple):
+    """A part of a device that is at work; the one that sorts first is who the time belongs to."""
+
+    priority: int
+    start: int
+    order: int
+    end: int
+    name: str
+
+
+def _of_rank(
+    rank: int, records: Sequence[Record], dispatch: int, span: Interval, depth: int
+) -> list[RangeBreakdown]:
+    rows: dict[str, RangeBreakdown] = {}
+    hosts: dict[str, list[Interval]] = {}
+    for record in sorted(records, key=lambda record: record.issued):
+        name = _name(record, depth)
+        rows.setdefault(name, RangeBreakdown(rank, name))
+        hosts.setdefault(name, []).append(host_interval(record, dispatch))
+    for name, intervals in hosts.items():
+        rows[name].host_ps = length(union(intervals))
+    outside = rows.pop(OUTSIDE, RangeBreakdown(rank, OUTSIDE))
+    rows[OUTSIDE] = outside
+    _deal(rows, _parts(records, depth), span)
+    if not any(getattr(outside, field) for field in _FIELDS):
+        del rows[OUTSIDE]
+    return list(rows.values())
+
+
+def _name(record: Record, depth: int) -> str:
+    return record.ranges[depth] if len(record.ranges) > depth else OUTSIDE
+
+
+def _parts(records: Iterable[Record], depth: int) -> list[_Busy]:
+    """Returns what keeps the device busy, in the order of beginning."""
+    parts = []
+    for number, record in enumerate(sorted(records, key=_beginning)):
+        kind: Kind | None = None
+        if record.category in COMMUNICATION:
+            kind = "exposed"
+        elif is_engine(record.track):
+            continue
+        elif record.category in COMPUTE:
+            kind = "compute"
+        elif record.category == "copy":
+            kind = "copy"
+        if kind is not None and record.start < record.end:
+            name = _name(record, depth)
+            parts.append(_Busy(_PRIORITY[kind], record.start, number, record.end, name))
+    return parts
+
+
+def _beginning(record: Record) -> tuple[int, int, str, int]:
+    return record.start, record.issued, record.track, record.end
+
+
+def _deal(rows: dict[str, RangeBreakdown], parts: Sequence[_Busy], span: Interval) -> None:
+    """Gives each picosecond of the span to one row."""
+    now, last = span
+    active: list[_Busy] = []
+    waiting = iter(parts)
+    coming = next(waiting, None)
+    while now < last:
+        while coming is not None and coming.start <= now:
+            heappush(active, coming)
+            coming = next(waiting, None)
+        while active and active[0].end <= now:
+            heappop(active)
+        then = last if coming is None else coming.start
+        if active:
+            first = active[0]
+            then, row = min(then, first.end), rows[first.name]
+            field = _FIELDS[first.priority]
+        else:
+            row, field = rows[OUTSIDE if coming is None else coming.name], "idle_ps"
+        setattr(row, field, getattr(row, field) + then - now)
+        now = then

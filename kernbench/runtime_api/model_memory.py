@@ -1,0 +1,186 @@
+"""What a model needs of its devices' HBM, found before it is there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Final
+
+from kernbench.memory.allocator import OutOfMemoryError
+from kernbench.runtime_api import process as processes
+from kernbench.runtime_api.comm.rendezvous import folded
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.nn import Module
+from kernbench.runtime_api.optimizer import Optimizer
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.topology import Topology
+from kernbench.units import Bytes, format_bytes
+
+Build = Callable[[int], tuple[Module, Optimizer | None]]
+"""Builds the model of a rank, and what will change its parameters."""
+
+_NO_LIMIT: Final = Bytes(1 << 62)
+_SHOWN: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSize:
+    """A tensor on paper.
+
+    Attributes:
+        name: Of the parameter, with dots.
+        shape: Extents.
+        dtype: PyTorch's name of the type, such as `torch.bfloat16`.
+        nbytes: Size in bytes.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+
+    def __str__(self) -> str:
+        shown = format_bytes(self.nbytes)
+        return f"{shown} ({self.nbytes} B) {self.name} {self.dtype}{[*self.shape]}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMemory:
+    """What the model of one rank keeps in HBM between steps; activations are not counted.
+
+    Attributes:
+        rank: Global rank.
+        sip: Its device.
+        capacity: Bytes of HBM.
+        parameters: Every parameter once.
+        gradients_bytes: One gradient per parameter that needs one, of its type.
+        optimizer_bytes: What the optimiser keeps per parameter, two tensors with AdamW.
+    """
+
+    rank: int
+    sip: int
+    capacity: int
+    parameters: tuple[TensorSize, ...]
+    gradients_bytes: int
+    optimizer_bytes: int
+
+    @property
+    def parameters_bytes(self) -> int:
+        """Bytes of all parameters."""
+        return sum(each.nbytes for each in self.parameters)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of parameters, gradients and the optimiser's state."""
+        return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
+
+
+def model_memory(ctx: RuntimeContext, build: Build, nprocs: int) -> list[ModelMemory]:
+    """Returns what the model of each rank needs, by rank, without any of it.
+
+    `build` runs once a rank on a copy of the machine that is never short of HBM, holds no values
+    and takes no time; what it returns is dropped. Neither the clock nor the memory of `ctx` change.
+
+    Args:
+        ctx: The machine.
+        build: Called with the rank.
+        nprocs: Number of ranks.
+
+    Raises:
+        SpawnException: If `build` fails.
+    """
+    machine = ctx.engine.topology
+    engine = GraphEngine(_roomy(machine), enable_data=False, fidelity="functional", record="none")
+    found: dict[int, ModelMemory] = {}
+    capacity = ctx.engine.device(ctx.devices[0]).hbm.capacity
+    assert capacity is not None
+
+    def count(rank: int) -> None:
+        found[rank] = _counted(rank, ctx.devices[rank], capacity, *build(rank))
+
+    try:
+        with RuntimeContext(
+            engine=engine,
+            target_device=ctx.target_device,
+            seed=ctx.seed,
+            argv=ctx.argv,
+            quiet=True,
+            watchdog_s=ctx.watchdog_s,
+        ) as paper:
+            paper.multiprocessing.spawn(count, nprocs=nprocs)
+    finally:
+        processes.made(ctx.main)
+    return [found[rank] for rank in range(nprocs)]
+
+
+def check_model_fits(ctx: RuntimeContext, build: Build, nprocs: int) -> list[ModelMemory]:
+    """Does what `model_memory` does, and refuses a model that does not fit its devices.
+
+    Parameters, one gradient for each, and the optimiser's state are counted; activations, which
+    depend on what the model is called with, are not.
+
+    Args:
+        ctx: The machine.
+        build: Called with the rank.
+        nprocs: Number of ranks.
+
+    Raises:
+        OutOfMemoryError: If they do not fit (M7): names ranks, tensors and bytes.
+        SpawnException: If `build` fails.
+    """
+    found = model_memory(ctx, build, nprocs)
+    large = [each for each in found if each.total_bytes > each.capacity]
+    if large:
+        raise _too_large(large)
+    return found
+
+
+def _roomy(machine: Topology) -> Topology:
+    spec = machine.machine
+    sip = spec.system.sip
+    hbm = replace(sip.cube.hbm, capacity=_NO_LIMIT)
+    system = replace(spec.system, sip=replace(sip, cube=replace(sip.cube, hbm=hbm)))
+    return Topology(replace(spec, system=system), machine.spec)
+
+
+def _counted(
+    rank: int, sip: int, capacity: int, model: Module, optimizer: Optimizer | None
+) -> ModelMemory:
+    parameters, gradients = [], 0
+    for name, parameter in model.named_parameters():
+        shape, dtype = tuple(parameter.shape), parameter.dtype
+        size = TensorSize(name, shape, str(dtype), prod(shape) * dtype.itemsize)
+        parameters.append(size)
+        gradients += size.nbytes if parameter.requires_grad else 0
+    state = 0 if optimizer is None else optimizer.state_bytes()
+    return ModelMemory(rank, sip, capacity, tuple(parameters), gradients, state)
+
+
+def _too_large(large: list[ModelMemory]) -> OutOfMemoryError:
+    worst = max(large, key=lambda each: (each.total_bytes, -each.rank))
+    by_size = sorted(worst.parameters, key=lambda each: -each.nbytes)
+    rest = by_size[_SHOWN:]
+    facts = [
+        f"{name} {format_bytes(nbytes)} ({nbytes} B)"
+        for name, nbytes in (
+            ("parameters", worst.parameters_bytes),
+            ("gradients", worst.gradients_bytes),
+            ("optimizer state", worst.optimizer_bytes),
+        )
+    ]
+    facts += ["activations are not counted", "largest parameters:"]
+    facts += [f"  {each}" for each in by_size[:_SHOWN]]
+    if rest:
+        facts.append(f"  and {len(rest)} more, {format_bytes(sum(each.nbytes for each in rest))}")
+    others = [each for each in large if each is not worst]
+    if others:
+        most = format_bytes(max(each.total_bytes for each in others))
+        facts.append(f"{folded([each.rank for each in others])} neither, with up to {most}")
+    return OutOfMemoryError(
+        f"the model of rank {worst.rank} does not fit its device cuda:{worst.sip}: it needs "
+        f"{format_bytes(worst.total_bytes)}, and the device has {format_bytes(worst.capacity)} "
+        "of HBM",
+        facts,
+        hint="shard the model over more ranks (tensor parallelism), take a smaller type, or raise "
+        "system.sip.cube.hbm.capacity in the topology file",
+        code="M7",
+    )

@@ -1,0 +1,33 @@
+"""`torch.cuda.nvtx`: ranges by calls; see `torch.profiler.record_function`."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kernbench.runtime_api import ranges
+from kernbench.runtime_api.process import current_process
+
+__all__ = ["range", "range_pop", "range_push"]
+
+
+def range_push(msg: str) -> int:
+    """Begins a range and returns its depth, from 0."""
+    return ranges.enter(current_process(), msg)
+
+
+def range_pop() -> int:
+    """Ends the innermost range that `range_push` has begun, and returns its depth.
+
+    Raises:
+        RangeError: If there is none.
+    """
+    return ranges.leave(current_process())
+
+
+@contextmanager
+def range(msg: str) -> Iterator[None]:
+    """Names a `with` block."""
+    range_push(msg)
+    try:
+        yield
+    finally:
+        range_pop()

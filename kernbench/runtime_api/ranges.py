@@ -1,0 +1,87 @@
+"""Ranges of a program, by name: which commands belong to them, and when they began and ended.
+
+A command belongs to the ranges that its rank is in when the host issues it. What the backward pass
+issues for an operation belongs to the ranges in which that operation was called, so that a layer's
+range holds both of its directions.
+"""
+
+from typing import Final, NamedTuple
+
+from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
+from kernbench.runtime_api.nodes import tape_of
+from kernbench.runtime_api.process import Process
+from kernbench.sim_engine.op_log import Record
+
+_OPEN: Final = "ranges"
+
+
+class RangeError(KernbenchError, RuntimeError):
+    """A range was ended that nobody had begun."""
+
+
+class _Range(NamedTuple):
+    """A range that has not ended.
+
+    Attributes:
+        owner: Who ends it; None: the next call that ends one.
+        name: Its name.
+        detail: More for traces.
+        start: When it began, by the host's clock in picoseconds.
+        site: Where.
+        outside: The ranges around it.
+    """
+
+    owner: object
+    name: str
+    detail: str | None
+    start: int
+    site: CallSite | None
+    outside: tuple[str, ...]
+
+
+def _open(process: Process) -> list[_Range]:
+    found: list[_Range] = process.scratch.setdefault(_OPEN, [])
+    return found
+
+
+def enter(process: Process, name: str, owner: object = None, detail: str | None = None) -> int:
+    """Begins a range and returns its depth, from 0; takes no simulated time."""
+    ranges = _open(process)
+    outside = process.ranges
+    ranges.append(_Range(owner, name, detail, process.host.clock, call_site(), outside))
+    _move(process, (*outside, name))
+    return len(ranges) - 1
+
+
+def leave(process: Process, owner: object = None) -> int:
+    """Ends the innermost range of an owner, and those within it, and returns its depth.
+
+    Raises:
+        RangeError: If there is none.
+    """
+    ranges = _open(process)
+    depth = next((at for at in reversed(range(len(ranges))) if ranges[at].owner is owner), None)
+    if depth is None:
+        raise RangeError(
+            f"{process.name} ended a range, and none is open",
+            [site_fact(call_site())],
+            hint="call torch.cuda.nvtx.range_push before range_pop, as often",
+        )
+    log = process.engine.op_log
+    while len(ranges) > depth:
+        ended = ranges.pop()
+        if log.full:
+            args = {} if ended.detail is None else {"args": ended.detail}
+            start, end = ended.start, process.host.clock
+            log.add(
+                Record(
+                    ended.name, "range", process.rank, "host", start, start, end, ended.site, args,
+                    ranges=ended.outside,
+                )
+            )  # fmt: skip
+        _move(process, ended.outside)
+    return depth
+
+
+def _move(process: Process, ranges: tuple[str, ...]) -> None:
+    process.ranges = tape_of(process).ranges = ranges

@@ -1,0 +1,6 @@
+"""`torch.profiler`."""
+
+from kernbench.runtime_api.namespace import not_simulated
+from kernbench.runtime_api.profiler import *  # noqa: F403 - names only
+
+__getattr__ = not_simulated("torch.profiler")
