@@ -20,7 +20,7 @@ from _simpy_ring import Hop, Model, Ring, RingWithOrderedTies
 
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.costs import StepCosts
-from kernbench.ccl.plan import recorded
+from kernbench.ccl.plan import record
 from kernbench.memory.dtypes import float32
 from kernbench.topology import Topology, load_topology
 
@@ -76,7 +76,7 @@ def compare(name: str, topology: Topology, chosen: Chosen, target: float) -> lis
         ends["simpy"] = Ring(model, starts).run()
 
     def in_kernbench(starts: list[int]) -> None:
-        recorded.cache_clear()
+        record.cache_clear()
         ends["kernbench"] = AllReduce(topology, chosen, RANKS, count).run(starts)
 
     def again(starts: list[int]) -> None:

@@ -20,6 +20,7 @@ TYPES: Final = {
     "int8": "int8",
     "uint8": "uint8",
 }
+FLOATS: Final = ("float", "double", "half", "bfloat16")
 REDUCTIONS: Final = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX", "avg": "AVG"}
 AVERAGES: Final = ("of rank 0", "mean of ranks", "least of ranks", "greatest of ranks")
 """What `-a` makes of the times that the ranks measured, by its number."""
@@ -194,6 +195,8 @@ def parse(argv: Sequence[str], prog: str, operation: str | None = None) -> Flags
         parser.error(f"-o: {name} reduces nothing")
     if given.root is not None and not spec.rooted:
         parser.error(f"-r: {name} has no root")
+    if given.redop == "avg" and given.datatype not in FLOATS:
+        parser.error(f"-o avg: of floats only, as in torch; -d {given.datatype} is none")
     return Flags(
         name,
         tuple(_sizes(given.minbytes, given.maxbytes, max(factor, 2), step)),

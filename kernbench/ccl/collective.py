@@ -384,6 +384,20 @@ class Collective:
         """What runs it."""
         return self._engine
 
+    def needs(self, rank: int) -> Sequence[int]:
+        """Returns the ranks whose values a rank ends with: it cannot be over without them.
+
+        Of an operation whose blocks are of the same size on all ranks.
+
+        Args:
+            rank: Inside the group, as are those returned.
+        """
+        shape, operation = self._prepared.shape, self._prepared.operation
+        taken = operation.taken(rank, self.ranks, shape.root)
+        if not any(shape.sizes[block] for block in taken):
+            return ()
+        return (shape.root,) if operation.gives == "root" else range(self.ranks)
+
     def join(self, rank: int, sources: Sequence[View], targets: Sequence[View]) -> "Joining":
         """Returns the work of one rank of the group.
 

@@ -406,7 +406,9 @@ def choose(
     _check_entries(module, loaded, dotted)
     n_elem = file.defaults.n_elem if spec.n_elem is None else spec.n_elem
     profile = _profile(file, spec, system)
-    queue = _queue(file, spec, profile)
+    queue = replace(
+        _queue(file, spec, profile), slot_size_at=_given_at(loaded, name, profile, "slot_size")
+    )
     return Chosen(
         name,
         path,
@@ -416,15 +418,15 @@ def choose(
         spec.channels,
         spec.topology,
         p2p=profile.p2p,
-        slots_at=_slots_at(loaded, name, profile),
+        slots_at=_given_at(loaded, name, profile, "n_slots"),
     )
 
 
-def _slots_at(loaded: Loaded[CclFile], name: str, profile: QueueProfile) -> str:
-    """Returns where the file says how many slots the queues of an algorithm have."""
+def _given_at(loaded: Loaded[CclFile], name: str, profile: QueueProfile, field: str) -> str:
+    """Returns where the file gives a field of the queues of an algorithm; empty if nowhere."""
     queues = [queue for queue, entry in loaded.value.queues.items() if entry is profile]
     sources = [f"algorithms.{name}", *(f"queues.{queue}" for queue in queues), "defaults"]
-    places = (f"{source}.n_slots" for source in sources)
+    places = (f"{source}.{field}" for source in sources)
     given = next((place for place in places if place in loaded.marks), None)
     return "" if given is None else loaded.problem("", given, "").where
 

@@ -7,7 +7,7 @@ it branches on its rank, once for each. It sees no values, so its control flow c
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -118,7 +118,7 @@ class Setting:
         grid: Extents of the grid that the ranks form.
         channel: Which share of the blocks.
         channels: How many shares.
-        messages: Full messages that the largest block takes; 0 while nobody has asked for it.
+        messages: Full messages that the largest block takes; at least 1.
     """
 
     operation: str
@@ -127,7 +127,7 @@ class Setting:
     grid: tuple[int, ...]
     channel: int = 0
     channels: int = 1
-    messages: int = 0
+    messages: int = 1
 
     @property
     def default_parts(self) -> int:
@@ -251,10 +251,6 @@ class NotAPlanError(Exception):
     """The algorithm did something that only a live run can do."""
 
 
-class _MessagesNeededError(Exception):
-    """The algorithm asked for the number of messages, which is not known yet."""
-
-
 class Cutting:
     """How an algorithm wants its blocks cut, and whether its exchanges fit that.
 
@@ -349,9 +345,15 @@ def _differ(first: Any, last: Any, parts: int) -> bool:
 
 
 class _Recorder:
-    """Writes down what an algorithm exchanges, for one rank or an array of ranks."""
+    """Writes down what an algorithm exchanges, for one rank or an array of ranks.
 
-    def __init__(self, rank: Any, setting: Setting) -> None:
+    Args:
+        rank: One, or an array of all.
+        setting: What the algorithm sees besides.
+        asked: Gets the number of messages when the algorithm asks for it.
+    """
+
+    def __init__(self, rank: Any, setting: Setting, asked: set[int]) -> None:
         self.rank = rank
         self.world_size = setting.world_size
         self.root = setting.root
@@ -360,11 +362,11 @@ class _Recorder:
         self.cutting = Cutting(setting)
         self.steps: list[tuple[Any, ...]] = []
         self._messages = setting.messages
+        self._asked = asked
 
     @property
     def messages(self) -> int:
-        if not self._messages:
-            raise _MessagesNeededError
+        self._asked.add(self._messages)
         return self._messages
 
     @property
@@ -397,16 +399,36 @@ class _Recorder:
         self.steps.append(tuple(step))
 
 
-def record(algorithm: Algorithm, setting: Setting) -> Plan | None:
-    """Returns the plan of an algorithm; None if only a live run can tell what it does."""
+class Recording(NamedTuple):
+    """What an algorithm was seen to do.
+
+    Attributes:
+        plan: What all ranks exchange; None if only a live run can tell.
+        asked: Whether the algorithm asked for the number of messages, so that the plan is that of
+            this number alone.
+    """
+
+    plan: Plan | None
+    asked: bool
+
+
+@lru_cache(256)
+def record(algorithm: Algorithm, setting: Setting) -> Recording:
+    """Runs an algorithm to see what it exchanges."""
+    asked: set[int] = set()
+    plan = _record(algorithm, setting, asked)
+    return Recording(plan, bool(asked))
+
+
+def _record(algorithm: Algorithm, setting: Setting, asked: set[int]) -> Plan | None:
     try:
-        recorder = _record_together(algorithm, setting)
+        recorder = _record_together(algorithm, setting, asked)
         if recorder is not None:
             table = [
                 _table([step[column] for step in recorder.steps], recorder) for column in range(6)
             ]
         else:
-            recorder, table = _record_each(algorithm, setting)
+            recorder, table = _record_each(algorithm, setting, asked)
     except NotAPlanError:
         return None
     send, to, receive, source, reduce, span = table
@@ -433,15 +455,15 @@ def _equal(row: Any, first: Any) -> bool:
     return row is first or bool(np.array_equal(row, first))
 
 
-def _record_together(algorithm: Algorithm, setting: Setting) -> _Recorder | None:
+def _record_together(algorithm: Algorithm, setting: Setting, asked: set[int]) -> _Recorder | None:
     """Returns the steps of all ranks at once; None if the algorithm needs a rank to be a number."""
     n = setting.world_size
     ranks = np.arange(n)
     ranks.flags.writeable = False
-    everyone = _Recorder(ranks, setting)
+    everyone = _Recorder(ranks, setting, asked)
     try:
         algorithm(everyone)
-    except (NotAPlanError, _MessagesNeededError):
+    except NotAPlanError:
         raise
     except Exception:
         return None  # a mistake of the algorithm's own shows again, with a number for a rank
@@ -449,7 +471,7 @@ def _record_together(algorithm: Algorithm, setting: Setting) -> _Recorder | None
         return None
     # What is done in place to an array shows in every name for it: compare with single ranks.
     for rank in {0, n - 1}:
-        alone = _Recorder(rank, setting)
+        alone = _Recorder(rank, setting, asked)
         algorithm(alone)
         if len(alone.steps) != len(everyone.steps) or any(
             int(value[rank] if isinstance(value, np.ndarray) else value) != int(own)
@@ -460,8 +482,10 @@ def _record_together(algorithm: Algorithm, setting: Setting) -> _Recorder | None
     return everyone
 
 
-def _record_each(algorithm: Algorithm, setting: Setting) -> tuple[_Recorder, list[Ints]]:
-    recorders = [_Recorder(rank, setting) for rank in range(setting.world_size)]
+def _record_each(
+    algorithm: Algorithm, setting: Setting, asked: set[int]
+) -> tuple[_Recorder, list[Ints]]:
+    recorders = [_Recorder(rank, setting, asked) for rank in range(setting.world_size)]
     for recorder in recorders:
         algorithm(recorder)
     cuts = [(recorder.cutting.parts, recorder.cutting.scratch) for recorder in recorders]
@@ -477,20 +501,10 @@ def _record_each(algorithm: Algorithm, setting: Setting) -> tuple[_Recorder, lis
     return recorders[0], list(table)
 
 
-@lru_cache(256)
-def recorded(algorithm: Algorithm, setting: Setting) -> "Plan | _MessagesNeededError | None":
-    """Returns what `record` does, or the error if the plan depends on the number of messages."""
-    try:
-        return record(algorithm, setting)
-    except _MessagesNeededError as needed:
-        # Its traceback would keep the frames of whoever called first, and their tensors.
-        return needed.with_traceback(None)
-
-
 def plan_of(algorithm: Algorithm, setting: Setting) -> Plan | None:
     """Returns the plan of an algorithm, from memory if it can be; None if it must run live."""
-    found = recorded(algorithm, replace(setting, messages=0))
-    if isinstance(found, _MessagesNeededError):
-        found = recorded(algorithm, setting)
-        assert not isinstance(found, _MessagesNeededError)
-    return found
+    # Most do not ask for the number of messages: their plan is that of every number.
+    found = record(algorithm, replace(setting, messages=1))
+    if found.asked:
+        found = record(algorithm, setting)
+    return found.plan

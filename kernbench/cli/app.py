@@ -1,5 +1,6 @@
 """Commands and options."""
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -108,6 +109,23 @@ def run(
             help="Of wall time without a simulated step, until code is stopped; 0: never.",
         ),
     ] = defaults.WATCHDOG_S,
+    explore: Annotated[
+        int,
+        typer.Option(
+            metavar="SCHEDULES",
+            min=0,
+            help="Runs so often, at most, with other matches of receives from any source; an error "
+            "if results differ.",
+        ),
+    ] = 0,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PICKS",
+            help="Which candidate each receive from any source takes, such as 2.1; 0: the first "
+            "to come.",
+        ),
+    ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Prints errors and results files only.")
     ] = False,
@@ -119,6 +137,8 @@ def run(
     """Run a bench on a simulated machine."""
     from kernbench.cli.run import Options, run_bench
 
+    if schedule is not None and not re.fullmatch(r"0|[1-9]\d*(\.[1-9]\d*)*", schedule):
+        raise typer.BadParameter("expected numbers from 1 with dots between, such as 2.1; or 0")
     options = Options(
         bench=bench,
         arguments=tuple(arguments or ()),
@@ -134,6 +154,8 @@ def run(
         seed=seed,
         eager_limit=eager_limit,
         watchdog=watchdog,
+        explore=explore,
+        schedule=tuple(map(int, schedule.split("."))) if schedule not in {None, "0"} else None,
         quiet=quiet,
         verbose=verbose,
     )

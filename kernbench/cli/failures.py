@@ -1,12 +1,14 @@
 """What an exception becomes: a text for the user, and an exit code."""
 
+import os
 import sys
 import tempfile
+import threading
 import traceback
 from enum import IntEnum
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.runtime_api.comm.rendezvous import folded
@@ -39,6 +41,22 @@ def failed(error: BaseException) -> int:
         return _internal(error)
     print(_describe(error), file=sys.stderr)
     return Exit.FAILED
+
+
+def end_process(error: KernbenchError) -> None:
+    """Tells the user about an error and ends the process, while another thread cannot be stopped.
+
+    What was printed comes out if its file takes it; nothing else is written.
+    """
+    flush = threading.Thread(target=sys.stdout.flush, daemon=True)
+    flush.start()
+    flush.join(_FLUSH_S)
+    os.write(2, f"kernbench: {error}\n".encode(errors="replace"))
+    os._exit(Exit.FAILED)
+
+
+_FLUSH_S: Final = 1.0
+"""How long standard output may take, which the stopped thread may be blocked on."""
 
 
 def _usage(error: BaseException) -> UsageError | None:

@@ -2,10 +2,12 @@
 
 import importlib.util
 import inspect
+import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
@@ -13,16 +15,20 @@ from typing import Any, Final, TypeVar
 from rich.console import Console
 from rich.progress import Progress
 
+from kernbench import cli
 from kernbench.ccl.config import select
-from kernbench.cli.failures import Exit, as_json, failed
+from kernbench.cli.failures import Exit, as_json, end_process, failed
 from kernbench.config.near import did_you_mean
 from kernbench.config.shipped import shipped
 from kernbench.errors import UsageError
 from kernbench.report import breakdown, check_writable, print_breakdown, replacing, write_trace
+from kernbench.runtime_api.comm.schedules import Schedule
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
+from kernbench.runtime_api.ranks import watchdog
+from kernbench.runtime_api.ranks.exploring import ScheduleError, explore
 from kernbench.sim_engine.engine import Fidelity, GraphEngine
-from kernbench.topology import load_topology
+from kernbench.topology import TopologyHandle, load_topology
 
 T = TypeVar("T")
 
@@ -49,25 +55,83 @@ class Options:
     watchdog: float
     quiet: bool
     verbose: bool
+    explore: int = 0
+    schedule: tuple[int, ...] | None = None
 
 
 def run_bench(options: Options) -> int:
     """Runs a bench and returns the exit code of the process."""
+    if cli.owns_process:
+        watchdog.last_resort = end_process
     try:
         return _run(options)
     except BaseException as error:
         return failed(error)
+    finally:
+        watchdog.last_resort = None
 
 
 def _run(options: Options) -> int:
     if options.quiet and options.verbose:
         raise UsageError("--quiet and --verbose: expected one of them")
+    if options.explore == 1 or (options.explore and options.schedule is not None):
+        raise UsageError("--explore takes 2 schedules or more, and not with --schedule")
     overrides = _split(options.overrides)
     handle = load_topology(options.topology, overrides["topology"])
     select(options.ccl, overrides["ccl"], handle.topology_obj.machine.system)
     for output in (options.trace, options.flight_recorder, options.json):
         if output is not None:
             check_writable(output)
+    if options.explore:
+        return _explore(options, handle, overrides["ccl"])
+    schedule = None if options.schedule is None else Schedule(options.schedule)
+    return _attempt(options, handle, overrides["ccl"], schedule)
+
+
+def _explore(options: Options, handle: TopologyHandle, ccl: tuple[str, ...]) -> int:
+    """Runs a bench under several schedules, of which only the first one leaves anything."""
+    status: list[int] = []
+
+    def attempt(schedule: Schedule) -> int:
+        if schedule.late:
+            silent = replace(options, **_NO_OUTPUT)
+            with redirect_stdout(io.StringIO()):
+                return _attempt(silent, handle, ccl, schedule)
+        status.append(_attempt(options, handle, ccl, schedule))
+        return status[0]
+
+    try:
+        count = explore(attempt, options.explore)
+    except ScheduleError as error:
+        if options.json is not None:
+            document = {"kernbench": 1, "run": _name(options), "failure": as_json(error)}
+            _write_of_failure(options.json, document, "the failure")
+        raise
+    if not options.quiet:
+        ran = "one schedule, as no receive is from any source" if count == 1 else f"{count} agree"
+        print(f"kernbench: schedules: {ran}", file=sys.stderr)
+    return status[0]
+
+
+_NO_OUTPUT: Final[dict[str, Any]] = {
+    "trace": None,
+    "flight_recorder": None,
+    "json": None,
+    "breakdown": False,
+    "quiet": True,
+    "verbose": False,
+}
+"""Of a run that is only compared with the first one."""
+
+
+def _name(options: Options) -> str:
+    return Path(options.bench).stem
+
+
+def _attempt(
+    options: Options, handle: TopologyHandle, ccl: tuple[str, ...], schedule: Schedule | None
+) -> int:
+    """Runs a bench once, on a fresh machine."""
     module = load_bench(options.bench)
     engine = GraphEngine(
         handle.topology_obj,
@@ -77,14 +141,15 @@ def _run(options: Options) -> int:
     )
     with RuntimeContext(
         engine=engine,
-        correlation_id=Path(options.bench).stem,
+        correlation_id=_name(options),
         seed=options.seed,
         argv=options.arguments,
         ccl_file=options.ccl,
-        ccl_overrides=overrides["ccl"],
+        ccl_overrides=ccl,
         quiet=options.quiet,
         eager_limit=options.eager_limit,
         watchdog_s=options.watchdog,
+        schedule=schedule,
         # A bar would be drawn over the lines of --verbose.
         progress=_progress
         if sys.stderr.isatty() and not options.quiet and not options.verbose

@@ -1,13 +1,15 @@
 """Files that users write, read into frozen dataclasses; every mistake is shown in its place."""
 
-from kernbench.config.load import Loaded, load, load_with_marks
+from kernbench.config.load import DeprecatedKeyWarning, Loaded, load, load_with_marks
 from kernbench.config.near import did_you_mean, nearest
 from kernbench.config.problems import ConfigError, Problem
-from kernbench.config.schema import Range
+from kernbench.config.schema import Formerly, Range
 from kernbench.config.shipped import shipped
 
 __all__ = [
     "ConfigError",
+    "DeprecatedKeyWarning",
+    "Formerly",
     "Loaded",
     "Problem",
     "Range",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import typing
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -28,7 +29,7 @@ from kernbench.config.leaves import (
 )
 from kernbench.config.near import did_you_mean
 from kernbench.config.problems import ConfigError, Problem, short
-from kernbench.config.schema import QUANTITIES, Range
+from kernbench.config.schema import QUANTITIES, Formerly, Range
 from kernbench.config.yaml_file import (
     MAX_DEPTH,
     Broken,
@@ -107,7 +108,18 @@ def load_with_marks(cls: type[T], path: str | Path, overrides: Sequence[str] = (
     value = reader.read(cls, root, "")
     if problems:
         raise ConfigError(name, problems)
+    for mark, problem in reader.old.values():
+        text = "\n".join(problem.lines())
+        warnings.warn_explicit(text, DeprecatedKeyWarning, name, mark.line, registry=_warned)
     return Loaded(name, cast(T, value), plain(root), reader.marks)
+
+
+class DeprecatedKeyWarning(UserWarning):
+    """A file uses the old name of a key (F16)."""
+
+
+_warned: dict[str | tuple[str, type[Warning], int], int] = {}
+"""What has been warned of, as `warnings` keeps it: once, however often a file is read."""
 
 
 def _overridden(root: Node, text: str, problems: list[Problem]) -> Node:
@@ -145,6 +157,18 @@ def _replaced(root: Node, keys: Sequence[str], node: Node, mark: Mark) -> Node:
 
 
 @cache
+def _old_names(cls: type) -> dict[str, str]:
+    """Returns the fields that were renamed, by their old names."""
+    return {
+        extra.name: key
+        for key, (kind, _) in _fields(cls).items()
+        if get_origin(kind) is Annotated
+        for extra in get_args(kind)
+        if isinstance(extra, Formerly)
+    }
+
+
+@cache
 def _fields(cls: type) -> dict[str, tuple[Any, bool]]:
     """Returns the annotation of each field, and whether the file must give it."""
     hints = typing.get_type_hints(cls, include_extras=True)
@@ -164,6 +188,7 @@ class _Reader:
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
         self.marks: dict[str, Mark] = {}
+        self.old: dict[tuple[type, str], tuple[Mark, Problem]] = {}
 
     def read(self, kind: Any, node: Node, field: str) -> Any:
         self.marks[field] = node.mark
@@ -207,7 +232,8 @@ class _Reader:
             )
         known = len(self.problems)
         values: dict[str, Any] = {}
-        for key, entry in node.entries.items():
+        entries = self._by_new_names(cls, node.entries, field)
+        for key, entry in entries.items():
             dotted = _dotted(field, key)
             if key in fields:
                 values[key] = self.read(fields[key][0], entry.node, dotted)
@@ -216,10 +242,32 @@ class _Reader:
                 hint = _ALONE if key in _INCLUDING else did_you_mean(key, fields)
                 self.problems.append(entry.mark.problem("F1", dotted, message, hint))
         for key, (_, required) in fields.items():
-            if required and key not in node.entries:
+            if required and key not in entries:
                 message = "expected this key, got none"
                 self.problems.append(node.mark.problem("F1", _dotted(field, key), message))
         return cls(**values) if len(self.problems) == known else None
+
+    def _by_new_names(
+        self, cls: type, entries: Mapping[str, Entry], field: str
+    ) -> Mapping[str, Entry]:
+        """Returns the entries of a mapping by the names that keys have now."""
+        old = _old_names(cls)
+        if not any(name in entries for name in old):
+            return entries
+        found = {}
+        for name, entry in entries.items():
+            key, dotted = old.get(name, name), _dotted(field, name)
+            if key != name and key in entries:
+                message = f"expected {key} only, got its old name, too; {key} is on line "
+                message += str(entries[key].mark.line)
+                self.problems.append(entry.mark.problem("F6", dotted, message))
+                continue
+            if key != name:
+                message = f"this key is called {key} now"
+                problem = entry.mark.problem("F16", dotted, message, f"write `{key}`")
+                self.old.setdefault((cls, name), (entry.mark, problem))
+            found[key] = entry
+        return found
 
     def _dict(self, kind: Any, node: Node, field: str) -> dict[str, Any]:
         if not isinstance(node, Table):

@@ -41,6 +41,13 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
+class Formerly:
+    """The old name of a key, which files may still use (F16); for use in `Annotated`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Quantity:
     """How a type with a unit is written.
 

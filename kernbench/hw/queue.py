@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -51,6 +51,7 @@ class QueueSpec:
             overlaps with no message of its own; None for no such pass.
         rate: Most that a message gets of the first link, flags included; None for what the DMA
             engine can do.
+        slot_size_at: Where a file says how large slots are; empty if none does.
     """
 
     space: Space
@@ -64,6 +65,7 @@ class QueueSpec:
     launch: int | None = None
     own_share: Bandwidth | None = None
     rate: Bandwidth | None = None
+    slot_size_at: str = field(default="", compare=False)
 
     def feed(self, dma: Bandwidth) -> Bandwidth:
         """Returns how fast messages are fed into their first link."""
@@ -248,7 +250,11 @@ class Queue:
 
     def release(self, time: int) -> None:
         """Frees the slot of a received message at `time`; the credit travels back."""
-        assert len(self._credits) + len(self.messages) < self.spec.n_slots, "released twice"
+        free, held = len(self._credits), len(self.messages)
+        assert free + held < self.spec.n_slots, (
+            f"[K8] a slot was released twice: {free} free and {held} with a message, "
+            f"of {self.spec.n_slots}"
+        )
         self._credits.append(time + self._credit_delay)
         if self._on_credit is not None:
             callback, self._on_credit = self._on_credit, None

@@ -12,6 +12,7 @@ from kernbench.des import Event
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.runtime_api import cuda, flight
 from kernbench.runtime_api import process as processes
+from kernbench.runtime_api.comm.schedules import Schedule
 from kernbench.runtime_api.comm.world import World
 from kernbench.runtime_api.kernels import current_launcher
 from kernbench.runtime_api.namespace import Namespace, root
@@ -48,6 +49,8 @@ class RuntimeContext:
             stopped (K5); 0 for never.
         step_budget: Commands that a rank may issue in a spawn; 0 for any number.
         progress: Shows how far a bench is, as it goes through a sequence.
+        schedule: Says what receives from any source take, and notes what hosts read; for one
+            context. None: each takes the message that comes first.
 
     Attributes:
         engine: Runs the commands.
@@ -81,6 +84,7 @@ class RuntimeContext:
         watchdog_s: float = watchdog.SECONDS,
         step_budget: int = 0,
         progress: Callable[[Sequence[Any], str], Iterable[Any]] | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
         self.engine: Final = engine
         self.target_device: Final = target_device
@@ -93,6 +97,7 @@ class RuntimeContext:
         self.eager_limit: Final = eager_limit
         self.watchdog_s: Final = watchdog_s
         self.step_budget: Final = step_budget
+        self.schedule: Final = schedule
         self._progress: Final = progress
         self.devices: Final = target_device.indices(engine.topology.world_size)
         self.world = World()

@@ -146,10 +146,16 @@ class Process:
         return self.side_stream(f"communication {sip}", sip)
 
     def side_stream(self, name: str, sip: int) -> Stream:
-        """Returns the stream of this name, for work that shares no engine with the rest."""
-        stream: Stream | None = self.scratch.get(name)
+        """Returns the stream of this name, for work that shares no engine with the rest.
+
+        Args:
+            name: What users are told; no two streams of a device have the same.
+            sip: The device.
+        """
+        key = f"{name} of sip {sip}"
+        stream: Stream | None = self.scratch.get(key)
         if stream is None:
-            stream = self.scratch[name] = self._new(name, sip)
+            stream = self.scratch[key] = self._new(name, sip)
         return stream
 
     def _new(self, name: str, sip: int) -> Stream:

@@ -150,11 +150,15 @@ def host_array(tensor: TensorBase, what: str) -> Array:
             [site_fact(call_site())],
             hint="run with --data on (enable_data=True)",
         )
+    copied: list[Array] = []
     if tensor.is_cpu:
         check_access(process, tensor, None, "read")
-        return tensor.window.read()
-    copied: list[Array] = []
-    read_back(process, tensor, lambda values: copied.append(np.array(values)))
+        copied.append(tensor.window.read())
+    else:
+        read_back(process, tensor, lambda values: copied.append(np.array(values)))
+    schedule = process.ctx.schedule
+    if schedule is not None:
+        schedule.read(process.rank, copied[0])
     return copied[0]
 
 

@@ -320,7 +320,7 @@ def _check_order(
         [
             site_fact(call_site()),
             site_fact(command.site, f"{command.name} was issued at"),
-            f"it runs on {command.stream.name}",
+            f"it runs on {_in_words(command.stream)}",
             f"{part.buffer.allocation.label}, bytes {max(low, mine_low)}..{min(high, mine_high)}: "
             f"{'read' if verb == 'read' else 'write'} after {earlier}",
         ],
@@ -329,6 +329,16 @@ def _check_order(
         else "order the streams with wait_stream(), an event, or synchronize()",
         code=("C14" if verb == "wrote" else "C15") if collective or stream is None else "M10",
     )
+
+
+def _in_words(stream: Stream) -> str:
+    """Returns what a user calls a stream; the same on all ranks for what they have alike."""
+    kind, _, rest = stream.name.partition(f" {stream.sip}")
+    if kind == "communication":
+        return "the communication stream" + (f" of{rest}" if rest else "")
+    if kind == "stream":
+        return stream.name if rest else "the default stream"
+    return f"the stream of {stream.name}"
 
 
 def _not_owned(process: Process, tensor: TensorBase) -> OwnershipError:

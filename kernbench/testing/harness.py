@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from kernbench.runtime_api.comm.schedules import Schedule
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.ranks import watchdog
+from kernbench.runtime_api.ranks.exploring import explore
 from kernbench.sim_engine.engine import Fidelity, GraphEngine
 from kernbench.sim_engine.op_log import Detail
 from kernbench.topology import load_topology
@@ -35,6 +37,7 @@ class Kernbench:
         eager_limit: int = 0,
         watchdog_s: float = watchdog.SECONDS,
         step_budget: int = 0,
+        schedule: Schedule | None = None,
     ) -> RuntimeContext:
         """Returns a context on a fresh machine.
 
@@ -50,6 +53,7 @@ class Kernbench:
             eager_limit: Bytes up to which messages are sent without their receive.
             watchdog_s: Seconds of wall time without a simulated step that are too many; 0: none.
             step_budget: Commands that a rank may issue in a spawn; 0: any number.
+            schedule: What receives from any source take; None: the message that comes first.
         """
         of_machine = [text for text in overrides if text.startswith("system.")]
         handle = load_topology(topology, of_machine)
@@ -63,6 +67,7 @@ class Kernbench:
             eager_limit=eager_limit,
             watchdog_s=watchdog_s,
             step_budget=step_budget,
+            schedule=schedule,
         )
         self._contexts.append(ctx)
         return ctx
@@ -96,6 +101,43 @@ class Kernbench:
         with ctx:
             ctx.multiprocessing.spawn(worker, args=args, nprocs=nprocs)
         return ctx
+
+    def explore(
+        self,
+        worker: Callable[..., object],
+        *,
+        nprocs: int = 8,
+        args: tuple[Any, ...] = (),
+        topology: str | Path = "sip8",
+        schedules: int = 10,
+        **dials: Any,
+    ) -> int:
+        """Runs a worker as `spawn` does, again and again, with other matches of messages.
+
+        Args:
+            worker: Runs as each rank.
+            nprocs: Number of ranks.
+            args: Further arguments; the same objects each time.
+            topology: A YAML file, or the name of a shipped machine.
+            schedules: How many to try at most, see `kernbench run --explore`.
+            dials: As in `context`.
+
+        Returns:
+            How many schedules there were.
+
+        Raises:
+            ScheduleError: If what hosts read, or how ranks end, depends on what a receive from any
+                source takes (P8).
+            SpawnException: If a rank failed though nobody interfered.
+        """
+        __tracebackhide__ = True
+
+        def attempt(schedule: Schedule) -> None:
+            self.spawn(
+                worker, nprocs=nprocs, args=args, topology=topology, schedule=schedule, **dials
+            )
+
+        return explore(attempt, schedules)
 
     def check_nothing_left(self) -> None:
         """Checks that no task, wait, collective or queued event outlives the runs.

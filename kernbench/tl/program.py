@@ -419,10 +419,15 @@ class Program:
         queue = self._talk("send", to).outgoing(to)
         nbytes = tile.numel * tile.dtype.itemsize
         if nbytes > queue.spec.slot_size:
+            given = queue.spec.slot_size_at
             raise MessageSizeError(
                 f"tl.send of {nbytes} B to {to}: a slot holds {queue.spec.slot_size} B",
-                [site_fact(call_site()), f"tile of shape {tile.shape}, {tile.dtype}"],
-                hint="send smaller tiles",
+                [
+                    site_fact(call_site()),
+                    f"tile of shape {tile.shape}, {tile.dtype}",
+                    f"slot_size at {given}" if given else "slots between programs are of this size",
+                ],
+                hint="send smaller tiles" + (", or make the slots larger" if given else ""),
                 code="K9",
             )
         self.pe.issue()

@@ -285,6 +285,8 @@ def test_sizes_step_or_multiply() -> None:
         ("--op all_gather -r 1", "-r: all_gather has no root"),
         ("--op all_reduce -r 0", "-r: all_reduce has no root"),
         ("--op all_reduce -o xor", "invalid choice: 'xor'"),
+        ("--op all_reduce -o avg -d int32", "-o avg: of floats only, as in torch; -d int32 is"),
+        ("--op reduce -d uint8 -o avg", "-o avg: of floats only, as in torch; -d uint8 is none"),
         ("--op broadcast -i 1K -f 2", "-i and -f: expected one of them"),
         ("--op broadcast -i 0", "-i: expected a step of 1 or more"),
         ("--op broadcast -f 1", "-f: expected a factor of 2 or more"),

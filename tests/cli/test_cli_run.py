@@ -1,14 +1,17 @@
 """`kernbench run` and `kernbench list`: outputs, exit codes, and what wrong input shows."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import benches.ccl_allreduce
 from kernbench.cli import defaults
+from kernbench.cli.app import app
 from kernbench.cli.run import Options, run_bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.ranks import watchdog
@@ -286,7 +289,7 @@ def test_a_failure_is_written_as_json_too(
     document = json.loads(results.read_text())
     failure = document.pop("failure")
     assert document == {"kernbench": 1, "run": "hang", "results": [{"a": 1}]}
-    assert failure["replay"] == {"seed": 3, "schedule": 0}
+    assert failure["replay"] == {"seed": 3, "schedule": "0"}
     assert [error["code"] for error in failure["errors"].values()] == ["C1"] * 3
     assert list(failure["errors"]) == ["0", "1", "2"]
 
@@ -337,6 +340,149 @@ def test_the_watchdog_stops_code_that_never_yields(
     assert _run(bench, watchdog=0.1) == 1
     assert "[K5] nothing was simulated for 0.1 s of wall time" in capsys.readouterr().err
     assert defaults.WATCHDOG_S == watchdog.SECONDS
+
+
+SPAWN_ONE = "def run(ctx):\n    ctx.multiprocessing.spawn(worker, nprocs=1)\n"
+CATCHES_ALL = """
+    def spin():
+        while True: pass
+    while True:
+        try:
+            spin()
+        except Exception: pass
+"""
+NEVER_COMES_BACK = """
+    import threading
+    threading.Lock().acquire() and threading.Event().wait()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "places"),
+    [
+        (
+            CATCHES_ALL,
+            [r"worker at .*/bench\.py:\d+:\d+: spin\(\)", r"spin at .*: while True: pass"],
+        ),
+        (
+            NEVER_COMES_BACK,
+            [r"worker at .*/bench\.py:\d+:\d+: threading\.Lock.*", r"wait at .*", r"wait at .*"],
+        ),
+    ],
+)
+def test_code_that_cannot_be_stopped_ends_its_process(
+    tmp_path: Path, code: str, places: list[str]
+) -> None:
+    bench = tmp_path / "bench.py"
+    bench.write_text(f"def worker(rank):\n    print('begun', flush=True)\n{code}\n{SPAWN_ONE}")
+    done = _kernbench("run", str(bench), "--watchdog", "0.1")
+    assert done.returncode == 1
+    assert done.stdout == "begun\n"
+    expected = [
+        r"kernbench: \[K5\] rank 0 was stopped after 0\.1 s of wall time without a simulated step, "
+        "and goes on; the process ends",
+        "  rank 0 is running, innermost call last:",
+        *(f"    {place}" for place in places),
+        "  hint: let NoProgressError through, and do not block on what is outside of the "
+        "simulation",
+    ]
+    for line, pattern in zip(done.stderr.splitlines(), expected, strict=True):
+        assert re.fullmatch(pattern, line)
+
+
+RACE = """
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
+
+runs = []
+
+def worker(rank):
+    dist.init_process_group("nccl")
+    x = torch.full((1,), float(rank), device="cuda")
+    for _ in range(rank):
+        x.mul_(1)
+    if rank:
+        dist.send(x, 0)
+    else:
+        total = 0
+        for _ in range(2):
+            dist.recv(x)
+            total = MIX
+        print(float(total))
+
+def run(ctx):
+    runs.append(1)
+    assert len(runs) == 1, "each run has a module of its own"
+    ctx.multiprocessing.spawn(worker, nprocs=3)
+"""
+
+
+def test_p8_explore_tells_what_depends_on_the_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench, file = tmp_path / "race.py", tmp_path / "out.json"
+    bench.write_text(RACE.replace("MIX", "10 * total + x"))
+    assert _run(bench, explore=5, json=file) == 1
+    out, err = capsys.readouterr()
+    assert out == "12.0\n", "only the first run prints"
+    place = f"{bench}:17:13: dist.recv(x)"
+    assert re.sub("data [0-9a-f]{12}", "data HASH", err) == (
+        f"kernbench: the failure is in {file}\n"
+        "ScheduleError: [P8] the result depends on which message a receive from any source takes\n"
+        f"  rank 0: recv([1], torch.float32, from any rank, tag 0) at 2 us, at {place}\n"
+        "  schedule 0 takes that of rank 1: hosts read data HASH, all ranks return\n"
+        "  schedule 2.1 takes that of rank 2 of those of ranks 1-2: hosts read data HASH, "
+        "all ranks return\n"
+        "  hint: name the source, or use what comes in a way that no order changes; "
+        "--schedule 2.1 runs the second one again\n"
+    )
+    assert len(set(re.findall("data ([0-9a-f]{12})", err))) == 2
+    assert json.loads(file.read_text())["failure"]["code"] == "P8"
+    assert _run(bench, schedule=(2, 1)) == 0
+    assert capsys.readouterr().out == "21.0\n"
+
+
+def test_p8_what_a_bench_returns_is_part_of_its_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = tmp_path / "returns.py"
+    code = RACE.replace("dist.recv(x)\n", "sources.append(dist.recv(x))\n")
+    code = code.replace("print(float(total))", "pass").replace("MIX", "0")
+    code = code.replace("runs = []", "runs = []\nsources = []") + "    return sources[0] - 1\n"
+    bench.write_text(code)
+    assert _run(bench, explore=5) == 1
+    err = capsys.readouterr().err
+    assert re.search(r"schedule 0 takes .* data [0-9a-f]{12}, all ranks return\n", err)
+    assert re.search(r"schedule 2.1 takes .* data [0-9a-f]{12}, the program returns 1\n", err)
+
+
+def test_explore_says_how_many_schedules_agree(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench, file = tmp_path / "sum.py", tmp_path / "out.json"
+    bench.write_text(RACE.replace("MIX", "total + x"))
+    assert _run(bench, explore=5, json=file) == 0
+    assert tuple(capsys.readouterr()) == ("3.0\n", "kernbench: schedules: 3 agree\n")
+    assert "failure" not in json.loads(file.read_text())
+    bench.write_text(RACE.replace("MIX", "total + x").replace("recv(x)", "recv(x, 1 + _)"))
+    assert _run(bench, explore=5) == 0
+    assert "one schedule, as no receive is from any source" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [{"explore": 1}, {"explore": 4, "schedule": (1,)}])
+def test_explore_takes_two_schedules_or_more(
+    options: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run("ccl_allreduce", **options) == 2
+    assert "--explore takes 2 schedules or more, and not with --schedule" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["1.", "0.1", "two", "-1"])
+def test_a_schedule_is_numbers_with_dots(text: str) -> None:
+    done = CliRunner().invoke(app, ["run", "ccl_allreduce", "--schedule", text])
+    assert done.exit_code == 2
+    assert "expected numbers from 1 with dots between" in done.output
 
 
 def test_verbose_prints_what_is_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -400,10 +546,12 @@ def test_the_options_are_these() -> None:
             "--ccl",
             "--data",
             "--eager-limit",
+            "--explore",
             "--fidelity",
             "--flight-recorder",
             "--json",
             "--quiet",
+            "--schedule",
             "--seed",
             "--set",
             "--topology",

@@ -1,16 +1,16 @@
-"""Every class of mistake in a file, F1 to F16, with the whole text that a user sees.
-
-F16, a deprecated key, has no text: no key is deprecated, and one that is gone is an unknown one
-(ADR 0008).
-"""
+"""Every class of mistake in a file, F1 to F16, with the whole text that a user sees."""
 
 import sys
+import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 
 from kernbench.ccl.config import choose, load_ccl
+from kernbench.config import ConfigError, DeprecatedKeyWarning, Formerly, Range, load
 from kernbench.errors import UsageError
 from kernbench.report import check_writable
 from kernbench.topology import load_topology, shipped_machines
@@ -247,4 +247,52 @@ def test_a_merge_of_what_is_around_it_ends() -> None:
         "begun on line 9 [F8]\n"
         "          pcie: &s {<<: *s, bandwidth: 50 GB/s, latency: 2 us}\n"
         "                        ^"
+    )
+
+
+@dataclass(frozen=True)
+class Queue:
+    n_slots: Annotated[int, Formerly("slots"), Range(1, 64)]
+
+
+@dataclass(frozen=True)
+class Queues:
+    queues: dict[str, Queue]
+
+
+def test_a_key_under_its_old_name() -> None:
+    """No key of the shipped files is deprecated: the schema is this test's own."""
+    Path("q.yaml").write_text("queues:\n  a: {slots: 4}\n  b: {n_slots: 5}\n  c: {slots: 6}\n")
+    new = Queues({"a": Queue(4), "b": Queue(5), "c": Queue(6)})
+    with pytest.warns(DeprecatedKeyWarning) as caught:
+        assert load(Queues, "q.yaml")[0] == new
+    (only,) = caught
+    assert str(only.message) == (
+        "q.yaml:2:7: queues.a.slots: this key is called n_slots now [F16]\n"
+        "      a: {slots: 4}\n"
+        "          ^\n"
+        "    write `n_slots`"
+    )
+    assert (only.filename, only.lineno) == ("q.yaml", 2)
+
+
+def test_an_old_name_is_warned_of_once_however_often_a_file_is_read() -> None:
+    Path("twice.yaml").write_text("queues: {a: {slots: 4}}\n")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default", DeprecatedKeyWarning)
+        load(Queues, "twice.yaml")
+        load(Queues, "twice.yaml")
+    assert len(caught) == 1
+
+
+def test_a_key_under_both_names() -> None:
+    Path("both.yaml").write_text("queues: {a: {n_slots: 4, slots: 5}}\n")
+    with pytest.raises(ConfigError) as error:
+        load(Queues, "both.yaml")
+    assert str(error.value) == (
+        "[F6] both.yaml: 1 problem\n"
+        "  both.yaml:1:26: queues.a.slots: expected n_slots only, got its old name, too; n_slots "
+        "is on line 1 [F6]\n"
+        "      queues: {a: {n_slots: 4, slots: 5}}\n"
+        "                               ^"
     )

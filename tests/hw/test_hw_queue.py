@@ -185,8 +185,13 @@ def test_every_slot_is_free_or_holds_a_message(n_slots: int, steps: list[bool]) 
             q.messages.popleft()
             q.release(sender.clock)
         assert len(q._credits) + len(q.messages) == n_slots
-    with pytest.raises(AssertionError, match="released twice"):
+    held = len(q.messages)
+    with pytest.raises(AssertionError) as caught:
         q.release(0)
+    assert str(caught.value) == (
+        f"[K8] a slot was released twice: {n_slots - held} free and {held} with a message, "
+        f"of {n_slots}"
+    )
 
 
 def test_messages_come_out_in_the_order_they_went_in() -> None:

@@ -108,7 +108,7 @@ def test_pinned_memory_is_read_when_the_copy_executes(ctx: RuntimeContext) -> No
     assert lines[2].startswith("  Memcpy HtoD was issued at ")
     assert lines[2].endswith("x = pinned.cuda(non_blocking=True)")
     assert lines[3:] == [
-        "  it runs on stream 0",
+        "  it runs on the default stream",
         "  tensor [1000] torch.float32, bytes 0..4000: write after read",
         "  hint: order the streams with wait_stream(), an event, or synchronize()",
     ]

@@ -432,6 +432,79 @@ def test_a_deadlock_is_found_while_others_run_on(kernbench: Kernbench) -> None:
     assert len(steps) < 10
 
 
+@pytest.mark.parametrize("operation", ["broadcast", "scatter", "reduce", "gather"])
+def test_a_circle_through_a_root_is_found_while_others_run_on(
+    kernbench: Kernbench, operation: str
+) -> None:
+    """Who ends with values needs those who give them; who only gives may be done early."""
+    steps: list[int] = []
+
+    def rooted(x: torch.Tensor, rank: int) -> None:
+        parts = [torch.empty_like(x) for _ in range(4)] if rank == 0 else None
+        if operation == "broadcast":
+            dist.broadcast(x, 0)
+        elif operation == "reduce":
+            dist.reduce(x, 0)
+        elif operation == "gather":
+            dist.gather(x, parts, 0)
+        else:
+            dist.scatter(x, [x] * 4 if rank == 0 else None, 0)
+
+    def worker(rank: int) -> None:
+        x = _x(rank)
+        busy = dist.new_group([2, 3])
+        taker = 1 if operation in {"broadcast", "scatter"} else 0
+        if rank >= 2:
+            for _ in range(1000):
+                dist.all_reduce(x, group=busy)
+                x.tolist()
+                steps.append(1)
+        elif rank == taker:
+            rooted(x, rank)
+            dist.send(x, 1 - rank)
+        else:
+            dist.recv(x, 1 - rank)
+            rooted(x, rank)
+        x.tolist()
+
+    failed = failure(kernbench, worker, 4)
+    assert list(failed.errors) == [0, 1]
+    assert {error.code for error in failed.errors.values()} == {"P4"}  # type: ignore[attr-defined]
+    assert len(steps) < 10
+
+
+@pytest.mark.parametrize("polls", [False, True])
+def test_streams_that_come_to_a_circle_by_themselves_are_found_soon(
+    kernbench: Kernbench, polls: bool
+) -> None:
+    """Their hosts wait already, so nobody is about to wait when the circle closes."""
+    steps: list[int] = []
+
+    def worker(rank: int) -> None:
+        x = _x(rank)
+        pairs = [dist.new_group([0, 1]), dist.new_group([0, 1])]
+        busy = dist.new_group([2, 3])
+        if rank < 2:
+            dist.all_reduce(x)  # which the others come to when these hosts wait already
+            for group in pairs if rank else reversed(pairs):
+                dist.all_reduce(x, group=group)
+            x.tolist()
+        for step in range(3000):
+            if step == 5:
+                dist.all_reduce(x)
+            work = dist.all_reduce(x[:1], group=busy, async_op=True)
+            while polls and not work.is_completed():
+                pass
+            work.wait()
+            x[0].item()
+            steps.append(1)
+
+    failed = failure(kernbench, worker, 4)
+    assert list(failed.errors) == [0, 1]
+    assert {error.code for error in failed.errors.values()} == {"C10"}  # type: ignore[attr-defined]
+    assert 0 < len(steps) < 1000
+
+
 def test_p5_warns_of_what_only_buffering_hides(kernbench: Kernbench) -> None:
     def worker(rank: int) -> None:
         x, y = _x(rank), torch.empty(4, device="cuda")
@@ -589,6 +662,40 @@ def test_k7_an_algorithm_that_waits_for_itself(
     }
 
 
+BULKY = """
+def all_reduce(comm):
+    tl = comm.tl
+    tl.send(tl.load(comm.buffer.run(0, 200)), 1 - comm.rank)
+"""
+
+BULKY_FILE = """
+defaults: {algorithm: bulky, slot_size: 512 B}
+algorithms: {bulky: {module: bulky}}
+"""
+
+
+def test_k9_an_algorithm_whose_message_is_larger_than_its_slots(
+    kernbench: Kernbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def worker(rank: int) -> None:
+        dist.all_reduce(_x(rank, 200))
+        torch.cuda.synchronize()
+
+    (tmp_path / "bulky.py").write_text(BULKY)
+    (tmp_path / "ccl.yaml").write_text(BULKY_FILE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = views(kernbench, worker, 2, ccl_file=tmp_path / "ccl.yaml")
+    text = f"""\
+MessageSizeError: [K9] tl.send of 800 B to {{0}}: a slot holds 512 B
+  at FILE+{{1}}: tl.send(tl.load(comm.buffer.run(0, 200)), 1 - comm.rank)
+  tile of shape (200,), torch.float32
+  slot_size at {tmp_path}/ccl.yaml:2:41
+  all_reduce was issued at FILE+1: dist.all_reduce(_x(rank, 200))
+  hint: send smaller tiles, or make the slots larger"""
+    line = 4 - worker.__code__.co_firstlineno
+    assert found == {(rank,): text.format(1 - rank, line) for rank in range(2)}
+
+
 def test_the_text_is_the_same_each_time_and_also_plain_values(kernbench: Kernbench) -> None:
     def worker(rank: int) -> None:
         x = _x(rank)
@@ -601,7 +708,7 @@ def test_the_text_is_the_same_each_time_and_also_plain_values(kernbench: Kernben
     document = first.as_json()
     assert list(document["errors"]) == ["0", "1"]
     assert document["errors"]["1"]["code"] == "P4"
-    assert document["replay"] == {"seed": 0, "schedule": 0}
+    assert document["replay"] == {"seed": 0, "schedule": "0"}
 
 
 def test_ranks_that_only_wait_for_the_dead_are_siblings(kernbench: Kernbench) -> None:

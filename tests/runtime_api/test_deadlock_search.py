@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
+from kernbench.runtime_api.comm.schedules import Schedule
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.sim_engine.engine import GraphEngine
@@ -99,21 +100,26 @@ def run(topology: Callable[[str], Topology]) -> Callable[[Plan, bool], bool]:
     ctx = RuntimeContext(engine=GraphEngine(topology("sip8"), enable_data=False))
 
     def run(plan: Plan, blocking: bool) -> bool:
-        failed: SpawnException | None
-        try:
-            ctx.multiprocessing.spawn(_worker, args=(plan, blocking), nprocs=RANKS)
-        except SpawnException as caught:
-            failed = caught
-        else:
-            failed = None
-        assert ctx.engine.loop.idle
-        if failed is None:
-            return True
-        codes = {getattr(error, "code", repr(error)) for error in failed.errors.values()}
-        assert codes <= {"C1", "C10", "P1", "P2", "P4"}, failed
-        return False
+        return _completes(ctx, plan, blocking)
 
     return cache(run)
+
+
+def _completes(ctx: RuntimeContext, plan: Plan, blocking: bool) -> bool:
+    """Runs a program; returns whether it was complete, else it is told that it hangs."""
+    failed: SpawnException | None
+    try:
+        ctx.multiprocessing.spawn(_worker, args=(plan, blocking), nprocs=RANKS)
+    except SpawnException as caught:
+        failed = caught
+    else:
+        failed = None
+    assert ctx.engine.loop.idle
+    if failed is None:
+        return True
+    codes = {getattr(error, "code", repr(error)) for error in failed.errors.values()}
+    assert codes <= {"C1", "C10", "P1", "P2", "P4"}, failed
+    return False
 
 
 def _worker(rank: int, plan: Plan, blocking: bool) -> None:
@@ -160,3 +166,20 @@ def test_a_program_with_receives_from_anybody_ends_as_some_interleaving_does(
 )
 def test_the_model_itself(plan: Sequence[tuple[Step, ...]], expected: set[bool]) -> None:
     assert ends(tuple(plan)) == expected
+
+
+@settings(max_examples=150)
+@given(plan=plans(anybody=True))
+def test_schedules_come_to_every_end_that_the_model_knows(
+    topology: Callable[[str], Topology], plan: Plan
+) -> None:
+    """Receives from any source that take every candidate are as good as all interleavings."""
+    found: set[bool] = set()
+    picks: tuple[int, ...] | None = ()
+    while picks is not None:
+        schedule = Schedule(picks)
+        engine = GraphEngine(topology("sip8"), enable_data=False)
+        ctx = RuntimeContext(engine=engine, schedule=schedule)
+        found.add(_completes(ctx, plan, blocking=True))
+        picks = schedule.following()
+    assert found == ends(plan)

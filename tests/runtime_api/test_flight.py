@@ -58,9 +58,9 @@ def test_ranks_that_are_stuck(kernbench: Kernbench) -> None:
     heads = {name: head["command"] for name, head in ranks[1]["streams"].items()}
     assert heads == {
         "stream 1": "Memcpy DtoH",
-        "p2p 0 1 WORLD": "recv",
+        "messages with rank 0 in WORLD": "recv",
     }
-    assert ranks[1]["streams"]["p2p 0 1 WORLD"]["state"] == "started"
+    assert ranks[1]["streams"]["messages with rank 0 in WORLD"]["state"] == "started"
     assert ranks[1]["streams"]["stream 1"]["state"] == "queued"
     call = ranks[0]["calls"][1]
     assert call["call"] == "all_reduce([4], torch.float32, sum)"

@@ -2,9 +2,11 @@
 
 # ruff: noqa: E501 - texts as users see them
 
+from collections.abc import Callable
+
 import pytest
 from goldens import Case, Cases, ones
-from report_text import cut
+from report_text import cut, relative
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
@@ -278,18 +280,11 @@ def c9_split(rank: int) -> None:
 @CASES.add(
     3,
     (
-        (0, 1),
+        (0, 1, 2),
         """
-[C11] all_to_all_single #1 of group WORLD: rank 1 sends 3 rows to rank 0; rank 0 expects 2 from rank 1
-  ranks 0, 2: all_to_all_single(rows of [2], torch.float32, to each 2, from each 2) at T, at FILE: dist.all_to_all_single(out, x, [2, 2, 2], splits)
-  rank 1: all_to_all_single(rows of [2], torch.float32, to each [3, 2, 1], from each 2) at T, at FILE: dist.all_to_all_single(out, x, [2, 2, 2], splits)
-  hint: what rank i sends to rank j is what rank j expects from rank i
-""",
-    ),
-    (
-        (2,),
-        """
-[C11] all_to_all_single #1 of group WORLD: rank 1 sends 1 row to rank 2; rank 2 expects 2 from rank 1
+[C11] all_to_all_single #1 of group WORLD: ranks do not expect what others send, 2 times
+  rank 1 sends 3 rows to rank 0; rank 0 expects 2 from rank 1
+  rank 1 sends 1 row to rank 2; rank 2 expects 2 from rank 1
   ranks 0, 2: all_to_all_single(rows of [2], torch.float32, to each 2, from each 2) at T, at FILE: dist.all_to_all_single(out, x, [2, 2, 2], splits)
   rank 1: all_to_all_single(rows of [2], torch.float32, to each [3, 2, 1], from each 2) at T, at FILE: dist.all_to_all_single(out, x, [2, 2, 2], splits)
   hint: what rank i sends to rank j is what rank j expects from rank i
@@ -322,6 +317,34 @@ def c11_lists(rank: int) -> None:
     ins = [ones(1 + rank) for _ in range(3)]
     outs = [ones(1 + r if (rank, r) != (0, 2) else 1) for r in range(3)]
     dist.all_to_all(outs, ins)
+
+
+@CASES.add(
+    4,
+    (
+        (0, 1, 2, 3),
+        """
+[C11] all_to_all_single #1 of group WORLD: ranks do not expect what others send, 12 times
+  rank 0 sends 0 elements to rank 1; rank 1 expects 1 from rank 0
+  rank 0 sends 0 elements to rank 2; rank 2 expects 2 from rank 0
+  rank 0 sends 0 elements to rank 3; rank 3 expects 3 from rank 0
+  rank 1 sends 1 element to rank 0; rank 0 expects 0 from rank 1
+  rank 1 sends 1 element to rank 2; rank 2 expects 2 from rank 1
+  rank 1 sends 1 element to rank 3; rank 3 expects 3 from rank 1
+  rank 2 sends 2 elements to rank 0; rank 0 expects 0 from rank 2
+  rank 2 sends 2 elements to rank 1; rank 1 expects 1 from rank 2
+  and 4 more
+  rank 0: all_to_all_single(torch.float32, to each 0, from each 0) at T, at FILE: dist.all_to_all_single(ones(4 * rank), ones(4 * rank))
+  rank 1: all_to_all_single(torch.float32, to each 1, from each 1) at T, at FILE: dist.all_to_all_single(ones(4 * rank), ones(4 * rank))
+  rank 2: all_to_all_single(torch.float32, to each 2, from each 2) at T, at FILE: dist.all_to_all_single(ones(4 * rank), ones(4 * rank))
+  rank 3: all_to_all_single(torch.float32, to each 3, from each 3) at T, at FILE: dist.all_to_all_single(ones(4 * rank), ones(4 * rank))
+  hint: what rank i sends to rank j is what rank j expects from rank i
+""",
+    ),
+)
+def c11_everywhere(rank: int) -> None:
+    dist.init_process_group("nccl")
+    dist.all_to_all_single(ones(4 * rank), ones(4 * rank))
 
 
 @CASES.add(
@@ -531,3 +554,94 @@ def test_ranks_that_get_the_same_report_are_told_together(kernbench: Kernbench) 
         kernbench.spawn(worker, nprocs=5)
     (only,) = caught.value.alike()
     assert only[0] == [0, 1, 2, 3, 4]
+
+
+def test_what_differs_in_the_name_of_its_rank_only_is_told_together(kernbench: Kernbench) -> None:
+    def c12(rank: int) -> None:
+        dist.init_process_group("nccl")
+        dist.all_gather([ones()] * (3 if rank == 2 else 2), ones())
+
+    def c13(rank: int) -> None:
+        dist.init_process_group("nccl")
+        dist.isend(ones(), (rank + 1) % 4)
+        dist.recv(ones())
+
+    def c14(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = ones()
+        dist.all_reduce(x, async_op=True)
+        x.zero_()
+
+    def c18(rank: int) -> None:
+        dist.init_process_group("nccl")
+        dist.destroy_process_group()
+        dist.barrier()
+
+    def users_own(rank: int) -> None:
+        raise ValueError(f"rank {rank}")
+
+    def told(worker: Callable[[int], None]) -> str:
+        with pytest.raises(SpawnException) as caught:
+            kernbench.spawn(worker, nprocs=4)
+        return relative(str(caught.value), worker)
+
+    assert told(c12) == (
+        """ranks 0-3 failed
+ranks 0-1, 3: CollectiveArgumentError: [C12] each of ranks 0-1, 3 called all_gather with 2 tensors in tensor_list
+  at FILE+2: dist.all_gather([ones()] * (3 if rank == 2 else 2), ones())
+  needed 4, one for each rank of group WORLD; got 2
+rank 2: CollectiveArgumentError: [C12] rank 2 called all_gather with 3 tensors in tensor_list
+  at FILE+2: dist.all_gather([ones()] * (3 if rank == 2 else 2), ones())
+  needed 4, one for each rank of group WORLD; got 3"""
+    )
+    assert told(c13) == (
+        """ranks 0-3 failed
+ranks 0-3: LeakError: [C13] each of ranks 0-3 returned without waiting for 1 operation
+  isend issued at FILE+2: dist.isend(ones(), (rank + 1) % 4)
+  hint: keep the work that each of these calls returned, and call its wait()"""
+    )
+    assert told(c14) == (
+        """ranks 0-3 failed
+ranks 0-3: AccessError: [C14] each of ranks 0-3 wrote a tensor before all_reduce on it was waited for
+  at FILE+4: x.zero_()
+  all_reduce was issued at FILE+3: dist.all_reduce(x, async_op=True)
+  it runs on the communication stream
+  tensor [4] torch.float32, bytes 0..16: write after write
+  hint: call work.wait() first"""
+    )
+    assert told(c18) == (
+        """ranks 0-3 failed
+ranks 0-3: GroupError: [C18] each of ranks 0-3 called barrier without an initialised process group
+  at FILE+3: dist.barrier()
+  destroyed at FILE+2: dist.destroy_process_group()
+  hint: call torch.distributed.init_process_group() again first"""
+    )
+    assert told(users_own).count("ValueError: rank") == 4
+
+
+def test_c1_tells_apart_who_returned_who_hangs_and_who_is_on_the_way(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        busy = dist.new_group([3, 4, 5])
+        if rank == 1:
+            return
+        if rank == 2:
+            dist.recv(ones(), 1)
+            torch.cuda.synchronize()
+        if rank >= 3:
+            for _ in range(100):
+                dist.barrier(busy)
+        dist.all_reduce(ones())
+        torch.cuda.synchronize()
+
+    with pytest.raises(SpawnException) as caught:
+        kernbench.spawn(worker, nprocs=6)
+    assert list(caught.value.errors) == [0, 2]
+    assert relative(str(caught.value.errors[0]), worker) == (
+        """[C1] all_reduce #1 of group WORLD: rank 0 waits for ranks 1-2
+  waiting rank 0: all_reduce([4], torch.float32, sum) at 2 us, at FILE+11: dist.all_reduce(ones())
+  missing rank 1 returned at FILE+4: return; it called none
+  missing rank 2 waits in recv([4], torch.float32, from rank 1, tag 0) at 2 us, at FILE+6: dist.recv(ones(), 1); it called none
+  on the way: ranks 3-5
+  hint: every rank of a group must call the collective; look for a branch on the rank"""
+    )

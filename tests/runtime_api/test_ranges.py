@@ -197,7 +197,7 @@ def test_memory_of_a_collective_is_free_when_it_is_dropped(kernbench: Kernbench)
     """Neither a handle that was waited for nor the choice of an algorithm keeps tensors."""
     from kernbench.ccl import plan
 
-    plan.recorded.cache_clear()
+    plan.record.cache_clear()
 
     def worker(rank: int) -> None:
         dist.init_process_group("nccl")

@@ -435,7 +435,7 @@ def c13(rank: int) -> None:
 [C14] rank 1 wrote a tensor before all_reduce on it was waited for
   at FILE: x.zero_()
   all_reduce was issued at FILE: work = dist.all_reduce(x, async_op=True)
-  it runs on communication 1
+  it runs on the communication stream
   tensor [4] torch.float32, bytes 0..16: write after write
   hint: call work.wait() first
 """,
@@ -458,7 +458,7 @@ def c14(rank: int) -> None:
 [C15] rank 1 read a tensor before all_gather_into_tensor on it was waited for
   at FILE: y.numpy()
   all_gather_into_tensor was issued at FILE: work = dist.all_gather_into_tensor(y, x, async_op=True)
-  it runs on communication 1
+  it runs on the communication stream
   tensor [12] torch.float32, bytes 0..48: read after write
   hint: call work.wait() first
 """,
@@ -481,7 +481,7 @@ def c15(rank: int) -> None:
 [C14] rank 1 wrote a tensor before all_gather_into_tensor on it was waited for
   at FILE: x.add_(1)
   all_gather_into_tensor was issued at FILE: work = dist.all_gather_into_tensor(y, x, async_op=True)
-  it runs on communication 1
+  it runs on the communication stream
   tensor [4] torch.float32, bytes 0..16: write after read
   hint: call work.wait() first
 """,
@@ -505,7 +505,7 @@ def c14_read_on_two_streams(rank: int) -> None:
 [C15] rank 1 read a tensor before irecv on it was waited for
   at FILE: b.tolist()
   irecv was issued at FILE: first, second = (dist.batch_isend_irecv([dist.P2POp(op, x, 1 - rank)])[0] for x in (a, b))
-  it runs on p2p batch 1.0
+  it runs on the stream of message 0 of batches
   tensor [4] torch.float32, bytes 0..16: read after write
   hint: call work.wait() first
 """,

@@ -180,30 +180,6 @@ rank 0: OutOfBoundsError: [M2] tl.store out of bounds of tensor [4] torch.float3
     _usable(ctx)
 
 
-def test_a_fault_of_a_kernel_is_that_of_the_rank_that_launched_it(kernbench: Kernbench) -> None:
-    """Also if another rank is the first to wait for what the kernel should have made."""
-
-    def worker(rank: int) -> None:
-        dist.init_process_group("nccl")
-        x = torch.ones(4, device="cuda")
-        if rank == 1:
-            _one_too_far[(1,)](x)
-        dist.all_reduce(x)
-        if rank == 1:
-            for _ in range(100):
-                torch.ones(1, device="cuda")
-        x.tolist()
-
-    error = failure(kernbench, worker, 2)
-    assert list(error.errors) == [1]
-    lines = relative(str(error), worker).splitlines()
-    assert lines[:2] == [
-        "rank 1 failed",
-        "rank 1: OutOfBoundsError: [M2] tl.store out of bounds of tensor [4] torch.float32",
-    ]
-    assert "  _one_too_far was issued at FILE+4: _one_too_far[(1,)](x)" in lines
-
-
 def test_several_root_causes_are_all_reported(kernbench: Kernbench) -> None:
     def worker(rank: int) -> None:
         if rank != 1:
@@ -270,18 +246,6 @@ def test_an_abort_that_is_swallowed_for_ever_is_reported(kernbench: Kernbench) -
     _usable(ctx)
 
 
-def test_an_error_whose_text_fails_is_not_lost(kernbench: Kernbench) -> None:
-    class UnprintableError(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError("no text")
-
-    def worker(rank: int) -> None:
-        raise UnprintableError
-
-    with pytest.raises(SpawnException, match="UnprintableError"):
-        kernbench.spawn(worker, nprocs=1)
-
-
 def test_more_ranks_than_sips_says_both(kernbench: Kernbench) -> None:
     with pytest.raises(KernbenchError, match="9 ranks on a machine with 8 SIPs"):
         kernbench.spawn(lambda rank: None, nprocs=9)
@@ -332,11 +296,11 @@ def test_work_that_nobody_waits_for_is_a_leak(kernbench: Kernbench) -> None:
         (0,): """\
 LeakError: [C13] rank 0 returned without waiting for 1 operation
   all_reduce issued at FILE+2: dist.all_reduce(torch.ones(1, device="cuda"), async_op=True)
-  hint: call work.wait() on what async_op=True returned""",
+  hint: keep the work that each of these calls returned, and call its wait()""",
         (1,): """\
 LeakError: [C13] rank 1 returned without waiting for 1 operation
   all_reduce issued at FILE+2: dist.all_reduce(torch.ones(1, device="cuda"), async_op=True)
-  hint: call work.wait() on what async_op=True returned""",
+  hint: keep the work that each of these calls returned, and call its wait()""",
     }
 
 
@@ -354,7 +318,7 @@ def test_many_works_from_one_line_are_counted(kernbench: Kernbench) -> None:
         (0,): """\
 LeakError: [C13] rank 0 returned without waiting for 3 operations
   3 times all_reduce issued at FILE+4: work = dist.all_reduce(x, async_op=True)
-  hint: call work.wait() on what async_op=True returned""",
+  hint: keep the work that each of these calls returned, and call its wait()""",
     }
 
 
@@ -536,7 +500,7 @@ def test_a_failure_as_plain_values(kernbench: Kernbench) -> None:
             },
         },
         "aborted": {},
-        "replay": {"seed": 5, "schedule": 0},
+        "replay": {"seed": 5, "schedule": "0"},
     }
 
 
@@ -570,7 +534,7 @@ def test_a_rank_that_is_aborted_after_sys_exit_0_has_not_failed(kernbench: Kernb
 rank 0 failed
 rank 0: ValueError: boom
   at FILE+6: raise ValueError("boom")
-rank 1 aborted after the worker had returned"""
+rank 1 aborted after the worker had returned at FILE+5: sys.exit(0)"""
     assert relative(str(failure(kernbench, worker, 2)), worker) == expected
 
 

@@ -323,6 +323,7 @@ def test_k9_a_message_larger_than_a_slot(machine: Machine) -> None:
         "[K9] tl.send of 4100 B to 1: a slot holds 4096 B",
         f"  at {place(__file__, 'tl.send(tl.load(x + tl.arange(0, count)), 1)')}",
         "  tile of shape (1025,), torch.float32",
+        "  slots between programs are of this size",
         "  hint: send smaller tiles",
     ]
 

@@ -102,9 +102,10 @@ def root_of(
             [site_fact(call_site()), "expected one of them"],
             code="C7",
         )
+    place = place_of(group, given, local)
+    if place is not None:
+        return place, f"{label}={group.ranks[place]}"
     if local is not None:
-        if local in range(group.size()):
-            return local, f"{label}={group.ranks[local]}"
         raise GroupError(
             f"rank {process.rank} called {name}(group_{label}={local}): group {group.name} has no "
             "such rank",
@@ -115,14 +116,28 @@ def root_of(
             hint=f"{label}= takes global ranks",
             code="C7",
         )
-    if given in group and given is not None:
-        return group.place(given), f"{label}={given}"
     raise GroupError(
         f"rank {process.rank} called {name}({label}={given}): group {group.name} has no such rank",
         [site_fact(call_site()), f"{label}= is a global rank: expected {folded(group.ranks)}"],
         hint=f"group_{label}= takes ranks in the group" if group.birth is not None else "",
         code="C7",
     )
+
+
+def place_of(group: ProcessGroup, rank: object, group_rank: object) -> int | None:
+    """Returns the rank inside a group that one of two arguments means; None if it has no such one.
+
+    Args:
+        group: Whose ranks.
+        rank: A global rank; only if the other one is None.
+        group_rank: A rank inside the group.
+    """
+    number = rank if group_rank is None else group_rank
+    if isinstance(number, bool) or not isinstance(number, int):
+        return None
+    if group_rank is not None:
+        return number if number in range(group.size()) else None
+    return group.place(number) if number in group else None
 
 
 def check_list(

@@ -1,6 +1,6 @@
 """Where the ranks of a world make process groups: all of them the same ones, in the same order."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from kernbench.runtime_api.comm.rendezvous import (
@@ -33,18 +33,15 @@ class Creations(Gathering):
     def _subject(self, meeting: Meeting) -> str:
         return meeting.title
 
-    def missing(self, meeting: Meeting, exited: Mapping[int, Process]) -> CollectiveMismatchError:
-        """Returns the error of a group that some ranks never make (C9)."""
-        error = super().missing(meeting, exited)
-        called, absent = sorted(meeting.calls), meeting.absent()
-        operation = meeting.calls[called[0]].operation
-        error.code = "C9"
-        error.hint = self.advice
-        error.summary = (
-            f"{self.title(operation, meeting.number)}: {folded(called)} called it, "
-            f"{folded(absent)} did not"
+    def _missing(
+        self, title: str, waiting: Sequence[int], never: Sequence[int], facts: Sequence[str]
+    ) -> CollectiveMismatchError:
+        return self.mismatch(
+            f"{title}: {folded(waiting)} called it, {folded(never)} did not",
+            facts,
+            hint=self.advice,
+            code="C9",
         )
-        return error
 
 
 def meet(

@@ -209,13 +209,13 @@ def issue_batch(process: Process, name: str, messages: Sequence[Message]) -> Wor
         messages: At least one.
     """
     sip = process.device_index
-    batch = process.side_stream(f"p2p batch {sip}", sip)
+    batch = process.side_stream("batches of messages", sip)
     follow(batch, process.current_stream(sip))
     # Taken first, so that what joins them waits for the same, too.
     waits, batch.waits = batch.waits, []
     commands = []
     for number, (post, peer) in enumerate(messages):
-        stream = process.side_stream(f"p2p batch {sip}.{number}", sip)
+        stream = process.side_stream(f"message {number} of batches", sip)
         stream.waits.extend(waits)
         follow(stream, batch)
         commands.append(post.issue(peer, stream)[0])

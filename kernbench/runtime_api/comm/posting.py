@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from kernbench.errors import KernbenchError, call_site, site_fact
-from kernbench.runtime_api.comm.checks import check_tensor
+from kernbench.runtime_api.comm.checks import check_tensor, place_of
 from kernbench.runtime_api.comm.groups import find_group
 from kernbench.runtime_api.comm.issuing import follow
 from kernbench.runtime_api.comm.rendezvous import Call, ProcessGroup
@@ -67,21 +67,10 @@ class Post:
                 f"{self._name}: expected either {argument} or group_{argument}; got {both}",
                 [site_fact(self._site)],
             )
-        number = rank if group_rank is None else group_rank
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise self._no_peer(number, "a rank is an integer", argument)
-        if group_rank is not None:
-            if not 0 <= number < group.size():
-                valid = f"0..{group.size() - 1}, numbered inside group {group.name}"
-                raise self._no_peer(number, f"expected {valid}", f"group_{argument}")
-            number = group.ranks[number]
-        elif number not in group:
-            world = self.process.ctx.world.size
-            valid = f"0..{world - 1}, numbered globally"
-            if group.size() != world:
-                members = ", ".join(map(str, group.ranks))
-                valid = f"a member of group {group.name}, numbered globally: {members}"
-            raise self._no_peer(number, f"expected {valid}", argument)
+        place = place_of(group, rank, group_rank)
+        if place is None:
+            raise self._no_peer(rank, group_rank, argument)
+        number = group.ranks[place]
         if number == self.process.rank:
             raise PeerError(
                 f"rank {number} called {self._name} with itself as the other side",
@@ -91,7 +80,17 @@ class Post:
             )
         return number
 
-    def _no_peer(self, number: object, expected: str, argument: str) -> PeerError:
+    def _no_peer(self, rank: object, group_rank: object, argument: str) -> PeerError:
+        group, world = self.group, self.process.ctx.world.size
+        number, valid = rank, f"0..{world - 1}, numbered globally"
+        if group_rank is not None:
+            number, argument = group_rank, f"group_{argument}"
+            valid = f"0..{group.size() - 1}, numbered inside group {group.name}"
+        elif group.size() != world:
+            members = ", ".join(map(str, group.ranks))
+            valid = f"a member of group {group.name}, numbered globally: {members}"
+        is_rank = isinstance(number, int) and not isinstance(number, bool)
+        expected = f"expected {valid}" if is_rank else "a rank is an integer"
         return PeerError(
             f"rank {self.process.rank} called {self._name}({argument}={number!r}): there is no "
             "such rank",
@@ -114,8 +113,8 @@ class Post:
         current = process.current_stream(sip)
         check_access(process, tensor, current, "read" if self._way == "send" else "wrote")
         if stream is None:
-            pair = f"p2p {'any' if peer is None else peer} {sip} {group.name}"
-            stream = process.side_stream(pair, sip)
+            who = "any rank" if peer is None else f"rank {peer}"
+            stream = process.side_stream(f"messages with {who} in {group.name}", sip)
             follow(stream, current)
         transfer, side = self._meet(peer)
         if mail is not None:
@@ -124,7 +123,7 @@ class Post:
         eager = self._way == "send" and _is_eager(process, transfer, view.nbytes)
         if eager:
             copied = self._copy_away(stream, side)
-            stream = process.side_stream(f"p2p eager {peer} {sip} {group.name}", sip)
+            stream = process.side_stream(f"buffered messages to rank {peer} in {group.name}", sip)
             stream.waits.append(copied.done)
         args = {
             "group": group.name,
@@ -177,10 +176,7 @@ class Post:
         if box is None:
             box = world.mailboxes[key] = Mailbox(self.group, destination, self._tag, world.awaited)
         try:
-            if sends:
-                found = box.send(call, process, view)
-            else:
-                found = box.receive(call, peer, process, view)
+            found = box.enter(call, process, view, process.rank if sends else peer, sends=sends)
         except TransferMismatchError as error:
             world.blame(error.ranks, error)
             raise

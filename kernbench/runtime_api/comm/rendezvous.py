@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from kernbench.errors import CallSite, KernbenchError, site_fact
 from kernbench.runtime_api.process import current_process
@@ -18,9 +18,32 @@ class CollectiveMismatchError(KernbenchError, RuntimeError):
 
     Attributes:
         differing: What they differ in; empty if the summary says it in other words.
+        unfit: The first of the amounts that two ranks do not agree on (C11).
+        unfit_count: How many of them there are.
     """
 
     differing: str = ""
+    unfit: "Sequence[_Amount]" = ()
+    unfit_count: int = 0
+
+
+class _Amount(NamedTuple):
+    """What a rank sends to another one, which expects another number of units."""
+
+    sender: int
+    receiver: int
+    sent: int
+    expected: int
+
+    def text(self, unit: str) -> str:
+        return (
+            f"rank {self.sender} sends {self.sent} {unit}{'' if self.sent == 1 else 's'} to rank "
+            f"{self.receiver}; rank {self.receiver} expects {self.expected} from rank {self.sender}"
+        )
+
+
+_MOST_AMOUNTS: Final = 8
+"""Amounts that a report lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,29 +228,53 @@ class Gathering:
         if known is not None and known.differing:
             raise self._differ(meeting, known.code, known.differing, known.hint)
         if call.splits is not None:
-            self._compare_splits(meeting, call, call.splits)
+            unfit = self._unfit(meeting, call, call.splits)
+            if unfit or (known is not None and known.unfit):
+                raise self._splits_differ(meeting, known, unfit, call.splits.unit)
         if known is not None:
             raise self._refuse(meeting, known.code, known.summary, known.hint)
 
-    def _compare_splits(self, meeting: Meeting, call: Call, mine: Splits) -> None:
+    def _unfit(self, meeting: Meeting, call: Call, mine: Splits) -> list[_Amount]:
+        """Returns what a call exchanges with the earlier ones that does not fit theirs."""
         me = self._places[call.rank]
+        unfit = []
         for other in meeting.calls.values():
             theirs, them = other.splits, self._places[other.rank]
             if other is call or other.operation != call.operation or theirs is None:
                 continue
-            for sender, out, receiver, into in (
-                (other.rank, theirs.sends[me], call.rank, mine.receives[them]),
-                (call.rank, mine.sends[them], other.rank, theirs.receives[me]),
-            ):
-                if out != into:
-                    amount = f"{out} {mine.unit}{'' if out == 1 else 's'}"
-                    raise self._refuse(
-                        meeting,
-                        "C11",
-                        f"{meeting.title}: rank {sender} sends {amount} to rank {receiver}; "
-                        f"rank {receiver} expects {into} from rank {sender}",
-                        "what rank i sends to rank j is what rank j expects from rank i",
-                    )
+            if theirs.sends[me] != mine.receives[them]:
+                sent, expected = theirs.sends[me], mine.receives[them]
+                unfit.append(_Amount(other.rank, call.rank, sent, expected))
+            if mine.sends[them] != theirs.receives[me]:
+                sent, expected = mine.sends[them], theirs.receives[me]
+                unfit.append(_Amount(call.rank, other.rank, sent, expected))
+        return unfit
+
+    def _splits_differ(
+        self,
+        meeting: Meeting,
+        known: CollectiveMismatchError | None,
+        unfit: list[_Amount],
+        unit: str,
+    ) -> CollectiveMismatchError:
+        """Returns the error of uneven splits, and lets the earlier ones say the same (C11)."""
+        count = len(unfit)
+        if known is not None:
+            unfit, count = [*known.unfit, *unfit], known.unfit_count + count
+        first = sorted(unfit)[:_MOST_AMOUNTS]
+        lines = [amount.text(unit) for amount in first]
+        summary = f"{meeting.title}: {lines.pop()}"
+        if count > 1:
+            lines = [amount.text(unit) for amount in first]
+            summary = f"{meeting.title}: ranks do not expect what others send, {count} times"
+        if count > len(first):
+            lines.append(f"and {count - len(first)} more")
+        hint = "what rank i sends to rank j is what rank j expects from rank i"
+        error = self._refuse(meeting, "C11", summary, hint, lines)
+        for told in meeting.errors:
+            if told.code == "C11":
+                told.summary, told.unfit, told.unfit_count = summary, first, count
+        return error
 
     def _differ(
         self, meeting: Meeting, code: str, differing: str, hint: str | None
@@ -241,11 +288,16 @@ class Gathering:
         return error
 
     def _refuse(
-        self, meeting: Meeting, code: str, summary: str, hint: str | None
+        self,
+        meeting: Meeting,
+        code: str,
+        summary: str,
+        hint: str | None,
+        lines: Sequence[str] = (),
     ) -> CollectiveMismatchError:
         error = self.mismatch(summary, (), hint=hint or self.advice, code=code)
         meeting.errors.append(error)
-        facts = tuple(meeting.grouped())
+        facts = (*lines, *meeting.grouped())
         for known in meeting.errors:
             # What was raised at another rank's call did not know of this one.
             known.facts = facts
@@ -255,24 +307,40 @@ class Gathering:
         """Returns what reports call a meeting whose ranks disagree."""
         return self.title("collective", meeting.number)
 
-    def missing(self, meeting: Meeting, exited: "Mapping[int, Process]") -> CollectiveMismatchError:
-        """Returns the error of a collective that some ranks never call (C1)."""
+    def missing(
+        self, meeting: Meeting, exited: "Mapping[int, Process]", stuck: Mapping[int, str]
+    ) -> CollectiveMismatchError:
+        """Returns the error of a collective that some ranks never call (C1).
+
+        Args:
+            meeting: What they miss.
+            exited: Ranks that have returned.
+            stuck: Ranks that wait elsewhere for ever, with what reports say of that.
+        """
         waiting = sorted(meeting.calls)
         absent = meeting.absent()
+        never = [rank for rank in absent if rank in exited or rank in stuck]
+        coming = [rank for rank in absent if rank not in exited and rank not in stuck]
         operation = meeting.calls[waiting[0]].operation
         facts = [f"waiting {fact}" for fact in meeting.grouped()]
-        facts += [self._whereabouts(rank, exited.get(rank)) for rank in absent]
+        facts += [self._whereabouts(rank, exited.get(rank), stuck.get(rank, "")) for rank in never]
+        if coming:
+            facts.append(f"on the way: {folded(coming)}")
+        return self._missing(self.title(operation, meeting.number), waiting, never, facts)
+
+    def _missing(
+        self, title: str, waiting: Sequence[int], never: Sequence[int], facts: Sequence[str]
+    ) -> CollectiveMismatchError:
         return self.mismatch(
-            f"{self.title(operation, meeting.number)}: {folded(waiting)} "
-            f"{'wait' if len(waiting) > 1 else 'waits'} for {folded(absent)}",
+            f"{title}: {folded(waiting)} {'wait' if len(waiting) > 1 else 'waits'} for "
+            f"{folded(never)}",
             facts,
             hint="every rank of a group must call the collective; look for a branch on the rank",
             code="C1",
         )
 
-    def _whereabouts(self, rank: int, exited: "Process | None") -> str:
+    def _whereabouts(self, rank: int, exited: "Process | None", state: str) -> str:
         """Returns what a rank that is missed did last, and where it is now."""
-        state = "has not come"
         if exited is not None:
             site = exited.ctx.world.exit_sites.get(rank)
             state = "returned" if site is None else f"returned {site_fact(site)}"
@@ -349,8 +417,8 @@ class ProcessGroup(Gathering):
         call = self.birth.calls.get(rank) or next(iter(self.birth.calls.values()))
         return site_fact(call.site, f"group {self.name} was made by rank {call.rank} at")
 
-    def _whereabouts(self, rank: int, exited: "Process | None") -> str:
-        said = super()._whereabouts(rank, exited)
+    def _whereabouts(self, rank: int, exited: "Process | None", state: str) -> str:
+        said = super()._whereabouts(rank, exited, state)
         if self.birth is not None and rank not in self.birth.calls:
             said += f"; it has not called {self.birth.title}, which makes this group"
         return said

@@ -179,11 +179,11 @@ def exchange_signature(
         row: Shape of a row; None if elements are counted.
     """
     terms = [Term("C4", "dtype", dtype, _dtype_hint)]
-    unit, length = "element", 1
+    unit, length, shown = "element", 1, ""
     if row is not None:
         terms.append(Term("C3", "shape of a row", row, _shape_hint))
-        unit, length = "row", prod(row)
-    shown = "" if row is None else f"rows of {list(row)}, "
+    if row:
+        unit, length, shown = "row", prod(row), f"rows of {list(row)}, "
     return Signature(
         name,
         name,

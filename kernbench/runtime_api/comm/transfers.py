@@ -1,15 +1,17 @@
 """Messages between two ranks: which send meets which receive, and when they set off."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 from kernbench.ccl.collective import Collective
 from kernbench.des import Event, EventLoop
 from kernbench.errors import KernbenchError
 from kernbench.memory import View
 from kernbench.runtime_api.comm.rendezvous import Call, Meeting, ProcessGroup
+from kernbench.runtime_api.comm.schedules import Schedule
 from kernbench.runtime_api.process import Process
 from kernbench.sim_engine.command import Command
 
@@ -165,42 +167,32 @@ class Mailbox:
         self.receives: dict[int | None, deque[Transfer]] = {}
         self._numbers: Final = count(1)
 
-    def send(self, call: Call, source: Process, view: View) -> tuple[Transfer, Side]:
-        """Takes a send; finds its receive if that has been called.
-
-        Raises:
-            TransferMismatchError: If the receive expects something else.
-        """
-        found = self._earliest(source.rank)
-        transfer = found or self._new(source.rank, call.operation)
-        side = self._join(transfer, call, source, view)
-        if found is None:
-            self.sends.setdefault(source.rank, deque()).append(transfer)
-            self._await(self.destination, 1)
-        else:
-            self._take_receive(source.rank)
-            self._check(transfer)
-        return transfer, side
-
-    def receive(
-        self, call: Call, source: int | None, destination: Process, view: View
+    def enter(
+        self, call: Call, process: Process, view: View, source: int | None, *, sends: bool
     ) -> tuple[Transfer, Side]:
-        """Takes a receive; finds its send if that has been called.
+        """Takes one side of a message; finds the other one if that has been called.
+
+        Args:
+            call: What the rank called.
+            process: The rank.
+            view: What is sent, or where it goes.
+            source: Global rank of the sender; None for anybody.
+            sends: Whether this is the sender.
 
         Raises:
-            TransferMismatchError: If the send brings something else.
+            TransferMismatchError: If the other side differs in size or type.
         """
-        waiting = None if source is None or None in self.receives else self.sends.get(source)
-        if waiting:
-            assert source is not None
-            transfer = self._take_send(source)
-            side = self._join(transfer, call, destination, view)
+        known = self._earliest_receive(source) if sends else self._earliest_send(source)
+        transfer = known or self._new(source, call.operation)
+        transfer.calls[call.rank] = call
+        side = transfer.sides[call.rank] = Side(process, view, transfer)
+        if known is not None:
+            self._take(source, sends=not sends)
             self._check(transfer)
-            return transfer, side
-        transfer = self._new(source, call.operation)
-        side = self._join(transfer, call, destination, view)
-        self.receives.setdefault(source, deque()).append(transfer)
-        self._await(source, 1)
+        else:
+            line: deque[Transfer] = self._lines(sends).setdefault(source, deque())
+            line.append(transfer)
+            self._await(self.destination if sends else source, 1)
         return transfer, side
 
     def open(self) -> list[Transfer]:
@@ -219,7 +211,9 @@ class Mailbox:
         while anybody:
             receive = anybody[0]
             mine = receive.sides[self.destination]
-            loop = mine.process.engine.loop
+            loop, schedule = mine.process.engine.loop, mine.process.ctx.world.schedule
+            if schedule is not None and schedule.late:
+                return  # once nothing else is left to happen
             if mine.command is None or mine.start > loop.now:
                 return
             coming = sorted(
@@ -233,25 +227,49 @@ class Mailbox:
                     # Its stream came before there was a receive to look, at a time still ahead.
                     self.choose_at(coming[0][0], loop)
                 return
-            self._take_receive(None)
-            self._give(receive, mine, self._take_send(there[0][1]), len(there))
+            self._give(there[0][1], [source for _, source in there])
             anybody = self.receives.get(None)
-            self._match_waiting()
 
-    def _give(self, receive: Transfer, mine: Side, send: Transfer, candidates: int) -> None:
-        """Lets a receive from anybody take a message."""
-        command = mine.command
-        assert command is not None
-        command.args = {**(command.args or {}), "peer": send.source}
-        if candidates > 1:
-            command.args["candidates"] = candidates
-        receive.source = send.source
-        if self._add(send, receive, mine) and receive.matched is not None:
-            receive.matched.settle(mine.process.engine.loop.now)
+    def choose_late(self, schedule: Schedule) -> bool:
+        """Gives the first receive from anybody the message that a schedule says.
 
-    def _add(self, send: Transfer, receive: Transfer, side: Side) -> bool:
-        """Makes a receive, called already, the other side of a send; returns whether it fits."""
-        call = receive.calls[self.destination]
+        Returns:
+            Whether there are a receive and a message for it.
+        """
+        anybody = self.receives.get(None)
+        mine = anybody[0].sides[self.destination] if anybody else None
+        there = sorted(
+            source for source, line in self.sends.items() if line[0].sides[source].command
+        )
+        if mine is None or mine.command is None or not there:
+            return False
+        mine.start = max(mine.start, mine.process.engine.loop.now)
+        self._give(schedule.pick(there), there)
+        return True
+
+    def _give(self, source: int, candidates: Sequence[int]) -> None:
+        """Lets the first receive from anybody take the message of one of several ranks."""
+        receive = self.receives[None][0]
+        process, call = receive.sides[self.destination].process, receive.calls[self.destination]
+        assert call.command is not None
+        call.command.args = {**(call.command.args or {}), "peer": source}
+        if len(candidates) > 1:
+            call.command.args["candidates"] = len(candidates)
+        schedule = process.ctx.world.schedule
+        if schedule is not None:
+            schedule.took(call.rank, call.fact(f"rank {call.rank}"), source, sorted(candidates))
+        receive.source = source
+        if self._bring_together(source, None) and receive.matched is not None:
+            receive.matched.settle(process.engine.loop.now)
+        # What the receive from anybody held up.
+        for waiting in [source for source in self.receives if source is not None]:
+            while waiting in self.sends and self._earliest_receive(waiting) is not None:
+                self._bring_together(waiting, waiting)
+
+    def _bring_together(self, source: int, line: int | None) -> bool:
+        """Makes the first receive of a line the other side of a send; returns whether it fits."""
+        receive, send = self._take(line, sends=False), self._take(source, sends=True)
+        call, side = receive.calls[self.destination], receive.sides[self.destination]
         assert call.command is not None
         send.calls[self.destination] = call
         send.sides[self.destination] = side
@@ -265,19 +283,17 @@ class Mailbox:
         send.come()
         return True
 
-    def _match_waiting(self) -> None:
-        """Brings together what an earlier receive from anybody held up."""
-        for source in [source for source in self.receives if source is not None]:
-            while source in self.sends and (receive := self._earliest(source)) is not None:
-                self._take_receive(source)
-                self._add(self._take_send(source), receive, receive.sides[self.destination])
-
-    def _earliest(self, source: int) -> Transfer | None:
+    def _earliest_receive(self, source: int | None) -> Transfer | None:
         """Returns the receive that a message of `source` goes to; None if that is not settled."""
         line, anybody = self.receives.get(source), self.receives.get(None)
         if not line or (anybody and anybody[0].order < line[0].order):
             return None
         return line[0]
+
+    def _earliest_send(self, source: int | None) -> Transfer | None:
+        """Returns the message that a receive from `source` takes; None if that is not settled."""
+        line = None if source is None or None in self.receives else self.sends.get(source)
+        return line[0] if line else None
 
     def _new(self, source: int | None, operation: str) -> Transfer:
         members = self.group.ranks if source is None else (source, self.destination)
@@ -285,25 +301,17 @@ class Mailbox:
         title = f"{operation} #{number} of group {self.group.name}"
         return Transfer(title, number, members, box=self, source=source, order=number)
 
-    def _join(self, transfer: Transfer, call: Call, process: Process, view: View) -> Side:
-        transfer.calls[call.rank] = call
-        side = transfer.sides[call.rank] = Side(process, view, transfer)
-        return side
+    def _lines(self, sends: bool) -> dict[Any, deque[Transfer]]:
+        return self.sends if sends else self.receives
 
-    def _take_send(self, source: int) -> Transfer:
-        self._await(self.destination, -1)
-        line = self.sends[source]
+    def _take(self, source: int | None, *, sends: bool) -> Transfer:
+        """Takes the first of the sends, or receives, of a line."""
+        self._await(self.destination if sends else source, -1)
+        lines = self._lines(sends)
+        line = lines[source]
         transfer = line.popleft()
         if not line:
-            del self.sends[source]
-        return transfer
-
-    def _take_receive(self, source: int | None) -> Transfer:
-        self._await(source, -1)
-        line = self.receives[source]
-        transfer = line.popleft()
-        if not line:
-            del self.receives[source]
+            del lines[source]
         return transfer
 
     def _await(self, rank: int | None, change: int) -> None:

@@ -10,6 +10,7 @@ from kernbench.runtime_api.comm.rendezvous import ProcessGroup, folded
 from kernbench.runtime_api.process import Process
 
 if TYPE_CHECKING:
+    from kernbench.runtime_api.comm.schedules import Schedule
     from kernbench.runtime_api.comm.transfers import Mailbox
     from kernbench.runtime_api.comm.works import Work
     from kernbench.runtime_api.ranks.eager import EagerLog
@@ -51,6 +52,7 @@ class World:
         warned: Whether a rank was told that it holds many groups.
         mailboxes: By group, destination and tag, where sends and receives meet.
         eager: What ranks did together, if some messages are sent without their receive.
+        schedule: Says what receives from any source take, and notes it; None: the first to come.
         awaited: By rank, how many messages lack its side; None: anybody's.
         works: By rank, the asynchronous operations that it has issued and not waited for.
         rank_by_greenlet: Which rank a running stack belongs to.
@@ -73,6 +75,7 @@ class World:
     warned: bool = False
     mailboxes: dict[tuple[str, int, int], "Mailbox"] = field(default_factory=dict)
     eager: "EagerLog | None" = None
+    schedule: "Schedule | None" = None
     awaited: dict[int | None, int] = field(default_factory=dict)
     works: dict[int, dict["Work", None]] = field(default_factory=dict)
     rank_by_greenlet: dict[object, int] = field(default_factory=dict)

@@ -20,6 +20,10 @@ REVIEW_OWNER: Final = 1 << 62
 """After everybody else at the same instant: ranks that come in it are then in the report."""
 
 
+_PARKS: Final = 64
+"""Parks for each rank from one look at all ranks to the next."""
+
+
 class Reviewer:
     """Finds ranks of one spawn that can never go on, and blames them.
 
@@ -39,9 +43,20 @@ class Reviewer:
         self._processes = processes
         self._suspects: dict[int, None] = {}
         self._due = -1
+        self._every: Final = _PARKS * len(processes)
+        self._left = self._every
 
     def parked(self, task: Task) -> None:
-        """Looks whether a rank that is about to park may close a circle of waits."""
+        """Looks whether a rank that is about to park may close a circle of waits.
+
+        Streams may come to one by themselves, when their hosts are parked already. So once in a
+        while all ranks are looked at, if others run on.
+        """
+        self._left -= 1
+        if not self._left:
+            self._left = self._every
+            self._suspects = dict.fromkeys(range(len(self._processes)))
+            self.review_later()
         process = task.subject
         if isinstance(process, Process) and not isinstance(task.waiting_for, str):
             self.suspect(process)
@@ -62,17 +77,19 @@ class Reviewer:
     def _review(self) -> None:
         self._due = -1
         suspects, self._suspects = self._suspects, {}
-        if self.active:
-            self._find_missed()
+        if not self.active:
+            return
+        graph = WaitGraph(self._world, self._processes)
+        self._find_missed(graph)
         if self.active and suspects:
-            self._find_dead(WaitGraph(self._world, self._processes), suspects)
+            self._find_dead(graph, suspects)
 
-    def _find_missed(self) -> None:
+    def _find_missed(self, graph: WaitGraph) -> None:
         """Finds what ranks that have returned were needed for."""
         world = self._world
         if not world.exited:
             return
-        for ranks, error in missed(world):
+        for ranks, error in missed(world, graph):
             world.blame(ranks, error)
         for verdict in abandoned(world):
             verdict.pronounce(world)
@@ -86,9 +103,9 @@ class Reviewer:
         """Blames ranks for a loop in which nothing is left to happen."""
         if blame_faults(self._world, self._processes):
             return
-        self._find_missed()
         ranks = range(len(self._processes))
         graph = WaitGraph(self._world, self._processes, settled=True)
+        self._find_missed(graph)
         if self.active:
             self._find_dead(graph, ranks)
         if self.active:

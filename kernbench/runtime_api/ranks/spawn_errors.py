@@ -1,15 +1,14 @@
 """How a spawn fails: which ranks with what, and where the others were aborted."""
 
 import dis
+import re
+from dataclasses import dataclass
 from types import CodeType, TracebackType
 from typing import Any, Final
 
 from kernbench.errors import CallSite, KernbenchError, call_site_of, is_ours, site_fact
 from kernbench.runtime_api.comm.rendezvous import folded
 from kernbench.runtime_api.ranks.verdicts import RankDeadlockError
-
-REPLAY_SCHEDULE: Final = 0
-"""The only schedule so far: whatever is simultaneous happens in the order of the ranks."""
 
 
 class RankAborted(SystemExit):
@@ -35,6 +34,7 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
         errors: By rank, ordered by when they failed.
         aborted: By rank, where it was aborted.
         seed: Of the run, for the line that says how to repeat it.
+        schedule: Of the run: what its receives from any source took; 0 for the first to come.
 
     Attributes:
         errors: By rank, what it failed with, ordered by simulated time, then rank; ranks that were
@@ -43,11 +43,16 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
     """
 
     def __init__(
-        self, errors: dict[int, BaseException], aborted: dict[int, str], seed: int = 0
+        self,
+        errors: dict[int, BaseException],
+        aborted: dict[int, str],
+        seed: int = 0,
+        schedule: str = "0",
     ) -> None:
         self.errors = errors
         self.aborted = aborted
         self.seed = seed
+        self.schedule = schedule
         super().__init__(self._text())
 
     def _text(self) -> str:
@@ -60,25 +65,32 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
         return "\n".join([*lines, *self.aborted_lines()])
 
     def alike(self) -> list[tuple[list[int], BaseException, str]]:
-        """Returns the different errors: the ranks that have it, one of them, and its text."""
-        found: dict[object, tuple[list[int], BaseException, str]] = {}
+        """Returns the different errors: the ranks that have it, one of them, and its text.
+
+        Errors that differ only in the name of their own rank are told together.
+        """
+        alike: list[_Alike] = []
+        found: dict[object, _Alike] = {}
         for rank, error in self.errors.items():
+            alone, together, kind = text_of(error), "", (type(error), _trace(error))
             if isinstance(error, RankDeadlockError):
                 # Ranks of one deadlock differ in one line, which says what each waits for.
-                key: object = (error.code, error.summary, error.facts)
-                text = ""
-            else:
-                text = text_of(error)
-                key = (type(error), text, _trace(error))
-            known = found.get(key)
+                together, kind = error.shared(), (type(error), ())
+            elif isinstance(error, KernbenchError):
+                together = re.sub(rf"\brank {rank}\b", _ANY, alone)
+            same, almost = (alone, kind), (together or alone, kind)
+            known = found.get(same)
+            if known is None and (known := found.get(almost)) is not None:
+                known.text = together
             if known is None:
-                found[key] = ([rank], error, text)
-            else:
-                known[0].append(rank)
-        return [
-            (sorted(ranks), error, text or _shared(ranks, error))
-            for ranks, error, text in found.values()
-        ]
+                known = _Alike([], error, alone)
+                alike.append(known)
+                # Both, as a text that is equal may name one of its ranks and not the other.
+                found[same] = found[almost] = known
+            known.ranks.append(rank)
+        for known in alike:
+            known.text = known.text.replace(_ANY, f"each of {folded(sorted(known.ranks))}")
+        return [(sorted(known.ranks), known.error, known.text) for known in alike]
 
     def aborted_lines(self) -> list[str]:
         """Returns where ranks were aborted that had done nothing wrong, a line a place."""
@@ -96,8 +108,21 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
             "aborted": {
                 str(rank): where for rank, where in self.aborted.items() if rank not in self.errors
             },
-            "replay": {"seed": self.seed, "schedule": REPLAY_SCHEDULE},
+            "replay": {"seed": self.seed, "schedule": self.schedule},
         }
+
+
+@dataclass(slots=True)
+class _Alike:
+    """Ranks that are told the same: one of their errors, and the text."""
+
+    ranks: list[int]
+    error: BaseException
+    text: str
+
+
+_ANY: Final = "rank \0"
+"""Stands for whatever rank an error is raised in."""
 
 
 def error_as_json(error: BaseException) -> dict[str, Any]:
@@ -128,12 +153,6 @@ def _trace(error: BaseException) -> tuple[tuple[int, int], ...]:
             places.append((id(entry.tb_frame.f_code), entry.tb_lasti))
         entry = entry.tb_next
     return tuple(places)
-
-
-def _shared(ranks: list[int], error: BaseException) -> str:
-    if isinstance(error, RankDeadlockError) and len(ranks) > 1:
-        return error.shared()
-    return text_of(error)
 
 
 def swallowed(name: str, error: BaseException) -> AbortSwallowedError:

@@ -13,7 +13,9 @@ from kernbench.runtime_api.comm.world import GroupLeakWarning, World
 from kernbench.runtime_api.process import Process
 from kernbench.runtime_api.ranks import watchdog
 from kernbench.runtime_api.ranks.eager import EagerLog
+from kernbench.runtime_api.ranks.exploring import choose_late
 from kernbench.runtime_api.ranks.livelock import LivelockGuard
+from kernbench.runtime_api.ranks.printing import WholeLines, whole_lines
 from kernbench.runtime_api.ranks.reviewing import REVIEW_OWNER, Reviewer
 from kernbench.runtime_api.ranks.spawn_errors import (
     LeakError,
@@ -67,6 +69,7 @@ class Spawn:
         self._reviewer: Reviewer | None = None
         self._eager: EagerLog | None = None
         self._leaks: GroupLeakWarning | None = None
+        self._lines: WholeLines | None = None
         clock = main.host.clock
         self._processes = [
             Process(ctx, ctx.engine, rank, ctx.devices[rank], clock) for rank in range(nprocs)
@@ -82,14 +85,15 @@ class Spawn:
         __tracebackhide__ = True  # of pytest: what failed is the user's worker
         ctx, loop = self._ctx, self._loop
         start = max(self._main.host.clock, loop.now)
-        try:
-            self._set_up(start)
-            self._drive()
-        finally:
+        with whole_lines(len(self._processes)) as self._lines:
             try:
-                self._abort()
+                self._set_up(start)
+                self._drive()
             finally:
-                self._clean_up()
+                try:
+                    self._abort()
+                finally:
+                    self._clean_up()
         hidden = None if self._eager is None else self._eager.warning(ctx.eager_limit)
         clocks = [process.host.clock for process in self._processes]
         self._main.host.clock = max(loop.now, start, *clocks)
@@ -100,7 +104,8 @@ class Spawn:
             order = sorted(self._errors, key=lambda rank: (self._failed_at[rank], rank))
             errors = {rank: self._errors[rank] for rank in order}
             aborted = dict(sorted(self._aborted.items()))
-            raise SpawnException(errors, aborted, ctx.seed) from self._errors[min(order)]
+            schedule = "0" if ctx.schedule is None else ctx.schedule.name
+            raise SpawnException(errors, aborted, ctx.seed, schedule) from errors[min(order)]
         site = self._site
         for warning in (hidden, self._leaks):
             if warning is not None and site is not None:
@@ -111,6 +116,7 @@ class Spawn:
         world = ctx.world = World(nprocs, ProcessGroup("WORLD", range(nprocs)))
         world.site = self._site
         world.blame = self._blame
+        world.schedule = ctx.schedule
         reviewer = self._reviewer = Reviewer(world, self._loop, self._processes)
         world.review, world.suspect = reviewer.review_later, reviewer.suspect
         if ctx.eager_limit:
@@ -153,6 +159,8 @@ class Spawn:
             try:
                 self._loop.run()
             except DeadlockError as deadlock:
+                if not self._aborting and choose_late(self._ctx.world):
+                    continue
                 if not self._aborting and self._reviewer is not None:
                     self._reviewer.explain(deadlock)
                 self._abort()
@@ -169,14 +177,18 @@ class Spawn:
             self._returned(process, self._call(process))
         except RankAborted as aborted:
             site = call_site_of(aborted)
-            returned = process.rank in world.exited
-            where = "after the worker had returned" if returned else site_fact(site)
+            where = site_fact(site)
+            if process.rank in world.exited:
+                place = world.exit_sites.get(process.rank)
+                where = "after the worker had returned" + (f" {site_fact(place)}" if place else "")
             self._aborted[process.rank] = where
         except BaseException as error:
             self._raised(process, error)
         finally:
             process.alive = False
             process.frame = None
+            if self._lines is not None:
+                self._lines.finish(process.rank)
             world.rank_by_greenlet.pop(carrier, None)
 
     def _call(self, process: Process) -> CallSite | None:
@@ -239,7 +251,7 @@ class Spawn:
             f"rank {process.rank} returned without waiting for {len(works)} operation"
             f"{'s' if len(works) > 1 else ''}",
             [place if n == 1 else f"{n} times {place}" for place, n in places.items()],
-            hint="call work.wait() on what async_op=True returned",
+            hint="keep the work that each of these calls returned, and call its wait()",
             code="C13",
         )
 

@@ -12,7 +12,7 @@ from kernbench.runtime_api.comm.rendezvous import Call, Gathering, Meeting, fold
 from kernbench.runtime_api.comm.transfers import Transfer
 from kernbench.runtime_api.comm.world import World
 from kernbench.runtime_api.process import Process
-from kernbench.runtime_api.ranks.waiting import Head
+from kernbench.runtime_api.ranks.waiting import Head, WaitGraph
 from kernbench.tl.program import Program
 from kernbench.units import format_bytes, format_time
 
@@ -82,12 +82,26 @@ def gatherings(world: World) -> list[Gathering]:
     return [*world.groups.values(), *world.creations.values()]
 
 
-def missed(world: World) -> Iterator[tuple[Sequence[int], KernbenchError]]:
+def missed(world: World, graph: WaitGraph) -> Iterator[tuple[Sequence[int], KernbenchError]]:
     """Yields collectives that ranks wait in for one that has returned: who waits, and why."""
     for gathering in gatherings(world):
         for meeting in gathering.open.values():
-            if any(rank in world.exited for rank in meeting.absent()):
-                yield sorted(meeting.calls), gathering.missing(meeting, world.exited)
+            absent = meeting.absent()
+            if any(rank in world.exited for rank in absent):
+                stuck = _stuck(graph, [rank for rank in absent if rank not in world.exited])
+                yield sorted(meeting.calls), gathering.missing(meeting, world.exited, stuck)
+
+
+def _stuck(graph: WaitGraph, ranks: Sequence[int]) -> dict[int, str]:
+    """Returns which ranks can never go on, with what they wait in."""
+    heads = [head for rank in ranks for head in graph.held(rank)]
+    dead = graph.dead(heads)
+    found: dict[int, str] = {}
+    for head in heads:
+        if head in dead and head.rank not in found:
+            view = view_of(head.meeting.calls[head.rank], head.meeting)
+            found[head.rank] = view.removeprefix(f"rank {head.rank} ")
+    return found
 
 
 def abandoned(world: World) -> Iterator[Verdict]:

@@ -9,6 +9,7 @@ ranks run on.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kernbench.ccl.collective import Collective
 from kernbench.runtime_api.comm.rendezvous import Meeting
 from kernbench.runtime_api.comm.transfers import Transfer
 from kernbench.runtime_api.comm.world import World
@@ -136,12 +137,23 @@ class WaitGraph:
             return tuple(senders), False
         operation = meeting.calls[head.rank].operation
         if operation.startswith(_ROOTED) and not operation.startswith("reduce_scatter"):
-            # Some of its ranks are done before others come; which ones is the algorithm's matter.
             missing = tuple(self._missing(meeting))
+            needed = self._surely_needed(head, missing)
+            if needed:
+                return needed, True
+            # Some of its ranks are done before others come; which ones is the algorithm's matter.
             return missing, self._settled or not missing
         return (_Gate(meeting),), True
 
-    def _missing(self, meeting: Meeting) -> Iterator[Node]:
+    def _surely_needed(self, head: Head, missing: tuple[_Host | _Part, ...]) -> tuple[Node, ...]:
+        """Returns what a rank of a rooted collective waits for, whatever the algorithm."""
+        members, collective = head.meeting.members, head.meeting.shared
+        if not isinstance(collective, Collective):
+            return ()
+        needed = {members[place] for place in collective.needs(members.index(head.rank))}
+        return tuple(node for node in missing if _rank_of(node) in needed)
+
+    def _missing(self, meeting: Meeting) -> Iterator[_Host | _Part]:
         """Yields the ranks that have not come to a meeting, and the parts that stand in line."""
         calls = meeting.calls
         for rank in meeting.absent():
@@ -160,6 +172,10 @@ class WaitGraph:
         if known is None:
             known = self._heads[label] = tuple(_front(label, rank))
         return known
+
+
+def _rank_of(node: _Host | _Part) -> int:
+    return node.rank if isinstance(node, _Host) else node.command.host.rank
 
 
 def _front(label: object, rank: int) -> Iterator[Head]:

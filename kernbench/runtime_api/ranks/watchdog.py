@@ -2,12 +2,15 @@
 
 One daemon thread for the whole process, started with the first spawn, wakes a few times per limit
 and compares what it sees. It raises `NoProgressError` in the thread of the simulation when nothing
-was simulated for too long while a user's own code was running.
+was simulated for too long while a user's own code was running. Code that catches it and goes on, or
+that never comes to its next line, can be stopped by nothing but the end of the process: whoever
+owns the process leaves a `last_resort`; without one it is raised again and again.
 """
 
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
@@ -23,6 +26,13 @@ _LOOKS: Final = 4
 
 _RETRY_S: Final = 0.02
 """Until the next look when the limit is over and our own code happens to be running."""
+
+
+_GRACE_S: Final = 1.0
+"""How long stopped code may take, at least, until it counts as code that goes on."""
+
+last_resort: Callable[[KernbenchError], None] | None = None
+"""Ends the process; called in the thread of the watchdog with what is to be told."""
 
 
 class NoProgressError(KernbenchError):
@@ -62,7 +72,7 @@ class _Watch:
     loop: EventLoop
     thread: int
     limit: float
-    raised: int = 0
+    raised: bool = False
 
     def seen(self) -> tuple[Any, ...]:
         """Returns something that changes with every simulated step."""
@@ -75,7 +85,6 @@ class _Watch:
             id(task),
             None if task is None else task.clock,
             None if host is None else host.clock,
-            self.raised,
         )
 
 
@@ -112,7 +121,7 @@ def end() -> None:
 
 def _look_around() -> None:
     since, before, watched = 0.0, None, None
-    pause = SECONDS / _LOOKS
+    pause = 0.0  # it is started for somebody whose limit may be short
     while True:
         with _wake:
             _wake.wait(pause)
@@ -123,14 +132,39 @@ def _look_around() -> None:
             continue
         seen = watch.seen()
         if watch is not watched or seen != before:
-            watched, before, since = watch, seen, time.monotonic()
+            watched, before, since, watch.raised = watch, seen, time.monotonic(), False
             continue
-        if time.monotonic() - since >= watch.limit:
+        limit = max(watch.limit, _GRACE_S) if watch.raised else watch.limit
+        if time.monotonic() - since >= limit:
             if not _users_code_runs(watch.thread):
                 pause = _RETRY_S
                 continue
+            if watch.raised and last_resort is not None:
+                last_resort(_cannot_stop(watch))
             _raise_in(watch.thread)
-            watch.raised += 1
+            watch.raised, since = True, time.monotonic()
+
+
+def _cannot_stop(watch: _Watch) -> KernbenchError:
+    """Returns what is told of code that was stopped and went on."""
+    task = watch.loop.current
+    name = "main" if task is None else task.name
+    frame = sys._current_frames().get(watch.thread)
+    frames = []
+    while frame is not None:
+        if not is_ours(frame):
+            frames.append(CallSite(frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return KernbenchError(
+        f"{name} was stopped after {watch.limit:g} s of wall time without a simulated step, and "
+        "goes on; the process ends",
+        [
+            f"{name} is running, innermost call last:",
+            *(site_fact(site, f"  {site.code.co_name} at") for site in reversed(frames)),
+        ],
+        hint="let NoProgressError through, and do not block on what is outside of the simulation",
+        code="K5",
+    )
 
 
 def _users_code_runs(thread: int) -> bool:
