@@ -17,7 +17,8 @@ class DType:
         itemsize: Bytes of one element.
         is_floating_point: Whether it is a floating-point type.
         is_signed: Whether it has negative values.
-        machine_name: What machine files call its rate.
+        machine_name: What machine files call its rate; of a complex type that of its parts.
+        is_complex: Whether it is a complex type; those are no floating-point types, as in PyTorch.
     """
 
     name: str
@@ -26,11 +27,7 @@ class DType:
     is_floating_point: bool
     is_signed: bool
     machine_name: str
-
-    @property
-    def is_complex(self) -> bool:
-        """Always False: complex numbers are not simulated."""
-        return False
+    is_complex: bool = False
 
     @property
     def accumulator(self) -> np.dtype[Any]:
@@ -68,6 +65,8 @@ int16: Final = _int("int16", np.int16, "int32")
 int8: Final = _int("int8", np.int8, "int8")
 uint8: Final = _int("uint8", np.uint8, "int8")
 bool_: Final = DType("bool", np.dtype(np.bool_), 1, False, False, "int8")
+complex64: Final = DType("complex64", np.dtype(np.complex64), 8, False, True, "fp32", True)
+complex128: Final = DType("complex128", np.dtype(np.complex128), 16, False, True, "fp64", True)
 
 ALL: Final = (
     float64,
@@ -82,9 +81,28 @@ ALL: Final = (
     int8,
     uint8,
     bool_,
+    complex64,
+    complex128,
 )
 _LARGEST_E4M3FN: Final = 448.0
 _BY_NUMPY: Final = {dtype.numpy: dtype for dtype in ALL}
+
+
+_PARTS: Final = {complex64: float32, complex128: float64}
+_OF_PARTS: Final = {bfloat16: complex64, float32: complex64, float64: complex128}
+
+
+def real_type(dtype: DType) -> DType:
+    """Returns the type of the two parts of a complex type; any other type as it is."""
+    return _PARTS.get(dtype, dtype)
+
+
+def complex_type(dtype: DType) -> DType | None:
+    """Returns the complex type that PyTorch makes of a floating-point type; None if it is not here.
+
+    That of float16 has parts of 16 bits, which are not simulated.
+    """
+    return dtype if dtype.is_complex else _OF_PARTS.get(dtype)
 
 
 def from_numpy(dtype: np.dtype[Any]) -> DType | None:
@@ -96,10 +114,13 @@ def cast(values: Any, dtype: DType) -> np.ndarray[Any, Any]:
     """Returns values as a type: the array itself if it has that type already.
 
     What float8_e4m3fn cannot hold becomes its largest value, as in PyTorch; it has no infinity.
+    Complex numbers lose their imaginary part, except that bool tells whether either part is not 0.
     """
     array: np.ndarray[Any, Any] = np.asarray(values)
     if array.dtype == dtype.numpy:
         return array
+    if array.dtype.kind == "c" and not dtype.is_complex and dtype is not bool_:
+        array = array.real
     if dtype is float8_e4m3fn:
         array = np.clip(array.astype(np.float32), -_LARGEST_E4M3FN, _LARGEST_E4M3FN)
     return array.astype(dtype.numpy)
@@ -109,4 +130,6 @@ def poison(dtype: DType) -> Any:
     """Returns what memory holds that nobody has written: NaN, or the largest integer."""
     if dtype.is_floating_point:
         return dtype.numpy.type(float("nan"))
+    if dtype.is_complex:
+        return dtype.numpy.type(complex("nan+nanj"))
     return True if dtype is bool_ else np.iinfo(dtype.numpy).max

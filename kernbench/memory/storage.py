@@ -12,7 +12,7 @@ from numpy.lib.stride_tricks import as_strided
 from kernbench.errors import CallSite, KernbenchError, site_fact
 from kernbench.memory.address import Address
 from kernbench.memory.allocator import Allocation, Allocator
-from kernbench.memory.dtypes import DType, cast, poison
+from kernbench.memory.dtypes import DType, cast, poison, real_type
 
 
 class UninitialisedReadError(KernbenchError):
@@ -167,6 +167,15 @@ class View:
         # Only addresses are compared: nobody touches the bytes that this array claims to have.
         probe = as_strided(np.empty(1, np.uint8), (self.buffer.allocation.nbytes,), (1,))
         return bool(np.shares_memory(self._flags(probe), other._flags(probe)))
+
+    def parts(self) -> "View":
+        """Returns the elements of a view without gaps as real numbers, one after the other.
+
+        Those of a complex type are two each. Any other view is returned as it is.
+        """
+        if not self.dtype.is_complex:
+            return self
+        return View(self.buffer, real_type(self.dtype), (2 * self.numel,), (1,), 2 * self.offset)
 
     def array(self) -> np.ndarray[Any, Any]:
         """Returns the elements in place, written or not."""

@@ -43,8 +43,8 @@ class RuntimeContext:
         ccl_file: The `ccl.yaml`; by default the working directory's, else the shipped one.
         ccl_overrides: `dotted.field=value` texts applied to it.
         quiet: Whether benches should print nothing.
-        eager_limit: Messages of at most so many bytes are sent without their receive, as some
-            libraries do; 0 finds every deadlock that such buffering hides.
+        eager_limit: Messages of at most so many bytes, of tensors on devices, are sent without
+            their receive, as some libraries do; 0 finds every deadlock that such buffering hides.
         watchdog_s: Seconds of wall time without any simulated step after which the running code is
             stopped (K5); 0 for never.
         step_budget: Commands that a rank may issue in a spawn; 0 for any number.

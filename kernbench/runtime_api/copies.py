@@ -1,5 +1,6 @@
 """Copies: between types, between host and device, between devices."""
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,7 @@ from kernbench.memory import DType, Storage, View, contiguous_strides, dtypes
 from kernbench.runtime_api import tape
 from kernbench.runtime_api.elementwise import check_distinct, layout
 from kernbench.runtime_api.process import MAIN, Process, current_process
+from kernbench.runtime_api.promotion import FLOATS, category
 from kernbench.runtime_api.running import find_device, read_back, run, wait_for
 from kernbench.runtime_api.tensor_base import (
     Array,
@@ -80,6 +82,8 @@ def _transfer(
     process: Process, src: TensorBase, out: TensorBase, non_blocking: bool, *, fresh: bool
 ) -> None:
     """Copies `src` to `out`; `fresh` says that nobody else has seen `out` yet."""
+    if src.window.dtype.is_complex and not out.window.dtype.is_complex:
+        _warn_of_parts(out.window.dtype)
     if src.device == out.device:
         source, put = src.window, _putter(out.window, fresh)
         run(process, "aten::copy_", (src,), out, lambda: put(source.read()))
@@ -99,6 +103,13 @@ def _transfer(
             )
         else:
             _peer_copy(process, src, out, fresh)
+
+
+def _warn_of_parts(dtype: DType) -> None:
+    site = call_site()
+    if dtype is not dtypes.bool_ and site is not None:
+        text = "Casting complex values to real discards the imaginary part"
+        warnings.warn_explicit(text, UserWarning, site.file, site.line)
 
 
 def _putter(target: View, fresh: bool) -> Callable[[Array], None]:
@@ -285,7 +296,7 @@ def _moved(
     strides = layout(src.window.shape, (src,))
     out = new_tensor(process, src.window.shape, dtype, where, pinned=pinned, strides=strides)
     node = None
-    if src.memory.tracked and src.dtype.is_floating_point and dtype.is_floating_point:
+    if src.memory.tracked and category(src.dtype) >= FLOATS and category(dtype) >= FLOATS:
         node = tape.begin(process, "aten::to_copy", (src,))
     _transfer(process, src, out, non_blocking, fresh=True)
     if node is not None:
@@ -325,6 +336,8 @@ short = _converter(dtypes.int16)
 char = _converter(dtypes.int8)
 byte = _converter(dtypes.uint8)
 bool_ = _converter(dtypes.bool_)
+cfloat = _converter(dtypes.complex64)
+cdouble = _converter(dtypes.complex128)
 
 
 def type_(self: "Tensor", dtype: DType) -> "Tensor":

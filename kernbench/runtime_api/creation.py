@@ -10,7 +10,7 @@ import numpy as np
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import DType, dtypes
 from kernbench.runtime_api.copies import array_to, as_host_tensor, clone, detach, to
-from kernbench.runtime_api.elementwise import layout
+from kernbench.runtime_api.elementwise import ComplexError, layout
 from kernbench.runtime_api.filling import number
 from kernbench.runtime_api.nodes import require
 from kernbench.runtime_api.process import Process, current_process
@@ -301,9 +301,9 @@ def new_full(
 
 
 def arange(
-    start: Scalar,
-    end: Scalar | None = None,
-    step: Scalar = 1,
+    start: float,
+    end: float | None = None,
+    step: float = 1,
     *,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
@@ -316,6 +316,8 @@ def arange(
     """
     if end is None:
         start, end = 0, start
+    if complex in {type(start), type(end), type(step)} or (dtype is not None and dtype.is_complex):
+        raise ComplexError('"arange" not implemented for complex numbers', [site_fact(call_site())])
     if step == 0 or (end - start) * (1 if step > 0 else -1) < 0:
         problem = (
             "step must be nonzero"
@@ -337,8 +339,8 @@ def arange(
 
 
 def linspace(
-    start: float,
-    end: float,
+    start: complex,
+    end: complex,
     steps: int,
     *,
     dtype: DType | None = None,
@@ -347,6 +349,13 @@ def linspace(
 ) -> "Tensor":
     """Returns `steps` values from `start` to `end`, both included, as `torch.linspace`."""
     shape = shape_of(((steps,),))
+    if complex in {type(start), type(end)}:
+        dtype = dtype or dtypes.complex64
+        if not dtype.is_complex:
+            raise TensorError(
+                f"linspace(): complex ends cannot be converted to {dtype}",
+                [site_fact(call_site())],
+            )
     dtype = dtype or dtypes.float32
     held = dtype.numpy
     out = _make(
@@ -416,12 +425,17 @@ def _array(data: Any, dtype: DType | None) -> Array:
         elif array.size == 0 or kind == "f":
             dtype = dtypes.float32
         else:
-            dtype = {"b": dtypes.bool_, "i": dtypes.int64}.get(kind)
+            dtype = {"b": dtypes.bool_, "i": dtypes.int64, "c": dtypes.complex64}.get(kind)
     if dtype is None or (dtypes.from_numpy(array.dtype) is None and array.dtype.kind not in "iu"):
         refusal = OperandError if array.dtype.kind == "U" else TensorError
         raise refusal(
             f"no tensor can be made of {type(data).__name__} with elements of {array.dtype}",
             [site_fact(call_site())],
+        )
+    if array.dtype.kind == "c" and not dtype.is_complex and array.imag.any():
+        raise TensorError(
+            f"value cannot be converted to type {dtype} without overflow",
+            [site_fact(call_site()), "it has an imaginary part"],
         )
     if array.dtype.kind in "iu" and array.size and dtype.numpy.kind in "iu":
         limits = np.iinfo(dtype.numpy)

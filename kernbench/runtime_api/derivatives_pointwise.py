@@ -108,6 +108,7 @@ _UNARY: Final[dict[str, Callable[..., Any]]] = {
     "relu": lambda g, out: g * (out > 0),
     "silu": _silu,
     "gelu": _gelu,
+    "angle": nothing,
     "sign": nothing,
     "floor": nothing,
     "ceil": nothing,

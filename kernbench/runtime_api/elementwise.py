@@ -26,12 +26,27 @@ if TYPE_CHECKING:
 
 Operand = TensorBase | Scalar
 
-OPERANDS: Final = (TensorBase, int, float, np.generic)
+OPERANDS: Final = (TensorBase, int, float, complex, np.generic)
 """What operators take."""
 
-NUMBERS: Final = frozenset({int, float, bool})
+NUMBERS: Final = frozenset({int, float, bool, complex})
 """The types that Python numbers have; those of numpy are converted to them."""
 _FLOAT32: Final = dtypes.float32.numpy
+
+_COMPLEX: Final = frozenset(
+    {
+        *("abs", "add", "addcdiv", "addcmul", "angle", "conj", "cos", "div", "eq", "exp", "expm1"),
+        *("isclose", "isfinite", "isinf", "isnan", "lerp", "log", "log10", "log1p", "log2"),
+        *("logical_and", "logical_not", "logical_or", "logical_xor", "masked_fill", "masked_fill_"),
+        *("mul", "ne", "neg", "pow", "reciprocal", "rsqrt", "rsub", "sin", "sqrt", "square"),
+        *("sub", "tan", "tanh", "where"),
+    }
+)
+"""Operations, without `aten::`, that are defined for complex numbers."""
+
+
+class ComplexError(TensorError, NotImplementedError):
+    """An operation on complex numbers that is not defined or not simulated."""
 
 
 def broadcast(name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -95,6 +110,7 @@ def elementwise(
         TensorError: If shapes or devices do not fit, or `out` cannot hold the result.
         OperandError: If an operand is neither tensor nor number.
         UnsupportedError: For 8-bit floats.
+        ComplexError: For complex numbers, where the operation has none.
     """
     process = current_process()
     site = call_site()
@@ -112,7 +128,10 @@ def elementwise(
     if compute is None:
         compute = result_type(operands[keep:] if keep else operands)
     wanted = compute.numpy
-    if compute.is_floating_point and compute.itemsize < 4:
+    if not compute.is_floating_point:
+        if compute.is_complex:
+            check_complex(name, compute, _COMPLEX)
+    elif compute.itemsize < 4:
         if compute.itemsize == 1:
             raise _no_arithmetic(name, compute)
         wanted = _FLOAT32
@@ -128,7 +147,7 @@ def elementwise(
         adopt = False
         tracked = tracked or out.memory.tracked
     node = None
-    if tracked and (result.is_floating_point or not adopt):
+    if tracked and (result.is_floating_point or result.is_complex or not adopt):
         node = tape.begin(process, name, operands, options, None if adopt else out)
     inputs = tensors
     sources: list[View | Array] = []
@@ -276,14 +295,29 @@ def argument(process: Process, tensor: TensorBase, dtype: Any) -> Array:
 
 
 def _plain(name: str, operand: Any) -> Operand:
-    if isinstance(operand, TensorBase | bool | int | float):
+    if isinstance(operand, TensorBase | bool | int | float | complex):
         return operand
-    if isinstance(operand, np.generic) and operand.dtype.kind in "biuf":
+    if isinstance(operand, np.generic) and operand.dtype.kind in "biufc":
         number: Scalar = operand.item()
         return number
     raise OperandError(
         f"{name} takes tensors and numbers; got {type(operand).__name__}", [site_fact(call_site())]
     )
+
+
+def check_complex(name: str, dtype: DType, defined: frozenset[str]) -> None:
+    """Checks that an operation is among those that are defined for complex numbers.
+
+    Raises:
+        ComplexError: If it is not.
+    """
+    stem = name.removeprefix("aten::")
+    if stem not in defined:
+        raise ComplexError(
+            f'"{stem}" not implemented for {dtype}',
+            [site_fact(call_site()), "complex numbers have no order, and not every operation"],
+            hint="use abs(), or the parts: real, imag, view_as_real()",
+        )
 
 
 def _no_arithmetic(name: str, dtype: DType) -> UnsupportedError:

@@ -40,7 +40,9 @@ def masked_fill(input: "Tensor", mask: "Tensor", value: Operand) -> "Tensor":
 
 def _fill_type(tensor: TensorBase, value: Operand) -> DType:
     dtype = tensor.window.dtype
-    if not isinstance(value, TensorBase):
+    if isinstance(value, TensorBase):
+        _check_real("masked_fill", value, dtype)
+    else:
         number("masked_fill", value, dtype)
     return dtype
 
@@ -49,17 +51,36 @@ def number(name: str, value: Scalar, dtype: DType) -> Array:
     """Returns a number as a single value of a type; integers drop the fraction, as in PyTorch.
 
     Raises:
-        TensorError: If it lies outside an integer type.
+        TensorError: If it lies outside an integer type, or has an imaginary part that is lost.
     """
-    if not dtype.is_floating_point and dtype is not dtypes.bool_:
-        limits = np.iinfo(dtype.numpy)
-        if not limits.min <= int(value) <= limits.max:
-            raise TensorError(
-                f"{name}: value {value} cannot be converted to type {dtype} without overflow",
-                [site_fact(call_site())],
-            )
-        return np.asarray(int(value), dtype.numpy)
-    return dtypes.cast(value, dtype)
+    if dtype.is_complex or dtype is dtypes.bool_:
+        return dtypes.cast(value, dtype)
+    if isinstance(value, complex):
+        if value.imag:
+            raise _overflow(name, value, dtype)
+        value = value.real
+    if dtype.is_floating_point:
+        return dtypes.cast(value, dtype)
+    limits = np.iinfo(dtype.numpy)
+    if not limits.min <= int(value) <= limits.max:
+        raise _overflow(name, value, dtype)
+    return np.asarray(int(value), dtype.numpy)
+
+
+def _overflow(name: str, value: object, dtype: DType) -> TensorError:
+    return TensorError(
+        f"{name}: value {value} cannot be converted to type {dtype} without overflow",
+        [site_fact(call_site())],
+    )
+
+
+def _check_real(name: str, value: TensorBase, dtype: DType) -> None:
+    if value.window.dtype.is_complex and not dtype.is_complex:
+        raise TensorError(
+            f"{name}: a value of {value.dtype} cannot be converted to type {dtype}",
+            [site_fact(call_site())],
+            hint="give its real part: value.real",
+        )
 
 
 def masked_fill_(self: "Tensor", mask: "Tensor", value: Operand) -> "Tensor":
@@ -93,6 +114,7 @@ def _fill(process: Process, self: "Tensor", value: Operand) -> None:
                 f"{len(value.window.shape)} dimensions",
                 [site_fact(call_site())],
             )
+        _check_real("fill_", value, target.dtype)
         if self.device == same_device("fill_", (self, value)) != value.device:
             values = argument(process, value, target.dtype.numpy)
             run(process, "aten::fill_", (), self, lambda: _spread(target, values))

@@ -112,7 +112,10 @@ class FunctionNode(Node):
             if plain:
                 return out
         out.origin = None
-        differentiable = out.dtype.is_floating_point and id(out) not in self._plain
+        dtype = out.dtype
+        differentiable = (dtype.is_floating_point or dtype.is_complex) and (
+            id(out) not in self._plain
+        )
         if differentiable and any(edge is not None for edge in self.edges):
             attach(self, index, out)
         return out

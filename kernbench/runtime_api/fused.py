@@ -8,6 +8,7 @@ import numpy as np
 from kernbench.errors import call_site
 from kernbench.memory import DType, View
 from kernbench.runtime_api import tape
+from kernbench.runtime_api.elementwise import check_complex
 from kernbench.runtime_api.process import current_process
 from kernbench.runtime_api.ranking import wide_type
 from kernbench.runtime_api.running import run, same_device
@@ -48,6 +49,8 @@ def kernel(
     """
     process, site = current_process(), call_site()
     tensors = [each for each in operands if each is not None]
+    if any(each.window.dtype.is_complex for each in tensors):
+        check_complex(name, dtype, frozenset())
     out = new_tensor(process, shape, dtype, same_device(name, tensors), site)
     sources, target = [None if each is None else each.window for each in operands], out.window
 

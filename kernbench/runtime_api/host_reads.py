@@ -1,14 +1,14 @@
 """Whatever needs values on the host: it waits for what they depend on, then copies them."""
 
 import operator
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernbench.errors import call_site, site_fact
 from kernbench.runtime_api.copies import array_to
-from kernbench.runtime_api.nodes import Output, edge_of
+from kernbench.runtime_api.elementwise import check_complex
+from kernbench.runtime_api.nodes import edge_of
 from kernbench.runtime_api.process import current_process
 from kernbench.runtime_api.running import host_array
 from kernbench.runtime_api.tensor_base import (
@@ -72,7 +72,7 @@ def item(self: "Tensor") -> Any:
     Raises:
         TensorError: If it has more elements, or none.
     """
-    return _single(self, "item")
+    return single(self, "item")
 
 
 def tolist(self: "Tensor") -> Any:
@@ -83,7 +83,7 @@ def tolist(self: "Tensor") -> Any:
     return values.tolist()
 
 
-def _single(tensor: TensorBase, what: str) -> Any:
+def single(tensor: TensorBase, what: str) -> Any:
     """Returns the value of a tensor with one element."""
     if tensor.window.numel != 1:
         raise TensorError(
@@ -118,7 +118,7 @@ def allclose(
 
 def is_nonzero(input: "Tensor") -> bool:
     """Returns whether the one element is other than 0, as `torch.is_nonzero`."""
-    return bool(_single(input, "is_nonzero"))
+    return bool(single(input, "is_nonzero"))
 
 
 def nonzero(input: "Tensor", *, as_tuple: bool = False) -> "Any":
@@ -135,6 +135,8 @@ def nonzero(input: "Tensor", *, as_tuple: bool = False) -> "Any":
 
 def unique(input: "Tensor", return_inverse: bool = False, return_counts: bool = False) -> "Any":
     """Returns the distinct elements in order, as `torch.unique`; the host waits for them."""
+    if input.dtype.is_complex:
+        check_complex("unique", input.dtype, frozenset())
     values = host_array(input, "unique")
     found = np.unique(values, return_inverse=True, return_counts=True)
     wanted = (True, return_inverse, return_counts)
@@ -158,7 +160,7 @@ def as_bool(self: "Tensor") -> bool:
             [site_fact(call_site())],
             hint="use .any() or .all()",
         )
-    return bool(_single(self, "__bool__"))
+    return bool(single(self, "__bool__"))
 
 
 def _number(tensor: TensorBase, what: str) -> Any:
@@ -166,96 +168,55 @@ def _number(tensor: TensorBase, what: str) -> Any:
         raise OptionError(
             "only one element tensors can be converted to Python scalars", [site_fact(call_site())]
         )
-    return _single(tensor, what)
+    return single(tensor, what)
 
 
 def as_float(self: "Tensor") -> float:
-    """Returns the one element as a float."""
-    return float(_number(self, "__float__"))
+    """Returns the one element as a float.
+
+    Raises:
+        TensorError: If it has an imaginary part.
+    """
+    return float(_real_number(self, "__float__", "double"))
 
 
 def as_int(self: "Tensor") -> int:
-    """Returns the one element as an int, without its fraction."""
-    return int(_number(self, "__int__"))
+    """Returns the one element as an int, without its fraction.
+
+    Raises:
+        TensorError: If it has an imaginary part.
+    """
+    return int(_real_number(self, "__int__", "int64_t"))
+
+
+def as_complex(self: "Tensor") -> complex:
+    """Returns the one element as a complex number."""
+    return complex(_number(self, "__complex__"))
+
+
+def _real_number(tensor: TensorBase, what: str, kind: str) -> Any:
+    value = _number(tensor, what)
+    if isinstance(value, complex):
+        if value.imag:
+            raise TensorError(
+                f"value cannot be converted to type {kind} without overflow",
+                [site_fact(call_site()), f"it is {value}"],
+            )
+        return value.real
+    return value
 
 
 def as_index(self: "Tensor") -> int:
     """Returns the one element of an integer tensor."""
-    if self.dtype.is_floating_point or self.window.numel != 1:
+    if self.dtype.is_floating_point or self.dtype.is_complex or self.window.numel != 1:
         raise OperandError(
             "only integer tensors of a single element can be converted to an index",
             [site_fact(call_site())],
         )
-    return operator.index(_single(self, "__index__"))
+    return operator.index(single(self, "__index__"))
 
 
 def contains(self: "Tensor", element: Any) -> bool:
     """Returns whether some element equals a number or a single-value tensor."""
     value = _number(element, "__contains__") if isinstance(element, TensorBase) else element
     return bool((host_array(self, "__contains__") == value).any())
-
-
-def text(self: "Tensor") -> str:
-    """Returns what PyTorch would print: values, and type and device where they say something."""
-    values = host_array(self, "__repr__")
-    if self.dtype.is_floating_point:
-        values = values.astype(np.float64)
-    form = _floats_form(values) if self.dtype.is_floating_point else str
-    width = max(map(len, map(form, _shown(values).flat)), default=0) if values.ndim else 0
-    shown = np.array2string(
-        values,
-        max_line_width=80,
-        separator=", ",
-        prefix="tensor(",
-        threshold=_MOST_SHOWN,
-        edgeitems=_EDGE,
-        formatter={"all": lambda value: form(value).rjust(width)},
-    )
-    shown = shown.replace(", ..., ", ",  ..., ")
-    extra = "" if self.is_cpu else f", device='{self.device}'"
-    if not values.size:
-        shown = "[]"
-        extra += f", size={tuple(values.shape)}" if values.ndim > 1 else ""
-    plain = {"float32"} if not values.size else {"float32", "int64", "bool"}
-    extra += "" if self.dtype.name in plain else f", dtype={self.dtype}"
-    edge = edge_of(self)
-    if edge is not None:
-        made = isinstance(self.graph, Output)
-        extra += f", grad_fn={edge[0]!r}" if made else ", requires_grad=True"
-    return f"tensor({shown}{extra})"
-
-
-_MOST_SHOWN: Final = 1000
-"""Elements beyond which only those at the edges are printed."""
-_EDGE: Final = 3
-
-
-def _shown(values: Array) -> Array:
-    """Returns the elements that are printed of a long tensor."""
-    if values.size > _MOST_SHOWN:
-        for axis, extent in enumerate(values.shape):
-            if extent > 2 * _EDGE:
-                edges = [*range(_EDGE), *range(extent - _EDGE, extent)]
-                values = np.take(values, edges, axis)
-    return values
-
-
-def _floats_form(values: Array) -> Callable[[Any], str]:
-    """Returns how to write floats: whole, with four decimals, or with an exponent."""
-    size = np.abs(_shown(values))
-    size = size[np.isfinite(size) & (size > 0)]
-    high, low = (size.max(), size.min()) if size.size else (1.0, 1.0)
-    whole = bool((size == np.ceil(size)).all())
-    if high / low > 1000 or high > 1e8 or (low < 1e-4 and not whole):
-        return lambda value: f"{value:.4e}"
-    if whole:
-        return lambda value: f"{value:.0f}." if np.isfinite(value) else str(value)
-    return lambda value: f"{value:.4f}"
-
-
-def formatted(self: "Tensor", spec: str) -> str:
-    """Returns a single value formatted as a number, anything else as text."""
-    if self.window.shape:
-        return format(text(self), spec)
-    value = _single(self, "__format__")
-    return format(value, spec) if spec else str(value)

@@ -325,6 +325,14 @@ def scattered(seen: "Tensor", advanced: _Advanced, value: Any) -> None:
             [site_fact(call_site())],
         )
     target = seen.window
+    kind = source.dtype.numpy.kind if isinstance(source, View) else source.dtype.kind
+    if kind == "c" and not target.dtype.is_complex:
+        raise TensorError(
+            f"Index put requires the source and destination dtypes match: got complex numbers for "
+            f"{target.dtype}",
+            [site_fact(call_site())],
+            hint="give their real part: value.real",
+        )
 
     def effect() -> None:
         values = source.read() if isinstance(source, View) else source

@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from typing import Any
 
-from kernbench.errors import call_site, site_fact
+from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.runtime_api.process import Process, current_process
 from kernbench.runtime_api.tensor_base import TensorBase, check_access
 from kernbench.tl.launch import DEFAULT_QUEUES, Kernel, KernelWork, LaunchError
@@ -25,6 +25,13 @@ class ProcessLauncher:
         """
         process = self._process
         tensors = [value for value in arguments.values() if isinstance(value, TensorBase)]
+        for tensor in tensors:
+            if tensor.window.dtype.is_complex:
+                raise UnsupportedError(
+                    f"kernel {kernel.name}: a pointer to {tensor.dtype} is not simulated",
+                    [site_fact(call_site()), "nor has Triton one"],
+                    hint="pass view_as_real(tensor)",
+                )
         sip = _device(kernel, tensors)
         stream = process.current_stream(sip)
         for tensor in tensors:

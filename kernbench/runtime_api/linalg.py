@@ -57,6 +57,12 @@ def _check_types(name: str, tensors: Sequence[TensorBase]) -> DType:
             )
     if dtype is dtypes.bool_:
         raise TensorError(f"{name} is not defined for {dtype}", [site_fact(call_site())])
+    if dtype.is_complex:
+        raise UnsupportedError(
+            f"{name} of {dtype} is not simulated",
+            [site_fact(call_site())],
+            hint="compute with the parts: real and imag",
+        )
     if dtype.is_floating_point and dtype.itemsize == 1:
         raise UnsupportedError(
             f"{name} is not defined for {dtype}, as in PyTorch",

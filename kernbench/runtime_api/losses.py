@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.runtime_api.elementwise import check_complex
 from kernbench.runtime_api.fused import kernel
 from kernbench.runtime_api.nodes import edge_of
 from kernbench.runtime_api.reductions import log_softmax
@@ -40,6 +41,7 @@ def mse_loss(input: "Tensor", target: "Tensor", reduction: Reduction = "mean") -
 
     Raises:
         TensorError: If the shapes differ.
+        ComplexError: For complex numbers, as in PyTorch.
     """
     if input.window.shape != target.window.shape:
         raise TensorError(
@@ -47,7 +49,10 @@ def mse_loss(input: "Tensor", target: "Tensor", reduction: Reduction = "mean") -
             f"{list(target.window.shape)}",
             [site_fact(call_site())],
         )
-    return _reduced((input - target).square(), reduction)
+    difference = input - target
+    if difference.window.dtype.is_complex:
+        check_complex("mse_loss", difference.window.dtype, frozenset())
+    return _reduced(difference.square(), reduction)
 
 
 def cross_entropy(

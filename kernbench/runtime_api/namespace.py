@@ -11,6 +11,7 @@ from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import dtypes
 from kernbench.runtime_api import (
     autograd,
+    complex_numbers,
     copies,
     creation,
     cuda,
@@ -33,7 +34,7 @@ from kernbench.runtime_api import (
     testing,
 )
 from kernbench.runtime_api import functional as nn_functional
-from kernbench.runtime_api.comm import comm_debug, device_mesh, functional
+from kernbench.runtime_api.comm import comm_debug, device_mesh, differentiable, functional
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.types import Device, Size
 
@@ -48,6 +49,8 @@ DTYPES: Final[Mapping[str, dtypes.DType]] = {
     "long": dtypes.int64,
     "int": dtypes.int32,
     "short": dtypes.int16,
+    "cfloat": dtypes.complex64,
+    "cdouble": dtypes.complex128,
 }
 """Element types by PyTorch's names."""
 
@@ -73,6 +76,7 @@ def root() -> Mapping[str, Any]:
     names: dict[str, Any] = {}
     for module in (pointwise, reductions, linalg, shaping, creation, random, copies):
         names |= _public(module)
+    names |= _public(complex_numbers)
     return {
         **names,
         **DTYPES,
@@ -88,6 +92,7 @@ def root() -> Mapping[str, Any]:
             "_functional_collectives": _public(functional),
             "comm_debug": _public(comm_debug),
             "device_mesh": _public(device_mesh),
+            "nn": {**_public(differentiable), "functional": _public(differentiable)},
         },
         "multiprocessing": _public(multiprocessing),
         "nn": {

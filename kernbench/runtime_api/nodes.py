@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from kernbench.errors import CallSite, call_site, site_fact
+from kernbench.errors import CallSite, UnsupportedError, call_site, site_fact
 from kernbench.memory import DType
 from kernbench.runtime_api.process import Process, current_process
 from kernbench.runtime_api.tensor_base import TensorBase, TensorError, wrap
@@ -179,6 +179,12 @@ def require(tensor: TensorBase, requires_grad: bool) -> None:
             )
         return
     if requires_grad:
+        if tensor.dtype.is_complex:
+            raise UnsupportedError(
+                f"gradients of {tensor.dtype} are not simulated",
+                [site_fact(call_site())],
+                hint="let the parts be leaves: torch.complex(real, imag) of their detached values",
+            )
         if not tensor.dtype.is_floating_point:
             raise TensorError(
                 "only Tensors of floating point dtype can require gradients",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from kernbench.errors import call_site, site_fact
+from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import DType
 from kernbench.runtime_api.copies import to
 from kernbench.runtime_api.creation import zeros_like
@@ -62,6 +62,7 @@ class Optimizer:
 
         Raises:
             OperandError: If one of the parameters is no tensor.
+            UnsupportedError: If one is of complex numbers.
             OptionError: If one is no leaf, or in a group already.
         """
         params = param_group["params"]
@@ -73,6 +74,12 @@ class Optimizer:
                     f"optimizer can only optimize Tensors, but one of the params is "
                     f"{type(member).__name__}",
                     [site_fact(call_site())],
+                )
+            if member.window.dtype.is_complex:
+                raise UnsupportedError(
+                    f"an optimizer of parameters of {member.dtype} is not simulated",
+                    [site_fact(call_site())],
+                    hint="let the parts be parameters, and join them with torch.complex()",
                 )
             if not member.is_leaf:  # type: ignore[attr-defined]
                 raise OptionError("can't optimize a non-leaf Tensor", [site_fact(call_site())])

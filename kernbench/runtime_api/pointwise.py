@@ -11,10 +11,17 @@ from kernbench.runtime_api import filling, unary
 from kernbench.runtime_api.elementwise import (
     NUMBERS,
     Operand,
+    check_complex,
     elementwise,
 )
 from kernbench.runtime_api.filling import *  # noqa: F403 - one namespace for users
-from kernbench.runtime_api.promotion import Scalar, promote_types, result_type
+from kernbench.runtime_api.promotion import (
+    FLOATS,
+    Scalar,
+    category,
+    promote_types,
+    result_type,
+)
 from kernbench.runtime_api.tensor_base import Array, OperandError, TensorBase, TensorError
 from kernbench.runtime_api.unary import *  # noqa: F403 - one namespace for users
 from kernbench.runtime_api.unary import describe, refuse_float
@@ -131,7 +138,13 @@ def add_(self: "Tensor", other: Operand, *, alpha: Scalar = 1) -> "Tensor":
 
 
 def _check_alpha(operands: Sequence[Operand], alpha: Scalar) -> None:
-    if isinstance(alpha, float) and not result_type(operands).is_floating_point:
+    kind = category(result_type(operands))
+    if isinstance(alpha, complex) and kind <= FLOATS:
+        raise TensorError(
+            "For non-complex input tensors, argument alpha must not be a complex number.",
+            [site_fact(call_site())],
+        )
+    if isinstance(alpha, float) and kind < FLOATS:
         raise TensorError(
             "For integral input tensors, argument alpha must not be a floating point number",
             [site_fact(call_site())],
@@ -203,7 +216,7 @@ def div(
     """Returns `input / other`, rounded if asked, as `torch.div`; integers give float32."""
     if rounding_mode is None:
         dtype = result_type((input, other))
-        compute = dtype if dtype.is_floating_point else dtypes.float32
+        compute = dtype if dtype.is_floating_point or dtype.is_complex else dtypes.float32
         return elementwise("aten::div", np.divide, input, other, compute=compute, out=out)
     if rounding_mode not in {"floor", "trunc"}:
         raise TensorError(
@@ -211,7 +224,10 @@ def div(
             f"{rounding_mode!r}",
             [site_fact(call_site())],
         )
-    _refuse_bool("div", result_type((input, other)))
+    kind = result_type((input, other))
+    _refuse_bool("div", kind)
+    if kind.is_complex:
+        check_complex(f"div_{rounding_mode}", kind, frozenset())
     function = _floor_divide if rounding_mode == "floor" else _trunc_divide
     options = {"rounding_mode": rounding_mode}
     return elementwise("aten::div", function, input, other, out=out, options=options)
@@ -312,7 +328,7 @@ def rpow(input: "Tensor", other: Operand) -> "Tensor":
 def _power(base: Operand, exponent: Operand, out: "Tensor | None") -> "Tensor":
     dtype = result_type((base, exponent))
     _refuse_bool("pow", dtype)
-    if not dtype.is_floating_point and isinstance(exponent, int) and exponent < 0:
+    if category(dtype) < FLOATS and isinstance(exponent, int) and exponent < 0:
         raise TensorError(
             "Integers to negative integer powers are not allowed.", [site_fact(call_site())]
         )
@@ -433,7 +449,7 @@ def _addc(
 ) -> "Tensor":
     operands = (input, a, b)
     _check_alpha(operands, value)
-    if function is np.divide and not result_type(operands).is_floating_point:
+    if function is np.divide and category(result_type(operands)) < FLOATS:
         raise TensorError(
             "Integer division with addcdiv is no longer supported", [site_fact(call_site())]
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.errors import call_site, site_fact
+from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import DType, dtypes
 from kernbench.runtime_api import tape
 from kernbench.runtime_api.creation import asked, shape_of
@@ -139,6 +139,12 @@ def drawn_mask(name: str, shape: tuple[int, ...], chance: float, device: DeviceL
 
 def _floats(name: str, dtype: DType | None) -> DType:
     dtype = dtype or dtypes.float32
+    if dtype.is_complex:
+        raise UnsupportedError(
+            f"{name} of {dtype} is not simulated",
+            [site_fact(call_site())],
+            hint="make it of two parts: torch.complex(real, imag)",
+        )
     if not dtype.is_floating_point or dtype.itemsize == 1:
         raise TensorError(f"{name} is not implemented for {dtype}", [site_fact(call_site())])
     return dtype

@@ -8,7 +8,9 @@ import numpy as np
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import DType, dtypes
 from kernbench.runtime_api import tape
+from kernbench.runtime_api.elementwise import check_complex
 from kernbench.runtime_api.process import current_process
+from kernbench.runtime_api.promotion import FLOATS, category
 from kernbench.runtime_api.running import run
 from kernbench.runtime_api.tensor_base import Array, TensorError, new_tensor
 from kernbench.runtime_api.views import dim_of
@@ -61,6 +63,8 @@ def along(
         shape: Of the result; None: that of the input.
         options: What the formula of its gradient needs besides `dim`.
     """
+    if input.dtype.is_complex and (name != "cumsum" or not result.is_complex):
+        check_complex(name, input.dtype, frozenset())
     place = dim_of(dim, len(input.window.shape))
     process = current_process()
     out = new_tensor(process, shape or input.window.shape, result, input.device)
@@ -71,7 +75,7 @@ def along(
         target.adopt(function(x, place) if x.ndim else function(x.reshape(1), 0).reshape(()))
 
     node = None
-    if input.memory.tracked and result.is_floating_point:
+    if input.memory.tracked and category(result) >= FLOATS:
         node = tape.begin(process, name, (input,), {"dim": place, **options})
     run(process, f"aten::{name}", (input,), out, effect)
     if node is not None:

@@ -2,16 +2,18 @@
 
 import builtins
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 import numpy as np
 
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import DType, dtypes
 from kernbench.runtime_api import host_reads, ranking, tape
+from kernbench.runtime_api.elementwise import check_complex
 from kernbench.runtime_api.host_reads import *  # noqa: F403 - one namespace for users
 from kernbench.runtime_api.pointwise import maximum, minimum
 from kernbench.runtime_api.process import current_process
+from kernbench.runtime_api.promotion import FLOATS, category
 from kernbench.runtime_api.ranking import *  # noqa: F403 - one namespace for users
 from kernbench.runtime_api.ranking import ValuesAndIndices, along, wide_type
 from kernbench.runtime_api.running import run
@@ -99,6 +101,8 @@ def _reduce(
         options: What the formula of its gradient needs besides `axes` and `keepdim`.
     """
     shape = input.window.shape
+    if input.window.dtype.is_complex:
+        _check_complex(name, input, compute)
     axes = _axes(dim, len(shape))
     if not empty and builtins.any(shape[axis] == 0 for axis in axes):
         if dim is None or dim == ():
@@ -120,13 +124,27 @@ def _reduce(
         target.adopt(values if values.shape == target.shape else values.reshape(target.shape))
 
     node = None
-    if input.memory.tracked and result.is_floating_point:
+    if input.memory.tracked and category(result) >= FLOATS:
         options |= {"axes": axes, "keepdim": keepdim}
         node = tape.begin(process, name, (input,), options)
     run(process, f"aten::{name}", (input,), out, effect, site=site)
     if node is not None:
         tape.finish(node, out)
     return out
+
+
+_COMPLEX: Final = frozenset({"all", "any", "count_nonzero", "mean", "prod", "sum"})
+"""Reductions that are defined for complex numbers."""
+
+
+def _check_complex(name: str, input: TensorBase, compute: DType) -> None:
+    check_complex(name, input.dtype, _COMPLEX)
+    if not compute.is_complex:
+        raise TensorError(
+            f"{name}(): the imaginary part is lost in {compute}",
+            [site_fact(call_site()), f"input of {input.dtype}"],
+            hint="reduce the real part: input.real",
+        )
 
 
 def _check_one(name: str, dim: int | None) -> None:
@@ -140,7 +158,7 @@ def _check_one(name: str, dim: int | None) -> None:
 def _sum_type(input: TensorBase, dtype: DType | None) -> DType:
     if dtype is not None:
         return dtype
-    return input.dtype if input.dtype.is_floating_point else dtypes.int64
+    return input.dtype if category(input.dtype) >= FLOATS else dtypes.int64
 
 
 def sum(
@@ -168,7 +186,9 @@ def mean(
     Raises:
         TensorError: For integers, unless a floating-point `dtype` is given.
     """
-    kind = _floats("mean", dtype or input.dtype)
+    kind = dtype or input.dtype
+    if not kind.is_complex:
+        kind = _floats("mean", kind)
     return _reduce("mean", _mean, input, dim, keepdim, result=kind, compute=kind)
 
 
@@ -180,6 +200,8 @@ def _mean(x: Array, axis: tuple[int, ...]) -> Any:
 
 
 def _floats(name: str, dtype: DType) -> DType:
+    if dtype.is_complex:
+        check_complex(name, dtype, _COMPLEX)
     if not dtype.is_floating_point:
         raise TensorError(
             f"{name}(): could not infer output dtype. Input dtype must be a floating point dtype. "
@@ -267,8 +289,9 @@ def argmin(input: "Tensor", dim: int | None = None, keepdim: bool = False) -> "T
 
 def _check_find(name: str, input: TensorBase, dim: int | None) -> None:
     _check_one(name, dim)
-    if input.dtype is dtypes.bool_:
-        raise TensorError(f"{name}(): does not support bool input", [site_fact(call_site())])
+    if input.dtype is dtypes.bool_ or input.dtype.is_complex:
+        kind = "bool" if input.dtype is dtypes.bool_ else "complex"
+        raise TensorError(f"{name}(): does not support {kind} input", [site_fact(call_site())])
     if dim is None and not input.window.numel:
         raise DimensionError(
             f"{name}(): Expected reduction dim to be specified for input.numel() == 0.",

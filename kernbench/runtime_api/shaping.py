@@ -11,7 +11,7 @@ from kernbench.runtime_api import tape, views
 from kernbench.runtime_api.copies import clone
 from kernbench.runtime_api.elementwise import check_distinct, check_out
 from kernbench.runtime_api.process import current_process
-from kernbench.runtime_api.promotion import Scalar, promote_types
+from kernbench.runtime_api.promotion import FLOATS, Scalar, category, promote_types
 from kernbench.runtime_api.running import run, same_device
 from kernbench.runtime_api.tensor_base import (
     Array,
@@ -116,7 +116,7 @@ def _joined(
             target.store(values)
 
     node = None
-    if any(part.memory.tracked for part in (*parts, result)) and dtype.is_floating_point:
+    if any(part.memory.tracked for part in (*parts, result)) and category(dtype) >= FLOATS:
         node = tape.begin(process, f"aten::{name}", parts, _places(parts, place), out)
     run(process, f"aten::{name}", parts, result, effect)
     if node is not None:
@@ -188,7 +188,7 @@ def moved(
     out = new_tensor(process, shape, input.dtype, device)
     source, target = input.window, out.window
     node = None
-    if input.memory.tracked and input.dtype.is_floating_point:
+    if input.memory.tracked and category(input.dtype) >= FLOATS:
         node = tape.begin(process, name, (input,), options)
     run(
         process,

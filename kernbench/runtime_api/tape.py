@@ -282,6 +282,8 @@ def begin(
         check_in_place(out)
     if not any(edges):
         return None
+    if out is not None and out.window.dtype.is_complex:
+        raise _no_complex(stem)
     return Operation(tape, stem, operands, edges, options or {}, out)
 
 
@@ -316,8 +318,22 @@ def finish(node: Operation, out: TensorBase) -> None:
         rebase(node, node.in_place, out)
 
 
+def _no_complex(name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name}: gradients of complex numbers are not simulated",
+        [site_fact(call_site())],
+        hint="detach() the operands, or compute with the two parts: view_as_real(), real and imag",
+    )
+
+
 def attach(node: Node, index: int, out: TensorBase) -> None:
-    """Makes a node the history of a new tensor."""
+    """Makes a node the history of a new tensor.
+
+    Raises:
+        UnsupportedError: If that holds complex numbers.
+    """
+    if out.window.dtype.is_complex:
+        raise _no_complex(node.label)
     out.graph = Output(node, index)
     out.memory.tracked = True
 

@@ -6,6 +6,7 @@ from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import Storage
 from kernbench.runtime_api import (
     backward,
+    complex_numbers,
     copies,
     creation,
     filling,
@@ -15,6 +16,7 @@ from kernbench.runtime_api import (
     linalg,
     nodes,
     pointwise,
+    printing,
     random,
     reductions,
     shaping,
@@ -39,6 +41,7 @@ __all__ = ["Tensor"]
 _HOST_READ_BARRIERS: Final[dict[str, Literal["read", "view"]]] = {
     "__array__": "read",
     "__bool__": "read",
+    "__complex__": "read",
     "__contains__": "read",
     "__float__": "read",
     "__format__": "read",
@@ -127,6 +130,8 @@ class Tensor(TensorBase):
         """Returns whether the elements are floating-point numbers."""
         return self.window.dtype.is_floating_point
 
+    is_complex = complex_numbers.is_complex
+
     def get_device(self) -> int:
         """Returns the index of the device, -1 on the host."""
         return -1 if self.device.index is None else self.device.index
@@ -193,8 +198,9 @@ class Tensor(TensorBase):
     __int__ = host_reads.as_int
     __index__ = host_reads.as_index
     __contains__ = host_reads.contains
-    __repr__ = __str__ = host_reads.text
-    __format__ = host_reads.formatted
+    __complex__ = host_reads.as_complex
+    __repr__ = __str__ = printing.text
+    __format__ = printing.formatted
 
     # Views and indexing
     view, view_as, reshape = views.view, views.view_as, views.reshape
@@ -248,6 +254,14 @@ class Tensor(TensorBase):
         if not self.window.shape:
             raise OperandError("iteration over a 0-d tensor", [site_fact(call_site())])
         return iter(views.unbind(self))
+
+    # Complex numbers
+    real = property(complex_numbers.real)
+    imag = property(complex_numbers.imag)
+    conj = complex_numbers.conj
+    angle = complex_numbers.angle
+    cfloat = copies.cfloat
+    cdouble = copies.cdouble
 
     # Moving elements
     repeat = shaping.repeat

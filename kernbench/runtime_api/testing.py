@@ -17,6 +17,8 @@ _TOLERANCES: Final = {
     dtypes.bfloat16: (1.6e-2, 1e-5),
     dtypes.float32: (1.3e-6, 1e-5),
     dtypes.float64: (1e-7, 1e-7),
+    dtypes.complex64: (1.3e-6, 1e-5),
+    dtypes.complex128: (1e-7, 1e-7),
 }
 """Relative and absolute tolerance by type; PyTorch's. All others are compared exactly."""
 
@@ -106,7 +108,7 @@ def _compare_values(
     place: str,
 ) -> str | None:
     what = "Tensor-likes"
-    if isinstance(actual, int | float) and isinstance(expected, int | float):
+    if isinstance(actual, int | float | complex) and isinstance(expected, int | float | complex):
         what = "Scalars"
         checks = {**checks, "dtype": checks["dtype"] and type(actual) is not type(expected)}
         actual, expected = (_number(value) for value in (actual, expected))
@@ -133,11 +135,13 @@ def _compare_values(
     return _differences(what, where, x, y, relative, absolute, equal_nan)
 
 
-def _number(value: float) -> Array:
+def _number(value: complex) -> Array:
     return np.asarray(value)
 
 
 def _wide(values: Array, dtype: DType) -> Array:
+    if dtype.is_complex:
+        return values.astype(np.complex128)
     return values.astype(np.float64) if dtype.is_floating_point else values.astype(np.int64)
 
 

@@ -61,7 +61,7 @@ def refuse_float(name: str, dtype: DType) -> None:
     Raises:
         TensorError: For a floating-point type.
     """
-    if dtype.is_floating_point:
+    if dtype.is_floating_point or dtype.is_complex:
         raise TensorError(f"{name} is not defined for {dtype}", [site_fact(call_site())])
 
 
@@ -82,7 +82,9 @@ def _unary(
         dtype = input.window.dtype
         if dtype is dtypes.bool_ and not bools:
             raise TensorError(f"{name} is not defined for {dtype}", [site_fact(call_site())])
-        compute = dtypes.float32 if to_float and not dtype.is_floating_point else dtype
+        compute = dtype
+        if to_float and not (dtype.is_floating_point or dtype.is_complex):
+            compute = dtypes.float32
         return elementwise(label, function, input, compute=compute, out=out)
 
     def operation(input: "Tensor") -> "Tensor":
@@ -155,7 +157,7 @@ tanh, tanh_ = _unary("tanh", np.tanh, to_float=True)
 sigmoid, sigmoid_ = _unary("sigmoid", _sigmoid, to_float=True)
 erf, erf_ = _unary("erf", erf_values, to_float=True)
 neg, neg_ = _unary("neg", np.negative, bools=False)
-abs, abs_ = _unary("abs", np.abs, bools=False)
+_abs, _abs_in_place = _unary("abs", np.abs, bools=False)
 relu, relu_ = _unary("relu", _relu, bools=False)
 sign, sign_ = _unary("sign", _sign)
 floor, floor_ = _unary("floor", _whole(np.floor), bools=False)
@@ -169,12 +171,30 @@ logical_not = _test("logical_not", np.logical_not)
 
 def bitwise_not(input: "Tensor") -> "Tensor":
     """Returns the complement of each element, as `torch.bitwise_not`; of bools, the opposite."""
-    if input.window.dtype.is_floating_point:
+    dtype = input.window.dtype
+    if dtype.is_floating_point or dtype.is_complex:
         raise OperandError(
             "~ (operator.invert) is only implemented on integer and Boolean-type tensors",
             [site_fact(call_site())],
         )
     return elementwise("aten::bitwise_not", np.invert, input)
+
+
+def abs(input: "Tensor") -> "Tensor":
+    """Returns the absolute value of each element, as `torch.abs`; of complex numbers a real one."""
+    dtype = input.window.dtype
+    if dtype.is_complex:
+        return elementwise("aten::abs", np.abs, input, result=dtypes.real_type(dtype))
+    return _abs(input)
+
+
+def abs_(self: "Tensor") -> "Tensor":
+    """Does what `abs` does, in place."""
+    if self.window.dtype.is_complex:
+        raise TensorError(
+            "In-place abs is not supported for complex tensors.", [site_fact(call_site())]
+        )
+    return _abs_in_place(self)
 
 
 def square(input: "Tensor") -> "Tensor":

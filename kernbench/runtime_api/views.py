@@ -191,7 +191,7 @@ def _reinterpreted(tensor: "Tensor", dtype: DType) -> "Tensor":
         strides = (*(step * here // there for step in strides[:-1]), 1)
         offset = offset * here // there
     seen = wrap(tensor.memory, View(old.buffer, dtype, shape, strides, offset), tensor.device)
-    if tensor.memory.tracked and dtype.is_floating_point:
+    if tensor.memory.tracked and (dtype.is_floating_point or dtype.is_complex):
         node = tape.begin(current_process(), "view_dtype", (tensor,))
         if node is not None:
             tape.finish(node, seen)

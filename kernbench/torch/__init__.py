@@ -7,6 +7,8 @@ and classes may be imported and defined before any context exists.
 from kernbench.memory import DType as dtype  # noqa: N813 - PyTorch's name
 from kernbench.memory.dtypes import (
     bfloat16,
+    complex64,
+    complex128,
     float8_e4m3fn,
     float8_e5m2,
     float16,
@@ -27,7 +29,8 @@ from kernbench.runtime_api.autograd import (
     no_grad,
     set_grad_enabled,
 )
-from kernbench.runtime_api.copies import *  # noqa: F403 - names only
+from kernbench.runtime_api.complex_numbers import *  # noqa: F403 - names only
+from kernbench.runtime_api.copies import *  # noqa: F403
 from kernbench.runtime_api.creation import *  # noqa: F403
 from kernbench.runtime_api.linalg import *  # noqa: F403
 from kernbench.runtime_api.namespace import not_simulated
@@ -55,6 +58,8 @@ half = float16
 long = int64
 int = int32
 short = int16
+cfloat = complex64
+cdouble = complex128
 
 __all__ = [
     "Size",
@@ -62,6 +67,10 @@ __all__ = [
     "autograd",
     "bfloat16",
     "bool",
+    "cdouble",
+    "cfloat",
+    "complex64",
+    "complex128",
     "cuda",
     "device",
     "distributed",

@@ -6,6 +6,7 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench import tl
 from kernbench.errors import UnsupportedError
+from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.testing import Kernbench
 
 
@@ -51,13 +52,42 @@ def test_what_raises_by_name(kernbench: Kernbench) -> None:
             lambda: torch.optim.Adam([x], amsgrad=True),
             lambda: torch.cuda.Stream(priority=-1),
             lambda: torch.cuda.Event(interprocess=True),
+            lambda: torch.randn(2, dtype=torch.complex64),
+            lambda: x.to(torch.complex64) @ x.to(torch.complex64),
+            lambda: torch.ones(1, dtype=torch.complex64, requires_grad=True),
         ):
             with pytest.raises(UnsupportedError, match="not simulated"):
                 call()
 
 
+def test_a_conjugate_is_a_copy(kernbench: Kernbench) -> None:
+    with kernbench.context():
+        x = torch.tensor([1j])
+        y = x.conj()
+        x.zero_()
+        assert y.tolist() == [-1j]
+
+
+def test_the_rank_is_known_before_the_group_of_all_ranks(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        assert dist.get_rank() == rank
+
+    kernbench.spawn(worker, nprocs=2)
+
+
+def test_host_and_device_are_one_sequence(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+        there, here = torch.ones(1, device="cuda"), torch.ones(1, device="cpu")
+        for tensor in (there, here) if rank else (here, there):
+            dist.all_reduce(tensor, async_op=True)
+
+    with pytest.raises(SpawnException, match=r"\[C2\] collective #1 .* differ in collective"):
+        kernbench.spawn(worker, nprocs=2)
+
+
 def test_what_is_absent() -> None:
-    for name in ("compile", "complex64", "sparse_coo_tensor", "func"):
+    for name in ("compile", "complex32", "sparse_coo_tensor", "func"):
         with pytest.raises(AttributeError):
             getattr(torch, name)
     assert not hasattr(torch.cuda, "CUDAGraph")

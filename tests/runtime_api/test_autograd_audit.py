@@ -25,7 +25,7 @@ is_nonzero is_tensor isclose isfinite isinf isnan le logical_and logical_and_ lo
 logical_or logical_or_ logical_xor lt ne nonzero numel nelement promote_types unique bool byte
 char int long short
 size stride is_pinned dim element_size storage_offset data_ptr untyped_storage is_contiguous
-is_floating_point get_device
+is_floating_point is_complex get_device
 numpy item tolist
 bernoulli empty empty_like eye from_numpy full full_like linspace manual_seed initial_seed
 normal ones ones_like rand rand_like randint randn randn_like randperm zeros zeros_like arange
@@ -36,6 +36,10 @@ retain_grad is_grad_enabled is_inference_mode_enabled
 NO_NUMBERS: Final = set(_NO_NUMBERS.split())
 """Bools and integers; facts; values for the host; draws and new tensors; autograd itself."""
 REFUSED: Final = {"floor_divide", "floor_divide_"}
+COMPLEX: Final = {
+    *("cdouble", "cfloat", "complex", "conj", "imag", "real", "view_as_complex", "view_as_real")
+}
+"""Refused where a gradient is asked for, when they are called: see `test_complex.py`."""
 
 SAME: Final = {
     # Other names of what is checked, or calls of it.
@@ -111,7 +115,7 @@ def test_every_operation_is_checked_or_has_no_gradient(
     for name in SAME:
         if SAME[name] in called or is_differentiable(SAME[name]) or SAME[name] == "T":
             called.add(name)
-    silent = sorted(name for name in public if name not in called | NO_NUMBERS | REFUSED)
+    silent = sorted(name for name in public if name not in called | NO_NUMBERS | REFUSED | COMPLEX)
     # In-place forms, once checked by name, share the path of those without underscore.
     silent = [n for n in silent if not (n.endswith("_") and n[:-1] in called)]
     assert silent == []

@@ -151,7 +151,7 @@ def _pieces(a: Any, b: Any) -> Any:
 
 
 CASES: Final[dict[str, Case]] = {
-    **{name: (getattr(torch, name), (A,)) for name in UNARY},
+    **{name: (getattr(torch, name), (A,)) for name in [*UNARY, "angle"]},
     **{
         f"{name}_": (_in_place(getattr(torch.Tensor, f"{name}_")), (A,))
         for name in UNARY

@@ -61,8 +61,9 @@ def test_members_and_outsiders(kernbench: Kernbench) -> None:
     [
         ("nccl", "nccl"),
         ("NCCL", "nccl"),
-        ("cuda:nccl", "nccl"),
-        ("cpu:gloo,cuda:nccl", "nccl"),
+        ("cuda:nccl", "cuda:nccl"),
+        ("cpu:gloo,CUDA:nccl", "cpu:gloo,cuda:nccl"),
+        ("cuda:nccl,cpu:gloo", "cuda:nccl,cpu:gloo"),
         ("gloo", "gloo"),
         (None, "ccl"),
     ],

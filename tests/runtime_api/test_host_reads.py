@@ -57,9 +57,10 @@ CALLS: Final[dict[str, Call]] = {
         lambda name: lambda x, v, m, i: getattr(i, name)(2),
     ),
     **_calls(
-        "item is_nonzero __bool__ __float__ __int__",
+        "item is_nonzero __bool__ __complex__ __float__ __int__",
         lambda name: lambda x, v, m, i: getattr(v, name)(),
     ),
+    "imag": lambda x, v, m, i: x.cfloat().imag,
     "bitwise_not": lambda x, v, m, i: m.bitwise_not(),
     "__invert__": lambda x, v, m, i: ~m,
     "__index__": lambda x, v, m, i: i[0, 0].__index__(),
@@ -294,6 +295,18 @@ TEXTS: Final = {
     "tensor([[0, 1],\n        [2, 3]])": lambda: torch.arange(4).view(2, 2),
     "tensor([1], device='cuda:3')": lambda: torch.tensor([1], device="cuda:3"),
     "tensor([   0,    1,    2,  ..., 1997, 1998, 1999])": lambda: torch.arange(2000),
+    "tensor([ 0., inf, -1.])": lambda: torch.tensor([0.0, math.inf, -1.0]),
+    "tensor([[   0,    1],\n        [   2,    3],\n        [   4,    5],\n        ...,\n"
+    "        [1194, 1195],\n        [1196, 1197],\n        [1198, 1199]])": lambda: torch.arange(
+        1200
+    ).view(600, 2),
+    "tensor([[[0.0000, 0.1250],\n         [0.2500, 0.3750]],\n\n"
+    "        [[0.5000, 0.6250],\n         [0.7500, 0.8750]]])": lambda: (
+        torch.arange(8).view(2, 2, 2) / 8
+    ),
+    "tensor([0.0000, 0.1250, 0.2500, 0.3750, 0.5000, 0.6250, 0.7500, 0.8750, 1.0000,\n"
+    "        1.1250, 1.2500, 1.3750, 1.5000, 1.6250, 1.7500, 1.8750, 2.0000, 2.1250],\n"
+    "       dtype=torch.float64)": lambda: torch.arange(18).double() / 8,
 }
 
 

@@ -289,7 +289,7 @@ def test_what_pytorch_refuses_with_a_runtime_error(
     assert "test_pointwise.py" in str(caught.value)
 
 
-@pytest.mark.parametrize("wrong", ["a", None, [1.0], 1j])
+@pytest.mark.parametrize("wrong", ["a", None, [1.0]])
 def test_operands_that_are_no_numbers(ctx: RuntimeContext, wrong: Any) -> None:
     x = torch.ones(2)
     with pytest.raises(TypeError, match="takes tensors and numbers"):

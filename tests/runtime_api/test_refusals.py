@@ -71,6 +71,59 @@ def c6_gloo(rank: int) -> None:
     (
         (1,),
         """
+[C6] all_reduce does not support RedOpType.MAX on complex tensors
+  at FILE: dist.all_reduce(ones(dtype=torch.complex64), dist.ReduceOp.MAX)
+  got a tensor of torch.complex64
+  hint: complex numbers travel as their parts: sum, avg and premul_sum take them
+""",
+    ),
+)
+def c6_complex(rank: int) -> None:
+    dist.init_process_group("ccl")
+    if rank == 1:
+        dist.all_reduce(ones(dtype=torch.complex64), dist.ReduceOp.MAX)
+
+
+@CASES.add(
+    2,
+    (
+        (1,),
+        """
+[C12] rank 1 called all_gather_coalesced with output_tensor_lists that do not fit
+  at FILE: dist.all_gather_coalesced(lists, [ones()])
+  needed 2 lists, one for each rank of group WORLD, of tensors of [4] elements; got [[4], [3]]
+""",
+    ),
+)
+def c12_coalesced(rank: int) -> None:
+    dist.init_process_group("nccl")
+    lists = [[ones()], [ones(3)]]
+    if rank == 1:
+        dist.all_gather_coalesced(lists, [ones()])
+
+
+@CASES.add(
+    2,
+    (
+        (1,),
+        """
+rank 1 called all_reduce_coalesced with tensors that is no list of tensors
+  at FILE: dist.all_reduce_coalesced([])
+  got []
+""",
+    ),
+)
+def coalesced_nothing(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.all_reduce_coalesced([])
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
 [C6] all_reduce: ReduceOp.PREMUL_SUM needs a factor
   at FILE: dist.all_reduce(ones(), dist.ReduceOp.PREMUL_SUM)
   hint: call ReduceOp.PREMUL_SUM(factor), and use its result
@@ -554,6 +607,40 @@ def c18_twice(rank: int) -> None:
 
 
 @CASES.add(
+    2,
+    (
+        (1,),
+        """
+[C18] init_process_group(world_size=8) on rank 1
+  at FILE: dist.init_process_group("nccl", world_size=8 if rank else 2)
+  expected one of -1, 2
+  hint: spawn as many ranks, or leave it out
+""",
+    ),
+)
+def c18_world_size(rank: int) -> None:
+    dist.init_process_group("nccl", world_size=8 if rank else 2)
+
+
+@CASES.add(
+    1,
+    (
+        (0,),
+        """
+[C18] rank 0 called get_rank: Default process group has not been initialized, please make sure to call init_process_group.
+  at FILE: dist.get_rank()
+  destroyed at FILE: dist.destroy_process_group()
+  hint: ask before destroy_process_group()
+""",
+    ),
+)
+def c18_rank(rank: int) -> None:
+    dist.init_process_group("nccl")
+    dist.destroy_process_group()
+    dist.get_rank()
+
+
+@CASES.add(
     1,
     (
         (0,),
@@ -636,10 +723,10 @@ def c18_destroy_twice(rank: int) -> None:
     (
         (1,),
         """
-rank 1 called all_reduce on a tensor on cpu
+rank 1 called all_reduce on a tensor on cpu: No backend type associated with device type cpu
   at FILE: dist.all_reduce(torch.ones(2, device="cpu"))
-  expected one on cuda:1
-  hint: move it with .to('cuda:1') first: rank r has the r-th device
+  group WORLD has the backend nccl, for tensors on cuda:1
+  hint: move it with .to('cuda:1') first, or use the backend 'cpu:gloo,cuda:nccl'
 """,
     ),
 )

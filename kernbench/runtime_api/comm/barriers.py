@@ -5,14 +5,15 @@ from functools import cache
 
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import dtypes
-from kernbench.runtime_api.comm.groups import Group, find_group, get_backend, home_of
+from kernbench.runtime_api.comm.groups import Group, find_group, get_backend, home_of, meets_on_host
 from kernbench.runtime_api.comm.issuing import handle, issue
 from kernbench.runtime_api.comm.reduce_ops import ReduceOp
 from kernbench.runtime_api.comm.signatures import Signature, renamed, signature
 from kernbench.runtime_api.comm.works import Work
 from kernbench.runtime_api.process import current_process
+from kernbench.runtime_api.running import cuda_device
 from kernbench.runtime_api.tensor_base import Memory, OptionError, new_tensor, wrap
-from kernbench.runtime_api.types import Device
+from kernbench.runtime_api.types import CPU
 
 __all__ = ["barrier", "monitored_barrier"]
 
@@ -24,6 +25,8 @@ def barrier(
     timeout: object = None,
 ) -> Work | None:
     """Waits, on the host, until every rank has come: an all-reduce of one element, as in NCCL.
+
+    With the backend `gloo` it is one between the hosts.
 
     Args:
         group: None for all ranks.
@@ -74,11 +77,11 @@ def _barrier(
             f"{name}(device_ids={list(device_ids)}) on rank {process.rank}",
             [site_fact(call_site()), f"expected None or [{sip}], the device of the rank"],
         )
-    token = process.scratch.get("barrier")
+    device = CPU if meets_on_host(process, members) else cuda_device(sip)
+    key = f"barrier {device}"
+    token = process.scratch.get(key)
     if token is None:
-        token = process.scratch["barrier"] = new_tensor(
-            process, (1,), dtypes.int32, Device("cuda", sip)
-        )
+        token = process.scratch[key] = new_tensor(process, (1,), dtypes.int32, device)
         if process.engine.enable_data:
             token.window.buffer.poison(dtypes.int32)
             token.window.write()[...] = 0

@@ -6,7 +6,7 @@ from typing import Any
 from kernbench.ccl.collective import Reduction
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import DType
-from kernbench.runtime_api.comm.groups import GroupError, home_of
+from kernbench.runtime_api.comm.groups import GroupError, backend_of, home_of, libraries_of
 from kernbench.runtime_api.comm.reduce_ops import check_reduction, reduction_of
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup, folded
 from kernbench.runtime_api.process import Process
@@ -30,7 +30,7 @@ def check_tensor(
         name: Of the function.
         tensor: The argument.
         label: Its name.
-        home: The device where it must be; None for that of the rank.
+        home: The device where it must be, unless it is on the host; None for that of the rank.
 
     Raises:
         OperandError: If it is no tensor.
@@ -43,7 +43,7 @@ def check_tensor(
         )
     if home is None:
         home = home_of(process)
-    if tensor.device.index != home:
+    if tensor.device.index != home and tensor.device.index is not None:
         raise CollectiveArgumentError(
             f"rank {process.rank} called {name} on a tensor on {tensor.device}",
             [site_fact(call_site()), f"expected one on cuda:{home}"],
@@ -60,13 +60,47 @@ def check_tensor(
         )
 
 
+def check_library(process: Process, group: ProcessGroup, name: str, device: str) -> None:
+    """Checks that the backend of a group has a library for tensors on a type of device.
+
+    Args:
+        process: Who calls.
+        group: Which ranks.
+        name: Of the function.
+        device: `cpu` or `cuda`.
+
+    Raises:
+        CollectiveArgumentError: If it has none.
+    """
+    backend = backend_of(process, group)
+    libraries = libraries_of(backend)
+    if device in libraries:
+        return
+    home = f"cuda:{home_of(process)}"
+    hint = f"move it with .to('{home}') first, or use the backend 'cpu:gloo,cuda:nccl'"
+    if device == "cuda":
+        hint = "use the backend 'cpu:gloo,cuda:nccl'"
+    raise CollectiveArgumentError(
+        f"rank {process.rank} called {name} on a tensor on {device}: No backend type associated "
+        f"with device type {device}",
+        [
+            site_fact(call_site()),
+            f"group {group.name} has the backend {backend}, for tensors on "
+            + " and ".join(home if each == "cuda" else each for each in sorted(libraries)),
+        ],
+        hint=hint,
+    )
+
+
 def reduction_for(
-    process: Process, group: ProcessGroup, name: str, op: object, dtype: DType
+    process: Process, group: ProcessGroup, name: str, op: object, tensor: TensorBase
 ) -> Reduction:
     """Returns the reduce operation that an argument means, once it is defined (C6)."""
     reduction = reduction_of(name, op)
-    backend = group.backend or process.ctx.world.backend[process.rank]
-    check_reduction(name, reduction, dtype, backend)
+    backend = backend_of(process, group)
+    if ":" in backend:
+        backend = libraries_of(backend).get(tensor.device.type, backend)
+    check_reduction(name, reduction, tensor.window.dtype, backend)
     return reduction
 
 
@@ -164,14 +198,22 @@ def check_list(
 
 
 def one_dtype(process: Process, name: str, tensors: Sequence[TensorBase]) -> DType:
-    """Returns the dtype of all tensors.
+    """Returns the dtype of all tensors, which are on one device.
 
     Raises:
-        CollectiveArgumentError: If there are several (C4).
+        CollectiveArgumentError: If there are several types (C4), or devices (C12).
     """
-    dtype = tensors[0].dtype
+    first = tensors[0]
+    dtype, device = first.window.dtype, first.device
     for tensor in tensors:
-        if tensor.dtype is not dtype:
+        if tensor.device is not device and tensor.device != device:
+            raise CollectiveArgumentError(
+                f"rank {process.rank} called {name} with tensors on different devices",
+                [site_fact(call_site()), f"got {device} and {tensor.device}"],
+                hint="move them to one device with .to()",
+                code="C12",
+            )
+        if tensor.window.dtype is not dtype:
             raise CollectiveArgumentError(
                 f"rank {process.rank} called {name} with tensors of different dtypes",
                 [site_fact(call_site()), f"got {dtype} and {tensor.dtype}"],

@@ -2,19 +2,35 @@
 
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Any
 
+from kernbench.ccl.collective import Reduction
 from kernbench.errors import call_site, site_fact
+from kernbench.memory import DType
+from kernbench.runtime_api.comm.checks import (
+    CollectiveArgumentError,
+    check_tensor,
+    one_dtype,
+    reduction_for,
+)
 from kernbench.runtime_api.comm.groups import check_device_id, find_group
 from kernbench.runtime_api.comm.issuing import handle, issue
 from kernbench.runtime_api.comm.noting import Entry, Notes, close_notes, open_notes
 from kernbench.runtime_api.comm.p2p import issue_batch
+from kernbench.runtime_api.comm.reduce_ops import ReduceOp
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup
 from kernbench.runtime_api.comm.signatures import Shape, coalesced_signature
 from kernbench.runtime_api.comm.works import Work
 from kernbench.runtime_api.process import Process, current_process
-from kernbench.runtime_api.tensor_base import TensorBase, TensorError, alias, numel
+from kernbench.runtime_api.tensor_base import OperandError, TensorBase, TensorError, alias, numel
+from kernbench.runtime_api.types import Device
 
-__all__ = ["_CoalescingManager", "_coalescing_manager"]
+__all__ = [
+    "_CoalescingManager",
+    "_coalescing_manager",
+    "all_gather_coalesced",
+    "all_reduce_coalesced",
+]
 
 
 class _CoalescingManager:
@@ -41,9 +57,9 @@ def _coalescing_manager(
 
     This concerns `all_reduce`, `all_gather_into_tensor` and `reduce_scatter_tensor`, all of one
     kind and with one reduce operation; others are issued where they are called, as in PyTorch.
-    Tensors of different types are issued type by type. If `device` is given, messages to and from
-    known ranks of the group wait for the end of the block, too, and start together, as with
-    `batch_isend_irecv`.
+    Tensors of different types, or on host and device, are issued kind by kind. If `device` is
+    given, messages to and from known ranks of the group wait for the end of the block, too, and
+    start together, as with `batch_isend_irecv`.
 
     Args:
         group: Whose collectives; None for all ranks.
@@ -102,8 +118,8 @@ class _Coalescing:
                 "_coalescing_manager: collectives of one kind only",
                 [site_fact(call_site()), f"got {', '.join(names)}"],
             )
-        for dtype in dict.fromkeys(entry.source.dtype for entry in entries):
-            same = [entry for entry in entries if entry.source.dtype is dtype]
+        for kind in dict.fromkeys(_kind(entry) for entry in entries):
+            same = [entry for entry in entries if _kind(entry) == kind]
             self._manager.append(_issue(self._process, self._group, same, self._async_ops))
         if self._notes.messages:
             work = issue_batch(self._process, "_coalescing_manager", self._notes.messages)
@@ -111,6 +127,96 @@ class _Coalescing:
                 self._manager.append(work)
             else:
                 work.wait()
+
+
+def all_reduce_coalesced(
+    tensors: Sequence[TensorBase] | TensorBase,
+    op: Reduction = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Any:
+    """Does what `all_reduce` does with each of several tensors, as one operation.
+
+    Args:
+        tensors: At least one; of one dtype, and of the same shapes on all ranks.
+        op: How to combine.
+        group: None for all ranks.
+        async_op: Whether to return a `Future` to wait for, as in PyTorch.
+
+    Raises:
+        CollectiveMismatchError: If the ranks do not call the same thing (C2-C5).
+        KernbenchError: If an argument cannot be used (C4, C6, C8, C12, C18).
+    """
+    name = "all_reduce_coalesced"
+    process = current_process()
+    members = find_group(process, group, name)
+    given = [tensors] if isinstance(tensors, TensorBase) else tensors
+    _check_each(process, name, given, "tensors")
+    reduction = reduction_for(process, members, name, op, given[0])
+    entries = [Entry("all_reduce", tensor, tensor, reduction) for tensor in given]
+    work = _issue(process, members, entries, async_op)
+    return None if work is None else work.get_future()
+
+
+def all_gather_coalesced(
+    output_tensor_lists: list[list[TensorBase]],
+    input_tensor_list: list[TensorBase],
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Any:
+    """Does what `all_gather` does with each of several tensors, as one operation.
+
+    Args:
+        output_tensor_lists: For each rank of the group a list of where its tensors go.
+        input_tensor_list: At least one; of one dtype, and of the same shapes on all ranks.
+        group: None for all ranks.
+        async_op: Whether to return a `Future` to wait for, as in PyTorch.
+
+    Raises:
+        CollectiveMismatchError: If the ranks do not call the same thing (C2-C4).
+        KernbenchError: If an argument cannot be used (C4, C8, C12, C18).
+    """
+    name = "all_gather_coalesced"
+    process = current_process()
+    members = find_group(process, group, name)
+    _check_each(process, name, input_tensor_list, "input_tensor_list")
+    sizes = [numel(tensor.window.shape) for tensor in input_tensor_list]
+    found = []
+    for part in output_tensor_lists:
+        _check_each(process, name, [*input_tensor_list, *part], "output_tensor_lists")
+        found.append([numel(tensor.window.shape) for tensor in part])
+    if found != [sizes] * members.size():
+        raise CollectiveArgumentError(
+            f"rank {process.rank} called {name} with output_tensor_lists that do not fit",
+            [
+                site_fact(call_site()),
+                f"needed {members.size()} lists, one for each rank of group {members.name}, of "
+                f"tensors of {sizes} elements; got {found}",
+            ],
+            code="C12",
+        )
+    shapes = tuple(tensor.window.shape for tensor in input_tensor_list)
+    dtype = input_tensor_list[0].dtype
+    what = coalesced_signature("all_gather", dtype, (shapes,) * members.size())
+    taken = [tensor for part in output_tensor_lists for tensor in part]
+    command, _ = issue(process, members, what, input_tensor_list, taken, async_op=async_op)
+    return handle(process, command, taken).get_future() if async_op else None
+
+
+def _check_each(process: Process, name: str, tensors: Sequence[TensorBase], label: str) -> None:
+    """Checks a list of tensors of one dtype and device, at least one."""
+    if not isinstance(tensors, list | tuple) or not tensors:
+        raise OperandError(
+            f"rank {process.rank} called {name} with {label} that is no list of tensors",
+            [site_fact(call_site()), f"got {tensors!r}"],
+        )
+    for tensor in tensors:
+        check_tensor(process, name, tensor, f"an entry of {label}")
+    one_dtype(process, name, tensors)
+
+
+def _kind(entry: Entry) -> tuple[DType, Device]:
+    return entry.source.dtype, entry.source.device
 
 
 def _issue(

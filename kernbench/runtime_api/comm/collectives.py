@@ -73,7 +73,7 @@ def all_reduce_into(
     process = current_process()
     members = find_group(process, group, "all_reduce")
     check_tensor(process, "all_reduce", source)
-    reduction = reduction_for(process, members, "all_reduce", op, source.dtype)
+    reduction = reduction_for(process, members, "all_reduce", op, source)
     if noted(process, members, "all_reduce", source, target, reduction):
         return IllegalWork() if async_op else None
     shape = source.window.shape
@@ -140,7 +140,7 @@ def reduce(
     members = find_group(process, group, "reduce")
     root, text = root_of(process, members, "reduce", "dst", dst, group_dst)
     check_tensor(process, "reduce", tensor)
-    reduction = reduction_for(process, members, "reduce", op, tensor.dtype)
+    reduction = reduction_for(process, members, "reduce", op, tensor)
     shape = tensor.window.shape
     what = signature("reduce", "reduce", tensor.dtype, (shape,), reduction, root, text)
     both = (tensor,)
@@ -282,7 +282,7 @@ def reduce_scatter(
     members = find_group(process, group, name)
     check_tensor(process, name, output, "output")
     blocks = block_shapes(process, members, name, input_list, "input_list", output)
-    reduction = reduction_for(process, members, name, op, output.dtype)
+    reduction = reduction_for(process, members, name, op, output)
     what = signature(name, "reduce_scatter", output.dtype, blocks, reduction)
     return run(process, members, what, input_list, (output,), async_op)
 
@@ -313,7 +313,7 @@ def reduce_scatter_tensor(
     check_tensor(process, name, output, "output")
     check_tensor(process, name, input, "input")
     check_whole(process, members, name, input, "input", output, "output")
-    reduction = reduction_for(process, members, name, op, output.dtype)
+    reduction = reduction_for(process, members, name, op, output)
     if noted(process, members, "reduce_scatter", input, output, reduction):
         return IllegalWork() if async_op else None
     shape, ranks = output.window.shape, members.size()

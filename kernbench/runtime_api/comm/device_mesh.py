@@ -49,7 +49,7 @@ def init_device_mesh(
     """Returns the mesh of ranks 0, 1, ... in row-major order; every rank calls it. Does not wait.
 
     Args:
-        device_type: `cuda`.
+        device_type: `cuda` or `cpu`.
         mesh_shape: Extents, the slowest dimension first.
         mesh_dim_names: One for each dimension, all different.
         backend_override: Must be None.
@@ -69,6 +69,19 @@ def init_device_mesh(
     return DeviceMesh(device_type, ranks, mesh_dim_names=mesh_dim_names)
 
 
+def _group_of(lines: Ranks, name: str) -> ProcessGroup | None:
+    """Makes a group of each line of ranks, and returns the one that the calling rank is in."""
+    everybody = get_world_size()
+    if lines.shape[1] == everybody and lines[0].tolist() == list(range(everybody)):
+        return default.WORLD
+    mine = None
+    for line in lines.tolist():
+        group = new_group(line, group_desc=f"mesh_{name}", sort_ranks=False)
+        if group != GroupMember.NON_GROUP_MEMBER:
+            mine = group
+    return mine
+
+
 class DeviceMesh:
     """`torch.distributed.device_mesh.DeviceMesh`: ranks in a grid.
 
@@ -78,7 +91,7 @@ class DeviceMesh:
     is called first.
 
     Args:
-        device_type: `cuda`.
+        device_type: `cuda` or `cpu`.
         mesh: Global ranks, nested lists or a tensor on the host.
         mesh_dim_names: One for each dimension, all different; None for none.
         backend_override: Must be None.
@@ -96,6 +109,7 @@ class DeviceMesh:
         mesh_dim_names: Sequence[str] | None = None,
         backend_override: Sequence[Any] | None = None,
         _groups: Sequence[ProcessGroup | None] | None = None,
+        _root: "DeviceMesh | None" = None,
     ) -> None:
         refuse("DeviceMesh", backend_override=backend_override)
         values = mesh.tolist() if isinstance(mesh, Tensor) else mesh
@@ -112,13 +126,15 @@ class DeviceMesh:
                 f"{self._ranks.size} ranks!",
                 [site_fact(call_site())],
             )
+        self._root = _root or self
+        self._flattened: dict[str, DeviceMesh] = {}
         dims = range(self.ndim)
         self._groups = [self._make(dim) for dim in dims] if _groups is None else list(_groups)
 
     def _check(self, device_type: str, names: tuple[str, ...] | None) -> None:
-        if device_type != "cuda":
+        if device_type not in {"cuda", "cpu"}:
             raise TensorError(
-                f"DeviceMesh({device_type!r}): only meshes of 'cuda' devices are simulated",
+                f"DeviceMesh({device_type!r}): only meshes of 'cuda' and 'cpu' are simulated",
                 [site_fact(call_site()), "a device's index is no part of the type"],
             )
         if names is not None and (len(set(names)) < len(names) or len(names) != self.ndim):
@@ -131,16 +147,53 @@ class DeviceMesh:
 
     def _make(self, dim: int) -> ProcessGroup | None:
         """Makes the groups of a dimension and returns the one that the calling rank is in."""
-        lines = np.moveaxis(self._ranks, dim, -1).reshape(-1, self._ranks.shape[dim]).tolist()
-        if len(lines[0]) == get_world_size() and lines[0] == list(range(get_world_size())):
-            return default.WORLD
+        lines = np.moveaxis(self._ranks, dim, -1).reshape(-1, self._ranks.shape[dim])
         name = self.mesh_dim_names[dim] if self.mesh_dim_names else f"dim_{dim}"
-        mine = None
-        for line in lines:
-            group = new_group(line, group_desc=f"mesh_{name}", sort_ranks=False)
-            if group != GroupMember.NON_GROUP_MEMBER:
-                mine = group
-        return mine
+        return _group_of(lines, name)
+
+    def _flatten(
+        self, mesh_dim_name: str | None = None, backend_override: object = None
+    ) -> "DeviceMesh":
+        """Returns a mesh of one dimension, of the ranks that this one has.
+
+        Every rank of the mesh that this one was cut out of calls it, and makes the groups of all
+        such parts. That mesh then gives it under its name: `mesh["dp_cp"]`.
+
+        Args:
+            mesh_dim_name: Its name; None: the names of the dimensions joined by `_`.
+            backend_override: Must be None.
+
+        Raises:
+            TensorError: If the dimensions have no names, or the name is taken.
+            GroupMismatchError: If another rank makes another mesh (C9).
+        """
+        refuse("DeviceMesh._flatten", backend_override=backend_override)
+        if self.mesh_dim_names is None:
+            raise TensorError(
+                "Cannot flatten a DeviceMesh without mesh_dim_names!", [site_fact(call_site())]
+            )
+        name = mesh_dim_name or "_".join(self.mesh_dim_names)
+        if self.ndim == 1 and name in self.mesh_dim_names:
+            return self
+        root = self._root
+        dims = [root._dim(each) for each in self.mesh_dim_names]
+        if name in root._flattened or name in (root.mesh_dim_names or ()):
+            raise TensorError(
+                f"{name} already exists in the mesh {root!r}",
+                [site_fact(call_site())],
+                hint="give it another mesh_dim_name",
+            )
+        rest = [dim for dim in range(root.ndim) if dim not in dims]
+        lines = root._ranks.transpose(*rest, *dims).reshape(-1, self.size())
+        mine = [line for line in lines if current_process().rank in line]
+        flat = root._flattened[name] = DeviceMesh(
+            self.device_type,
+            (mine or list(lines))[0],
+            mesh_dim_names=(name,),
+            _groups=[_group_of(lines, name)],
+            _root=root,
+        )
+        return flat
 
     @property
     def mesh(self) -> Tensor:
@@ -218,13 +271,13 @@ class DeviceMesh:
         return [self.get_group(dim) for dim in range(self.ndim)]
 
     def __getitem__(self, mesh_dim_names: str | tuple[str, ...]) -> "DeviceMesh":
-        """Returns the part of the mesh along some dimensions that the calling rank is in.
+        """Returns the part of the mesh along some dimensions, in this order, that the rank is in.
 
         No group is made.
 
         Raises:
             TensorError: If the dimensions have no names, or the rank is not in the mesh.
-            MeshKeyError: If there is no such dimension, or they are not in the mesh's order.
+            MeshKeyError: If there is no such dimension, or one is named twice.
         """
         if self.mesh_dim_names is None:
             raise TensorError(
@@ -233,11 +286,12 @@ class DeviceMesh:
         names = (mesh_dim_names,) if isinstance(mesh_dim_names, str) else tuple(mesh_dim_names)
         if names == self.mesh_dim_names:
             return self
+        if len(names) == 1 and names[0] in self._flattened:
+            return self._flattened[names[0]]
         dims = [self._dim(name) for name in names]
-        if dims != sorted(set(dims)):
+        if len(set(dims)) < len(dims):
             raise MeshKeyError(
-                f"Invalid mesh_dim_names {names} specified. Mesh dim indices should be in "
-                "ascending order.",
+                f"Invalid mesh_dim_names {names} specified: a dimension is named twice.",
                 [site_fact(call_site())],
             )
         place = self.get_coordinate()
@@ -247,11 +301,13 @@ class DeviceMesh:
                 [site_fact(call_site())],
             )
         index = tuple(slice(None) if dim in dims else place[dim] for dim in range(self.ndim))
+        order = [sorted(dims).index(dim) for dim in dims]
         return DeviceMesh(
             self.device_type,
-            self._ranks[index],
+            self._ranks[index].transpose(order),
             mesh_dim_names=names,
             _groups=[self._groups[dim] for dim in dims],
+            _root=self._root,
         )
 
     def _dim(self, name: str) -> int:

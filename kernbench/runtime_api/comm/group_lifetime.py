@@ -11,7 +11,7 @@ from kernbench.runtime_api.comm.groups import (
     GroupMember,
     check_device_id,
     find_group,
-    library_of,
+    libraries_of,
     refuse,
 )
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup
@@ -22,6 +22,14 @@ __all__ = ["destroy_process_group", "group_scope", "init_process_group", "live_g
 
 _SHOWN: Final = 3
 """Pending operations that a report lists."""
+
+
+_HINTS: Final = {
+    "backend": "name a library, or one for each type of device",
+    "init_method": "leave it out: ranks of a spawn find each other by themselves",
+    "world_size": "spawn as many ranks, or leave it out",
+    "rank": "pass the first argument of the worker, or leave it out",
+}
 
 
 class LiveGroup(NamedTuple):
@@ -54,7 +62,9 @@ def init_process_group(
     """Makes the group of all ranks usable by the calling rank; takes no simulated time.
 
     Args:
-        backend: `nccl`, `gloo` or `ccl`; they name the same simulated library, see `ReduceOp`.
+        backend: `nccl`, `gloo` or `ccl`, or one for each type of device, `cpu:gloo,cuda:nccl`.
+            On devices they name the same simulated library, see `ReduceOp`; between hosts `gloo`
+            and `ccl` do. None is `ccl`, which like PyTorch's default takes tensors of both.
         init_method: `env://`, `tcp://...` or `file://...`, or None; ranks find each other by
             themselves, so none of them is needed or looked at.
         timeout: Ignored by design: a hang is found when it happens, not after a time.
@@ -66,8 +76,9 @@ def init_process_group(
         device_id: If given, must be the calling rank's device.
 
     Raises:
-        GroupError: If called twice without `destroy_process_group` in between (C18).
-        KernbenchError: On main, or with values that do not fit.
+        GroupError: If called twice without `destroy_process_group` in between, or with values that
+            do not fit the spawn (C18).
+        KernbenchError: On main, or with options that are not simulated.
     """
     del timeout
     process = current_process()
@@ -89,20 +100,23 @@ def init_process_group(
     refuse("init_process_group", store=store, pg_options=pg_options, group_name=group_name or None)
     chosen = "ccl" if backend is None else str(backend).lower()
     scheme = str(init_method).partition("://")[0]
+    backends = (chosen,) if libraries_of(chosen) else BACKENDS
     for name, value, expected in (
-        ("backend", chosen, BACKENDS),
+        ("backend", chosen, backends),
         ("init_method", scheme, ("None", "env", "tcp", "file")),
         ("world_size", world_size, (-1, world.size)),
         ("rank", rank, (-1, process.rank)),
     ):
         if value not in expected:
-            raise KernbenchError(
+            raise GroupError(
                 f"init_process_group({name}={value!r}) on rank {process.rank}",
                 [site_fact(call_site()), f"expected one of {', '.join(map(repr, expected))}"],
+                hint=_HINTS[name],
+                code="C18",
             )
     check_device_id("init_process_group", process, device_id)
     assert world.group is not None
-    world.backend[process.rank] = library_of(chosen)
+    world.backend[process.rank] = chosen
     world.held.setdefault(process.rank, {})[world.group.name] = world.group
 
 

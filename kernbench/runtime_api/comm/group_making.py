@@ -16,10 +16,11 @@ from kernbench.runtime_api.comm.groups import (
     BACKENDS,
     GroupError,
     GroupMember,
+    backend_of,
     check_device_id,
     find_group,
     get_process_group_ranks,
-    library_of,
+    libraries_of,
     refuse,
 )
 from kernbench.runtime_api.comm.rendezvous import Call, Meeting, ProcessGroup, Term, runs
@@ -51,7 +52,7 @@ def new_group(
     Args:
         ranks: Global ranks of the members; None for all.
         timeout: Ignored by design: a hang is found when it happens, not after a time.
-        backend: `nccl`, `gloo` or `ccl`; None for that of `init_process_group`.
+        backend: As for `init_process_group`; None for the one that was given there.
         pg_options: Must be None.
         use_local_synchronization: Whether only the members call it.
         group_desc: What it is for.
@@ -130,7 +131,7 @@ def split_group(
     process = current_process()
     parent = find_group(process, parent_pg, "split_group")
     refuse("split_group", pg_options=pg_options)
-    of_parent = parent.backend or process.ctx.world.backend[process.rank]
+    of_parent = backend_of(process, parent)
     if backend not in {None, of_parent}:
         raise OptionError(
             f"split_group(backend={backend!r}): the parent's is {of_parent!r}",
@@ -284,12 +285,12 @@ def _check_apart(name: str, parts: Sequence[tuple[int, ...]]) -> None:
 def _library(backend: str | None) -> str | None:
     if backend is None:
         return None
-    if backend.lower() not in BACKENDS:
+    if not libraries_of(backend.lower()):
         raise OptionError(
             f"new_group(backend={backend!r})",
             [site_fact(call_site()), f"expected one of {', '.join(map(repr, BACKENDS))}"],
         )
-    return library_of(backend)
+    return backend.lower()
 
 
 def _braced(ranks: Sequence[int]) -> str:

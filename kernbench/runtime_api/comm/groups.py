@@ -1,5 +1,7 @@
 """`torch.distributed`: who is in which process group, and which of them a rank may use."""
 
+from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final
 
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
@@ -30,7 +32,14 @@ __all__ = [
 Group = ProcessGroup | None
 """What functions take as `group=`: None stands for all ranks."""
 
-BACKENDS: Final = ("nccl", "gloo", "ccl", "cuda:nccl", "cpu:gloo,cuda:nccl")
+BACKENDS: Final = ("nccl", "gloo", "ccl", "cpu:gloo,cuda:nccl")
+"""Names of libraries, and an example of one for each type of device; see `libraries_of`."""
+
+_TYPES: Final[dict[str, tuple[str, ...]]] = {
+    "nccl": ("cuda",),
+    "gloo": ("cpu", "cuda"),
+    "ccl": ("cpu", "cuda"),
+}
 
 
 class GroupError(KernbenchError, RuntimeError, ValueError):
@@ -79,7 +88,7 @@ def is_available() -> bool:
 
 def is_backend_available(backend: str) -> bool:
     """Returns whether `init_process_group` takes a backend."""
-    return backend.lower() in BACKENDS
+    return bool(libraries_of(backend.lower()))
 
 
 def is_nccl_available() -> bool:
@@ -88,7 +97,7 @@ def is_nccl_available() -> bool:
 
 
 def is_gloo_available() -> bool:
-    """Returns True: `gloo` names the simulated library, with the operations of Gloo."""
+    """Returns True: on devices `gloo` names the simulated library, with Gloo's operations."""
     return True
 
 
@@ -98,9 +107,37 @@ def is_initialized() -> bool:
     return process.rank in process.ctx.world.backend
 
 
-def library_of(backend: str) -> str:
-    """Returns what a backend such as `cpu:gloo,cuda:nccl` means for tensors on devices."""
-    return backend.lower().rpartition(":")[2]
+@cache
+def libraries_of(backend: str) -> Mapping[str, str]:
+    """Returns the library for each type of device, `cpu` or `cuda`.
+
+    Args:
+        backend: In lower case: the name of a library, for all types that it knows, or a list such
+            as `cpu:gloo,cuda:nccl`.
+
+    Returns:
+        Nothing if there is no such backend.
+    """
+    if backend in _TYPES:
+        return dict.fromkeys(_TYPES[backend], backend)
+    found = {}
+    for part in backend.split(","):
+        device, _, library = part.partition(":")
+        if device in found or device not in _TYPES.get(library, ()):
+            return {}
+        found[device] = library
+    return found
+
+
+def backend_of(process: Process, group: ProcessGroup) -> str:
+    """Returns the backend of a group that the calling rank may use."""
+    return group.backend or process.ctx.world.backend[process.rank]
+
+
+def meets_on_host(process: Process, group: ProcessGroup) -> bool:
+    """Returns whether what ranks say to each other without tensors goes from host to host."""
+    libraries = libraries_of(backend_of(process, group))
+    return libraries.get("cuda", "gloo") == "gloo"
 
 
 def refuse(name: str, **options: object) -> None:
@@ -204,29 +241,50 @@ _SHOWN: Final = 3
 
 
 def get_backend(group: Group = None) -> str:
-    """Returns the name given to `init_process_group`, or to `new_group`."""
+    """Returns the name given to `init_process_group`, or to `new_group`, in lower case."""
     process = current_process()
     chosen = find_group(process, group, "get_backend")
-    return chosen.backend or process.ctx.world.backend[process.rank]
+    return backend_of(process, chosen)
 
 
 def get_rank(group: Group = None) -> int:
-    """Returns the calling rank; in a worker also before `init_process_group`.
+    """Returns the calling rank; in a worker also before `init_process_group`, other than PyTorch.
 
     Args:
         group: Whose numbering; None for all ranks. Outside of it the rank is -1.
 
     Raises:
-        KernbenchError: On main, which is no rank.
+        GroupError: After `destroy_process_group()` (C18), or on main, which is no rank.
     """
     process = current_process()
     if process.rank == MAIN:
-        raise KernbenchError("main is no rank", [site_fact(call_site())])
+        raise GroupError(
+            f"main is no rank: {_NOT_INITIALISED}",
+            [site_fact(call_site())],
+            hint="call it in the worker that multiprocessing.spawn runs",
+        )
     if group is None:
+        _check_not_left(process, "get_rank")
         return process.rank
     if group == GroupMember.NON_GROUP_MEMBER or process.rank not in group:
         return -1
     return find_group(process, group, "get_rank").place(process.rank)
+
+
+_NOT_INITIALISED: Final = (
+    "Default process group has not been initialized, please make sure to call init_process_group."
+)
+
+
+def _check_not_left(process: Process, name: str) -> None:
+    world, rank = process.ctx.world, process.rank
+    if rank in world.left and rank not in world.backend:
+        raise GroupError(
+            f"rank {rank} called {name}: {_NOT_INITIALISED}",
+            [site_fact(call_site()), site_fact(world.left[rank], "destroyed at")],
+            hint="ask before destroy_process_group()",
+            code="C18",
+        )
 
 
 def get_world_size(group: Group = None) -> int:
@@ -234,9 +292,13 @@ def get_world_size(group: Group = None) -> int:
 
     Args:
         group: Which ranks; None for all. For a group that the caller is not in, -1.
+
+    Raises:
+        GroupError: After `destroy_process_group()` (C18).
     """
     process = current_process()
     if group is None:
+        _check_not_left(process, "get_world_size")
         return process.ctx.world.size or len(process.ctx.devices)
     if group == GroupMember.NON_GROUP_MEMBER or process.rank not in group:
         return -1

@@ -6,17 +6,20 @@ from typing import TYPE_CHECKING, Any, Final
 from kernbench.ccl.collective import Collective, Joining
 from kernbench.errors import call_site
 from kernbench.memory import View
+from kernbench.runtime_api.comm.checks import check_library
 from kernbench.runtime_api.comm.comm_debug import count
 from kernbench.runtime_api.comm.groups import home_of
+from kernbench.runtime_api.comm.hosted import ALGORITHM, HOST, HostCollective
 from kernbench.runtime_api.comm.rendezvous import (
     Call,
     CollectiveMismatchError,
     Meeting,
     ProcessGroup,
 )
-from kernbench.runtime_api.comm.signatures import Signature
+from kernbench.runtime_api.comm.signatures import Signature, on_hosts
 from kernbench.runtime_api.comm.works import Work
-from kernbench.runtime_api.process import Process
+from kernbench.runtime_api.process import Process, current_process
+from kernbench.runtime_api.running import wait_for
 from kernbench.runtime_api.tensor_base import TensorBase, alias, check_access
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.units import format_bytes
@@ -66,6 +69,8 @@ def issue(
         AccessError: If an operation on a tensor is under way that nobody has waited for.
         CollectiveMismatchError: If another rank calls something else.
     """
+    if (targets or sources)[0].device.index is None:
+        return _issue_on_host(process, group, what, sources, targets, async_op, mail)
     rank, sip = process.rank, home_of(process)
     stream = current = process.current_stream(sip)
     if async_op:
@@ -84,6 +89,9 @@ def issue(
         meeting.mail[rank] = mail
     given = [tensor.window for tensor in sources]
     taken = given if targets is sources else [tensor.window for tensor in targets]
+    if what.dtype.is_complex:
+        given = [view.parts() for view in given]
+        taken = [view.parts() for view in taken]
     work = meeting.shared.join(group.place(rank), given, taken)
     last = group.last.get(rank)
     if last is not None and last.stream is not stream:
@@ -105,6 +113,59 @@ def issue(
     for tensor in written:
         tensor.memory.wrote(command, tensor.window)
     count(process, what.counted or what.kind, group.name, what.nbytes)
+    return command, meeting
+
+
+def _issue_on_host(
+    process: Process,
+    group: ProcessGroup,
+    what: Signature,
+    sources: Sequence[TensorBase],
+    targets: Sequence[TensorBase],
+    async_op: bool,
+    mail: Any,
+) -> tuple[Command, Meeting]:
+    """Does what `issue` does with tensors on the host, which waits unless `async_op` is set."""
+    check_library(process, group, what.name, "cpu")
+    what = on_hosts(what)
+    rank, world = process.rank, process.ctx.world
+    stream = process.side_stream(f"gloo {group.name}", HOST)
+    written = _joined(targets)
+    read = () if sources is targets else _joined(sources)
+    for tensor in written:
+        check_access(process, tensor, stream, "wrote")
+    for tensor in read:
+        check_access(process, tensor, stream, "read")
+    site, splits = call_site(), what.splits
+    call = Call(rank, what.kind, what.terms, what.text, site, process.host.clock, None, splits)
+    meeting = _meet(process.ctx, group, what, call)
+    if mail is not None:
+        meeting.mail[rank] = mail
+    work = meeting.shared.join(
+        group.place(rank),
+        [tensor.window.parts() for tensor in sources],
+        [tensor.window.parts() for tensor in targets],
+        () if splits is None else [count * what.row for count in splits.sends],
+    )
+    args = {
+        "group": group.name,
+        "sequence": meeting.number,
+        "bytes": what.nbytes,
+        "dtype": what.dtype.name,
+        "algorithm": ALGORITHM,
+    }
+    command = process.issue(
+        what.name, "collective", stream, work, site=site, args=args, meeting=meeting
+    )
+    if world.eager is not None:
+        world.eager.note(process, command, meeting)
+    for tensor in read:
+        tensor.memory.read(command, tensor.window)
+    for tensor in written:
+        tensor.memory.wrote(command, tensor.window)
+    count(process, what.counted, group.name, what.nbytes)
+    if not async_op:
+        wait_for(process, command)
     return command, meeting
 
 
@@ -193,9 +254,23 @@ def _args(meeting: Meeting, group: ProcessGroup, what: Signature) -> dict[str, A
     return args
 
 
-def _make(ctx: "RuntimeContext", group: ProcessGroup, what: Signature) -> "Collective | _Pairwise":
+def _make(
+    ctx: "RuntimeContext", group: ProcessGroup, what: Signature
+) -> "Collective | _Pairwise | HostCollective":
     if not group.sips:
         group.sips = tuple([ctx.devices[rank] for rank in group.ranks])
+    if what.hosted:
+        return HostCollective(
+            ctx.engine,
+            what.operation,
+            len(group.ranks),
+            what.sizes or (),
+            what.nbytes,
+            what.wire,
+            what.reduction,
+            what.root,
+        )
+    check_library(current_process(), group, what.name, "cuda")
     if what.sizes is None:
         return _Pairwise(ctx, group, what)
     return _collective(ctx, group, what, what.nbytes, what.sizes)
@@ -221,7 +296,7 @@ def _collective(
         operation,
         group.sips,
         sizes,
-        what.dtype,
+        what.wire,
         what.reduction,
         what.root,
         line=group,
@@ -292,7 +367,7 @@ class _Pairwise:
             if call.splits is not None
         ]
         taken = [sum(column) for column in zip(*sizes, strict=True)]
-        largest = max(*(sum(row) for row in sizes), *taken) * what.dtype.itemsize
+        largest = max(*(sum(row) for row in sizes), *taken) * what.wire.itemsize
         collective = _collective(ctx, self._group, what, largest, sizes)
         for call in calls:
             if call.command is not None and isinstance(call.command.args, dict):

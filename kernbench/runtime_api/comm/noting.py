@@ -84,7 +84,7 @@ def noted(
 def noted_message(post: Post, peer: int | None) -> bool:
     """Notes a message down if the rank is coalescing those of its group; returns whether."""
     notes = _notes(post.process, post.group)
-    if notes is None or not notes.takes_messages:
+    if notes is None or not notes.takes_messages or post.hosted:
         return False
     notes.messages.append(Message(post, peer))
     return True

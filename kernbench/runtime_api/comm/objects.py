@@ -16,7 +16,16 @@ import numpy as np
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import DType, dtypes
 from kernbench.runtime_api.comm.checks import CollectiveArgumentError, root_of
-from kernbench.runtime_api.comm.groups import Group, check_device_id, find_group, home_of, refuse
+from kernbench.runtime_api.comm.groups import (
+    Group,
+    backend_of,
+    check_device_id,
+    find_group,
+    home_of,
+    libraries_of,
+    meets_on_host,
+    refuse,
+)
 from kernbench.runtime_api.comm.issuing import issue
 from kernbench.runtime_api.comm.p2p import give, take
 from kernbench.runtime_api.comm.posting import Post
@@ -52,8 +61,8 @@ def broadcast_object_list(
         object_list: As long on all ranks.
         src: Global rank of the source, by default 0; or give `group_src`.
         group: None for all ranks.
-        device: None or the calling rank's device; `cpu` on other backends than `nccl`, where it
-            makes no difference here.
+        device: Through whose memory: the calling rank's device or, on other backends than `nccl`,
+            `cpu`. None: with `gloo` the host's, else the device's.
         group_src: Rank of the source in the group.
 
     Raises:
@@ -277,7 +286,8 @@ class _Talk:
         self.group: Final = find_group(self.process, group, name)
         self.place: Final = self.group.place(self.process.rank)
         self._name = name
-        self._device = cuda_device(home_of(self.process))
+        hosted = meets_on_host(self.process, self.group)
+        self._device = CPU if hosted else cuda_device(home_of(self.process))
         self._root_text = ""
 
     def root(self, label: str, given: int | None, local: int | None) -> int:
@@ -287,9 +297,10 @@ class _Talk:
         return place
 
     def check_device(self, device: Any) -> None:
-        """Checks where the bytes are to be."""
-        backend = self.group.backend or self.process.ctx.world.backend[self.process.rank]
-        if device is not None and Device(device) == CPU and backend != "nccl":
+        """Checks where the bytes are to be, and puts them there."""
+        libraries = libraries_of(backend_of(self.process, self.group))
+        if device is not None and Device(device) == CPU and "cpu" in libraries:
+            self._device = CPU
             return
         check_device_id(self._name, self.process, device)
 
@@ -321,7 +332,7 @@ class _Talk:
             )
 
     def uploaded(self, values: bytes | Sequence[int]) -> TensorBase:
-        """Returns a tensor on the device: bytes, or sizes as int64. The host waits."""
+        """Returns a tensor of bytes, or sizes as int64. The host waits for a copy to a device."""
         if isinstance(values, bytes):
             array: Array = np.frombuffer(values, np.uint8).copy()
         else:
@@ -329,12 +340,13 @@ class _Talk:
         return array_to(self.process, array, self._device)
 
     def room(self, count: int, dtype: DType) -> TensorBase:
-        """Returns a tensor on the device for values to come."""
+        """Returns a tensor for values to come."""
         return new_tensor(self.process, (count,), dtype, self._device)
 
     def read(self, tensor: TensorBase) -> None:
-        """Copies a tensor back, as whoever looks at its values must; the host waits."""
-        read_back(self.process, tensor, lambda _: None)
+        """Copies a tensor back from a device, as whoever looks at it must; the host waits."""
+        if tensor.is_cuda:
+            read_back(self.process, tensor, lambda _: None)
 
     def all_sizes(self, mine: bytes) -> tuple[list[bytes], int]:
         """Tells all ranks how long everybody's pickle is; returns the pickles, and the longest."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from kernbench.des import Event
 from kernbench.errors import call_site, site_fact
+from kernbench.runtime_api.comm.hosted import HOST
 from kernbench.runtime_api.comm.issuing import follow, handle
 from kernbench.runtime_api.comm.noting import Message, noted_message
 from kernbench.runtime_api.comm.posting import Post, Way
@@ -17,6 +18,7 @@ from kernbench.runtime_api.comm.rendezvous import ProcessGroup
 from kernbench.runtime_api.comm.transfers import Transfer
 from kernbench.runtime_api.comm.works import IllegalWork, Work
 from kernbench.runtime_api.process import Process, current_process
+from kernbench.runtime_api.running import wait_for
 from kernbench.runtime_api.tensor_base import OptionError, TensorBase
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import Hold
@@ -176,7 +178,8 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
         p2p_op_list: At least one; all of one group.
 
     Returns:
-        One handle for all of them, in a list, as PyTorch's NCCL backend returns it.
+        A list of one handle for all of them, as from PyTorch's NCCL backend; for tensors on the
+        host of one for each, as from Gloo.
 
     Raises:
         OptionError: If the list is empty, or of several groups.
@@ -197,6 +200,14 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
         else:
             peer = post.source(op.peer, op.group_peer)
         messages.append(Message(post, peer))
+    hosted = {message.post.hosted for message in messages}
+    if len(hosted) > 1:
+        raise OptionError(
+            "batch_isend_irecv takes messages of one kind of device",
+            [site_fact(call_site()), "got tensors on cpu and on a device"],
+        )
+    if hosted == {True}:
+        return [handle(post.process, post.issue(peer)[0], ()) for post, peer in messages]
     return [issue_batch(current_process(), "batch_isend_irecv", messages)]
 
 
@@ -227,7 +238,10 @@ def issue_batch(process: Process, name: str, messages: Sequence[Message]) -> Wor
 
 
 def _wait_in_stream(process: Process, command: Command) -> None:
-    """Lets the current stream wait for a command."""
+    """Lets the current stream, or the host if it is between hosts, wait for a command."""
+    if command.stream.sip == HOST:
+        wait_for(process, command)
+        return
     current = process.current_stream(command.stream.sip)
     current.waits.append(command.done)
     current.learn({**command.stream.seen, command.stream: command.number})

@@ -5,12 +5,13 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from kernbench.errors import KernbenchError, call_site, site_fact
-from kernbench.runtime_api.comm.checks import check_tensor, place_of
-from kernbench.runtime_api.comm.groups import find_group
+from kernbench.runtime_api.comm.checks import check_library, check_tensor, place_of
+from kernbench.runtime_api.comm.groups import backend_of, find_group
+from kernbench.runtime_api.comm.hosted import HOST
 from kernbench.runtime_api.comm.issuing import follow
 from kernbench.runtime_api.comm.rendezvous import Call, ProcessGroup
 from kernbench.runtime_api.comm.transfers import Mailbox, Side, Transfer, TransferMismatchError
-from kernbench.runtime_api.process import Process, current_process
+from kernbench.runtime_api.process import current_process
 from kernbench.runtime_api.tensor_base import (
     OptionError,
     TensorBase,
@@ -52,6 +53,9 @@ class Post:
         self._site = call_site()
         self.group: Final = find_group(self.process, group, name)
         check_tensor(self.process, name, tensor, home=self.process.device_index)
+        self.hosted: Final = tensor.device.index is None
+        if self.hosted or ":" in backend_of(self.process, self.group):
+            check_library(self.process, self.group, name, tensor.device.type)
 
     def peer(self, rank: int | None, group_rank: int | None, argument: str) -> int:
         """Returns the global rank of the other side.
@@ -110,8 +114,13 @@ class Post:
         """
         process, tensor, group = self.process, self._tensor, self.group
         sip = process.device_index
-        current = process.current_stream(sip)
-        check_access(process, tensor, current, "read" if self._way == "send" else "wrote")
+        verb = "read" if self._way == "send" else "wrote"
+        if self.hosted:
+            stream = self._host_stream(peer)
+            check_access(process, tensor, stream, verb)
+        else:
+            current = process.current_stream(sip)
+            check_access(process, tensor, current, verb)
         if stream is None:
             who = "any rank" if peer is None else f"rank {peer}"
             stream = process.side_stream(f"messages with {who} in {group.name}", sip)
@@ -120,7 +129,7 @@ class Post:
         if mail is not None:
             transfer.mail[process.rank] = mail
         view = tensor.window
-        eager = self._way == "send" and _is_eager(process, transfer, view.nbytes)
+        eager = self._way == "send" and self._is_eager(transfer, view.nbytes)
         if eager:
             copied = self._copy_away(stream, side)
             stream = process.side_stream(f"buffered messages to rank {peer} in {group.name}", sip)
@@ -145,6 +154,24 @@ class Post:
         else:
             tensor.memory.wrote(command, view)
         return command, transfer
+
+    def _host_stream(self, peer: int | None) -> Stream:
+        """Returns where messages between two hosts wait for each other."""
+        who = "any rank" if peer is None else f"rank {peer}"
+        way = "to" if self._way == "send" else "from"
+        name = f"messages {way} {who} in {self.group.name}, on cpu"
+        return self.process.side_stream(name, HOST)
+
+    def _is_eager(self, transfer: Transfer, nbytes: int) -> bool:
+        """Returns whether a send is done before it is received, and notes that.
+
+        Between hosts none is: what Gloo buffers is the business of the operating system.
+        """
+        log = self.process.ctx.world.eager
+        if log is None or self.hosted or nbytes > self.process.ctx.eager_limit:
+            return False
+        log.eager[transfer] = None
+        return True
 
     def _copy_away(self, stream: Stream, side: Side) -> Command:
         """Lets a send be done with its tensor: the message leaves from a buffer of its own."""
@@ -189,12 +216,3 @@ class Post:
         if src is None and group_src is None:
             return None
         return self.peer(src, group_src, "src")
-
-
-def _is_eager(process: Process, transfer: Transfer, nbytes: int) -> bool:
-    """Returns whether a send is done before it is received, and notes that."""
-    log = process.ctx.world.eager
-    if log is None or nbytes > process.ctx.eager_limit:
-        return False
-    log.eager[transfer] = None
-    return True

@@ -1,6 +1,7 @@
 """`torch.distributed.ReduceOp`: how values of ranks are combined, and where that is defined."""
 
 import math
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kernbench.ccl.collective import Reduction
@@ -13,8 +14,31 @@ class ReductionError(KernbenchError, RuntimeError, ValueError):
     """A reduce operation that is not defined for a type or on a backend (C6)."""
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class RedOp(Reduction):
+    """One of the values of `ReduceOp`, which prints as PyTorch's.
+
+    Attributes:
+        value: Its number.
+    """
+
+    value: int = 0
+
+    def __str__(self) -> str:
+        return f"RedOpType.{self.name.upper()}"
+
+    def __repr__(self) -> str:
+        return f"<{self}: {self.value}>"
+
+
 class PremulSum:
     """`ReduceOp.PREMUL_SUM`: becomes an operation when it is called with a factor."""
+
+    def __str__(self) -> str:
+        return "RedOpType.PREMUL_SUM"
+
+    def __repr__(self) -> str:
+        return f"<{self}: 8>"
 
     def __call__(self, factor: Any) -> Reduction:
         """Returns the operation that multiplies each rank's values before it adds them up."""
@@ -49,14 +73,14 @@ def premul_sum(factor: Any) -> Reduction:
 class RedOpType:
     """`torch.distributed.ReduceOp.RedOpType`: the values of a `ReduceOp`."""
 
-    SUM: Final = Reduction("sum", "add")
-    AVG: Final = Reduction("avg", "add", average=True)
-    PRODUCT: Final = Reduction("product", "multiply")
-    MIN: Final = Reduction("min", "minimum")
-    MAX: Final = Reduction("max", "maximum")
-    BAND: Final = Reduction("band", "bitwise_and")
-    BOR: Final = Reduction("bor", "bitwise_or")
-    BXOR: Final = Reduction("bxor", "bitwise_xor")
+    SUM: Final = RedOp("sum", "add", value=0)
+    AVG: Final = RedOp("avg", "add", average=True, value=1)
+    PRODUCT: Final = RedOp("product", "multiply", value=2)
+    MIN: Final = RedOp("min", "minimum", value=3)
+    MAX: Final = RedOp("max", "maximum", value=4)
+    BAND: Final = RedOp("band", "bitwise_and", value=5)
+    BOR: Final = RedOp("bor", "bitwise_or", value=6)
+    BXOR: Final = RedOp("bxor", "bitwise_xor", value=7)
     PREMUL_SUM: Final = PremulSum()
 
 
@@ -64,8 +88,9 @@ class ReduceOp(RedOpType):
     """`torch.distributed.ReduceOp`: how values of ranks are combined.
 
     `AVG` divides the sum by the number of ranks at the end. `PREMUL_SUM(factor)` multiplies before
-    it adds. Both take floats only. As in PyTorch, `nccl` has no `BAND`, `BOR` and `BXOR`, and
-    `gloo` no `AVG` and `PREMUL_SUM`; the backend `ccl` has all.
+    it adds. Both take floats and complex numbers only; of the others complex numbers take `SUM`. As
+    in PyTorch, `nccl` has no `BAND`, `BOR` and `BXOR`, and `gloo` no `AVG` and `PREMUL_SUM`; the
+    backend `ccl` has all.
     """
 
     RedOpType: Final = RedOpType
@@ -121,7 +146,14 @@ def check_reduction(name: str, op: Reduction, dtype: DType, backend: str) -> Non
             "max, band, bor and bxor; the backend ccl has all",
             code="C6",
         )
-    floats = dtype.is_floating_point
+    if dtype.is_complex and op.combine != "add":
+        raise ReductionError(
+            f"{name} does not support {op} on complex tensors",
+            [site_fact(call_site()), f"got a tensor of {dtype}"],
+            hint="complex numbers travel as their parts: sum, avg and premul_sum take them",
+            code="C6",
+        )
+    floats = dtype.is_floating_point or dtype.is_complex
     if dtype in _FP8 or (bits and floats) or (scaled and not floats):
         raise ReductionError(
             f"{name}: {op.name} is not defined for {dtype} on backend {backend}",

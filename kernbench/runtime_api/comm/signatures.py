@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kernbench.ccl.collective import Reduction
 from kernbench.ccl.operations import OPERATIONS
-from kernbench.memory import DType
+from kernbench.memory import DType, dtypes
 from kernbench.runtime_api.comm.rendezvous import Splits, Term
 
 Shape = tuple[int, ...]
@@ -27,14 +27,16 @@ class Signature:
         operation: A key of `OPERATIONS`.
         terms: What the ranks must agree on.
         text: The call, for reports.
-        sizes: Elements of each block; None if it takes the `splits` of all ranks to know.
+        sizes: Elements of `wire` in each block; None if it takes the `splits` of all to know.
         nbytes: Size as nccl-tests counts it: of all blocks of the largest buffer.
         dtype: Element type.
+        wire: What travels: of a complex type its parts, as in PyTorch, else `dtype`.
         reduction: How values are combined; None if they are not.
         root: Rank in the group that plays a part of its own; 0 if there is none.
         splits: What the calling rank exchanges with each other one; None if all do the same.
-        row: Elements in one unit of `splits`.
+        row: Elements of `wire` in one unit of `splits`.
         counted: The kind that `CommDebugMode` counts it as; empty if that is `kind`.
+        hosted: Whether its tensors are on the host.
     """
 
     name: str
@@ -45,11 +47,13 @@ class Signature:
     sizes: tuple[int, ...] | None
     nbytes: int
     dtype: DType
+    wire: DType
     reduction: Reduction | None = None
     root: int = 0
     splits: Splits | None = None
     row: int = 1
     counted: str = ""
+    hosted: bool = False
 
 
 @lru_cache(8192)
@@ -73,7 +77,8 @@ def signature(
         root: Rank in the group.
         root_text: The root as the user gave it, such as `src=2`.
     """
-    sizes = tuple([prod(shape) for shape in blocks])
+    wire, parts = _wire(dtype)
+    sizes = tuple([parts * prod(shape) for shape in blocks])
     whole: Any = blocks[0] if OPERATIONS[operation].blocks == "one" else blocks
     terms = _terms(operation, dtype, whole, reduction, root)
     inside = [_blocks_text(blocks), str(dtype)]
@@ -88,8 +93,9 @@ def signature(
         terms,
         f"{name}({', '.join(inside)})",
         sizes,
-        sum(sizes) * dtype.itemsize,
+        sum(sizes) * wire.itemsize,
         dtype,
+        wire,
         reduction,
         root,
     )
@@ -143,7 +149,8 @@ def coalesced_signature(
         blocks: Shapes of the tensors in each block.
         reduction: How values are combined.
     """
-    sizes = tuple([sum(prod(shape) for shape in shapes) for shapes in blocks])
+    wire, parts = _wire(dtype)
+    sizes = tuple([parts * sum(prod(shape) for shape in shapes) for shapes in blocks])
     name, count = f"{operation}_coalesced", len(blocks[0])
     inside = [f"{count} tensor{'s' if count > 1 else ''}", _blocks_text(blocks[0]), str(dtype)]
     if reduction is not None:
@@ -155,8 +162,9 @@ def coalesced_signature(
         _terms(operation, dtype, blocks, reduction, 0),
         f"{name}({', '.join(inside)})",
         sizes,
-        sum(sizes) * dtype.itemsize,
+        sum(sizes) * wire.itemsize,
         dtype,
+        wire,
         reduction,
     )
 
@@ -184,6 +192,7 @@ def exchange_signature(
         terms.append(Term("C3", "shape of a row", row, _shape_hint))
     if row:
         unit, length, shown = "row", prod(row), f"rows of {list(row)}, "
+    wire, parts = _wire(dtype)
     return Signature(
         name,
         name,
@@ -193,24 +202,35 @@ def exchange_signature(
         None,
         max(sum(sends), sum(receives)) * length * dtype.itemsize,
         dtype,
+        wire,
         splits=Splits(sends, receives, unit),
-        row=length,
+        row=parts * length,
+    )
+
+
+@lru_cache(1024)
+def on_hosts(what: Signature) -> Signature:
+    """Returns that of the same operation on tensors of the host.
+
+    It is of a kind of its own: on hardware it would wait for ever for one on devices.
+    """
+    return replace(
+        what,
+        kind=f"{what.kind} on cpu",
+        text=f"{what.text} on cpu",
+        counted=what.counted or what.kind,
+        hosted=True,
     )
 
 
 def renamed(what: Signature, name: str) -> Signature:
     """Returns a signature of a kind of its own, which nothing else meets: `name()`."""
-    return Signature(
-        name,
-        name,
-        what.operation,
-        (),
-        f"{name}()",
-        what.sizes,
-        what.nbytes,
-        what.dtype,
-        what.reduction,
-    )
+    return replace(what, name=name, kind=name, terms=(), text=f"{name}()")
+
+
+def _wire(dtype: DType) -> tuple[DType, int]:
+    """Returns what an element is sent as, and how many of these it is."""
+    return dtypes.real_type(dtype), 2 if dtype.is_complex else 1
 
 
 def _terms(

@@ -9,7 +9,8 @@ from typing import Any, Final
 from kernbench.ccl.collective import Collective
 from kernbench.des import Event, EventLoop
 from kernbench.errors import KernbenchError
-from kernbench.memory import View
+from kernbench.memory import Space, View
+from kernbench.runtime_api.comm.hosted import HostCollective
 from kernbench.runtime_api.comm.rendezvous import Call, Meeting, ProcessGroup
 from kernbench.runtime_api.comm.schedules import Schedule
 from kernbench.runtime_api.process import Process
@@ -51,9 +52,15 @@ class Side:
         self.transfer.come()
 
     @property
+    def hosted(self) -> bool:
+        """Whether the data is on the host."""
+        return self.view.buffer.allocation.address.space is Space.HOST
+
+    @property
     def text(self) -> str:
         """What reports say of the data."""
-        return f"{list(self.view.shape)} {self.view.dtype}, {self.view.nbytes} B"
+        where = " on cpu" if self.hosted else ""
+        return f"{list(self.view.shape)} {self.view.dtype}, {self.view.nbytes} B{where}"
 
 
 @dataclass(slots=True, eq=False)
@@ -124,18 +131,27 @@ class Transfer(Meeting):
         assert self.source is not None
         sender, receiver = self.sides[self.source], self.sides[self.destination]
         ctx = sender.process.ctx
+        # Complex numbers travel as their parts, as in PyTorch.
+        sent, taken = sender.view.parts(), receiver.view.parts()
+        start = max(sender.start, receiver.start)
+        both: tuple[tuple[Side, list[View], list[View]], ...] = (
+            (sender, [sent], []),
+            (receiver, [], [taken]),
+        )
+        if sender.hosted:
+            between = HostCollective(ctx.engine, "send_recv", 2, (), sent.nbytes, sent.dtype)
+            for place, (side, give, take) in enumerate(both):
+                assert side.command is not None
+                between.join(place, give, take).begin(side.command, start)
+            return
         sips = (ctx.devices[self.source], ctx.devices[self.destination])
         ranks = len(self.box.group.ranks)
         chosen = ctx.collectives.choose("send_recv", sender.view.nbytes, sips, ranks)
-        dtype = sender.view.dtype
         # A line of its own: several messages of a batch may be under way between the same ranks.
         message = Collective(
-            ctx.collectives, chosen, "send_recv", sips, [sender.view.numel], dtype, line=self
+            ctx.collectives, chosen, "send_recv", sips, [sent.numel], sent.dtype, line=self
         )
-        start = max(sender.start, receiver.start)
-        for place, (side, give, take) in enumerate(
-            ((sender, [sender.view], []), (receiver, [], [receiver.view]))
-        ):
+        for place, (side, give, take) in enumerate(both):
             assert side.command is not None
             message.join(place, give, take).begin(side.command, start)
 
@@ -321,9 +337,12 @@ class Mailbox:
         assert transfer.source is not None
         ranks = (transfer.source, transfer.destination)
         sent, expected = (transfer.sides[rank].view for rank in ranks)
-        if sent.numel == expected.numel and sent.dtype is expected.dtype:
+        places = {transfer.sides[rank].hosted for rank in ranks}
+        if sent.numel == expected.numel and sent.dtype is expected.dtype and len(places) == 1:
             return
         what = "type" if sent.numel == expected.numel else "size"
+        if len(places) > 1:
+            what = "kind of device"
         error = TransferMismatchError(
             f"rank {ranks[0]} sends {transfer.sides[ranks[0]].text} to rank {ranks[1]}, which "
             f"receives {transfer.sides[ranks[1]].text}",

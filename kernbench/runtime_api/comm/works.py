@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kernbench.des import Event
-from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
+from kernbench.errors import CallSite, KernbenchError, UnsupportedError, call_site, site_fact
+from kernbench.runtime_api.comm.hosted import HOST
 from kernbench.runtime_api.process import Process, current_process
 from kernbench.runtime_api.tensor_base import TensorBase
 from kernbench.sim_engine.command import Command
@@ -48,8 +49,8 @@ class Work:
     def wait(self, timeout: object = None) -> bool:
         """Makes the current stream wait for the operation; the host goes on.
 
-        Only the `Work` of a barrier makes the host wait too. Waiting again is allowed, and costs
-        nothing.
+        Only the `Work` of a barrier, or of tensors on the host, makes the host wait too. Waiting
+        again is allowed, and costs nothing.
 
         Args:
             timeout: Ignored by design: a hang is found when it happens, not after a time.
@@ -62,6 +63,10 @@ class Work:
         command = self._command
         # Who remembers the work holds its outputs.
         process.ctx.world.works.get(process.rank, {}).pop(self, None)
+        if command.stream.sip == HOST:
+            process.wait(command.done)
+            process.learn(self._seen)
+            return True
         stream = process.current_stream(command.stream.sip)
         if not process.ordered(stream, command):
             stream.waits.append(command.done)
@@ -137,9 +142,18 @@ class Future:
 
         The callback is called at once. What it issues goes to a stream of its own, behind the
         operation, so neither the host nor the current stream waits for it.
+
+        Raises:
+            UnsupportedError: For an operation on tensors of the host.
         """
         process = current_process()
         sip = self._work.command.stream.sip
+        if sip == HOST:
+            raise UnsupportedError(
+                "then() on the future of an operation between hosts is not simulated",
+                [site_fact(call_site())],
+                hint="wait() for it, then go on",
+            )
         before = process.current_stream(sip)
         stream = process.scratch.get("future stream")
         if stream is None:
