@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kernbench.ccl.collective import CollectiveModel
 from kernbench.ccl.tuner import Choices
@@ -23,6 +23,9 @@ from kernbench.runtime_api.types import DeviceSelector
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.tl import launch as launches
+
+if TYPE_CHECKING:
+    from kernbench.tl.recording import Recording
 
 T = TypeVar("T")
 
@@ -62,7 +65,7 @@ class RuntimeContext:
         quiet: Whether benches should print nothing.
         results: Documents of plain values that benches leave for `--json`.
         processes: The ranks of the last spawn.
-        kernel_times: Durations of launches by all that they depend on, in picoseconds.
+        recordings: Launches of kernels, by all that what they do depends on.
         on_choice: Called with a line such as `all_reduce 1 MiB, 8 ranks of WORLD: ring (auto)` when
             an operation of a size on a group is given its algorithm for the first time.
         group_limit: How many process groups a rank may hold, besides that of all ranks.
@@ -109,7 +112,7 @@ class RuntimeContext:
         self._names: Final = Namespace(self, root())
         processes.made(self.main)
         launches.find_launcher = current_launcher
-        self.kernel_times: Final[dict[Any, int]] = {}
+        self.recordings: Final[dict[Any, Recording]] = {}
         self.on_choice: Callable[[str], None] | None = None
         self.group_limit = 128
 

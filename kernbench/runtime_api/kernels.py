@@ -5,8 +5,8 @@ from typing import Any
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.runtime_api.process import Process, current_process
-from kernbench.runtime_api.tensor_base import TensorBase, check_access
-from kernbench.tl.launch import DEFAULT_QUEUES, Kernel, KernelWork, LaunchError
+from kernbench.runtime_api.tensor_base import TensorBase, check_access, check_owner
+from kernbench.tl.launch import DEFAULT_QUEUES, Kernel, KernelWork, LaunchError, kind_of
 from kernbench.tl.tile import Pointer
 
 
@@ -22,26 +22,27 @@ class ProcessLauncher:
         Raises:
             LaunchError: If no tensor says on which device, or tensors are on several.
             OwnershipError: If a tensor belongs to another rank.
+            AccessError: If an operation on one that it touches is under way that nobody has waited
+                for.
         """
         process = self._process
-        tensors = [value for value in arguments.values() if isinstance(value, TensorBase)]
-        for tensor in tensors:
+        tensors = {n: value for n, value in arguments.items() if isinstance(value, TensorBase)}
+        for tensor in tensors.values():
             if tensor.window.dtype.is_complex:
                 raise UnsupportedError(
                     f"kernel {kernel.name}: a pointer to {tensor.dtype} is not simulated",
                     [site_fact(call_site()), "nor has Triton one"],
                     hint="pass view_as_real(tensor)",
                 )
-        sip = _device(kernel, tensors)
+        sip = _device(kernel, list(tensors.values()))
         stream = process.current_stream(sip)
-        for tensor in tensors:
-            check_access(process, tensor, stream, "wrote")
+        for tensor in tensors.values():
+            check_owner(process, tensor)
         passed = {
             name: Pointer(value.window, 0) if isinstance(value, TensorBase) else value
             for name, value in arguments.items()
         }
-        shapes = [_shape(kernel, *item) for item in arguments.items()]
-        outside = kernel.environment()
+        kinds = kernel.environment(), *[_kind(kernel, *item) for item in arguments.items()]
         work = KernelWork(
             process.engine,
             sip,
@@ -49,14 +50,28 @@ class ProcessLauncher:
             grid,
             passed,
             DEFAULT_QUEUES,
-            process.ctx.kernel_times,
-            None if outside is None else (outside, sip, grid, *shapes),
+            process.ctx.recordings,
+            None if None in kinds else (grid, *kinds),
         )
+        recording = work.recording()
+        loads = stores = None
+        if recording is not None:
+            loads, stores = recording.loads, recording.stores
+        # Where only a run with values could tell, it may do anything.
+        read = [tensor for name, tensor in tensors.items() if loads is None or name in loads]
+        wrote = [tensor for name, tensor in tensors.items() if stores is None or name in stores]
+        for tensor in read:
+            check_access(process, tensor, stream, "read")
+        for tensor in wrote:
+            check_access(process, tensor, stream, "wrote")
         command = process.issue(
             kernel.name, "kernel", stream, work, site=call_site(), args={"grid": list(grid)}
         )
-        for tensor in tensors:
+        for tensor in wrote:
             tensor.memory.wrote(command, tensor.window, counts=False)
+        if process.engine.device(sip).compute.shared:
+            for tensor in read:
+                tensor.memory.read(command, tensor.window)
 
 
 def _device(kernel: Kernel, tensors: list[TensorBase]) -> int:
@@ -73,13 +88,13 @@ def _device(kernel: Kernel, tensors: list[TensorBase]) -> int:
     return sip
 
 
-def _shape(kernel: Kernel, name: str, value: Any) -> Hashable:
-    """Returns what the time of a launch depends on of one argument."""
+def _kind(kernel: Kernel, name: str, value: Any) -> Hashable | None:
+    """Returns what a launch depends on of one argument; None if that cannot be told."""
     if isinstance(value, TensorBase):
         view = value.window
         return view.dtype.name, view.shape, view.strides
     if isinstance(value, Hashable):
-        return type(value), value
+        return kind_of(value)
     raise LaunchError(
         f"kernel {kernel.name}: argument {name} is a {type(value).__name__}",
         [site_fact(call_site()), "expected a tensor, a number, or another plain value"],

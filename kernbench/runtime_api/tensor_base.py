@@ -298,6 +298,16 @@ def check_access(process: Process, tensor: TensorBase, stream: Stream | None, ve
                 _check_order(process, tensor, stream, verb, pending, "read")
 
 
+def check_owner(process: Process, tensor: TensorBase) -> None:
+    """Checks that a process may touch a tensor at all.
+
+    Raises:
+        OwnershipError: If it belongs to another rank.
+    """
+    if tensor.memory.owner is not process and process.rank != MAIN and tensor.is_cuda:
+        raise _not_owned(process, tensor)
+
+
 _NO_STREAM: Final = Stream("host", -1)
 
 

@@ -2,30 +2,28 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
+from enum import Enum
 from types import FunctionType, ModuleType
 from typing import Any, Final, Protocol
 
-from kernbench.des import DeadlockError, EventLoop, Fifo, Task
+import numpy as np
+
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
-from kernbench.hw.network import Network
-from kernbench.hw.pe import PeCosts, PeTimeline, later
-from kernbench.hw.queue import Queue, QueueSpec, Sender
-from kernbench.memory import DType, Space
+from kernbench.hw.queue import QueueSpec
+from kernbench.memory import DType, Space, View
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine, Hold
 from kernbench.sim_engine.op_log import Record
+from kernbench.tl.execution import Run
 from kernbench.tl.language import constexpr
-from kernbench.tl.program import Program, Trace
+from kernbench.tl.recording import Recorder, Recording, Spans
+from kernbench.tl.tile import Pointer
 from kernbench.units import Bytes
 
 
 class LaunchError(KernbenchError):
     """A grid or arguments that the kernel cannot be launched with (K1, K3)."""
-
-
-class KernelDeadlockError(KernbenchError):
-    """The programs of a kernel wait for each other for ever (K7)."""
 
 
 class Launcher(Protocol):
@@ -42,6 +40,11 @@ def _nobody() -> None:
 
 find_launcher: Callable[[], Launcher | None] = _nobody
 """Finds the runtime of the calling code; the runtime room puts its own in place."""
+
+
+_NOTHING: Final = inspect.Parameter.empty
+_ANY_WAY: Final = inspect.Parameter.POSITIONAL_OR_KEYWORD
+_BY_NAME: Final = inspect.Parameter.KEYWORD_ONLY
 
 
 class Kernel:
@@ -61,13 +64,17 @@ class Kernel:
             for name, parameter in self.signature.parameters.items()
             if parameter.annotation is constexpr or parameter.annotation == "tl.constexpr"
         )
+        kinds = [parameter.kind for parameter in self.signature.parameters.values()]
+        simple = kinds.count(_ANY_WAY) + kinds.count(_BY_NAME) == len(kinds)
+        self._positional: Final = kinds.count(_ANY_WAY) if simple else -1
+        self._defaults: Final = {n: p.default for n, p in self.signature.parameters.items()}
 
     def environment(self) -> Hashable | None:
         """Returns the values that the function finds outside of itself; None if not all are plain.
 
         What a launch does depends on them as on its arguments.
         """
-        return _environment(self.function, set())
+        return kind_of(self.function)
 
     @property
     def name(self) -> str:
@@ -99,6 +106,9 @@ class Kernel:
         return launch
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        found = self._bind_plainly(args, kwargs)
+        if found is not None:
+            return found
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -109,6 +119,17 @@ class Kernel:
             ) from None
         bound.apply_defaults()
         return bound.arguments
+
+    def _bind_plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        """Binds as the signature does, at a tenth of its cost; None if that is not so simple."""
+        if len(args) > self._positional:
+            return None
+        given = {**dict(zip(self._defaults, args, strict=False)), **kwargs}
+        bound = {**self._defaults, **given}
+        twice_or_unknown = len(given) < len(args) + len(kwargs) or len(bound) > len(self._defaults)
+        if twice_or_unknown or any(value is _NOTHING for value in bound.values()):
+            return None
+        return bound
 
     def _extents(self, grid: Any) -> tuple[int, ...]:
         extents = (grid,) if isinstance(grid, int) else tuple(grid)
@@ -122,27 +143,49 @@ class Kernel:
         return extents
 
 
-_PLAIN: Final = (int, float, str, bytes, bool, type(None), type, ModuleType, DType)
+_SAME: Final = (type, ModuleType, DType, Enum)
+"""Of these, only the very same object is equal."""
+
+_EXACT: Final = (int, bool, str, bytes, type(None))
+"""Of these, equal values of one type are the same to a kernel."""
 
 
-def _environment(function: Callable[..., Any], seen: set[object]) -> Hashable | None:
+def kind_of(value: object) -> Hashable | None:
+    """Returns a key that is another value's only if no kernel can tell the two apart.
+
+    Returns:
+        None if it is of a type of which that is not known.
+    """
+    return _kind_of(value, set())
+
+
+def _kind_of(value: object, seen: set[object]) -> Hashable | None:
+    value = value.function if isinstance(value, Kernel) else value
+    if isinstance(value, _SAME):
+        return type(value), value
+    if type(value) in _EXACT:
+        return type(value), value
+    if isinstance(value, float | np.generic):
+        # 0.0 and -0.0 are equal, and so are numbers of different types.
+        return type(value), np.asarray(value).tobytes()
+    if isinstance(value, tuple):
+        kinds = tuple([_kind_of(each, seen) for each in value])
+        return None if None in kinds else (type(value), kinds)
+    if isinstance(value, FunctionType):
+        return _environment(value, seen)
+    return None
+
+
+def _environment(function: FunctionType, seen: set[object]) -> Hashable | None:
+    if function in seen or function.__module__.startswith("kernbench."):
+        return (function,)
     seen.add(function)
     outside = inspect.getclosurevars(function)
-    values: list[Hashable] = [function.__code__]
-    for name, found in sorted({**outside.globals, **outside.nonlocals}.items()):
-        value = found.function if isinstance(found, Kernel) else found
-        if isinstance(value, FunctionType):
-            if value.__module__.startswith("kernbench.") or value in seen:
-                continue
-            inner = _environment(value, seen)
-            if inner is None:
-                return None
-            values.append((name, inner))
-        elif isinstance(value, _PLAIN):
-            values.append((name, type(value), value))
-        else:
-            return None
-    return tuple(values)
+    found = {**outside.globals, **outside.nonlocals}
+    named = tuple((function.__kwdefaults__ or {}).items())
+    values = *sorted(found.items()), function.__defaults__, named
+    kind = _kind_of(values, seen)
+    return None if kind is None else (function.__code__, kind)
 
 
 def jit(function: Callable[..., None]) -> Kernel:
@@ -163,8 +206,8 @@ class KernelWork:
         grid: Extents.
         arguments: By parameter name; tensors are `Pointer`s.
         queues: How queues between its programs are built.
-        memo: Durations of earlier launches, by `memo_key`; used unless every tile is timed.
-        memo_key: Everything that the duration depends on; None if that cannot be told.
+        memo: Recordings of earlier launches, by `memo_key`; played unless every tile is timed.
+        memo_key: Everything that a recording depends on; None if that cannot be told.
     """
 
     def __init__(
@@ -175,7 +218,7 @@ class KernelWork:
         grid: tuple[int, ...],
         arguments: dict[str, Any],
         queues: QueueSpec,
-        memo: dict[Any, int],
+        memo: dict[Any, Recording],
         memo_key: Any,
     ) -> None:
         self._engine = engine
@@ -187,36 +230,81 @@ class KernelWork:
         self._memo = memo
         self._memo_key = memo_key
 
+    def recording(self) -> Recording | None:
+        """Returns what the launch does whatever its arguments hold; None if it must run to tell.
+
+        Runs the programs, without data, if there was no such launch before.
+        """
+        if self._memo_key is None:
+            return None
+        found = self._memo.get(self._memo_key)
+        if found is None:
+            found = self._memo[self._memo_key] = self._record()
+        return found
+
+    def _record(self) -> Recording:
+        # Views of its own: a tensor that is passed twice now may be two the next time.
+        views = {name: _twin(view) for name, view in self._views.items()}
+        recorder = Recorder(views, calls=self._engine.enable_data)
+        run = self._new_run(recorder)
+        pointers = {name: Pointer(view, 0) for name, view in views.items()}
+        try:
+            run.run({**self._arguments, **pointers})
+            calls = recorder.calls()
+        except Exception:
+            # Whoever runs it with its arguments gets to know what is wrong.
+            return Recording()
+        loads, stores = frozenset(recorder.loads), frozenset(recorder.stores)
+        if run.varied:
+            return Recording(loads, stores)
+        return Recording(loads, stores, run.duration, run.spans, calls)
+
+    def _new_run(self, recorder: Recorder | None) -> Run:
+        function = self._kernel.function
+        return Run(self._engine, self._sip, function, self._grid, self._queues, recorder)
+
+    @property
+    def _views(self) -> dict[str, View]:
+        return {n: p.view for n, p in self._arguments.items() if isinstance(p, Pointer)}
+
     def begin(self, command: Command, start: int) -> None:
         """See `Work`."""
         engine = self._engine
         if command.stream.faulted:
             Hold(engine, None, 0, None).begin(command, start)
             return
-        duration = self._memo.get(self._memo_key) if engine.fidelity == "kernel" else None
-        if duration is None or engine.enable_data:
-            # With data the programs run in any case, for what they compute.
-            try:
-                run = _Run(self._engine, self._sip, self._kernel, self._grid, self._queues)
-                run.run(self._arguments)
-            except Exception as error:
-                engine.fail(command, error)
-                Hold(engine, None, 0, None).begin(command, start)
-                return
-            duration = run.duration
-            if not run.varied and self._memo_key is not None:
-                self._memo[self._memo_key] = duration
-            self._log(command, start, run)
+        recording = None if engine.fidelity == "tile" else self.recording()
+        try:
+            duration, spans = self._execute(recording)
+        except Exception as error:
+            engine.fail(command, error)
+            Hold(engine, None, 0, None).begin(command, start)
+            return
+        self._log(command, start, spans)
         device = engine.device(self._sip)
         launch = device.spec.sip.launch
         Hold(engine, device.compute, launch + duration, None).begin(command, start)
 
-    def _log(self, command: Command, start: int, run: "_Run") -> None:
+    def _execute(self, recording: Recording | None) -> tuple[int, Spans]:
+        """Does what the launch does to bytes, and returns its duration and what engines did."""
+        if recording is not None and recording.duration is not None:
+            calls = recording.calls
+            if not self._engine.enable_data or (calls is not None and calls.play(self._views)):
+                return recording.duration, recording.spans
+        if self._engine.enable_data:
+            for view in self._views.values():
+                if view.buffer.data is None:
+                    view.buffer.poison(view.dtype)
+        run = self._new_run(None)
+        run.run(self._arguments)
+        return run.duration, run.spans
+
+    def _log(self, command: Command, start: int, spans: Spans) -> None:
         log = self._engine.op_log
         if not log.full or not self._engine.timed:
             return
         start += self._engine.device(self._sip).spec.sip.launch
-        for pe, (name, category, track, begin, end, flow, args) in run.spans:
+        for pe, (name, category, track, begin, end, flow, args) in spans:
             log.add(
                 Record(
                     name,
@@ -234,151 +322,8 @@ class KernelWork:
             )
 
 
-class _Run:
-    """One execution of a grid on a loop of its own."""
-
-    def __init__(
-        self,
-        engine: GraphEngine,
-        sip: int,
-        kernel: Kernel,
-        grid: tuple[int, ...],
-        queues: QueueSpec,
-    ) -> None:
-        self._engine = engine
-        self._sip = sip
-        self._kernel = kernel
-        self._grid = grid
-        self._spec = queues
-        self._loop = EventLoop()
-        self._network = Network(engine.topology, self._loop)
-        system = engine.topology.machine.system
-        self._costs = PeCosts(system.sip.pe, system.sip.cube)
-        self._ports: dict[int, Fifo] = {}
-        self._queues: dict[tuple[int, int], Queue] = {}
-        self.duration = 0
-        self.varied = False
-        self.spans: list[tuple[int, tuple[Any, ...]]] = []
-
-    def run(self, arguments: dict[str, Any]) -> None:
-        """Runs every program to its end."""
-        total = 1
-        for extent in self._grid:
-            total *= extent
-        pes = self._engine.topology.num_pes
-        used = min(total, pes)
-        per_cube = self._engine.topology.machine.system.sip.cube.pes
-        if used > 1:
-            for cube in range(-(-used // per_cube)):
-                self._ports[cube] = Fifo(shared=True)
-        tasks = [
-            self._loop.start(
-                self._programs,
-                pe,
-                range(pe, total, used),
-                arguments,
-                total if total <= pes else 0,
-                owner=self._loop.owner(pe + 1),
-                name=f"{self._kernel.name} on PE {pe}",
-            )
-            for pe in range(used)
-        ]
-        waits: Sequence[tuple[Task, object]] = ()
-        try:
-            self._loop.run()
-        except DeadlockError as deadlock:
-            waits = deadlock.waits
-        # Whoever failed comes first: others may wait for what it would have sent.
-        failed = [task.error for task in tasks if task.error is not None]
-        stop = SystemExit("kernel aborted")
-        for task, _ in waits:
-            task.interrupt(stop)
-        if failed:
-            raise failed[0]
-        if waits:
-            raise KernelDeadlockError(
-                f"the programs of {self._kernel.name} wait for each other",
-                [*(f"{task.name} waits for {reason}" for task, reason in waits), *self._full()],
-                hint="every send needs a receive, and n_slots messages fit between them",
-                code="K7",
-            )
-
-    def _programs(
-        self, pe: int, pids: Sequence[int], arguments: dict[str, Any], peers: int
-    ) -> None:
-        engine = self._engine
-        per_cube = engine.topology.machine.system.sip.cube.pes
-        timeline = PeTimeline(0, self._costs.pe.issue, later)
-        task = self._loop.current
-        assert task is not None
-        owner = self._loop.owner(pe + 1)
-        for pid in pids:
-            program = Program(
-                task,
-                timeline,
-                self._costs,
-                ids=_unravel(pid, self._grid),
-                grid=self._grid,
-                port=self._ports.get(pe // per_cube),
-                channels=_Channels(self._queue, pid, peers) if peers else None,
-                sender=Sender(self._network, timeline, owner),
-                data=engine.enable_data,
-                trace=self._tracer(pe) if engine.op_log.full else None,
-                flows=engine.op_log.new_flow if engine.op_log.full else None,
-            )
-            task.subject = program
-            self._kernel.function(**arguments)
-            program.drain()
-            timeline.wait_until(program.end)
-            self.varied = self.varied or program.data_dependent or program.communicated
-        self.duration = max(self.duration, timeline.clock)
-
-    def _tracer(self, pe: int) -> Trace:
-        return lambda *span: self.spans.append((pe, span))
-
-    def _full(self) -> list[str]:
-        """Returns a line for each queue whose sender waits for a credit, by program."""
-        return [
-            f"queue {sender}->{receiver} full {queue.spec.n_slots}/{queue.spec.n_slots}"
-            for (sender, receiver), queue in sorted(self._queues.items())
-            if queue.starved
-        ]
-
-    def _queue(self, sender: int, receiver: int) -> Queue:
-        queue = self._queues.get((sender, receiver))
-        if queue is None:
-            topology = self._engine.topology
-            nodes = [topology.pe_node(self._sip, pe) for pe in (sender, receiver)]
-            path = self._network.path(
-                nodes[0], nodes[1], self._costs.pe.dma, self._spec.vc_chunk_size
-            )
-            latency = self._costs.memory(self._spec.space).latency
-            queue = Queue(path, self._spec, self._costs.pe.poll_interval, latency)
-            self._queues[sender, receiver] = queue
-        return queue
-
-
-class _Channels:
-    """The queues of one program, by the index of its peer."""
-
-    def __init__(self, queue: Callable[[int, int], Queue], pid: int, peers: int) -> None:
-        self.peers = peers
-        self._queue = queue
-        self._pid = pid
-
-    def outgoing(self, peer: int) -> Queue:
-        return self._queue(self._pid, peer)
-
-    def incoming(self, peer: int) -> Queue:
-        return self._queue(peer, self._pid)
-
-
-def _unravel(pid: int, grid: tuple[int, ...]) -> tuple[int, ...]:
-    ids = []
-    for extent in grid:
-        pid, index = divmod(pid, extent)
-        ids.append(index)
-    return tuple(ids)
+def _twin(view: View) -> View:
+    return View(view.buffer, view.dtype, view.shape, view.strides, view.offset)
 
 
 DEFAULT_QUEUES: Final = QueueSpec(Space.TCM, "sleep", 4, Bytes(4096), Bytes(256), Bytes(16))

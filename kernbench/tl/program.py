@@ -10,21 +10,15 @@ from kernbench.des import Event, Fifo, Task
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.hw.pe import PeCosts, PeTimeline, later
 from kernbench.hw.queue import Message, Queue, Sender
-from kernbench.memory import (
-    DType,
-    OutOfMemoryError,
-    Space,
-    UninitialisedReadError,
-    View,
-    dtypes,
-)
+from kernbench.memory import DType, OutOfMemoryError, Space, dtypes
 from kernbench.sim_engine.op_log import Category
+from kernbench.tl import arithmetic, symbols
+from kernbench.tl.access import Region, Unknown, locate, read, write
+from kernbench.tl.arithmetic import Function
+from kernbench.tl.recording import Recorder
+from kernbench.tl.symbols import Affine, Box, Symbol, broadcast
 from kernbench.tl.tile import Pointer, Scalar, Tile
 from kernbench.units import format_bytes
-
-
-class OutOfBoundsError(KernbenchError):
-    """A kernel touched what is not in the tensor that it was given (M1, M2)."""
 
 
 class MessageSizeError(KernbenchError):
@@ -33,10 +27,6 @@ class MessageSizeError(KernbenchError):
 
 class PeerError(KernbenchError):
     """A message to or from a program that does not exist (P9)."""
-
-
-class TileOperandError(KernbenchError):
-    """Operands that no engine takes (K2)."""
 
 
 class Trace(Protocol):
@@ -91,6 +81,8 @@ class Program:
         bounded: Whether a tile must fit into the TCM of one PE; not where the program stands for
             those of many PEs, as that of a collective does.
         trace: Takes spans; None to drop them.
+        flows: Numbers messages, for spans.
+        recorder: Takes what is computed, in place of computing it; `data` is off then.
 
     Attributes:
         communicated: Whether it has sent or received.
@@ -112,6 +104,7 @@ class Program:
         bounded: bool = True,
         trace: Trace | None = None,
         flows: Callable[[], int] | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.task: Final = task
         self.pe: Final = pe
@@ -128,6 +121,7 @@ class Program:
         self._trace: Final = trace
         self._sent: list[tuple[Message, list[str]]] = []
         self._flows: Final = flows
+        self._recorder: Final = recorder
         self._hbm: Final = costs.memory(Space.HBM)
 
     # Index arithmetic
@@ -142,10 +136,18 @@ class Program:
 
     def arange(self, start: int, end: int) -> Tile:
         """Returns the integers from `start` to `end`, without it."""
-        values = np.arange(start, end)
-        return Tile(self, values.shape, dtypes.int64, values, None)
+        return self._formula(symbols.arange(start, end))
+
+    def _formula(self, symbol: Symbol) -> Tile:
+        return Tile(self, symbol.shape, symbol.dtype, None, None, symbol=symbol)
 
     def _constant(self, value: Scalar) -> Tile:
+        if isinstance(value, np.generic):
+            value = value.item()
+        if type(value) is int:
+            symbol = symbols.constant(value)
+            if symbol is not None:
+                return self._formula(symbol)
         dtype = dtypes.float32 if isinstance(value, float) else dtypes.int64
         dtype = dtypes.bool_ if isinstance(value, bool) else dtype
         return Tile(self, (), dtype, np.array(value, dtype.numpy), None)
@@ -153,8 +155,31 @@ class Program:
     def full(self, shape: Sequence[int], value: Scalar, dtype: DType) -> Tile:
         """Returns a tile that holds one value."""
         self._check_room("full", tuple(shape), dtype)
-        values = np.full(shape, value, dtype.numpy)
+        values = np.broadcast_to(np.array(value, dtype.numpy), shape)
         return Tile(self, values.shape, dtype, values, None)
+
+    def expand(self, tile: Tile, key: tuple[Any, ...]) -> Tile:
+        """Returns the tile with an axis of extent 1 for each None of a key."""
+        if tile.symbol is not None and len(key) - key.count(None) <= len(tile.shape):
+            return self._formula(tile.symbol.expand(key))
+        shape = np.empty(tile.shape, np.bool_)[key].shape
+        return self._result(shape, tile.dtype, lambda values: values[key], [tile], tile.ready)
+
+    def _result(
+        self,
+        shape: tuple[int, ...],
+        dtype: DType,
+        function: Function,
+        operands: Sequence[Tile | Scalar],
+        ready: int | None,
+    ) -> Tile:
+        """Returns the tile that a function of operands gives, as far as these have values."""
+        if ready is not None and self._recorder is not None:
+            number = self._recorder.compute(self.ids, function, operands)
+            return Tile(self, shape, dtype, None, ready, number=number)
+        raw = [t.values if isinstance(t, Tile) else t for t in operands]
+        values = None if any(value is None for value in raw) else function(*raw)
+        return Tile(self, shape, dtype, values, ready)
 
     def _check_room(self, verb: str, shape: tuple[int, ...], dtype: DType) -> None:
         nbytes, capacity = _count(shape) * dtype.itemsize, self.costs.pe.tcm.capacity
@@ -174,29 +199,38 @@ class Program:
     def load(self, pointer: Pointer, mask: Tile | None = None, other: Scalar = 0) -> Tile:
         """Starts loading a tile; the program goes on. See `kernbench.tl.load`."""
         self.pe.issue()
-        shape, index = self._elements(pointer, mask, "load")
+        region = locate(pointer, mask, "load", self._describe, repeat=True)
         dtype = pointer.dtype
-        self._check_room("load", shape, dtype)
-        values = self._gather(pointer, index, mask, shape, other) if self.data else None
-        nbytes = dtype.itemsize * self._active(shape, mask)
+        self._check_room("load", region.shape, dtype)
+        values = number = None
+        if self.data and not isinstance(region, Unknown):
+            values = read(pointer.view, region, other, self._describe)
+        elif self._recorder is not None:
+            number = self._recorder.load(self.ids, pointer.view, region, other)
+        nbytes = dtype.itemsize * self._active(region, mask)
         through = self._book_port(nbytes)
         dma = self.costs.dma(nbytes)
         ready = self.pe.load(through, dma, self._hbm.latency)
-        self._span("load", "copy", "dma.load", ready - dma - self._hbm.latency, ready)
-        return Tile(self, shape, dtype, values, ready)
+        if self._trace is not None:
+            self._span("load", "copy", "dma.load", ready - dma - self._hbm.latency, ready)
+        return Tile(self, region.shape, dtype, values, ready, number=number)
 
     def store(self, pointer: Pointer, value: Tile | Scalar, mask: Tile | None = None) -> None:
         """Starts storing a tile; the program goes on. See `kernbench.tl.store`."""
         self.pe.issue()
         tile = value if isinstance(value, Tile) else self._constant(value)
-        shape, index = self._elements(pointer, mask, "store")
-        if self.data:
-            self._scatter(pointer, index, mask, shape, tile)
-        nbytes = pointer.dtype.itemsize * self._active(shape, mask)
+        region = locate(pointer, mask, "store", self._describe, repeat=False)
+        if self.data and not isinstance(region, Unknown):
+            assert tile.values is not None
+            write(pointer.view, region, tile.values)
+        elif self._recorder is not None:
+            self._recorder.store(self.ids, pointer.view, region, tile)
+        nbytes = pointer.dtype.itemsize * self._active(region, mask)
         through = self._book_port(nbytes)
         dma = self.costs.dma(nbytes)
         done = self.pe.store(tile.ready or 0, through, dma, self._hbm.latency)
-        self._span("store", "copy", "dma.store", done - dma - self._hbm.latency, done)
+        if self._trace is not None:
+            self._span("store", "copy", "dma.store", done - dma - self._hbm.latency, done)
 
     def fence(self) -> None:
         """Waits, in local time, until every store of this program is done."""
@@ -210,199 +244,91 @@ class Program:
         self.task.synchronize()
         return self._port.reserve(self.pe.clock, duration)
 
-    def _active(self, shape: tuple[int, ...], mask: Tile | None) -> int:
-        if mask is None:
-            return _count(shape)
-        # A mask of loaded values decides how many bytes move, so the time depends on data.
-        self.data_dependent = self.data_dependent or mask.ready is not None
-        if mask.values is None:
-            return _count(shape)
-        return int(np.broadcast_to(mask.values, shape).sum())
+    def _active(self, region: Region, mask: Tile | None) -> int:
+        if mask is not None and mask.ready is not None:
+            # A mask of loaded values decides how many bytes move, so the time depends on data.
+            self.data_dependent = True
+        return region.count
 
-    def _elements(
-        self, pointer: Pointer, mask: Tile | None, verb: str
-    ) -> tuple[tuple[int, ...], Any]:
-        view, offsets = pointer.view, pointer.offsets
-        bound = _extent(view)
-        if isinstance(offsets, range):
-            if offsets and (offsets[0] < 0 or offsets[-1] >= bound):
-                raise self._out_of_bounds(view, np.asarray(offsets), bound, verb)
-            begin = view.offset + offsets.start
-            return (len(offsets),), slice(begin, begin + len(offsets))
-        if isinstance(offsets, Tile) and offsets.values is None:
-            # Data is off and the offsets were loaded: only their number is known.
-            shapes = [offsets.shape] if mask is None else [offsets.shape, mask.shape]
-            return np.broadcast_shapes(*shapes), None
-        index = np.asarray(offsets if isinstance(offsets, int) else offsets.values)
-        if mask is not None and mask.values is not None:
-            index, _ = np.broadcast_arrays(index, mask.values)
-            active = index[mask.values]
-        else:
-            active = index
-        if active.size and (active.min() < 0 or active.max() >= bound):
-            raise self._out_of_bounds(view, active, bound, verb)
-        return index.shape, index + view.offset
-
-    def _out_of_bounds(
-        self, view: View, offsets: np.ndarray[Any, Any], bound: int, verb: str
-    ) -> OutOfBoundsError:
-        flat = offsets.reshape(-1)
-        bad = flat[(flat < 0) | (flat >= bound)]
-        block = view.buffer.allocation
-        address = block.address + int(view.offset + bad[0]) * view.dtype.itemsize
-        return OutOfBoundsError(
-            f"tl.{verb} out of bounds of {block.label}",
-            [
-                site_fact(call_site()),
-                f"program {self.ids} of grid {self.grid}",
-                f"shape {view.shape}, strides {view.strides}: valid offsets 0..{bound - 1}",
-                f"first bad offset {int(bad[0])} ({address}); {bad.size} of {flat.size} lanes",
-                site_fact(block.site, "allocated at"),
-            ],
-            hint="mask the lanes beyond the end: tl.load(ptr + offs, mask=offs < n)",
-            code="M1" if verb == "load" else "M2",
-        )
-
-    def _gather(
-        self, pointer: Pointer, index: Any, mask: Tile | None, shape: tuple[int, ...], other: Scalar
-    ) -> np.ndarray[Any, Any]:
-        view = pointer.view
-        flat = _flat(view)
-        if mask is not None and mask.values is not None:
-            lanes = np.broadcast_to(mask.values, shape)
-            values = np.full(shape, other, view.dtype.numpy)
-            self._check_written(view, index[lanes])
-            values[lanes] = flat[index[lanes]]
-            return values
-        self._check_written(view, index)
-        return np.array(flat[index])
-
-    def _check_written(self, view: View, index: Any) -> None:
-        unwritten = view.buffer.unwritten
-        if unwritten is None:
-            return
-        bad = unwritten[:: view.dtype.itemsize][index]
-        if bad.any():
-            block = view.buffer.allocation
-            raise UninitialisedReadError(
-                f"tl.load read {int(bad.sum())} of {bad.size} elements of {block.label} "
-                "that were never written",
-                [
-                    site_fact(call_site()),
-                    f"program {self.ids} of grid {self.grid}",
-                    site_fact(block.site, "allocated at"),
-                ],
-                hint="write them first, mask them, or make the tensor with zeros()",
-                code="M5",
-            )
-
-    def _scatter(
-        self, pointer: Pointer, index: Any, mask: Tile | None, shape: tuple[int, ...], tile: Tile
-    ) -> None:
-        view = pointer.view
-        assert tile.values is not None
-        values = np.broadcast_to(tile.values.astype(view.dtype.numpy, copy=False), shape)
-        if mask is not None and mask.values is not None:
-            lanes = np.broadcast_to(mask.values, shape)
-            index, values = index[lanes], values[lanes]
-        view.buffer.own()
-        _flat(view)[index] = values
-        unwritten = view.buffer.unwritten
-        if unwritten is not None:
-            unwritten.reshape(-1, view.dtype.itemsize)[index] = False
+    def _describe(self) -> str:
+        return f"program {self.ids} of grid {self.grid}"
 
     # Arithmetic
 
     def elementwise(self, name: str, *operands: Tile | Scalar) -> Tile:
         """Applies a numpy ufunc; on the MATH engine unless all operands are index arithmetic."""
-        tiles = operands
-        shape = np.broadcast_shapes(*(t.shape for t in tiles if isinstance(t, Tile)))
-        computed = [t for t in tiles if isinstance(t, Tile) and t.ready is not None]
-        known = all(not isinstance(t, Tile) or t.values is not None for t in tiles)
-        function: Any = getattr(np, name)
-        raw = [t.values if isinstance(t, Tile) else t for t in tiles]
-        if known:
-            values = np.asarray(function(*_promoted(tiles, raw, name)))
-            dtype = _dtype_of(values)
-        else:
-            samples = [
-                np.ones((0,) if t.shape else (), t.dtype.numpy) if isinstance(t, Tile) else t
-                for t in tiles
-            ]
-            values = None
-            dtype = _dtype_of(np.asarray(function(*_promoted(tiles, samples, name))))
-        if not computed:
-            return Tile(self, shape, dtype, values, None)
-        return Tile(self, shape, dtype, values, self._math(name, computed, _count(shape)))
+        symbol = self._symbolic(name, operands)
+        if symbol is not None:
+            return self._formula(symbol)
+        tiles = [t for t in operands if isinstance(t, Tile)]
+        shape: tuple[int, ...] = ()
+        for tile in tiles:
+            shape = broadcast(shape, tile.shape)
+        function, dtype = arithmetic.elementwise(name, operands)
+        computed = [t for t in tiles if t.ready is not None]
+        ready = self._math(name, computed, _count(shape)) if computed else None
+        return self._result(shape, dtype, function, operands, ready)
+
+    def _symbolic(self, name: str, operands: Sequence[Tile | Scalar]) -> Symbol | None:
+        if len(operands) != 2:
+            return None
+        pair = []
+        for operand in operands:
+            if isinstance(operand, Tile):
+                symbol = operand.symbol
+            else:
+                symbol = symbols.constant(operand) if type(operand) is int else None
+            if symbol is None:
+                return None
+            pair.append(symbol)
+        a, b = pair
+        if isinstance(a, Affine) and isinstance(b, Affine):
+            return symbols.combine(name, a, b)
+        if name == "bitwise_and" and isinstance(a, Box) and isinstance(b, Box):
+            return symbols.intersection(a, b)
+        return None
 
     def cast(self, tile: Tile, dtype: DType) -> Tile:
         """Returns the tile with elements of another type."""
-        values = None if tile.values is None else tile.values.astype(dtype.numpy)
         ready = None if tile.ready is None else self._math("cast", [tile], tile.numel)
-        return Tile(self, tile.shape, dtype, values, ready)
+        return self._result(tile.shape, dtype, arithmetic.cast(dtype), [tile], ready)
 
     def where(self, condition: Tile, yes: Tile | Scalar, no: Tile | Scalar) -> Tile:
         """Returns `yes` where `condition` holds, else `no`."""
         operands = [t for t in (condition, yes, no) if isinstance(t, Tile)]
-        shape = np.broadcast_shapes(*(t.shape for t in operands))
+        shape: tuple[int, ...] = ()
+        for tile in operands:
+            shape = broadcast(shape, tile.shape)
         yes, no = (t if isinstance(t, Tile) else self._constant(t) for t in (yes, no))
         dtype = yes.dtype if yes.ready is not None or no.ready is None else no.dtype
-        values = None
-        if condition.values is not None and yes.values is not None and no.values is not None:
-            values = np.where(condition.values, yes.values, no.values).astype(dtype.numpy)
         computed = [t for t in operands if t.ready is not None]
         ready = self._math("where", computed, _count(shape)) if computed else None
-        return Tile(self, shape, dtype, values, ready)
+        return self._result(shape, dtype, arithmetic.where(dtype), [condition, yes, no], ready)
 
     def reduce(self, name: str, tile: Tile, axis: int | None) -> Tile:
         """Reduces an axis, or everything, with a numpy ufunc's `reduce`."""
         shape = () if axis is None else tuple(np.delete(tile.shape, axis).tolist())
-        dtype, wide = tile.dtype, tile.dtype.numpy
-        if name == "add":
-            if not dtype.is_floating_point and dtype.itemsize < 4:
-                dtype = dtypes.int32
-            wide = dtype.accumulator
-        values = None
-        if tile.values is not None:
-            function: Any = getattr(np, name)
-            values = np.asarray(function.reduce(tile.values.astype(wide, copy=False), axis=axis))
-            values = values.astype(dtype.numpy, copy=False)
+        function, dtype = arithmetic.reduction(name, tile.dtype, axis)
         ready = None if tile.ready is None else self._math(name, [tile], tile.numel)
-        return Tile(self, shape, dtype, values, ready)
+        return self._result(shape, dtype, function, [tile], ready)
 
     def dot(self, a: Tile, b: Tile, acc: Tile | None, out_dtype: DType) -> Tile:
         """Multiplies two tiles on the GEMM engine. See `kernbench.tl.dot`."""
-        if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
-            raise TileOperandError(
-                f"tl.dot takes [m, k] and [k, n]; got {list(a.shape)} and {list(b.shape)}",
-                [site_fact(call_site())],
-                code="K2",
-            )
-        if a.dtype is not b.dtype or (not a.dtype.is_floating_point and a.dtype is not dtypes.int8):
-            raise TileOperandError(
-                f"tl.dot takes two tiles of one floating-point type or int8; "
-                f"got {a.dtype} and {b.dtype}",
-                [site_fact(call_site())],
-                hint="convert one of them with .to(dtype)",
-                code="K2",
-            )
-        if a.dtype is dtypes.int8:
-            out_dtype = dtypes.int32
+        function, dtype = arithmetic.product(a, b, acc, out_dtype)
+        a, b = self._dense(a), self._dense(b)
         (m, k), n = a.shape, b.shape[1]
-        values = None
-        if a.values is not None and b.values is not None:
-            wide = np.int32 if a.dtype is dtypes.int8 else a.dtype.accumulator
-            product = a.values.astype(wide, copy=False) @ b.values.astype(wide, copy=False)
-            if acc is not None:
-                assert acc.values is not None
-                product = acc.values + product
-            values = product.astype(out_dtype.numpy, copy=False)
         self.pe.issue()
         operands = [a, b] if acc is None else [a, b, acc]
         duration = self.costs.gemm(a.dtype.machine_name, m, n, k)
         done = self.pe.gemm(max(t.ready or 0 for t in operands), duration)
         self._span("dot", "compute", "gemm", done - duration, done)
-        return Tile(self, (m, n), out_dtype, values, done)
+        return self._result((m, n), dtype, function, operands, done)
+
+    def _dense(self, tile: Tile) -> Tile:
+        """Gives a constant tile, which is one element stretched, a layout that BLAS takes."""
+        if tile.ready is not None or tile.values is None:
+            return tile
+        return Tile(self, tile.shape, tile.dtype, np.ascontiguousarray(tile.values), None)
 
     def _math(self, name: str, operands: Sequence[Tile], elements: int) -> int:
         self.pe.issue()
@@ -487,6 +413,8 @@ class Program:
                 code="P9",
             )
         self.communicated = True
+        if self._recorder is not None:
+            self._recorder.refuse()
         return self._channels
 
     def _wait(self, subscribe: Callable[[Callable[[], None]], None], reason: str) -> None:
@@ -513,43 +441,3 @@ def _count(shape: tuple[int, ...]) -> int:
     for extent in shape:
         count *= extent
     return count
-
-
-def _extent(view: View) -> int:
-    if 0 in view.shape:
-        return 0
-    return 1 + sum((n - 1) * s for n, s in zip(view.shape, view.strides, strict=True))
-
-
-def _flat(view: View) -> np.ndarray[Any, Any]:
-    data = view.buffer.data
-    assert data is not None
-    return data.view(view.dtype.numpy)
-
-
-def _dtype_of(values: np.ndarray[Any, Any]) -> DType:
-    dtype = dtypes.from_numpy(values.dtype)
-    assert dtype is not None, values.dtype
-    return dtype
-
-
-def _promoted(tiles: Sequence[Tile | Scalar], raw: Sequence[Any], name: str) -> Sequence[Any]:
-    """Gives whole numbers and Python's scalars the float type beside them, as Triton does."""
-    floats = [t.dtype for t in tiles if isinstance(t, Tile) and t.dtype.is_floating_point]
-    if floats:
-        wanted = max(floats, key=lambda dtype: dtype.itemsize).numpy
-    elif name in _OF_FLOATS or any(isinstance(t, float) for t in tiles):
-        wanted = np.dtype(np.float32)
-    else:
-        return raw
-    return [
-        v if isinstance(t, Tile) and t.dtype.is_floating_point else np.asarray(v, wanted)
-        for t, v in zip(tiles, raw, strict=True)
-    ]
-
-
-_OF_FLOATS: Final = {"divide", "exp", "log", "sqrt"}
-"""Functions whose results are no whole numbers."""
-
-NUMPY_NAMES: Final[Mapping[str, str]] = {"max": "maximum", "min": "minimum", "sum": "add"}
-"""The ufunc behind each reduction of the language."""

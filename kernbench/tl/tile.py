@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from kernbench.errors import NoDataError, call_site, site_fact
-from kernbench.memory import DType, View
+from kernbench.memory import DType, View, dtypes
+from kernbench.tl.symbols import Affine, Symbol
 
 if TYPE_CHECKING:
     from kernbench.tl.program import Program
@@ -35,11 +36,12 @@ class Tile:
     Attributes:
         shape: Extents; `()` for a scalar.
         dtype: Element type.
-        values: The elements; None for computed tiles while data is off.
         ready: Picoseconds; None for index arithmetic.
+        symbol: Index arithmetic as a formula; None if it has none.
+        number: Its number in a recording; None for index arithmetic, and outside of recordings.
     """
 
-    __slots__ = ("dtype", "program", "ready", "shape", "values")
+    __slots__ = ("_values", "dtype", "number", "program", "ready", "shape", "symbol")
 
     def __init__(
         self,
@@ -48,12 +50,24 @@ class Tile:
         dtype: DType,
         values: np.ndarray[Any, Any] | None,
         ready: int | None,
+        *,
+        symbol: Symbol | None = None,
+        number: int | None = None,
     ) -> None:
         self.program: Final = program
         self.shape: Final = shape
         self.dtype: Final = dtype
-        self.values: Final = values
         self.ready: Final = ready
+        self.symbol: Final = symbol
+        self.number: Final = number
+        self._values = values
+
+    @property
+    def values(self) -> np.ndarray[Any, Any] | None:
+        """The elements; None for computed tiles while data is off."""
+        if self._values is None and self.symbol is not None:
+            self._values = self.symbol.values()
+        return self._values
 
     @property
     def numel(self) -> int:
@@ -72,13 +86,13 @@ class Tile:
         keys = key if isinstance(key, tuple) else (key,)
         if any(entry is not None and entry != slice(None) for entry in keys):
             raise TypeError("a tile is indexed with None and ':' only; load what you need instead")
-        shape = np.empty(self.shape, np.bool_)[key].shape
-        values = None if self.values is None else self.values[key]
-        return Tile(self.program, shape, self.dtype, values, self.ready)
+        return self.program.expand(self, keys)
 
     def _scalar(self) -> Any:
         if self.shape != ():
             raise ValueError(f"a tile of shape {self.shape} is not a single value")
+        if isinstance(self.symbol, Affine):
+            return self.symbol.base
         if self.values is None:
             raise NoDataError(
                 "control flow of a kernel asks for a loaded value while data is off",
@@ -141,6 +155,9 @@ class Pointer:
             return Pointer(self.view, range(run.start + other, run.stop + other, run.step))
         if isinstance(self.offsets, range):
             raise TypeError("a run of elements moves by whole numbers only")
+        plain = isinstance(other, Tile) and other.dtype is dtypes.int64
+        if plain and isinstance(self.offsets, int) and not self.offsets:
+            return Pointer(self.view, other)
         return Pointer(self.view, self.offsets + other)
 
     __radd__ = __add__

@@ -5,6 +5,8 @@ from typing import Any, Final
 import kernbench.torch as torch
 from kernbench import tl
 from kernbench.memory import DType, dtypes
+from kernbench.runtime_api.process import current_process
+from kernbench.runtime_api.tensor_base import new_tensor
 from kernbench.tp.config import GemmKernel
 from kernbench.tp.utils import refuse
 
@@ -29,18 +31,19 @@ def _gemm_kernel(
     # Blocks at the rim are narrower, rather than masked: the engines work on what is there.
     rows = top + tl.arange(0, min(block, m - int(top)))
     columns = left + tl.arange(0, min(block, n - int(left)))
+    a, b = a + rows[:, None] * a_strides[0], b + columns[None, :] * b_strides[1]
     acc = tl.zeros((*rows.shape, *columns.shape), accumulator)
     for start in range(0, k, block):
-        inner = start + tl.arange(0, min(block, k - start))
-        x = tl.load(a + (rows[:, None] * a_strides[0] + inner[None, :] * a_strides[1]))
-        y = tl.load(b + (inner[:, None] * b_strides[0] + columns[None, :] * b_strides[1]))
+        inner = tl.arange(start, min(start + block, k))
+        x = tl.load(a + inner[None, :] * a_strides[1])
+        y = tl.load(b + inner[:, None] * b_strides[0])
         acc = tl.dot(x, y, acc, accumulator)
     if biased:
         acc = acc + tl.load(bias + columns)[None, :].to(accumulator)
     tl.store(c + (rows[:, None] * n + columns[None, :]), acc)
 
 
-_BLOCK: Final = 128
+BLOCK: Final = 128
 """Three blocks of float64 take 384 KiB of a PE's memory, which leaves room for the next ones."""
 
 
@@ -67,11 +70,11 @@ def gemm(
     (m, k), n = a.shape, b.shape[1]
     if kernel == "library" or not m * n * k:
         return torch.matmul(a, b) if bias is None else torch.addmm(bias, a, b)
-    c = torch.empty(m, n, dtype=a.dtype, device=a.device)
+    c = new_tensor(current_process(), (m, n), a.dtype, a.device)
     strides = [(each.stride()[0], each.stride()[1]) for each in (a, b)]
-    _gemm_kernel[tl.cdiv(m, _BLOCK), tl.cdiv(n, _BLOCK)](
+    _gemm_kernel[tl.cdiv(m, BLOCK), tl.cdiv(n, BLOCK)](
         a, b, a if bias is None else bias, c, m, n, k, *strides,
-        biased=bias is not None, block=_BLOCK, accumulator=_accumulator(a.dtype),
+        biased=bias is not None, block=BLOCK, accumulator=_accumulator(a.dtype),
     )  # fmt: skip
     return c
 

@@ -143,7 +143,7 @@ def parallel_linear(
     allreduce_dgrad: bool,
     sequence_parallel: bool,
     tp_group: Group | None = None,
-    kernel: GemmKernel = "library",
+    kernel: GemmKernel = "tile",
 ) -> torch.Tensor:
     """Returns `x @ weight.T + bias` of this rank's part of a weight; does not wait on the host.
 

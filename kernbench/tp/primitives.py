@@ -321,7 +321,7 @@ class LinearOptions(NamedTuple):
     group: Group
     sequence_parallel: bool = False
     allreduce_dgrad: bool = False
-    kernel: GemmKernel = "library"
+    kernel: GemmKernel = "tile"
 
 
 class LinearSaved(NamedTuple):

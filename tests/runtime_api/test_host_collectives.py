@@ -499,7 +499,10 @@ def _a_future_with_a_callback(rank: int) -> None:
         (_other_type, ("[C4]", "differ in dtype")),
         (_other_operation, ("[C2]", "broadcast([2], torch.float32, src=0) on cpu")),
         (_one_is_missing, ("[C1]", "all_reduce on cpu #1", "ranks 0, 2 wait for rank 1")),
-        (_pairs_differ, ("[C11]", "rank 0 sends 1 element to rank 1; rank 1 expects 2 from rank 0")),
+        (
+            _pairs_differ,
+            ("[C11]", "rank 0 sends 1 element to rank 1; rank 1 expects 2"),
+        ),
         (_written_too_early, ("[C14]", "rank 1 wrote a tensor before all_reduce on it was waited")),
         (_read_too_early, ("[C15]", "rank 1 read a tensor before all_reduce on it was waited for")),
         (

@@ -249,6 +249,21 @@ def test_small_whole_numbers_are_added_up_in_32_bits(machine: Machine) -> None:
     np.testing.assert_array_equal(count, np.full(len(lanes), 4))
 
 
+def test_a_constant_tile_multiplies_as_a_loaded_one(machine: Machine) -> None:
+    rng = np.random.default_rng(1)
+    found = rng.standard_normal((64, 64)).astype(np.float32)
+    x, y = machine.tensor(found), machine.tensor(np.full((64, 64), 0.1, np.float32))
+    index = np.arange(64)
+
+    def loaded(view: View) -> tl.Tile:
+        lanes = tl.arange(0, len(index))
+        return tl.load(tl.Pointer(view, 0) + lanes[:, None] * 64 + lanes[None, :])
+
+    expected = values_of(machine, lambda: tl.dot(loaded(y), loaded(x)))
+    constant = values_of(machine, lambda: tl.dot(tl.full((64, 64), 0.1), loaded(x)))
+    np.testing.assert_array_equal(constant, expected)
+
+
 def test_masked_lanes_read_other_and_are_neither_checked_nor_counted(machine: Machine) -> None:
     x = machine.empty((8,), dtypes.float32)
     View(x.buffer, x.dtype, (3,), (1,), 0).write()[...] = [1, 2, 3]

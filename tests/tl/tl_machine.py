@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,9 +16,20 @@ from kernbench.tl.launch import DEFAULT_QUEUES, Kernel, KernelWork
 from kernbench.tl.tile import Pointer
 from kernbench.topology import Topology
 
+if TYPE_CHECKING:
+    from kernbench.tl.recording import Recording
+
 
 class Machine:
-    """One rank on device 0, with tensors in its HBM."""
+    """One rank on device 0, with tensors in its HBM.
+
+    Args:
+        topology: What it is.
+        data: Whether tensors hold values.
+        fidelity: Whether every tile is timed.
+        queues: Between programs.
+        recorded: Whether launches are recorded and played, as far as that can be.
+    """
 
     def __init__(
         self,
@@ -27,12 +38,14 @@ class Machine:
         data: bool = True,
         fidelity: Fidelity = "kernel",
         queues: QueueSpec = DEFAULT_QUEUES,
+        recorded: bool = True,
     ) -> None:
         self.engine = GraphEngine(topology, data, fidelity=fidelity, record="full")
         self.host = Host(self.engine.loop, 0, self.engine.rank_owner(0), 0, 1024)
         self.stream = Stream("s", 0)
-        self.memo: dict[Any, int] = {}
+        self.memo: dict[Any, Recording] = {}
         self._queues = queues
+        self._recorded = recorded
         self._kept: list[Storage] = []
 
     def tensor(self, values: Any, dtype: DType | None = None, label: str = "x") -> View:
@@ -62,8 +75,12 @@ class Machine:
             name: Pointer(value, 0) if isinstance(value, View) else value
             for name, value in arguments.items()
         }
-        constants = tuple(v for v in wrapped.values() if not isinstance(v, Pointer))
-        key = (kernel, grid, constants)
+        shapes = tuple(
+            (p.dtype, p.view.shape, p.view.strides) if isinstance(p, Pointer) else p
+            for p in wrapped.values()
+        )
+        outside = kernel.environment()
+        key = (outside, grid, shapes) if self._recorded and outside is not None else None
         work = KernelWork(self.engine, 0, kernel, grid, wrapped, self._queues, self.memo, key)
         command = Command(kernel.name, "kernel", self.host, self.stream, work, site=call_site())
         start = self.host.clock

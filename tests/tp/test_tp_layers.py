@@ -96,8 +96,7 @@ class Dense:
     ("size", "kernel", "sequence_parallel"),
     [
         *[(size, kernel, False) for size in SIZES for kernel in ("library", "tile")],
-        *[(size, "library", True) for size in SIZES[1:]],
-        (4, "tile", True),
+        *[(size, kernel, True) for size in SIZES[1:] for kernel in ("library", "tile")],
     ],
 )
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -212,6 +211,34 @@ def test_a_rank_whose_input_alone_needs_no_gradient_is_named(
         )
         assert lines[1].endswith("out.sum().backward()")
         assert lines[2].startswith("  missing rank 2 returned at ")
+
+
+@pytest.mark.parametrize(("kernel", "launches"), [(None, 6), ("tile", 6), ("library", 0)])
+def test_layers_multiply_with_the_tile_kernel_by_default(
+    kernbench: Kernbench, kernel: GemmKernel | None, launches: int
+) -> None:
+    """Once forward and twice backward, a layer and a rank."""
+
+    def worker(group: Group) -> None:
+        settings = config(group) if kernel is None else config(group, kernel=kernel)
+        x = leaf(S, B, H, seed=1)
+        MLP(group, settings)(x).sum().backward()
+        grad_of(x)
+
+    ctx = spawn(kernbench, 2, worker, record="full")
+    ranks = [r.rank for r in ctx.engine.op_log.records if r.name == "_gemm_kernel"]
+    assert [ranks.count(rank) for rank in (0, 1)] == [launches] * 2
+
+
+def test_a_layer_may_differ_from_its_configuration(kernbench: Kernbench) -> None:
+    def worker(group: Group) -> None:
+        layer = column(group, config(group), kernel="library")
+        assert layer.kernel == "library"
+        assert column(group, config(group)).kernel == "tile"
+        layer(draw(S, B, H, seed=1))
+
+    ctx = spawn(kernbench, 2, worker, record="full")
+    assert not [r for r in ctx.engine.op_log.records if r.name == "_gemm_kernel"]
 
 
 @pytest.mark.slow

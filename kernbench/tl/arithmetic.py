@@ -1,0 +1,136 @@
+"""What commands compute: types and functions of values, apart from when engines do it."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+
+from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.memory import DType, dtypes
+from kernbench.tl.tile import Scalar, Tile
+
+Array = np.ndarray[Any, Any]
+
+Function = Callable[..., Array]
+"""Takes the values of operands, leaves them as they are, and returns new ones."""
+
+_OF_FLOATS: Final = {"divide", "exp", "log", "sqrt"}
+"""Functions whose results are no whole numbers."""
+
+
+class TileOperandError(KernbenchError):
+    """Operands that no engine takes (K2)."""
+
+
+def elementwise(name: str, operands: Sequence[Tile | Scalar]) -> tuple[Function, DType]:
+    """Returns a numpy ufunc on some operands, and the type of its result.
+
+    Whole numbers and Python's scalars get the float type beside them, as in Triton.
+    """
+    return _elementwise(
+        name, tuple([t.dtype if isinstance(t, Tile) else type(t) for t in operands])
+    )
+
+
+@lru_cache(1024)
+def _elementwise(name: str, kinds: tuple[DType | type, ...]) -> tuple[Function, DType]:
+    function: Any = getattr(np, name)
+    floats = [k for k in kinds if isinstance(k, DType) and k.is_floating_point]
+    wanted: Any = None
+    if floats:
+        wanted = max(floats, key=lambda dtype: dtype.itemsize).numpy
+    elif name in _OF_FLOATS or float in kinds:
+        wanted = np.dtype(np.float32)
+    casts = [None if k in floats else wanted for k in kinds]
+
+    def compute(*values: Any) -> Array:
+        if wanted is not None:
+            pairs = zip(values, casts, strict=True)
+            return np.asarray(function(*[v if c is None else np.asarray(v, c) for v, c in pairs]))
+        return np.asarray(function(*values))
+
+    samples: list[Any] = [np.ones((), k.numpy) if isinstance(k, DType) else k(1) for k in kinds]
+    dtype = dtypes.from_numpy(compute(*samples).dtype)
+    assert dtype is not None
+    return compute, dtype
+
+
+def cast(dtype: DType) -> Function:
+    """Returns what converts to a type."""
+    return lambda values: values.astype(dtype.numpy)
+
+
+def where(dtype: DType) -> Function:
+    """Returns what chooses between values, as a type."""
+
+    def choose(condition: Array, yes: Array, no: Array) -> Array:
+        chosen: Array = np.where(condition, yes, no)
+        return chosen.astype(dtype.numpy)
+
+    return choose
+
+
+def reduction(name: str, dtype: DType, axis: int | None) -> tuple[Function, DType]:
+    """Returns what reduces an axis, or everything, with a ufunc, and the type of its result."""
+    wide = dtype.numpy
+    if name == "add":
+        if not dtype.is_floating_point and dtype.itemsize < 4:
+            dtype = dtypes.int32
+        wide = dtype.accumulator
+    function: Any = getattr(np, name)
+
+    def compute(values: Array) -> Array:
+        reduced = np.asarray(function.reduce(values.astype(wide, copy=False), axis=axis))
+        return reduced.astype(dtype.numpy, copy=False)
+
+    return compute, dtype
+
+
+def product(a: Tile, b: Tile, acc: Tile | None, out: DType) -> tuple[Function, DType]:
+    """Returns what multiplies two tiles and adds a third one, and the type of its result.
+
+    Raises:
+        TileOperandError: If shapes or types do not fit.
+    """
+    if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
+        raise TileOperandError(
+            f"tl.dot takes [m, k] and [k, n]; got {list(a.shape)} and {list(b.shape)}",
+            [site_fact(call_site())],
+            code="K2",
+        )
+    if a.dtype is not b.dtype or (not a.dtype.is_floating_point and a.dtype is not dtypes.int8):
+        raise TileOperandError(
+            f"tl.dot takes two tiles of one floating-point type or int8; "
+            f"got {a.dtype} and {b.dtype}",
+            [site_fact(call_site())],
+            hint="convert one of them with .to(dtype)",
+            code="K2",
+        )
+    wide = a.dtype.accumulator
+    if a.dtype is dtypes.int8:
+        wide, out = dtypes.int32.numpy, dtypes.int32
+    return _product(a.dtype.numpy, wide, out.numpy, None if acc is None else acc.dtype.numpy), out
+
+
+@lru_cache(256)
+def _product(narrow: Any, wide: Any, out: Any, added: Any) -> Function:
+    def multiply(a: Array, b: Array) -> Array:
+        values: Array = a.astype(wide, copy=False) @ b.astype(wide, copy=False)
+        return values.astype(out, copy=False)
+
+    def multiply_and_add(a: Array, b: Array, acc: Array) -> Array:
+        values: Array = acc + a.astype(wide, copy=False) @ b.astype(wide, copy=False)
+        return values.astype(out, copy=False)
+
+    def plainly(a: Array, b: Array, acc: Array) -> Array:
+        # The product is nobody else's.
+        values: Array = a @ b
+        if acc.shape != values.shape:
+            return acc + values
+        np.add(acc, values, values)
+        return values
+
+    if added is None:
+        return multiply
+    return plainly if narrow == wide == out == added else multiply_and_add

@@ -1,0 +1,331 @@
+"""What a launch does to bytes: numpy calls, noted once and made again for each launch."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from kernbench.memory import View
+from kernbench.tl.access import Region, Scattered, Unknown, Window, extent, flags, flat
+from kernbench.tl.arithmetic import Array, Function
+from kernbench.tl.tile import Scalar, Tile
+
+_Call = Callable[..., Any]
+
+Step = tuple[_Call, tuple[int, ...], int]
+"""A function, the registers of its arguments, and the one of its result."""
+
+Spans = Sequence[tuple[int, tuple[Any, ...]]]
+"""What the engines of PEs do: the index of the PE, and what `Trace` takes."""
+
+_MOST_NOTES: Final = 1 << 17
+_MOST_BYTES: Final = 1 << 26
+"""A launch with more steps, or larger lists of offsets, is not worth the memory: it runs anew."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calls:
+    """What a launch does to the bytes of its arguments, in the order in which it does.
+
+    Attributes:
+        loads: Names of the arguments that it loads from.
+        steps: What to call, program by program if none can tell: what one works on stays in the
+            cache then.
+        careful: The same in simulated order and with copies of what it loads, for arguments that
+            share memory.
+        arguments: Name of the argument in each register, from the first on.
+        constants: Contents of the registers behind them.
+        registers: How many there are.
+        writes: By name of an argument, which of its elements are written; None for all, gaps
+            included.
+    """
+
+    loads: frozenset[str]
+    steps: Sequence[Step]
+    careful: Sequence[Step]
+    arguments: Sequence[str]
+    constants: Sequence[Any]
+    registers: int
+    writes: Mapping[str, Array | None]
+
+    def play(self, views: Mapping[str, View]) -> bool:
+        """Makes the calls, on the bytes of other tensors of the same shapes and types.
+
+        Args:
+            views: By name.
+
+        Returns:
+            Whether it was done: not if one that it loads from is not written in full, since only
+            the programs themselves can say where they read what.
+        """
+        for name in self.arguments:
+            buffer = views[name].buffer
+            if name in self.loads and buffer.unwritten is not None:
+                return False
+            if name not in self.writes and buffer.data is None:
+                return False
+        for name, elements in self.writes.items():
+            _prepare(views[name], elements)
+        registers: list[Any] = [flat(views[name]) for name in self.arguments]
+        registers += self.constants
+        registers += [None] * (self.registers - len(registers))
+        shared = len({views[name].buffer for name in self.arguments}) < len(self.arguments)
+        for function, inputs, output in self.careful if shared else self.steps:
+            registers[output] = function(*[registers[index] for index in inputs])
+        for name, elements in self.writes.items():
+            _mark(views[name], elements)
+        return True
+
+
+def _prepare(view: View, elements: Array | None) -> None:
+    buffer, nbytes = view.buffer, view.buffer.allocation.nbytes
+    if buffer.data is not None:
+        buffer.own()
+    elif elements is None and extent(view) * view.dtype.itemsize == nbytes:
+        buffer.adopt(np.empty(nbytes, np.uint8))
+    else:
+        buffer.poison(view.dtype)
+
+
+def _mark(view: View, elements: Array | None) -> None:
+    marks = flags(view)
+    if marks is None:
+        return
+    marks = marks[: extent(view)]
+    if elements is not None:
+        marks[elements] = False
+    elif marks.nbytes == view.buffer.allocation.nbytes:
+        view.buffer.unwritten = None
+    else:
+        marks[...] = False
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """What a launch does, whatever its arguments hold.
+
+    Attributes:
+        loads: Names of the arguments that it may load from; None if that depends on what they
+            hold, or it fails.
+        stores: Names of the arguments that it may store to; None likewise.
+        duration: In picoseconds; None if it depends on more than the arguments' shapes.
+        spans: What the engines of each PE do, if that was to be logged.
+        calls: What it does to bytes; None if that cannot be told before.
+    """
+
+    loads: frozenset[str] | None = None
+    stores: frozenset[str] | None = None
+    duration: int | None = None
+    spans: Spans = ()
+    calls: Calls | None = None
+
+
+class _Note(NamedTuple):
+    """A step of a program.
+
+    Attributes:
+        program: Its index on each axis of the grid.
+        function: Looks at what is loaded where it lies.
+        careful: Copies what is loaded.
+        inputs: Names of arguments, numbers of results, and numbers of constants, from -1 down.
+        output: Number of its result; None if it is a store.
+        window: Which elements it loads where they lie; None if it does something else.
+    """
+
+    program: tuple[int, ...]
+    function: _Call
+    careful: _Call
+    inputs: tuple[int | str, ...]
+    output: int | None
+    window: Hashable = None
+
+
+class Recorder:
+    """Takes notes while the programs of a launch run without data.
+
+    Args:
+        views: The tensors among the arguments, by name; no two the same object.
+        calls: Whether to note calls, too.
+
+    Attributes:
+        loads: Names of those that are loaded from.
+        stores: Names of those that are stored to.
+    """
+
+    def __init__(self, views: Mapping[str, View], *, calls: bool) -> None:
+        self._names: Final = {id(view): name for name, view in views.items()}
+        self.loads: Final[set[str]] = set()
+        self.stores: Final[set[str]] = set()
+        self._written: Final[dict[str, Array]] = {}
+        self._stored = 0
+        self._seen: set[Hashable] = set()
+        self._notes: list[_Note] = []
+        self._constants: list[Any] = []
+        self._results = 0
+        self._nbytes = 0
+        self._refused = not calls
+
+    def refuse(self) -> None:
+        """Notes that something happened that cannot be done again by calls alone."""
+        self._refused = True
+
+    def compute(
+        self, program: tuple[int, ...], function: Function, operands: Sequence[Tile | Scalar]
+    ) -> int:
+        """Notes that a program computes something, and returns its number."""
+        self._results += 1
+        if not self._refused:
+            inputs = tuple([self._reference(each) for each in operands])
+            self._note(_Note(program, function, function, inputs, self._results))
+        return self._results
+
+    def load(self, program: tuple[int, ...], view: View, region: Region, other: Scalar) -> int:
+        """Notes that a program loads something, and returns its number."""
+        name = self._names[id(view)]
+        self._results += 1
+        if region.count:
+            self.loads.add(name)
+        if isinstance(region, Unknown):
+            self.refuse()
+        if self._refused or isinstance(region, Unknown):
+            return self._results
+        if isinstance(region, Scattered):
+            self._nbytes += region.nbytes
+        copy = _loader(region, other)
+        if isinstance(region, Window) and region.plain and self._looks(name, region):
+            note = _Note(program, region.place, copy, (name,), self._results, region.key)
+        else:
+            note = _Note(program, copy, copy, (name,), self._results)
+        self._note(note)
+        return self._results
+
+    def _looks(self, name: str, window: Window) -> bool:
+        """Returns whether a window may be used where it lies.
+
+        Numpy multiplies a matrix with its own transpose in another way, if it sees that it is that.
+        """
+        self._seen.add((name, window.key))
+        return (name, window.transposed_key) not in self._seen
+
+    def store(self, program: tuple[int, ...], view: View, region: Region, tile: Tile) -> None:
+        """Notes that a program stores something."""
+        name = self._names[id(view)]
+        if region.count:
+            self.stores.add(name)
+        if isinstance(region, Unknown):
+            self.refuse()
+        if self._refused or isinstance(region, Unknown):
+            return
+        if isinstance(region, Scattered):
+            self._nbytes += region.nbytes
+        put = _storer(region, view.dtype.numpy)
+        self._note(_Note(program, put, put, (name, self._reference(tile)), None))
+        if name not in self._written:
+            self._written[name] = np.zeros(extent(view), np.bool_)
+        region.put(self._written[name], np.True_)
+        self._stored += region.count
+
+    def _reference(self, operand: Tile | Scalar) -> int:
+        value: Any = operand
+        if isinstance(operand, Tile):
+            if operand.number is not None:
+                return operand.number
+            value = operand.values
+            if value is None:
+                self.refuse()
+        self._constants.append(value)
+        return -len(self._constants)
+
+    def _note(self, note: _Note) -> None:
+        if len(self._notes) >= _MOST_NOTES or self._nbytes > _MOST_BYTES:
+            self.refuse()
+        if self._refused:
+            self._notes.clear()
+            self._constants.clear()
+        else:
+            self._notes.append(note)
+
+    def calls(self) -> Calls | None:
+        """Returns what was noted; None if it cannot be done again."""
+        if self._refused:
+            return None
+        writes = {name: None if marks.all() else marks for name, marks in self._written.items()}
+        arguments = sorted({n for note in self._notes for n in note.inputs if isinstance(n, str)})
+        fixed: dict[int | str, int] = {name: index for index, name in enumerate(arguments)}
+        for index in range(len(self._constants)):
+            fixed[-1 - index] = len(fixed)
+        # Nobody can tell in which order programs run that load nothing of what is stored, and store
+        # to no element twice.
+        free = not self.loads & self._written.keys() and self._stored == sum(
+            int(marks.sum()) for marks in self._written.values()
+        )
+        order = self._notes
+        if free:
+            order = _deduplicated(sorted(order, key=lambda note: note.program))
+        steps, registers = _allocate(order, fixed, careful=not free)
+        careful, more = _allocate(self._notes, fixed, careful=True)
+        return Calls(
+            frozenset(self.loads),
+            steps,
+            careful,
+            arguments,
+            self._constants,
+            max(registers, more),
+            writes,
+        )
+
+
+def _deduplicated(notes: Sequence[_Note]) -> list[_Note]:
+    """Loads what is looked at where it lies only once."""
+    first: dict[Hashable, int] = {}
+    same: dict[int | str, int] = {}
+    kept = []
+    for note in notes:
+        if note.window is not None and note.output is not None:
+            found = first.setdefault((note.inputs, note.window), note.output)
+            if found != note.output:
+                same[note.output] = found
+                continue
+        kept.append(note._replace(inputs=tuple([same.get(each, each) for each in note.inputs])))
+    return kept
+
+
+def _allocate(
+    notes: Sequence[_Note], fixed: Mapping[int | str, int], *, careful: bool
+) -> tuple[list[Step], int]:
+    """Gives results registers, of what is used no more if possible.
+
+    Returns:
+        The steps, and how many registers there are.
+    """
+    last = {
+        reference: index
+        for index, note in enumerate(notes)
+        for reference in note.inputs
+        if reference not in fixed
+    }
+    places = dict(fixed)
+    nowhere, registers = len(fixed), len(fixed) + 1
+    free: list[int] = []
+    steps = []
+    for index, note in enumerate(notes):
+        where = tuple([places[reference] for reference in note.inputs])
+        free += [places[each] for each in dict.fromkeys(note.inputs) if last.get(each) == index]
+        target = nowhere
+        if note.output in last:
+            if free:
+                target = free.pop()
+            else:
+                target, registers = registers, registers + 1
+            places[note.output] = target
+        steps.append((note.careful if careful else note.function, where, target))
+    return steps, registers
+
+
+def _loader(region: Window | Scattered, other: Scalar) -> Function:
+    return lambda elements: region.fetch(elements, other)
+
+
+def _storer(region: Window | Scattered, dtype: Any) -> _Call:
+    return lambda elements, values: region.put(elements, values.astype(dtype, copy=False))

@@ -1,0 +1,243 @@
+"""Index tiles as formulas: affine blocks of integers, and the boxes that bounds cut out of them.
+
+What a kernel adds up of `arange`, `program_id` and strides stays a formula, so that a block of
+pointers is one strided window on its tensor, and a mask of bounds a part of one. Whatever is none
+of these has values instead.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from kernbench.memory import DType, dtypes
+
+Shape = tuple[int, ...]
+
+_LARGEST: Final = 1 << 40
+"""Of what formulas compute with, in absolute value; int64 wraps around only far behind it."""
+
+_WHOLE: Final = slice(None)
+
+
+@lru_cache(4096)
+def _broadcast_shapes(a: Shape, b: Shape) -> Shape:
+    return np.broadcast_shapes(a, b)
+
+
+def broadcast(a: Shape, b: Shape) -> Shape:
+    """Returns the common shape of two tiles.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    if a == b or not b:
+        return a
+    return b if not a else _broadcast_shapes(a, b)
+
+
+class Affine(NamedTuple):
+    """Integers `base + sum(index[axis] * strides[axis])`; axes of extent 1 have a stride of 0."""
+
+    base: int
+    shape: Shape
+    strides: Shape
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return dtypes.int64
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all elements are the same."""
+        return not self.strides or not any(self.strides)
+
+    def values(self) -> np.ndarray[Any, Any]:
+        """Returns the elements."""
+        values = np.full((1,) * len(self.shape), self.base)
+        for axis, (extent, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
+            steps = np.arange(extent) * stride
+            values = values + steps.reshape([-1 if a == axis else 1 for a in range(values.ndim)])
+        return values
+
+    def expand(self, key: Sequence[Any]) -> "Affine":
+        """Returns it with an axis of extent 1 for each None of a key."""
+        return Affine(self.base, _insert(self.shape, key, 1), _insert(self.strides, key, 0))
+
+    def broadcast(self, shape: Shape) -> "Affine":
+        """Returns it with a larger shape."""
+        if shape == self.shape:
+            return self
+        return Affine(self.base, shape, (0,) * (len(shape) - len(self.strides)) + self.strides)
+
+    def bounds(self) -> tuple[int, int]:
+        """Returns the smallest and the largest element of what is not empty."""
+        low = high = self.base
+        for extent, stride in zip(self.shape, self.strides, strict=True):
+            if stride < 0:
+                low += (extent - 1) * stride
+            else:
+                high += (extent - 1) * stride
+        return low, high
+
+
+class Box(NamedTuple):
+    """Truth values that hold inside of a rectangle, of which each axis has a half-open range."""
+
+    shape: Shape
+    ranges: tuple[tuple[int, int], ...]
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return dtypes.bool_
+
+    def values(self) -> np.ndarray[Any, Any]:
+        """Returns the elements."""
+        values = np.zeros(self.shape, np.bool_)
+        values[self.slices()] = True
+        return values
+
+    def slices(self) -> tuple[slice, ...]:
+        """Returns the index of where it holds."""
+        return tuple([slice(low, high) for low, high in self.ranges])
+
+    def expand(self, key: Sequence[Any]) -> "Box":
+        """Returns it with an axis of extent 1 for each None of a key."""
+        return Box(_insert(self.shape, key, 1), _insert(self.ranges, key, (0, 1)))
+
+    def broadcast(self, shape: Shape) -> "Box":
+        """Returns it with a larger shape."""
+        if shape == self.shape:
+            return self
+        missing = len(shape) - len(self.shape)
+        ranges = [(0, extent) for extent in shape[:missing]]
+        for extent, old, (low, high) in zip(shape[missing:], self.shape, self.ranges, strict=True):
+            ranges.append((low, high) if extent == old else (0, extent * (high - low)))
+        return Box(shape, tuple(ranges))
+
+
+Symbol = Affine | Box
+
+
+def _insert(values: Any, key: Sequence[Any], filler: Any) -> Any:
+    rest = list(values)
+    found = [filler if entry is None else rest.pop(0) for entry in key]
+    return (*found, *rest)
+
+
+def arange(start: int, end: int) -> Affine:
+    """Returns the integers from `start` to `end`, without it."""
+    extent = max(end - start, 0)
+    return Affine(start, (extent,), (1 if extent > 1 else 0,))
+
+
+def constant(value: int) -> Affine | None:
+    """Returns a single integer; None if it is too large to be computed with."""
+    return Affine(value, (), ()) if -_LARGEST < value < _LARGEST else None
+
+
+def combine(name: str, a: Affine, b: Affine) -> Symbol | None:
+    """Returns what a numpy ufunc of two affine blocks gives; None if that is no formula.
+
+    Raises:
+        ValueError: If their shapes do not broadcast.
+    """
+    if name == "add":
+        return _sum(a, b)
+    if name == "subtract":
+        return _sum(a, _scaled(b, -1))
+    if name == "multiply":
+        if b.uniform:
+            return _checked(_scaled(a.broadcast(broadcast(a.shape, b.shape)), b.base))
+        if a.uniform:
+            return _checked(_scaled(b.broadcast(broadcast(a.shape, b.shape)), a.base))
+        return None
+    if not a.shape and not b.shape:
+        if name == "floor_divide" and b.base:
+            return constant(a.base // b.base)
+        if name == "remainder" and b.base:
+            return constant(a.base % b.base)
+        return None
+    if name in _SWAPPED:
+        if b.uniform:
+            return _compared(name, a.broadcast(broadcast(a.shape, b.shape)), b.base)
+        if a.uniform:
+            return _compared(_SWAPPED[name], b.broadcast(broadcast(a.shape, b.shape)), a.base)
+    return None
+
+
+_SWAPPED: Final = {
+    "less": "greater",
+    "less_equal": "greater_equal",
+    "greater": "less",
+    "greater_equal": "less_equal",
+}
+
+
+def _checked(block: Affine) -> Affine | None:
+    for value in (block.base, *block.strides):
+        if not -_LARGEST < value < _LARGEST:
+            return None
+    return block
+
+
+def _scaled(block: Affine, by: int) -> Affine:
+    return Affine(block.base * by, block.shape, tuple([stride * by for stride in block.strides]))
+
+
+def _sum(a: Affine, b: Affine) -> Affine | None:
+    base = a.base + b.base
+    if not -_LARGEST < base < _LARGEST:
+        return None
+    if not b.shape:
+        return Affine(base, a.shape, a.strides)
+    if not a.shape:
+        return Affine(base, b.shape, b.strides)
+    left, right = a.strides, b.strides
+    missing = len(right) - len(left)
+    left, right = (0,) * missing + left, (0,) * -missing + right
+    strides = tuple([x + y for x, y in zip(left, right, strict=True)])
+    return Affine(base, broadcast(a.shape, b.shape), strides)
+
+
+def _compared(name: str, block: Affine, bound: int) -> Box | None:
+    """Compares with a number: the elements of the only axis along which they differ are sorted."""
+    moving = [axis for axis, stride in enumerate(block.strides) if stride]
+    if len(moving) > 1:
+        return None
+    if name in {"less_equal", "greater"}:
+        bound += 1
+    below = name in {"less", "less_equal"}
+    ranges = [(0, extent) for extent in block.shape]
+    if not moving:
+        if (block.base < bound) != below:
+            ranges[0] = (0, 0)
+        return Box(block.shape, tuple(ranges))
+    (axis,) = moving
+    extent, stride = block.shape[axis], block.strides[axis]
+    if stride > 0:
+        cut = -((block.base - bound) // stride)
+    else:
+        cut, below = (block.base - bound) // -stride + 1, not below
+    cut = min(max(cut, 0), extent)
+    ranges[axis] = (0, cut) if below else (cut, extent)
+    return Box(block.shape, tuple(ranges))
+
+
+def intersection(a: Box, b: Box) -> Box:
+    """Returns where both hold.
+
+    Raises:
+        ValueError: If their shapes do not broadcast.
+    """
+    shape = broadcast(a.shape, b.shape)
+    ranges = []
+    for (low, high), (other_low, other_high) in zip(
+        a.broadcast(shape).ranges, b.broadcast(shape).ranges, strict=True
+    ):
+        first = max(low, other_low)
+        ranges.append((first, max(first, min(high, other_high))))
+    return Box(shape, tuple(ranges))

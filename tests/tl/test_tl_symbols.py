@@ -1,0 +1,105 @@
+"""Formulas of index tiles have the values that numpy computes, element by element."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernbench.tl import symbols
+from kernbench.tl.symbols import Affine, Box
+
+FUNCTIONS = ["add", "subtract", "multiply", "floor_divide", "remainder"]
+COMPARISONS = ["less", "less_equal", "greater", "greater_equal"]
+extents = st.integers(0, 5)
+numbers = st.integers(-7, 7)
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> Affine:
+    """Draws a constant, a run, a column, a row or a sum of two of them."""
+    run = symbols.arange(start := draw(numbers), start + draw(extents))
+    scaled = symbols.combine("multiply", run, Affine(draw(numbers), (), ()))
+    assert isinstance(scaled, Affine)
+    kind = draw(st.sampled_from(["constant", "run", "column", "row", "matrix"]))
+    if kind == "constant":
+        return Affine(draw(numbers), (), ())
+    if kind == "run":
+        return scaled
+    column = scaled.expand((slice(None), None))
+    if kind == "column":
+        return column
+    other = symbols.arange(0, draw(extents)).expand((None, slice(None)))
+    if kind == "row":
+        return other
+    total = symbols.combine("add", column, other)
+    assert isinstance(total, Affine)
+    return total
+
+
+def fits(a: Affine | Box, b: Affine | Box) -> bool:
+    try:
+        np.broadcast_shapes(a.shape, b.shape)
+    except ValueError:
+        return False
+    return True
+
+
+def check(symbol: Affine | Box, expected: np.ndarray[Any, Any]) -> None:
+    values = symbol.values()
+    assert values.dtype == symbol.dtype.numpy == expected.dtype
+    assert symbol.shape == expected.shape
+    np.testing.assert_array_equal(values, expected)
+
+
+@given(blocks(), blocks(), st.sampled_from(FUNCTIONS + COMPARISONS))
+def test_arithmetic(a: Affine, b: Affine, name: str) -> None:
+    if not fits(a, b) or (name in {"floor_divide", "remainder"} and not b.values().all()):
+        return
+    found = symbols.combine(name, a, b)
+    if found is not None:
+        check(found, np.asarray(getattr(np, name)(a.values(), b.values())))
+
+
+@given(blocks(), blocks(), numbers, numbers, st.sampled_from(COMPARISONS))
+def test_bounds_cut_boxes_out_of_boxes(
+    a: Affine, b: Affine, low: int, high: int, name: str
+) -> None:
+    first = symbols.combine(name, a, Affine(low, (), ()))
+    second = symbols.combine("less", Affine(high, (), ()), b)
+    for found, block, expected in (
+        (first, a, getattr(np, name)(a.values(), low)),
+        (second, b, high < b.values()),
+    ):
+        if sum(stride != 0 for stride in block.strides) == 1:
+            assert isinstance(found, Box)
+        if found is not None:
+            check(found, np.asarray(expected))
+    if isinstance(first, Box) and isinstance(second, Box) and fits(first, second):
+        check(symbols.intersection(first, second), first.values() & second.values())
+
+
+@given(blocks())
+def test_an_axis_more(a: Affine) -> None:
+    for key in ((None,), (None, slice(None)), (slice(None), None)):
+        if len(key) - key.count(None) <= len(a.shape):
+            check(a.expand(key), a.values()[key])
+
+
+def test_what_stays_a_formula() -> None:
+    rows = symbols.arange(8, 16).expand((slice(None), None))
+    columns = symbols.arange(0, 4).expand((None, slice(None)))
+    scaled = symbols.combine("multiply", rows, Affine(100, (), ()))
+    assert isinstance(scaled, Affine)
+    assert symbols.combine("add", scaled, columns) == Affine(800, (8, 4), (100, 1))
+    assert symbols.combine("less", rows, Affine(11, (), ())) == Box((8, 1), ((0, 3), (0, 1)))
+    assert symbols.combine("multiply", rows, columns) is None
+    assert symbols.combine("less", rows, columns) is None
+
+
+def test_numbers_near_the_end_of_int64_are_not_computed_with() -> None:
+    large = symbols.constant(1 << 39)
+    assert large is not None
+    assert symbols.combine("multiply", large, large) is None
+    assert symbols.combine("add", large, large) is None
+    assert symbols.constant(1 << 40) is None
