@@ -3,22 +3,29 @@
 import linecache
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 from types import CodeType, FrameType, TracebackType
-from typing import Final
+from typing import Final, NamedTuple
 
 _PACKAGE: Final = "kernbench"
+
+
+_known: Final[set[str]] = set()
+"""Names of modules of this package that were seen in frames; as many as it has."""
 
 
 def is_ours(frame: FrameType) -> bool:
     """Returns whether a frame runs code of this package."""
     name: str = frame.f_globals.get("__name__", "")
-    return name == _PACKAGE or name.startswith("kernbench.")
+    if name in _known:
+        return True
+    ours = name == _PACKAGE or name.startswith("kernbench.")
+    if ours:
+        _known.add(name)
+    return ours
 
 
-@dataclass(frozen=True, slots=True)
-class CallSite:
+class CallSite(NamedTuple):
     """A place in the user's source; cheap to capture, resolved only when it is shown.
 
     Attributes:
@@ -62,9 +69,11 @@ class CallSite:
 
 def call_site() -> CallSite | None:
     """Returns the innermost frame outside the package, by module identity, or None."""
+    known = _known
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if not is_ours(frame):
+        # Every operation comes here, so what is known is skipped without a call.
+        if frame.f_globals.get("__name__") not in known and not is_ours(frame):
             return CallSite(frame.f_code, frame.f_lasti)
         frame = frame.f_back
     return None

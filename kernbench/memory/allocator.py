@@ -25,8 +25,9 @@ class Allocation:
     """A block of one memory. Its number is never used again.
 
     Attributes:
+        memory: Whose block it is.
         number: Counts the allocations of one memory.
-        address: First byte.
+        offset: Of its first byte in that memory.
         nbytes: Size that was asked for.
         reserved: Size that it occupies.
         label: What it is; its text is made only for a report.
@@ -35,14 +36,21 @@ class Allocation:
         freed_at: Where it was given back.
     """
 
+    memory: "Allocator"
     number: int
-    address: Address
+    offset: int
     nbytes: int
     reserved: int
     label: object
     site: CallSite | None
     freed: bool = False
     freed_at: CallSite | None = None
+
+    @property
+    def address(self) -> Address:
+        """Address of the first byte."""
+        memory = self.memory
+        return Address(memory.space, memory.sip, memory.unit, self.offset)
 
 
 class Allocator:
@@ -83,7 +91,7 @@ class Allocator:
         Raises:
             OutOfMemoryError: If no hole is large enough.
         """
-        reserved = -(-max(nbytes, 1) // self._alignment) * self._alignment
+        reserved = -(-(nbytes or 1) // self._alignment) * self._alignment
         offset = self._take_hole(reserved)
         if offset is None:
             raise self._out_of_memory(nbytes, label, site)
@@ -91,8 +99,7 @@ class Allocator:
         self.allocated += reserved
         if self.allocated > self.peak:
             self.peak = self.allocated
-        address = Address(self.space, self.sip, self.unit, offset)
-        block = Allocation(self._count, address, nbytes, reserved, label, site)
+        block = Allocation(self, self._count, offset, nbytes, reserved, label, site)
         self._live[self._count] = block
         return block
 
@@ -107,16 +114,21 @@ class Allocator:
         del self._live[block.number]
         block.freed = True
         block.freed_at = site
-        self.allocated -= block.reserved
-        start, end = block.address.offset, block.address.offset + block.reserved
-        holes = self._holes
+        size = block.reserved
+        self.allocated -= size
+        start, holes = block.offset, self._holes
         index = bisect_left(holes, (start, 0))
-        if index < len(holes) and holes[index][0] == end:
-            end += holes.pop(index)[1]
-        if index > 0 and sum(holes[index - 1]) == start:
-            index -= 1
-            start = holes.pop(index)[0]
-        holes.insert(index, (start, end - start))
+        if index < len(holes):
+            following, length = holes[index]
+            if following == start + size:
+                size += length
+                del holes[index]
+        if index > 0:
+            preceding, length = holes[index - 1]
+            if preceding + length == start:
+                holes[index - 1] = preceding, length + size
+                return
+        holes.insert(index, (start, size))
 
     @property
     def largest_hole(self) -> int:

@@ -73,20 +73,21 @@ class Storage:
         buffer: The bytes; they may outlive the storage while a command still needs them.
     """
 
-    __slots__ = ("_allocator", "buffer")
+    __slots__ = ("buffer",)
 
     def __init__(
         self, allocator: Allocator, nbytes: int, label: object, site: CallSite | None
     ) -> None:
-        self._allocator: Allocator | None = None
         self.buffer = Buffer(allocator.allocate(nbytes, label, site))
-        self._allocator = allocator
 
     def __del__(self, at_the_end: Callable[[], bool] = is_finalizing) -> None:
+        try:
+            block = self.buffer.allocation
+        except AttributeError:  # there was no room for it
+            return
         # What is still there when the interpreter ends finds the names of its modules gone.
-        allocator = self._allocator
-        if allocator is not None and not self.buffer.allocation.freed and not at_the_end():
-            allocator.free(self.buffer.allocation)
+        if not block.freed and not at_the_end():
+            block.memory.free(block)
 
     @property
     def nbytes(self) -> int:

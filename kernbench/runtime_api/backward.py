@@ -62,22 +62,24 @@ def run_backward(
             been used before.
     """
     process = current_process()
-    with recording(process, False):
-        roots = [
-            (_root_edge(place, tensor), _first(place, tensor, gradient))
-            for place, (tensor, gradient) in enumerate(zip(tensors, gradients, strict=True))
-        ]
-        wanted = None if inputs is None else [_wanted_edge(tensor) for tensor in inputs]
-        tape = tape_of(process)
-        # A pass may run inside another one, and has an end of its own.
-        around, tape.at_end = tape.at_end, []
-        try:
+    # One call site for all that the pass issues.
+    before, process.site = process.site, process.call_site()
+    tape = tape_of(process)
+    # A pass may run inside another one, and has an end of its own.
+    around, tape.at_end = tape.at_end, []
+    try:
+        with recording(process, False):
+            roots = [
+                (_root_edge(place, tensor), _first(place, tensor, gradient))
+                for place, (tensor, gradient) in enumerate(zip(tensors, gradients, strict=True))
+            ]
+            wanted = None if inputs is None else [_wanted_edge(tensor) for tensor in inputs]
             found = _Pass(process, wanted, retain_graph, accumulate).run(roots)
             for callback in tape.at_end:
                 callback()
-        finally:
-            tape.at_end = around
-        return found
+            return found
+    finally:
+        process.site, tape.at_end = before, around
 
 
 def _root_edge(place: int, tensor: TensorBase) -> Edge:
@@ -131,13 +133,14 @@ def fitted(grad: "Tensor", wanted: Like, name: str, index: int) -> "Tensor":
                 [site_fact(call_site())],
             )
         grad = reduced(grad, wanted.shape)
-    if grad.device != wanted.device and wanted.shape:
+    same = grad.device is wanted.device or grad.device == wanted.device
+    if not same and wanted.shape:
         raise TensorError(
             f"Function {name} returned an invalid gradient at index {index} - expected device "
             f"{wanted.device} but got {grad.device}",
             [site_fact(call_site())],
         )
-    if grad.window.dtype is wanted.dtype and grad.device == wanted.device:
+    if same and grad.window.dtype is wanted.dtype:
         return grad
     return to(grad, wanted.device, wanted.dtype)
 
@@ -220,10 +223,14 @@ class _Pass:
         return [node for node in nodes if node in self._open]
 
     def _step(self, node: Node) -> None:
-        grads = [self._grads.pop((node, index), None) for index in range(len(node.outputs))]
+        take = self._grads.pop
+        grads = [take((node, index), None) for index in range(len(node.outputs))]
         if any(grad is not None for grad in grads):
-            self._seen(node, grads)
-            needed = None if self._wanted is None else [self._takes(edge) for edge in node.edges]
+            needed = None
+            if self._wanted is not None:
+                needed = [self._takes(edge) for edge in node.edges]
+            if needed is not None or node.hooks is not None or node.retained is not None:
+                self._seen(node, grads)
             if needed is None or any(needed):
                 self._replay(node, grads, needed)
                 return
@@ -251,7 +258,7 @@ class _Pass:
 
     def _hooked(self, hooks: "Iterable[Hook]", grad: "Tensor") -> "Tensor":
         for hook in list(hooks):
-            replaced = hook(grad)
+            replaced = self._process.call_theirs(hook, grad)
             grad = grad if replaced is None else replaced
             self._share(grad)
         return grad
@@ -266,8 +273,9 @@ class _Pass:
         given = [grad.memory.buffer.allocation for grad in grads if grad is not None]
         before = self._counts(node) if node.foreign else {}
         results = node.backward(grads, needed)
+        places = self._places
         for place in given:
-            self._places[place] = self._places.get(place, 1) - 1
+            places[place] = places.get(place, 1) - 1
         for index, (edge, result) in enumerate(zip(node.edges, results, strict=True)):
             if edge is None or result is None or not self._takes(edge):
                 continue
@@ -280,7 +288,7 @@ class _Pass:
             assert wanted is not None
             fitting = fitted(result, wanted, node.label, index)
             block = fitting.memory.buffer.allocation
-            self._places[block] = self._places.get(block, 0) + 1
+            places[block] = places.get(block, 0) + 1
             self._deliver(edge, fitting, last=False)
         if not self._retain:
             node.release()
@@ -332,7 +340,7 @@ class _Pass:
         alone = self._places.get(grad.memory.buffer.allocation, 0) <= 1
         accumulate(leaf, tensor, grad, owned=alone)
         for hook in list(leaf.post_hooks.values()):
-            hook(tensor)  # type: ignore[arg-type]
+            self._process.call_theirs(hook, tensor)
 
 
 # Asking for it

@@ -356,7 +356,8 @@ def clone(input: "Tensor") -> "Tensor":
 
 
 def _copied(src: TensorBase, strides: tuple[int, ...]) -> "Tensor":
-    process, site = current_process(), call_site()
+    process = current_process()
+    site = process.call_site()
     out = new_tensor(process, src.window.shape, src.dtype, src.device, site, strides=strides)
     source, target, node = src.window, out.window, None
     if src.memory.tracked and src.dtype.is_floating_point:

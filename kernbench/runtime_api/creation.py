@@ -111,7 +111,7 @@ def _make(
     process = current_process()
     where = find_device(process, device)
     _check_pin(where, pin_memory)
-    site = call_site()
+    site = process.call_site()
     out = new_tensor(process, shape, dtype, where, site, pinned=pin_memory, strides=strides)
     view = out.window
     run(process, f"aten::{name}", (), out, lambda: view.adopt(values()), site=site)
@@ -146,7 +146,7 @@ def _empty(
     pinned: bool = False,
     strides: tuple[int, ...] | None = None,
 ) -> "Tensor":
-    out = new_tensor(process, shape, dtype, device, call_site(), pinned=pinned, strides=strides)
+    out = new_tensor(process, shape, dtype, device, pinned=pinned, strides=strides)
     if process.engine.enable_data:
         # At once, not in stream order: the block is new, so nothing pending can touch it.
         out.window.buffer.poison(dtype)

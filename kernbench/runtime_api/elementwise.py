@@ -113,12 +113,15 @@ def elementwise(
         ComplexError: For complex numbers, where the operation has none.
     """
     process = current_process()
-    site = call_site()
+    site = process.call_site()
     tensors = []
+    windows = []
     tracked = False
     for operand in operands:
         if isinstance(operand, TensorBase):
             tensors.append(operand)
+            window = operand.window
+            windows.append((window.shape, window.strides))
             if operand.memory.tracked:
                 tracked = True
         elif type(operand) not in NUMBERS:
@@ -136,10 +139,10 @@ def elementwise(
             raise _no_arithmetic(name, compute)
         wanted = _FLOAT32
     result = result or compute
-    shape = broadcast(name, [tensor.window.shape for tensor in tensors])
+    shape, strides = _laid_out(name, tuple(windows))
     if out is None:
         device = same_device(name, tensors)
-        out = new_tensor(process, shape, result, device, site, strides=layout(shape, tensors))
+        out = new_tensor(process, shape, result, device, site, strides=strides)
         adopt = True
     else:
         device = same_device(name, [*tensors, out])
@@ -148,7 +151,7 @@ def elementwise(
         tracked = tracked or out.memory.tracked
     node = None
     if tracked and (result.is_floating_point or result.is_complex or not adopt):
-        node = tape.begin(process, name, operands, options, None if adopt else out)
+        node = tape.begin(process, name, operands, options, None if adopt else out, site)
     inputs = tensors
     sources: list[View | Array] = []
     for position, operand in enumerate(operands):
@@ -162,11 +165,24 @@ def elementwise(
             sources.append(np.asarray(operand).astype(compute.numpy).astype(wanted))
         else:
             sources.append(np.asarray(operand).astype(wanted))
-    effect = _effect(function, sources, keep, compute, result, wanted, out.window, fresh=adopt)
+    effect = None
+    if process.engine.executor.enabled:
+        effect = _effect(function, sources, keep, compute, result, wanted, out.window, fresh=adopt)
     run(process, name, inputs, out, effect, site=site)
     if node is not None:
         tape.finish(node, out)
     return out
+
+
+_Windows = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+"""Shape and strides of each operand."""
+
+
+@lru_cache(4096)
+def _laid_out(name: str, windows: _Windows) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the shape of a result, and its strides if it is a new tensor."""
+    shape = broadcast(name, [extents for extents, _ in windows])
+    return shape, _strides(shape, windows)
 
 
 def _effect(
@@ -238,18 +254,19 @@ def layout(shape: tuple[int, ...], inputs: Sequence[TensorBase]) -> tuple[int, .
 
     So `x.T + 1` is as little contiguous as `x.T`.
     """
-    plain = contiguous_strides(shape)
-    for tensor in inputs:
-        view = tensor.window
-        if view.strides != plain and (view.shape == shape or len(view.shape) > 1):
-            return _permuted(shape, tuple([(t.window.shape, t.window.strides) for t in inputs]))
-    return plain
+    return _strides(shape, tuple([(t.window.shape, t.window.strides) for t in inputs]))
 
 
 @lru_cache(1024)
-def _permuted(
-    shape: tuple[int, ...], inputs: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
-) -> tuple[int, ...]:
+def _strides(shape: tuple[int, ...], inputs: _Windows) -> tuple[int, ...]:
+    plain = contiguous_strides(shape)
+    for extents, strides in inputs:
+        if strides != plain and (extents == shape or len(extents) > 1):
+            return _permuted(shape, inputs)
+    return plain
+
+
+def _permuted(shape: tuple[int, ...], inputs: _Windows) -> tuple[int, ...]:
     """Orders dimensions as PyTorch's TensorIterator does: the first operand to tell decides."""
     rank = len(shape)
     steps = []

@@ -7,13 +7,13 @@ from kernbench.errors import call_site, site_fact
 from kernbench.memory import dtypes
 from kernbench.runtime_api.creation import zeros
 from kernbench.runtime_api.nodes import (
+    Edge,
     Like,
     Node,
     Saved,
     Tape,
     edge_of,
     like,
-    recording,
     tape_of,
 )
 from kernbench.runtime_api.process import current_process
@@ -35,13 +35,16 @@ class FunctionNode(Node):
     foreign = True
 
     def __init__(self, tape: Tape, function: "type[Function]", arguments: Sequence[Any]) -> None:
-        edges = [edge_of(each) if isinstance(each, TensorBase) else None for each in arguments]
-        inputs = [
-            None if edge is None else like(each)
-            for each, edge in zip(arguments, edges, strict=True)
-        ]
-        super().__init__(tape, f"{function.__name__}Backward", edges, inputs)
+        edges: list[Edge | None] = [None] * len(arguments)
+        if tape.enabled:
+            for at, each in enumerate(arguments):
+                if isinstance(each, TensorBase):
+                    edges[at] = edge_of(each)
         self.needs_input_grad = tuple([edge is not None for edge in edges])
+        self._needed = any(self.needs_input_grad)
+        inputs = [None if edge is None else like(arguments[at]) for at, edge in enumerate(edges)]
+        site = call_site() if self._needed else None
+        super().__init__(tape, f"{function.__name__}Backward", edges, inputs, site)
         self._function = function
         self._saved: list[Saved | None] | None = []
         self._given: tuple[Tensor | None, ...] = ()
@@ -93,8 +96,10 @@ class FunctionNode(Node):
                 outputs[index] = self._output(index, out, arguments)
             else:
                 self.outputs.append(_NOTHING)
-        # After the outputs have come to be: what is kept has their version.
-        self._saved = [None if each is None else Saved(each) for each in self._given]
+        # After the outputs have come to be: what is kept has their version. If nobody will go back
+        # nothing is kept, as in PyTorch.
+        if self._needed:
+            self._saved = [None if each is None else Saved(each) for each in self._given]
         self._given = ()
         return tuple(outputs) if isinstance(results, tuple) else outputs[0]
 
@@ -102,7 +107,7 @@ class FunctionNode(Node):
         self.outputs.append(like(out))
         mine = [out is argument for argument in arguments]
         if any(out is dirty for dirty in self._dirty):
-            if any(edge is not None for edge in self.edges):
+            if self._needed:
                 rebase(self, mine, out)
             return out
         if any(mine) or out.graph is not None:
@@ -112,11 +117,8 @@ class FunctionNode(Node):
             if plain:
                 return out
         out.origin = None
-        dtype = out.dtype
-        differentiable = (dtype.is_floating_point or dtype.is_complex) and (
-            id(out) not in self._plain
-        )
-        if differentiable and any(edge is not None for edge in self.edges):
+        differentiable = out.dtype.is_floating_point or out.dtype.is_complex
+        if self._needed and differentiable and id(out) not in self._plain:
             attach(self, index, out)
         return out
 
@@ -136,7 +138,7 @@ class FunctionNode(Node):
                 else grad
                 for grad, wanted in zip(grads, self.outputs, strict=True)
             ]
-        results = self._function.backward(self, *grads)
+        results = current_process().call_theirs(self._function.backward, self, *grads)
         results = list(results) if isinstance(results, tuple | list) else [results]
         count = len(self.edges)
         while len(results) > count and results[-1] is None:
@@ -199,17 +201,14 @@ class Function:
         process = current_process()
         tape = tape_of(process)
         enabled = tape.enabled
-        node = FunctionNode(tape, cls, args if enabled else [_detached(each) for each in args])
-        separate = cls.setup_context is not Function.setup_context
-        with recording(process, False):
-            if separate:
+        node = FunctionNode(tape, cls, args)
+        tape.enabled = False
+        try:
+            if cls.setup_context is not Function.setup_context:
                 results = cls.forward(*args)
                 cls.setup_context(node, args, results)
             else:
                 results = cls.forward(node, *args)
+        finally:
+            tape.enabled = enabled
         return node.finish(results, args)
-
-
-def _detached(argument: Any) -> Any:
-    """Returns what stands for an argument while nothing is recorded: it needs no gradient."""
-    return None if isinstance(argument, TensorBase) else argument

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.errors import call_site
 from kernbench.memory import DType, View
 from kernbench.runtime_api import tape
 from kernbench.runtime_api.elementwise import check_complex
@@ -47,7 +46,8 @@ def kernel(
         traffic: Bytes that it reads and writes; None: those of all tensors.
         options: What the formulas of its gradients need.
     """
-    process, site = current_process(), call_site()
+    process = current_process()
+    site = process.call_site()
     tensors = [each for each in operands if each is not None]
     if any(each.window.dtype.is_complex for each in tensors):
         check_complex(name, dtype, frozenset())
@@ -60,7 +60,7 @@ def kernel(
 
     node = None
     if dtype.is_floating_point and any(each.memory.tracked for each in tensors):
-        node = tape.begin(process, name, operands, options)
+        node = tape.begin(process, name, operands, options, site=site)
     run(process, f"aten::{name}", tensors, out, effect, traffic=traffic, site=site)
     if node is not None:
         tape.finish(node, out)

@@ -2,6 +2,7 @@
 
 import string
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
@@ -109,14 +110,17 @@ def product(
     """
     dtype = _check_types(name, tensors)
     device = same_device(name, tensors)
-    process, site = current_process(), call_site()
+    process = current_process()
+    site = process.call_site()
     if out is None:
         result = new_tensor(process, shape, dtype, device, site)
     else:
         check_out(name, out, shape, dtype, device)
         result = out
     sources, target, wanted = [t.window for t in tensors], result.window, dtype.accumulator
-    nbytes = sum(source.nbytes for source in sources) + target.nbytes
+    nbytes = target.nbytes
+    for source in sources:
+        nbytes += source.nbytes
     sip = device.index
     duration = None if sip is None else _gemm_ps(process, sip, dtype, sizes, nbytes)
 
@@ -133,7 +137,7 @@ def product(
         if tensor.memory.tracked:
             tracked = True
     if tracked and dtype.is_floating_point:
-        node = tape.begin(process, name, tensors, options, out)
+        node = tape.begin(process, name, tensors, options, out, site)
     run(process, f"aten::{name}", tensors, result, effect, duration_ps=duration, site=site)
     if node is not None:
         tape.finish(node, result)
@@ -146,7 +150,13 @@ def matmul(input: "Tensor", other: "Tensor", *, out: "Tensor | None" = None) -> 
     Raises:
         TensorError: If the shapes do not fit, or the types differ.
     """
-    a, b = input.window.shape, other.window.shape
+    shape, sizes = _matmul(input.window.shape, other.window.shape)
+    return product("matmul", (input, other), shape, sizes, np.matmul, out)
+
+
+@lru_cache(4096)
+def _matmul(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], _Sizes]:
+    """Returns the shape of a product, and what it is in terms of matrices."""
     if not a or not b:
         raise TensorError(
             "both arguments to matmul need to be at least 1D, but they are "
@@ -164,7 +174,7 @@ def matmul(input: "Tensor", other: "Tensor", *, out: "Tensor | None" = None) -> 
     shape = batch + ((rows,) if len(a) > 1 else ()) + ((columns,) if len(b) > 1 else ())
     # A batch on the left alone is one product of a taller matrix, as in PyTorch.
     count, tall = (1, prod(batch) * rows) if len(b) <= 2 else (prod(batch), rows)
-    return product("matmul", (input, other), shape, (count, tall, columns, inner), np.matmul, out)
+    return shape, (count, tall, columns, inner)
 
 
 def _check_dims(name: str, tensors: Sequence[TensorBase], ranks: Sequence[int]) -> None:

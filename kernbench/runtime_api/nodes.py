@@ -147,7 +147,7 @@ def edge_of(tensor: TensorBase) -> Edge | None:
     """Returns where the gradient of a tensor goes; None if it needs none."""
     if not tensor.memory.tracked:
         return None
-    graph = history(tensor)
+    graph = tensor.graph if tensor.origin is None else history(tensor)
     if isinstance(graph, Output):
         return graph.node, graph.index
     return (graph, 0) if graph is not None and graph.requires_grad else None
@@ -210,7 +210,8 @@ class Like(NamedTuple):
 
 def like(tensor: TensorBase) -> Like:
     """Returns what the gradient of a tensor must look like."""
-    return Like(tensor.window.shape, tensor.window.dtype, tensor.device)
+    window = tensor.window
+    return Like(window.shape, window.dtype, tensor.device)
 
 
 class Node:
@@ -235,13 +236,20 @@ class Node:
     foreign: ClassVar[bool] = False
 
     def __init__(
-        self, tape: Tape, label: str, edges: Sequence[Edge | None], inputs: Sequence[Like | None]
+        self,
+        tape: Tape,
+        label: str,
+        edges: Sequence[Edge | None],
+        inputs: Sequence[Like | None],
+        site: CallSite | None,
     ) -> None:
         number: int = tape.count
         for edge in edges:
-            # Main may have begun what a rank goes on with.
-            if edge is not None and isinstance(edge[0], Node) and edge[0].number > number:
-                number = edge[0].number
+            if edge is not None:
+                earlier = edge[0]
+                # Main may have begun what a rank goes on with.
+                if isinstance(earlier, Node) and earlier.number > number:
+                    number = earlier.number
         self.number: int = number + 1
         tape.count = self.number
         self.label = label
@@ -251,7 +259,7 @@ class Node:
         self.hooks: dict[int, dict[int, Hook]] | None = None
         self.retained: dict[int, weakref.ref[Output]] | None = None
         self.ranges = tape.ranges
-        self.site: CallSite | None = call_site()
+        self.site = site
 
     def name(self) -> str:
         """Returns PyTorch's name of such a node."""

@@ -3,7 +3,7 @@
 import sys
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -71,6 +71,8 @@ class Process:
         frame: Of its function, once it has issued something; None on main and when it is over.
         issues_left: Commands that it may still issue; below 0 without a limit.
         ranges: Names of the ranges that it is in, the outermost first; see `ranges`.
+        site: Where the user called what issues many operations, such as `backward`; None: the call
+            of each operation is to be found.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Process:
         self._noted = rank == MAIN  # main has no function
         self.issues_left = -1
         self.ranges: tuple[str, ...] = ()
+        self.site: CallSite | None = None
         self.task: Task | None = None
         self._dispatch: Final = engine.dispatch_ps
         self._default: dict[int, Stream] = {}
@@ -174,6 +177,18 @@ class Process:
         self._noted = True
         self.frame = outermost_frame()
 
+    def call_site(self) -> CallSite | None:
+        """Returns where the user called what is running."""
+        return self.site or call_site()
+
+    def call_theirs(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls a user's function, whose operations have call sites of their own."""
+        site, self.site = self.site, None
+        try:
+            return function(*args)
+        finally:
+            self.site = site
+
     def issue(
         self,
         name: str,
@@ -201,7 +216,7 @@ class Process:
         """
         host = self.host
         host.clock += self._dispatch
-        site = site or call_site()
+        site = site or self.call_site()
         if not self._noted:
             self.note_frame()
         self.issues_left -= 1

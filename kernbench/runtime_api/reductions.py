@@ -114,7 +114,8 @@ def _reduce(
             f"{name}(): Expected reduction dim {dim} to have non-zero size.",
             [site_fact(call_site()), f"input of shape {list(shape)}"],
         )
-    process, site = current_process(), call_site()
+    process = current_process()
+    site = process.call_site()
     out = new_tensor(process, _left(shape, axes, keepdim), result, input.device, site)
     source, target, wanted = input.window, out.window, wide_type(compute)
 

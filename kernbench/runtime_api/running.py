@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from math import prod
 from typing import cast
 
 import numpy as np
@@ -25,7 +26,7 @@ def run(
     name: str,
     inputs: Sequence[TensorBase],
     output: TensorBase,
-    effect: Callable[[], None],
+    effect: Callable[[], None] | None,
     *,
     traffic: int | None = None,
     duration_ps: int | None = None,
@@ -38,7 +39,7 @@ def run(
         name: For traces and errors.
         inputs: Tensors that it reads, on the same device.
         output: Tensor that it writes.
-        effect: What it does to the bytes.
+        effect: What it does to the bytes; None if there are none.
         traffic: Bytes that it reads and writes; None: those of all tensors.
         duration_ps: Of the kernel, in picoseconds; None: as long as its traffic takes. The host
             takes no simulated time.
@@ -51,9 +52,15 @@ def run(
     sip = output.device.index
     stream = None if sip is None else process.current_stream(sip)
     for tensor in inputs:
-        check_access(process, tensor, stream, "read")
-    check_access(process, output, stream, "wrote")
+        memory = tensor.memory
+        writes = memory.writes
+        # Nearly always the tensor is the process's own, last written in this very stream.
+        if memory.owner is not process or len(writes) != 1 or writes[0][0].stream is not stream:
+            check_access(process, tensor, stream, "read")
+    if output.memory.writes or output.memory.reads or output.memory.owner is not process:
+        check_access(process, output, stream, "wrote")
     engine = process.engine
+    window = output.window
     if stream is None or sip is None:
         try:
             engine.executor.apply(effect)
@@ -64,15 +71,18 @@ def run(
         return
     device = engine.device(sip)
     if duration_ps is None:
+        count = prod(window.shape)
         if traffic is None:
-            traffic = output.window.nbytes
+            traffic = count * window.dtype.itemsize
             for tensor in inputs:
-                traffic += tensor.window.nbytes
-        duration_ps = device.library.elementwise(traffic, output.window.numel)
-    work = Hold(engine, device.compute, duration_ps, effect)
+                read = tensor.window
+                traffic += prod(read.shape) * read.dtype.itemsize
+        duration_ps = device.library.elementwise(traffic, count)
+    compute = device.compute
+    work = Hold(engine, compute, duration_ps, effect)
     command = process.issue(name, "compute", stream, work, site=site)
-    output.memory.wrote(command, output.window)
-    if device.compute.shared:
+    output.memory.wrote(command, window)
+    if compute.shared:
         for tensor in inputs:
             tensor.memory.read(command, tensor.window)
 

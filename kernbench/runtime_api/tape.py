@@ -3,10 +3,10 @@
 The formulas stand in `derivatives_pointwise` and its neighbours; `backward` replays the nodes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.errors import CallSite, UnsupportedError, call_site, site_fact
 from kernbench.runtime_api.nodes import (
     Edge,
     Leaf,
@@ -37,6 +37,8 @@ Formula = Callable[..., Any]
 # Formulas
 
 _OPERANDS: Final = ("a", "b", "c")
+_GIVEN: Final = frozenset({*_OPERANDS, "out", "like", "index"})
+"""What a formula may ask for that is no option of its operation."""
 
 
 def names_of(function: Formula) -> tuple[str, ...]:
@@ -49,20 +51,36 @@ def names_of(function: Formula) -> tuple[str, ...]:
 
 
 class _Part:
-    """The formula of one operand's gradient, and by the names of its parameters what it needs."""
+    """The formula of one operand's gradient, and by the names of its parameters what it needs.
 
-    __slots__ = ("function", "names", "operands")
+    Attributes:
+        function: The formula.
+        names: What it needs besides the gradient of the result.
+        operands: Which operands are among that, with their names.
+        options: Which options.
+        out: Whether the result is.
+    """
+
+    __slots__ = ("function", "names", "operands", "options", "out")
 
     def __init__(self, function: Formula) -> None:
         self.function = function
         self.names = names_of(function)[1:]
-        self.operands = tuple([at for at, name in enumerate(_OPERANDS) if name in self.names])
+        self.operands = [(at, name) for at, name in enumerate(_OPERANDS) if name in self.names]
+        self.options = [name for name in self.names if name not in _GIVEN]
+        self.out = "out" in self.names
+
+
+def _label(stem: str) -> str:
+    """Returns what PyTorch calls the node of an operation."""
+    return f"{''.join([word.capitalize() for word in stem.split('_')])}Backward0"
 
 
 class _Derivative:
-    __slots__ = ("every", "parts")
+    __slots__ = ("every", "label", "parts")
 
-    def __init__(self, parts: Sequence[Formula | None], every: Formula | None) -> None:
+    def __init__(self, stem: str, parts: Sequence[Formula | None], every: Formula | None) -> None:
+        self.label = _label(stem)
         self.parts = [None if part is None else _Part(part) for part in parts]
         self.every = None if every is None else _Part(every)
 
@@ -90,7 +108,7 @@ def derivative(name: str, *parts: Formula | None, every: Formula | None = None) 
         every: One formula for any number of operands.
     """
     assert name not in _derivatives, name
-    _derivatives[name] = _Derivative(parts, every)
+    _derivatives[name] = _Derivative(name, parts, every)
 
 
 def is_differentiable(name: str) -> bool:
@@ -101,7 +119,7 @@ def is_differentiable(name: str) -> bool:
 class Operation(Node):
     """A node of an operation with a formula in the table."""
 
-    __slots__ = ("_derivative", "_freed", "_options", "_saved", "in_place", "stem")
+    __slots__ = ("_derivative", "_freed", "_keeps_out", "_kept", "_once", "in_place", "stem")
 
     def __init__(
         self,
@@ -111,43 +129,55 @@ class Operation(Node):
         edges: Sequence[Edge | None],
         options: dict[str, Any],
         out: TensorBase | None,
+        site: CallSite | None,
     ) -> None:
-        camel = "".join([word.capitalize() for word in stem.split("_")])
-        inputs = [
-            None if edge is None else like(operand)
-            for operand, edge in zip(operands, edges, strict=True)
-        ]
-        super().__init__(tape, f"{camel}Backward0", edges, inputs)
+        derivative = _derivatives.get(stem)
+        inputs = [None if edge is None else like(operands[at]) for at, edge in enumerate(edges)]
+        label = _label(stem) if derivative is None else derivative.label
+        super().__init__(tape, label, edges, inputs, site)
         self.stem = stem
         self.in_place = [operand is out for operand in operands] if out is not None else None
-        self._derivative = _derivatives.get(stem)
+        self._derivative = derivative
         self._freed = False
-        self._saved: dict[str, Any] = {}
-        self._options: dict[str, Any] = {}
-        for part in self._parts():
-            for at in part.operands:
-                if at < len(operands) and _OPERANDS[at] not in self._saved:
-                    operand = operands[at]
-                    if operand is out and out is not None:
-                        # The operation is about to write it.
-                        operand = wrap(out.memory, out.window, out.device).clone()
-                    self._saved[_OPERANDS[at]] = kept(operand)
-            for name in part.names:
-                if name in options and name not in self._options:
-                    self._options[name] = kept(options[name])
+        self._keeps_out = False
+        # By name, what the formulas need; if anything is an operand, they can be used only once.
+        self._kept: dict[str, Any] = {}
+        self._once = False
+        if derivative is not None:
+            for at, edge in enumerate(edges):
+                part = None if edge is None else derivative.part(at)
+                if part is not None:
+                    self._keep(part, operands, options, out)
 
-    def _parts(self) -> Iterator[_Part]:
-        if self._derivative is not None:
-            for at, edge in enumerate(self.edges):
-                part = self._derivative.part(at)
-                if edge is not None and part is not None:
-                    yield part
+    def _keep(
+        self,
+        part: _Part,
+        operands: Sequence[Any],
+        options: dict[str, Any],
+        out: TensorBase | None,
+    ) -> None:
+        """Keeps what a formula needs."""
+        found = self._kept
+        for at, name in part.operands:
+            if at < len(operands) and name not in found:
+                operand = operands[at]
+                if operand is out and out is not None:
+                    # The operation is about to write it.
+                    operand = wrap(out.memory, out.window, out.device).clone()
+                found[name] = kept(operand)
+                self._once = True
+        for name in part.options:
+            if name in options and name not in found:
+                value = found[name] = kept(options[name])
+                self._once = self._once or isinstance(value, Saved | SavedList)
+        self._keeps_out = self._keeps_out or part.out
 
     def made(self, out: TensorBase) -> None:
         """Notes the result."""
         self.outputs.append(like(out))
-        if any("out" in part.names for part in self._parts()):
-            self._saved["out"] = Saved(out, (self.label, 0))
+        if self._keeps_out:
+            self._kept["out"] = Saved(out, (self.label, 0))
+            self._once = True
 
     def backward(
         self, grads: "list[Tensor | None]", needed: Sequence[bool] | None = None
@@ -166,8 +196,7 @@ class Operation(Node):
                 [site_fact(call_site()), site_fact(self.site, "it was called at")],
                 hint="detach() its operands if no gradient should go through it",
             )
-        values = {name: given(value, self) for name, value in self._saved.items()}
-        values |= {name: given(value, self) for name, value in self._options.items()}
+        values = {name: given(value, self) for name, value in self._kept.items()}
         results: list[Tensor | None] = []
         for at, (edge, wanted) in enumerate(zip(self.edges, self.inputs, strict=True)):
             part = self._derivative.part(at)
@@ -182,11 +211,9 @@ class Operation(Node):
 
     def release(self) -> None:
         """See `Node`; as in PyTorch a node that kept nothing can be used again."""
-        values = [*self._saved.values(), *self._options.values()]
-        if self._saved or any(isinstance(value, Saved | SavedList) for value in values):
+        if self._once:
             self._freed = True
-            self._saved.clear()
-            self._options.clear()
+            self._kept.clear()
 
 
 class CopySlices(Node):
@@ -195,6 +222,7 @@ class CopySlices(Node):
     Args:
         tape: Of the rank.
         inner: The operation on the view.
+        own: By input of that, whether it is what the view held before.
         base: What the view is a view of.
         steps: How the view is made of the base.
     """
@@ -206,7 +234,8 @@ class CopySlices(Node):
     ) -> None:
         edges = [None if mine else edge for edge, mine in zip(inner.edges, own, strict=True)]
         inputs = [None if mine else entry for entry, mine in zip(inner.inputs, own, strict=True)]
-        super().__init__(tape, "CopySlices", [edge_of(base), *edges], [like(base), *inputs])
+        edges, inputs = [edge_of(base), *edges], [like(base), *inputs]
+        super().__init__(tape, "CopySlices", edges, inputs, inner.site)
         self._inner = inner
         self._steps = steps
         self._own = own
@@ -249,6 +278,7 @@ def begin(
     operands: Sequence[Any],
     options: dict[str, Any] | None = None,
     out: TensorBase | None = None,
+    site: CallSite | None = None,
 ) -> Operation | None:
     """Records an operation that is about to be issued, if one of its operands needs a gradient.
 
@@ -258,6 +288,7 @@ def begin(
         operands: Tensors and numbers.
         options: What else its formulas need, by name.
         out: Tensor that it writes, if that exists before.
+        site: Where the user called it; None: to be found.
 
     Returns:
         A node to give to `finish` after the operation; None if nothing is recorded.
@@ -268,11 +299,16 @@ def begin(
     tape = tape_of(process)
     if not tape.enabled:
         return None
-    edges = [edge_of(each) if isinstance(each, TensorBase) else None for each in operands]
+    edges: list[Edge | None] = []
+    needed = False
+    for operand in operands:
+        edge = edge_of(operand) if isinstance(operand, TensorBase) else None
+        edges.append(edge)
+        needed = needed or edge is not None
     stem = name.removeprefix("aten::")
     if out is not None:
         if not any(operand is out for operand in operands):
-            if any(edges) or edge_of(out) is not None:
+            if needed or edge_of(out) is not None:
                 raise TensorError(
                     f"{stem}(): functions with out=... arguments don't support automatic "
                     "differentiation, but one of the arguments requires grad.",
@@ -280,11 +316,11 @@ def begin(
                 )
             return None
         check_in_place(out)
-    if not any(edges):
+    if not needed:
         return None
     if out is not None and out.window.dtype.is_complex:
         raise _no_complex(stem)
-    return Operation(tape, stem, operands, edges, options or {}, out)
+    return Operation(tape, stem, operands, edges, options or {}, out, site or process.call_site())
 
 
 def check_in_place(tensor: TensorBase) -> None:
@@ -374,21 +410,13 @@ def view(
             and its further arguments; an option of the derivative too.
     """
     seen = alias(input, shape, strides, offset)
-    origin = input.origin
-    if origin is None:
-        seen.origin = Origin(input, node_of(input), (step,))
-    else:
-        seen.origin = Origin(origin.base, origin.node, (*origin.steps, step))
+    node = None
     if input.memory.tracked:
-        _record_view(input, seen, name, step)
-    return seen
-
-
-def _record_view(input: TensorBase, seen: TensorBase, name: str, step: tuple[Any, ...]) -> None:
-    # Brings the history of the input, if it is a view, up to date; `seen` then shares its origin.
-    node = begin(current_process(), name, (input,), {"step": step})
-    origin = seen.origin
-    assert origin is not None
-    seen.origin = origin._replace(node=node_of(origin.base))
+        # Brings the history of the input, if it is a view, up to date; both then share an origin.
+        node = begin(current_process(), name, (input,), {"step": step})
+    origin = input.origin
+    base, steps = (input, (step,)) if origin is None else (origin.base, (*origin.steps, step))
+    seen.origin = Origin(base, node_of(base), steps)
     if node is not None:
         finish(node, seen)
+    return seen

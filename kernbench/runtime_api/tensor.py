@@ -222,7 +222,7 @@ class Tensor(TensorBase):
     @property
     def T(self) -> "Tensor":  # noqa: N802 - PyTorch's name
         """A view with the dimensions in reverse order."""
-        return self.permute(*range(self.ndim)[::-1])
+        return views.turned(self)
 
     @property
     def mT(self) -> "Tensor":  # noqa: N802 - PyTorch's name

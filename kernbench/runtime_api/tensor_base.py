@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
@@ -189,7 +190,8 @@ class TensorBase:
 
 def wrap(memory: Memory, view: View, device: Device) -> "Tensor":
     """Returns a tensor."""
-    return cast("Tensor", TensorBase._tensor_class(memory, view, device))
+    tensor: Any = TensorBase._tensor_class(memory, view, device)
+    return tensor  # type: ignore[no-any-return]
 
 
 def new_tensor(
@@ -218,13 +220,19 @@ def new_tensor(
     """
     sip = device.index
     allocator = process.memory if sip is None else process.engine.device(sip).hbm
-    nbytes = prod(shape) * dtype.itemsize
-    site = site or call_site()
-    storage = Storage(allocator, nbytes, Label(dtype, shape), site)
+    label, nbytes, plain = _plain(dtype, shape)
+    site = site or process.call_site()
+    storage = Storage(allocator, nbytes, label, site)
     if nbytes > _LARGE:
-        _check_room(process, nbytes, Label(dtype, shape), device, site)
-    view = View(storage.buffer, dtype, shape, strides or contiguous_strides(shape), 0)
+        _check_room(process, nbytes, label, device, site)
+    view = View(storage.buffer, dtype, shape, strides or plain, 0)
     return wrap(Memory(storage, process, pinned=pinned), view, device)
+
+
+@lru_cache(4096)
+def _plain(dtype: DType, shape: tuple[int, ...]) -> tuple[Label, int, tuple[int, ...]]:
+    """Returns the label of a tensor, its size in bytes, and its strides if it is row-major."""
+    return Label(dtype, shape), prod(shape) * dtype.itemsize, contiguous_strides(shape)
 
 
 _LARGE: Final = 1 << 32
@@ -256,11 +264,17 @@ def alias(
 
 def is_contiguous(view: View) -> bool:
     """Returns whether the elements lie in row-major order without gaps."""
+    return has_no_gaps(view.shape, view.strides)
+
+
+@lru_cache(4096)
+def has_no_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Returns whether strides are those of a row-major tensor."""
     step = 1
-    for extent, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
         if extent != 1:
             if stride != step:
-                return 0 in view.shape
+                return 0 in shape
             step *= extent
     return True
 
@@ -292,7 +306,7 @@ def check_access(process: Process, tensor: TensorBase, stream: Stream | None, ve
     for pending in memory.writes:
         if pending[0].stream is not stream:
             _check_order(process, tensor, stream, verb, pending, "write")
-    if verb == "wrote":
+    if memory.reads and verb == "wrote":
         for pending in memory.reads:
             if pending[0].stream is not stream:
                 _check_order(process, tensor, stream, verb, pending, "read")

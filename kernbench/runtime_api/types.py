@@ -37,6 +37,8 @@ class Device:
         self.index = None if number is None or self.type == "cpu" else int(number)
 
     def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
         if isinstance(other, Device):
             return (self.type, self.index) == (other.type, other.index)
         return NotImplemented

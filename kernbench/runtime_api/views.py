@@ -2,6 +2,8 @@
 
 import operator
 from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import call_site, site_fact
@@ -14,7 +16,7 @@ from kernbench.runtime_api.tensor_base import (
     OperandError,
     TensorBase,
     TensorError,
-    is_contiguous,
+    has_no_gaps,
     wrap,
 )
 
@@ -100,9 +102,9 @@ def stride(self: "Tensor", dim: int | None = None) -> Any:
 # Views
 
 
-def _resolved(input: TensorBase, wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns a shape with its -1, if any, replaced."""
-    count = input.window.numel
+def _resolved(shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns a shape that is wanted for another one with its -1, if any, replaced."""
+    count = prod(shape)
     free = [place for place, extent in enumerate(wanted) if extent == -1]
     known = 1
     for extent in wanted:
@@ -118,16 +120,23 @@ def _resolved(input: TensorBase, wanted: tuple[int, ...]) -> tuple[int, ...]:
     if free or known != count:
         raise TensorError(
             f"shape '{list(wanted)}' is invalid for input of size {count}",
-            [site_fact(call_site()), f"input of shape {list(input.window.shape)}"],
+            [site_fact(call_site()), f"input of shape {list(shape)}"],
         )
     return wanted
 
 
-def _view_strides(view: View, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Returns the strides that show a view in another shape; None if there are none."""
-    old, steps = view.shape, view.strides
-    if is_contiguous(view) or not old:
-        return contiguous_strides(shape)
+_Shown = tuple[tuple[int, ...], tuple[int, ...] | None]
+
+
+@lru_cache(4096)
+def _shown(old: tuple[int, ...], steps: tuple[int, ...], wanted: tuple[int, ...]) -> _Shown:
+    """Returns a new shape, its -1 replaced, for a tensor of shape `old` and strides `steps`.
+
+    With the strides that show the tensor in it; None if there are none.
+    """
+    shape = _resolved(old, wanted)
+    if has_no_gaps(old, steps) or not old:
+        return shape, contiguous_strides(shape)
     strides = [0] * len(shape)
     place = len(shape) - 1
     base, count = steps[-1], 1
@@ -142,10 +151,10 @@ def _view_strides(view: View, shape: tuple[int, ...]) -> tuple[int, ...] | None:
             taken *= shape[place]
             place -= 1
         if taken != count:
-            return None
+            return shape, None
         if dim:
             base, count = steps[dim - 1], 1
-    return tuple(strides)
+    return shape, tuple(strides)
 
 
 def view(self: "Tensor", *shape: Any) -> "Tensor":
@@ -156,8 +165,7 @@ def view(self: "Tensor", *shape: Any) -> "Tensor":
     """
     if len(shape) == 1 and isinstance(shape[0], DType):
         return _reinterpreted(self, shape[0])
-    wanted = _resolved(self, ints_of(shape))
-    strides = _view_strides(self.window, wanted)
+    wanted, strides = _shown(self.window.shape, self.window.strides, ints_of(shape))
     if strides is None:
         raise TensorError(
             "view size is not compatible with input tensor's size and stride (at least one "
@@ -205,8 +213,7 @@ def view_as(self: "Tensor", other: "Tensor") -> "Tensor":
 
 def reshape(input: "Tensor", *shape: Any) -> "Tensor":
     """Returns the elements in another shape: a view if there is one, else a copy."""
-    wanted = _resolved(input, ints_of(shape))
-    strides = _view_strides(input.window, wanted)
+    wanted, strides = _shown(input.window.shape, input.window.strides, ints_of(shape))
     if strides is None:
         return view(contiguous(input), wanted)
     return tape.view(input, wanted, strides, input.window.offset, "view", (view, wanted))
@@ -233,8 +240,7 @@ def unflatten(input: "Tensor", dim: int, sizes: Sequence[int]) -> "Tensor":
     """Returns the tensor with one dimension cut into several, as `torch.unflatten`."""
     shape = input.window.shape
     place = dim_of(dim, len(shape))
-    part = View(input.window.buffer, input.dtype, shape[place : place + 1], (1,), 0)
-    inner = _resolved(wrap(input.memory, part, input.device), tuple(sizes))
+    inner = _resolved(shape[place : place + 1], tuple(sizes))
     return view(input, *shape[:place], *inner, *shape[place + 1 :])
 
 
@@ -288,7 +294,12 @@ def t(input: "Tensor") -> "Tensor":
             f"t() expects a tensor with <= 2 dimensions, but self is {rank}D",
             [site_fact(call_site())],
         )
-    return _picked(input, range(rank)[::-1])
+    return turned(input)
+
+
+def turned(self: "Tensor") -> "Tensor":
+    """Returns a view with the dimensions in reverse order."""
+    return _picked(self, range(len(self.window.shape))[::-1])
 
 
 def matrix_transpose(self: "Tensor") -> "Tensor":
@@ -304,8 +315,13 @@ def matrix_transpose(self: "Tensor") -> "Tensor":
 
 def permute(input: "Tensor", *dims: Any) -> "Tensor":
     """Returns a view with the dimensions in another order."""
-    rank = len(input.window.shape)
-    places = [dim_of(dim, rank) for dim in ints_of(dims)]
+    return _picked(input, _order(len(input.window.shape), ints_of(dims)))
+
+
+@lru_cache(1024)
+def _order(rank: int, dims: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns an order of dimensions, counted from 0."""
+    places = tuple([dim_of(dim, rank) for dim in dims])
     if len(places) != rank:
         raise TensorError(
             f"permute(): {rank} dimensions need an order of {rank}, got {len(places)}",
@@ -313,7 +329,7 @@ def permute(input: "Tensor", *dims: Any) -> "Tensor":
         )
     if len(set(places)) != rank:
         raise TensorError("permute(): duplicate dims are not allowed.", [site_fact(call_site())])
-    return _picked(input, places)
+    return places
 
 
 def movedim(input: "Tensor", source: int, destination: int) -> "Tensor":

@@ -97,12 +97,17 @@ class GraphEngine:
         start, unsettled = command.issued, 0
         tail, stream.tail = stream.tail, command.done
         if tail is not None:
-            command.after = (tail, *command.after)
+            time = tail.time
+            if time is None or command.after:
+                command.after = (tail, *command.after)
+            elif time > start:
+                start = time
         for event in command.after:
-            if event.time is None:
+            time = event.time
+            if time is None:
                 unsettled += 1
-            elif event.time > start:
-                start = event.time
+            elif time > start:
+                start = time
         if unsettled:
             turn = _Turn(self, command, start, unsettled)
             for event in command.after:
@@ -139,10 +144,10 @@ class GraphEngine:
 
     def complete(self, command: Command, start: int, end: int, effect: Effect | None) -> None:
         """Ends a command at `end`: applies its effect, records it, lets its followers go."""
-        stream = command.stream
-        if not stream.faulted:
+        stream, executor = command.stream, self.executor
+        if executor.enabled and not stream.faulted:
             try:
-                self.executor.apply(effect)
+                executor.apply(effect)
             except KernbenchError as error:
                 self.fail(command, error)
         log = self.op_log
@@ -163,8 +168,9 @@ class GraphEngine:
                 )
             )
         # Who holds the event holds no longer what the command worked on.
-        command.done.label, command.part = command.name, None
-        command.done.settle(end)
+        done = command.done
+        done.label, command.part = command.name, None
+        done.settle(end)
 
 
 class _Turn:
@@ -233,8 +239,6 @@ class Hold:
             self._hold(command, start)
 
     def _hold(self, command: Command, start: int) -> None:
-        resource = self._resource
-        end = (
-            start + self._duration if resource is None else resource.reserve(start, self._duration)
-        )
-        self._engine.complete(command, end - self._duration, end + self._latency, self._effect)
+        resource, duration = self._resource, self._duration
+        end = start + duration if resource is None else resource.reserve(start, duration)
+        self._engine.complete(command, end - duration, end + self._latency, self._effect)

@@ -45,7 +45,10 @@ class Host:
         outstanding = self._outstanding
         outstanding.append(done)
         if len(outstanding) > self._queue:
-            self.wait(outstanding.popleft())
+            oldest = outstanding.popleft()
+            over = oldest.time is not None and oldest.time <= self.clock
+            if not over or oldest.error is not None or self.faults:
+                self.wait(oldest)
 
     def wait(self, event: Event) -> None:
         """Waits until `event` has happened: parks in a worker, drives the loop on main.

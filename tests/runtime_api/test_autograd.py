@@ -940,6 +940,23 @@ def test_forward_without_context(ctx: RuntimeContext) -> None:
     assert grad_of(x) == [6.0]
 
 
+def test_a_function_keeps_nothing_if_nobody_will_go_back(ctx: RuntimeContext) -> None:
+    contexts: list[Any] = []
+
+    class Square(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            contexts.append(ctx)
+            return x * x
+
+    with torch.no_grad():
+        Square.apply(leaf(3.0))
+    Square.apply(torch.ones(1))
+    Square.apply(leaf(3.0))
+    assert [len(each.saved_tensors) for each in contexts] == [0, 0, 1]
+
+
 def test_writing_an_argument(ctx: RuntimeContext) -> None:
     class Double(Function):
         @staticmethod
