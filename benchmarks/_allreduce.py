@@ -5,8 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.ccl.collective import Collective, CollectiveModel, Reduction
+from kernbench.ccl.collective import Collective
 from kernbench.ccl.config import Chosen, choose, load_ccl
+from kernbench.ccl.model import CollectiveModel
+from kernbench.ccl.operations import Reduction
+from kernbench.ccl.prepared import Shape
 from kernbench.config import shipped
 from kernbench.memory import Storage, View
 from kernbench.memory.dtypes import float32
@@ -56,15 +59,9 @@ class AllReduce:
         """Returns when each rank is done, in picoseconds, if they begin at `starts`."""
         engine = self.model.engine
         begin = engine.loop.now
-        collective = Collective(
-            self.model,
-            self._chosen,
-            "all_reduce",
-            range(len(starts)),
-            [self._count],
-            float32,
-            Reduction("sum", "add"),
-        )
+        sips = tuple(range(len(starts)))
+        shape = Shape(self._chosen, "all_reduce", sips, (self._count,), float32)
+        collective = Collective(self.model.prepare(shape), Reduction("sum", "add"))
         commands = []
         for rank, start in enumerate(starts):
             view = View(self._storages[rank].buffer, float32, (self._count,), (1,), 0)

@@ -8,6 +8,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Final, NamedTuple
 
 _PACKAGE: Final = "kernbench"
+_PREFIX: Final = "kernbench."
 
 
 _known: Final[set[str]] = set()
@@ -19,7 +20,7 @@ def is_ours(frame: FrameType) -> bool:
     name: str = frame.f_globals.get("__name__", "")
     if name in _known:
         return True
-    ours = name == _PACKAGE or name.startswith("kernbench.")
+    ours = name == _PACKAGE or name.startswith(_PREFIX)
     if ours:
         _known.add(name)
     return ours
@@ -67,6 +68,13 @@ class CallSite(NamedTuple):
         return f"{self}: {self.source}" if self.source else str(self)
 
 
+_SITES: Final[dict[tuple[int, int], CallSite]] = {}
+"""Sites by the identity of their code, which they keep alive, and their instruction."""
+
+_MOST_SITES: Final = 4096
+"""Sites that are kept before all are forgotten."""
+
+
 def call_site() -> CallSite | None:
     """Returns the innermost frame outside the package, by module identity, or None."""
     known = _known
@@ -74,7 +82,13 @@ def call_site() -> CallSite | None:
     while frame is not None:
         # Every operation comes here, so what is known is skipped without a call.
         if frame.f_globals.get("__name__") not in known and not is_ours(frame):
-            return CallSite(frame.f_code, frame.f_lasti)
+            key = id(frame.f_code), frame.f_lasti
+            site = _SITES.get(key)
+            if site is None:
+                if len(_SITES) >= _MOST_SITES:
+                    _SITES.clear()
+                site = _SITES[key] = CallSite(frame.f_code, frame.f_lasti)
+            return site
         frame = frame.f_back
     return None
 

@@ -1,9 +1,9 @@
 """One channel of a collective: the cheapest exact tier times it."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kernbench.ccl.costs import Span, StepCosts
@@ -24,8 +24,12 @@ from kernbench.tl.program import Program, Trace
 from kernbench.tl.tile import Pointer
 
 if TYPE_CHECKING:
-    from kernbench.ccl.collective import CollectiveModel
+    from kernbench.ccl.model import CollectiveModel
     from kernbench.sim_engine.engine import GraphEngine
+
+
+Timing = tuple[list[int], list[Span]]
+"""When each rank is done, in picoseconds, and what was sent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +96,23 @@ class ChannelPlan:
         )
 
 
+def lanes(prepared: ChannelPlan, skews: tuple[int, ...], trace: bool) -> Timing:
+    """Times a channel whose ranks go in step and are alone on their links.
+
+    Args:
+        prepared: What does not depend on time.
+        skews: When each rank begins, in picoseconds.
+        trace: Whether to tell what was sent.
+
+    Returns:
+        When each rank is done, and what was sent.
+    """
+    plan = prepared.plan
+    assert plan is not None
+    paths = [prepared.path(rank, to) for rank, to in enumerate(plan.to[0].tolist())]
+    return vectorised(plan, prepared.layout, prepared.costs, paths, skews, trace=trace)
+
+
 class Ranks(Protocol):
     """What a channel knows of the ranks of its collective."""
 
@@ -109,6 +130,10 @@ class Ranks(Protocol):
 
     def timed(self, rank: int, channel: int, end: int | None) -> None:
         """Notes when a rank is done with a channel; None takes it back."""
+        ...
+
+    def all_timed(self, channel: int, first: int, ends: Sequence[int]) -> None:
+        """Notes when each rank is done with a channel, counted from `first`."""
         ...
 
 
@@ -145,43 +170,49 @@ class Channel:
         self._number: Final = prepared.setting.channel
         self._line: Final = (line, self._number)
         self._live: Final = live or prepared.plan is None
+        self._size: Final = prepared.setting.world_size
         self._starts: dict[int, int] = {}
         self._queues: dict[tuple[int, int], Queue] = {}
         self._claim: Claim | None = None
+        self._gathers = False  # alone, until all ranks are there and are timed together
         self._replay: Replay | None = None
-        self._left = prepared.setting.world_size
+        self._attempt = 0
 
     def arrive(self, rank: int, start: int) -> None:
         """Takes a rank that begins at `start`."""
-        if self._live:
+        if self._gathers:
+            self._begin(rank, start)
+        elif self._live:
             self._start_live(rank, start)
-            return
-        use, loop = self._prepared.use, self._engine.loop
-        if self._claim is None and start > loop.now:
-            claims = self._engine.network.claims
-            if claims and claims.busy(use, self._line):
-                # Whoever is on the links now may be gone by then.
-                loop.at(start, self._owner(rank), self._begin, rank, start)
-                return
-        self._begin(rank, start)
+        elif self._claim is None and start > self._engine.loop.now and self._busy():
+            # Whoever is on the links now may be gone by then.
+            self._engine.loop.at(start, self._owner(rank), self._begin, rank, start)
+        else:
+            self._begin(rank, start)
 
-    def done(self) -> None:
-        """Notes that a rank has completed; with the last one the links are free."""
-        self._left -= 1
-        if not self._left and self._claim is not None:
+    def _busy(self) -> bool:
+        claims = self._engine.network.claims
+        return bool(claims) and claims.busy(self._prepared.use, self._line)
+
+    def free(self) -> None:
+        """Frees the links, and forgets what was sent: every rank has completed."""
+        if self._claim is not None:
             self._engine.network.claims.drop(self._claim)
+        self._claim = self._replay = None  # they refer back to it
 
     def _begin(self, rank: int, start: int) -> None:
         self._starts[rank] = start
         if self._claim is None:
             use = self._prepared.use
             self._claim = self._engine.network.claims.take(use, self._line, self._repeat)
-            if not (self._claim.alone and self._prepared.in_lanes):
+            self._gathers = self._claim.alone and self._prepared.in_lanes
+            if not self._gathers:
                 self._replay = self._new_replay()
-        if self._replay is not None:
+        if not self._gathers:
             self._start_replay(rank)
-        elif len(self._starts) == self._prepared.setting.world_size:
-            self._vectorise()
+        elif len(self._starts) == self._size:
+            first, (ends, _) = self._in_lanes()
+            self._ranks.all_timed(self._number, first, ends)
 
     def _start_replay(self, rank: int) -> None:
         assert self._replay is not None
@@ -198,25 +229,26 @@ class Channel:
         assert prepared.plan is not None
         assert claim is not None
         self._queues = {}
-        attempt = Replay(
+        self._attempt += 1
+        return Replay(
             prepared.plan,
             prepared.layout,
             prepared.costs,
             {pair: self.queue(*pair) for pair in prepared.plan.pairs},
             None if claim.alone else self._sender,
-            lambda rank, end: self._timed(attempt, rank, end),
+            partial(self._timed, self._attempt),
             trace=model.engine.op_log.full,
         )
-        return attempt
 
-    def _timed(self, attempt: Replay, rank: int, end: int) -> None:
-        if attempt is self._replay:
+    def _timed(self, attempt: int, rank: int, end: int) -> None:
+        if attempt == self._attempt:
             self._ranks.timed(rank, self._number, end)
 
     def _repeat(self) -> tuple[int, Callable[[], None]]:
         """Takes back what was timed as if nobody else were on the links; see `Repeat`."""
         for rank in self._starts:
             self._ranks.timed(rank, self._number, None)
+        self._gathers = False
         self._replay = self._new_replay()
 
         def begin() -> None:
@@ -225,25 +257,12 @@ class Channel:
 
         return min(self._starts.values()), begin
 
-    def _vectorise(self) -> None:
-        prepared, starts = self._prepared, self._starts
-        n = prepared.setting.world_size
+    def _in_lanes(self) -> tuple[int, Timing]:
+        """Returns when the first rank begins, and all times counted from there."""
+        starts = self._starts
         first = min(starts.values())
-        skews = tuple([starts[rank] - first for rank in range(n)])
-        key = (prepared, skews)
-        known = self._model.memo.get(key)
-        if known is None:
-            assert prepared.plan is not None
-            known = self._model.memo[key] = vectorised(
-                prepared.plan,
-                prepared.layout,
-                prepared.costs,
-                [prepared.path(rank, to) for rank, to in enumerate(prepared.plan.to[0].tolist())],
-                skews,
-                trace=self._engine.op_log.full,
-            )
-        for rank, end in enumerate(known[0]):
-            self._ranks.timed(rank, self._number, first + end)
+        skews = tuple([starts[rank] - first for rank in range(len(starts))])
+        return first, self._model.lanes(self._prepared, skews, self._engine.op_log.full)
 
     def spans(self) -> tuple[list[Span], int]:
         """Returns what was sent, once every rank is done, and when its times begin."""
@@ -251,10 +270,8 @@ class Channel:
             return [], 0
         if self._replay is not None:
             return self._replay.spans(), 0
-        n = self._prepared.setting.world_size
-        first = min(self._starts.values())
-        key = (self._prepared, tuple([self._starts[rank] - first for rank in range(n)]))
-        return self._model.memo[key][1], first
+        first, (_, spans) = self._in_lanes()
+        return spans, first
 
     @property
     def track(self) -> str:

@@ -2,13 +2,29 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
 Blocks = Literal["one", "ranks", "pairs"]
 Share = Literal["all", "own", "root"]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Reduction(NamedTuple):
+    """What a reduce operation does to values; a tuple, since calls are looked up by it.
+
+    Attributes:
+        name: As users write it.
+        combine: Name of the numpy ufunc between two values.
+        average: Whether the sum is divided by the number of ranks afterwards.
+        factor: What each input is multiplied by beforehand; None for nothing.
+    """
+
+    name: str
+    combine: str
+    average: bool = False
+    factor: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -17,14 +17,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _BLOCK: Final = 1 << 19
 """Bytes worked on at a time, so that partial sums stay in the cache."""
 
-_SMALL: Final = 1 << 21
-"""Bytes up to which all values of a plan are computed level by level, whole arrays at a time."""
-
 _UNKNOWN: Final = -1
 """Number of the value of memory that nobody has filled."""
 
-Places = Sequence[tuple[int, int]]
-"""Chunks, each a rank and the number of a chunk of its buffer."""
+Run = tuple[int, range, Array]
+"""Chunks of a rank that lie side by side, all but the last one full, and where they go."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,22 +64,14 @@ class Recipe:
         ]
 
     @cached_property
-    def levels(self) -> list[tuple[Any, Ints, Ints]]:
-        """Sums that can be computed together, by how deep they lie: numbers, lefts, rights."""
-        depth = [0] * (self.inputs + len(self.left))
+    def depths(self) -> Ints:
+        """How many sums lie one above the other up to each value; 0 for inputs."""
+        depths = [0] * (self.inputs + len(self.left))
         for number, (left, right) in enumerate(
             zip(self.left.tolist(), self.right.tolist(), strict=True), self.inputs
         ):
-            depth[number] = max(depth[left], depth[right]) + 1
-        depths = np.array(depth)
-        found = []
-        for level in range(1, depths.max(initial=0) + 1):
-            numbers = np.flatnonzero(depths == level)
-            left, right = self.left[numbers - self.inputs], self.right[numbers - self.inputs]
-            neighbours = numbers[-1] - numbers[0] == len(numbers) - 1
-            where = slice(numbers[0], numbers[-1] + 1) if neighbours else numbers
-            found.append((where, left, right))
-        return found
+            depths[number] = max(depths[left], depths[right]) + 1
+        return np.array(depths)
 
 
 class _Values:
@@ -221,8 +210,7 @@ def _aligned(plan: Plan) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Operands:
+class Operands(NamedTuple):
     """The flat inputs of all ranks, chunk by chunk.
 
     Attributes:
@@ -254,6 +242,11 @@ class Operands:
         """Copies all inputs, chunk by chunk, to rows of full chunks."""
         ranks = len(self.flat)
         rows = values.reshape(ranks, -1)
+        full = [flat for flat in self.flat if flat is not None and flat.size == rows.shape[1]]
+        if len(full) == ranks and self.layout.dense:
+            np.concatenate(full, out=values.reshape(-1))
+            return
+        values.fill(0)
         _, end = self.layout.extent(0, chunks - 1)
         for rank, flat in enumerate(self.flat):
             if flat is None:
@@ -274,30 +267,23 @@ def evaluate(
     how: Recipe,
     operands: Operands,
     combine: np.ufunc | None,
-    places: Places,
-    outputs: Sequence[Array],
+    runs: Sequence[Run],
 ) -> None:
-    """Computes what chunks end with.
+    """Computes what chunks end with, chunk by chunk.
 
     Args:
         how: The recipe.
         operands: The inputs.
         combine: Adds two values; every partial sum is rounded to the element type.
-        places: Which chunks.
-        outputs: Where each of them goes, flat, apart from the inputs.
+        runs: Which chunks, and where they go, apart from the inputs.
     """
-    finals = [int(how.final[rank, chunk]) for rank, chunk in places]
-    sums = [number for number in finals if number >= how.inputs]
-    if combine is None or not sums:
-        for number, output in zip(finals, outputs, strict=True):
+    places, outputs = _cut(operands.layout, runs)
+    numbers = [int(how.final[rank, chunk]) for rank, chunk in places]
+    if combine is None or max(numbers) < how.inputs:
+        for number, output in zip(numbers, outputs, strict=True):
             np.copyto(output, operands.chunk(*divmod(number, how.chunks)))
         return
-    nominal = operands.layout.nominal
-    size = (how.inputs + len(how.left)) * (nominal or 0) * outputs[0].itemsize
-    if nominal is not None and size <= _SMALL:
-        _together(how, operands, combine, finals, outputs, nominal)
-        return
-    # Chunk by chunk: what different chunks end with has no sums in common.
+    # What different chunks end with has no sums in common.
     by_chunk: dict[int, list[int]] = {}
     for index, (_, chunk) in enumerate(places):
         by_chunk.setdefault(chunk, []).append(index)
@@ -307,30 +293,22 @@ def evaluate(
             how,
             operands,
             combine,
-            [finals[index] for index in indices],
+            [numbers[index] for index in indices],
             [outputs[index] for index in indices],
             scratch,
         )
 
 
-def _together(
-    how: Recipe,
-    operands: Operands,
-    combine: np.ufunc,
-    finals: Sequence[int],
-    outputs: Sequence[Array],
-    nominal: int,
-) -> None:
-    """Computes all values of the plan, those of one depth in one call."""
-    values = np.zeros((how.inputs + len(how.left), nominal), outputs[0].dtype)
-    operands.spread(values[: how.inputs], how.chunks)
-    for numbers, left, right in how.levels:
-        if isinstance(numbers, slice):
-            combine(values.take(left, 0), values.take(right, 0), out=values[numbers])
-        else:
-            values[numbers] = combine(values.take(left, 0), values.take(right, 0))
-    for number, output in zip(finals, outputs, strict=True):
-        output[...] = values[number, : len(output)]
+def _cut(layout: Layout, runs: Sequence[Run]) -> tuple[list[tuple[int, int]], list[Array]]:
+    """Returns the chunks of runs, each a rank and its number, and where they go."""
+    places, outputs = [], []
+    for rank, chunks, output in runs:
+        first, _ = layout.extent(rank, chunks.start)
+        for chunk in chunks:
+            low, high = layout.extent(rank, chunk)
+            places.append((rank, chunk))
+            outputs.append(output[low - first : high - first])
+    return places, outputs
 
 
 def _in_blocks(

@@ -47,9 +47,11 @@ class Buffer:
         self.unwritten = None
         self.lent = False
 
-    def borrow(self, array: np.ndarray[Any, Any]) -> None:
-        """Takes an array as `adopt` does that other blocks take too; nobody may write it."""
-        self.adopt(array)
+    def borrow(self, data: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+        """Takes flat bytes as `adopt` does that other blocks take too; nobody may write them."""
+        assert data.nbytes == self.allocation.nbytes
+        self.data = data
+        self.unwritten = None
         self.lent = True
 
     def own(self) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from kernbench.ccl.collective import CollectiveModel
+from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.tuner import Choices
 from kernbench.des import Event
 from kernbench.errors import KernbenchError, call_site, site_fact

@@ -91,7 +91,7 @@ def _collecting_rarely() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-_ALLOCATIONS: Final = 10_000
+_ALLOCATIONS: Final = 50_000
 """Objects made, less those freed, between two looks at the youngest."""
 
 

@@ -112,7 +112,7 @@ class GraphEngine:
             turn = _Turn(self, command, start, unsettled)
             for event in command.after:
                 if event.time is None:
-                    event.when_settled(turn.nearer)
+                    event.when_settled(turn)
         else:
             command.after = ()
             command.work.begin(command, start)
@@ -120,12 +120,13 @@ class GraphEngine:
 
     def begin(self, command: Command, start: int) -> None:
         """Lets a command begin: everything that it waits for is settled."""
-        self._ready.append((command, start))
         # A loop, not recursion: a thousand commands may wait for one another in a chain.
         if self._beginning:
+            self._ready.append((command, start))
             return
         self._beginning = True
         try:
+            command.work.begin(command, start)
             while self._ready:
                 command, start = self._ready.popleft()
                 command.work.begin(command, start)
@@ -191,7 +192,7 @@ class _Turn:
         self._start = start
         self._unsettled = unsettled
 
-    def nearer(self, time: int) -> None:
+    def __call__(self, time: int) -> None:
         """Notes that one more of them is over at `time`."""
         if time > self._start:
             self._start = time

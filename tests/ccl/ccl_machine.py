@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.ccl.collective import Collective, CollectiveModel, Reduction
+from kernbench.ccl.collective import Collective
 from kernbench.ccl.config import Chosen, choose, load_ccl
 from kernbench.ccl.layout import Layout
+from kernbench.ccl.model import CollectiveModel
+from kernbench.ccl.operations import Reduction
 from kernbench.ccl.plan import Algorithm, Plan, Setting, plan_of
+from kernbench.ccl.prepared import Shape
 from kernbench.config import shipped
 from kernbench.des import Event
 from kernbench.errors import call_site
@@ -127,9 +130,8 @@ def run(
     ranks = len(starts)
     engine = GraphEngine(topology, data, fidelity=fidelity, record="full" if record else "summary")
     places = range(ranks) if sips is None else sips
-    collective = Collective(
-        CollectiveModel(engine), chosen, "all_reduce", places, [count], dtype, reduction
-    )
+    shape = Shape(chosen, "all_reduce", tuple(places), (count,), dtype)
+    collective = Collective(CollectiveModel(engine).prepare(shape), reduction)
     inputs = values(dtype, ranks, count, seed) if data else []
     hosts: dict[int, Host] = {}
     commands: dict[int, Command] = {}

@@ -12,9 +12,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from kernbench.ccl.collective import Collective, CollectiveModel, Reduction
+from kernbench.ccl.collective import Collective
 from kernbench.ccl.config import Chosen
-from kernbench.ccl.operations import OPERATIONS, Operation
+from kernbench.ccl.model import CollectiveModel
+from kernbench.ccl.operations import OPERATIONS, Operation, Reduction
+from kernbench.ccl.prepared import Shape
 from kernbench.errors import call_site
 from kernbench.memory import DType, Storage, View, dtypes
 from kernbench.sim_engine.command import Command, Stream
@@ -382,16 +384,9 @@ def simulate(
     engine = GraphEngine(topology, given is not None, fidelity=fidelity)
     places = list(range(case.ranks) if sips is None else sips)
     reduction = Reduction("sum", "add") if case.what.reduces else None
-    collective = Collective(
-        CollectiveModel(engine),
-        chosen,
-        case.operation,
-        places,
-        case.sizes,
-        dtype,
-        reduction,
-        case.root,
-    )
+    blocks = [tuple(row) if case.what.blocks == "pairs" else row for row in case.sizes]
+    shape = Shape(chosen, case.operation, tuple(places), tuple(blocks), dtype, case.root)
+    collective = Collective(CollectiveModel(engine).prepare(shape), reduction)
     commands, targets, kept = [], [], []
     for rank in range(case.ranks):
         sizes = case.blocks(rank)

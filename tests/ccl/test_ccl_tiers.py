@@ -23,10 +23,14 @@ from hypothesis import strategies as st
 
 from kernbench.ccl import channel
 from kernbench.ccl.algorithms.ring_allreduce import all_reduce
-from kernbench.ccl.collective import Collective, CollectiveModel, Reduction
+from kernbench.ccl.collective import Collective
+from kernbench.ccl.config import Chosen
 from kernbench.ccl.costs import Span, StepCosts
 from kernbench.ccl.lanes import vectorised
+from kernbench.ccl.model import CollectiveModel
+from kernbench.ccl.operations import Reduction
 from kernbench.ccl.plan import NOTHING, Combine, Comm
+from kernbench.ccl.prepared import Shape
 from kernbench.ccl.replay import Replay
 from kernbench.des import Event
 from kernbench.hw.path import Path
@@ -71,6 +75,11 @@ def chain(comm: Comm) -> None:
                 source=sender,
                 combine=combine,
             )
+
+
+def shape_of(chosen: Chosen, sips: Sequence[int], count: int) -> Shape:
+    """Returns that of an all-reduce of floats."""
+    return Shape(chosen, "all_reduce", tuple(sips), (count,), dtypes.float32)
 
 
 def both(*args: Any, **kwargs: Any) -> Outcome:
@@ -427,7 +436,7 @@ def test_a_known_pattern_of_starts_is_not_timed_again(
     engine = GraphEngine(topology("sip8"), enable_data=False)
     model, chosen, ends = CollectiveModel(engine), ring(), list[list[int]]()
     for base, skew in ((0, 0), (70_000_000, 0), (900_000_000, 1)):
-        group = Collective(model, chosen, "all_reduce", range(4), [999], dtypes.float32, SUM)
+        group = Collective(model.prepare(shape_of(chosen, range(4), 999)), SUM)
         commands = []
         for rank in (2, 0, 3, 1):
             host = Host(
@@ -525,7 +534,7 @@ def two_groups(
     engine = GraphEngine(machine, enable_data=False, fidelity=fidelity)
     model, count, commands, kept = CollectiveModel(engine), 1 << 14, list[Command](), []
     for number, (sips, start) in enumerate(zip(groups, starts, strict=True)):
-        group = Collective(model, ring(), "all_reduce", sips, [count], dtypes.float32, SUM)
+        group = Collective(model.prepare(shape_of(ring(), sips, count)), SUM)
         for rank, sip in enumerate(sips):
             who = 10 * number + rank
             begin = start + 7_000 * rank
@@ -579,7 +588,7 @@ def test_a_live_algorithm_is_company_too(topology: Callable[[str], Topology]) ->
         for number, (chosen, sips) in enumerate(
             ((ring(), [0, 2, 4]), (own_algorithm(unplannable), [3, 1]))
         ):
-            group = Collective(model, chosen, "all_reduce", sips, [count], dtypes.float32, SUM)
+            group = Collective(model.prepare(shape_of(chosen, sips, count)), SUM)
             for rank, sip in enumerate(sips):
                 who = 10 * number + rank
                 host = Host(engine.loop, who, engine.rank_owner(who), 5_000_000 * number, 64)
@@ -614,9 +623,7 @@ def lines(
     for number, (sips, start) in enumerate(zip(groups, starts, strict=True)):
         streams, kept = [Stream("s", sip) for sip in sips], []
         for turn in range(3):
-            group = Collective(
-                model, ring(), "all_reduce", sips, [count], dtypes.float32, SUM, line=number
-            )
+            group = Collective(model.prepare(shape_of(ring(), sips, count)), SUM, line=number)
             for rank, sip in enumerate(sips):
                 who = 10 * number + rank
                 begin = start + 9_000 * ((5 * rank + turn) % 4)

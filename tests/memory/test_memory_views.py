@@ -235,7 +235,7 @@ def test_lent_bytes_are_copied_by_whoever_writes_them() -> None:
     values = np.arange(4, dtype=np.int32)
     buffers = [Buffer(memory.allocate(16, name, None)) for name in "abc"]
     for buffer in buffers:
-        buffer.borrow(values)
+        buffer.borrow(values.view(np.uint8))
     views = [View(buffer, dtypes.int32, (4,), (1,), 0) for buffer in buffers]
     before = views[0].read()
     views[0].write()[0] = 9

@@ -146,3 +146,42 @@ def test_the_innermost_frame_that_is_not_ours_is_found_as_if_each_were_asked() -
         assert found is not None
         assert expected is not None
         assert found.code is expected.code
+
+
+def here() -> CallSite:
+    site = call_site()
+    assert site is not None
+    return site
+
+
+def test_a_loop_has_one_site() -> None:
+    first, *others = [here() for _ in range(3)]
+    assert all(other is first for other in others)
+
+
+def test_two_calls_of_a_line_are_two_sites() -> None:
+    def code(source: str) -> CallSite:
+        found: dict[str, CallSite] = {}
+        exec(source, {"call_site": call_site, "found": found})
+        return found["site"]
+
+    one, other = (call_site(), call_site())
+    assert one != other
+    assert one is not None
+    assert other is not None
+    assert one.line == other.line
+    assert one.position[1] < other.position[1]
+    # Other code at the same instruction, also once the first is gone.
+    sites = [code(f"found['site'] = call_site()  # {number}") for number in range(50)]
+    assert len({id(site.code) for site in sites}) == 50
+    assert len({id(site) for site in sites}) == 50
+
+
+def test_forgotten_sites_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "_MOST_SITES", 1)
+    found = []
+    for _ in range(3):
+        found.append(here())
+        call_site()
+        assert len(errors._SITES) <= 1
+    assert found[0] == found[1] == found[2]

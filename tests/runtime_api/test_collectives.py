@@ -1,5 +1,6 @@
 """Collectives against numpy: unequal shapes and ranks, groups, in place, uneven, asynchronous."""
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
+from kernbench.ccl.collective import Collective
 from kernbench.errors import KernbenchError
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.runtime_api.process import current_process
@@ -489,3 +491,33 @@ def test_an_operation_is_refused_inside_a_coalescing_block_of_its_group(
         dist.barrier()
 
     _run(kernbench, worker)
+
+
+@pytest.mark.parametrize("fidelity", ["kernel", "functional"])
+def test_what_is_over_refers_to_nothing_that_refers_back(
+    kernbench: Kernbench, fidelity: str
+) -> None:
+    # Else memory would come back only when Python looks for garbage, and that takes long.
+    alive: list[int] = []
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.full((8,), float(rank), device="cuda")
+        for _ in range(20):
+            dist.all_reduce(x)
+            dist.broadcast(x, src=1)
+        dist.barrier()
+        dist.barrier()  # now nobody need be told of what came before the first
+        engine = current_process().engine
+        found = [thing for thing in gc.get_objects() if isinstance(thing, Collective)]
+        alive.append(sum(collective.engine is engine for collective in found))
+
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        kernbench.spawn(worker, nprocs=N, fidelity=fidelity)
+    finally:
+        if enabled:
+            gc.enable()
+    assert max(alive) <= 8  # of 42: the last ones, by whoever may still ask for them

@@ -3,10 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from kernbench.ccl.collective import Reduction
+from kernbench.ccl.operations import Reduction
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import DType
-from kernbench.runtime_api.comm.groups import GroupError, backend_of, home_of, libraries_of
+from kernbench.runtime_api.comm.groups import (
+    GroupError,
+    backend_of,
+    home_of,
+    libraries_of,
+    library_of,
+)
 from kernbench.runtime_api.comm.reduce_ops import check_reduction, reduction_of
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup, folded
 from kernbench.runtime_api.process import Process
@@ -97,10 +103,8 @@ def reduction_for(
 ) -> Reduction:
     """Returns the reduce operation that an argument means, once it is defined (C6)."""
     reduction = reduction_of(name, op)
-    backend = backend_of(process, group)
-    if ":" in backend:
-        backend = libraries_of(backend).get(tensor.device.type, backend)
-    check_reduction(name, reduction, tensor.window.dtype, backend)
+    library = library_of(process, group, tensor)
+    check_reduction(name, reduction, tensor.window.dtype, library)
     return reduction
 
 

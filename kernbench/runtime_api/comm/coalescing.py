@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from kernbench.ccl.collective import Reduction
+from kernbench.ccl.operations import Reduction
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import DType
 from kernbench.runtime_api.comm.checks import (

@@ -9,7 +9,7 @@ and `reduce_scatter` of lists.
 
 from typing import Any
 
-from kernbench.ccl.collective import Reduction
+from kernbench.ccl.operations import Reduction
 from kernbench.errors import call_site, site_fact
 from kernbench.runtime_api.comm.checks import (
     CollectiveArgumentError,
@@ -19,11 +19,11 @@ from kernbench.runtime_api.comm.checks import (
     reduction_for,
     root_of,
 )
-from kernbench.runtime_api.comm.groups import Group, find_group
+from kernbench.runtime_api.comm.groups import Group, find_group, library_of
 from kernbench.runtime_api.comm.issuing import run
 from kernbench.runtime_api.comm.noting import noted
-from kernbench.runtime_api.comm.reduce_ops import ReduceOp
-from kernbench.runtime_api.comm.signatures import even_signature, signature
+from kernbench.runtime_api.comm.reduce_ops import ReduceOp, reduction_of
+from kernbench.runtime_api.comm.signatures import even_signature, reducing_signature, signature
 from kernbench.runtime_api.comm.works import IllegalWork, Work
 from kernbench.runtime_api.process import current_process
 from kernbench.runtime_api.tensor_base import TensorBase
@@ -73,14 +73,16 @@ def all_reduce_into(
     process = current_process()
     members = find_group(process, group, "all_reduce")
     check_tensor(process, "all_reduce", source)
-    reduction = reduction_for(process, members, "all_reduce", op, source)
+    view, reduction = source.window, reduction_of("all_reduce", op)
+    library = library_of(process, members, source)
+    what = reducing_signature(
+        "all_reduce", "all_reduce", view.dtype, (view.shape,), reduction, library
+    )
     if noted(process, members, "all_reduce", source, target, reduction):
         return IllegalWork() if async_op else None
-    shape = source.window.shape
-    what = signature("all_reduce", "all_reduce", source.dtype, (shape,), reduction)
     sources = (source,)
     targets = sources if target is source else (target,)
-    return run(process, members, what, sources, targets, async_op)
+    return run(process, members, what, sources, targets, async_op, process.call_site())
 
 
 def broadcast(

@@ -106,10 +106,7 @@ def count(process: Process, kind: str, group: str, nbytes: int) -> None:
         group: Name of the group.
         nbytes: Size of the call.
     """
-    for owner in (process, process.ctx.main):
-        modes: list[CommDebugMode] = owner.scratch.get(_KEY, _NONE)
-        for mode in modes:
+    own, everybodys = process.scratch.get(_KEY), process.ctx.main.scratch.get(_KEY)
+    if own or everybodys:
+        for mode in (*(own or ()), *(everybodys or ())):
             mode._note((process.rank, kind, group), nbytes)
-
-
-_NONE: Final[list[CommDebugMode]] = []

@@ -8,7 +8,7 @@ of `SUM` and `AVG` only.
 from collections.abc import Sequence
 from typing import Any
 
-from kernbench.ccl.collective import Reduction
+from kernbench.ccl.operations import Reduction
 from kernbench.runtime_api.comm import collectives, exchanges
 from kernbench.runtime_api.comm.groups import find_group
 from kernbench.runtime_api.comm.reduce_ops import ReduceOp

@@ -7,7 +7,7 @@ wait for.
 from collections.abc import Sequence
 from typing import Any
 
-from kernbench.ccl.collective import Reduction
+from kernbench.ccl.operations import Reduction
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.runtime_api.comm import collectives, exchanges
 from kernbench.runtime_api.comm.device_mesh import DeviceMesh

@@ -8,7 +8,7 @@ from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_f
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup
 from kernbench.runtime_api.comm.world import World
 from kernbench.runtime_api.process import MAIN, Process, current_process
-from kernbench.runtime_api.tensor_base import OperandError
+from kernbench.runtime_api.tensor_base import OperandError, TensorBase
 from kernbench.runtime_api.types import Device
 
 __all__ = [
@@ -132,6 +132,12 @@ def libraries_of(backend: str) -> Mapping[str, str]:
 def backend_of(process: Process, group: ProcessGroup) -> str:
     """Returns the backend of a group that the calling rank may use."""
     return group.backend or process.ctx.world.backend[process.rank]
+
+
+def library_of(process: Process, group: ProcessGroup, tensor: TensorBase) -> str:
+    """Returns the backend that serves a tensor: `cpu:gloo,cuda:nccl` names one for each device."""
+    backend = backend_of(process, group)
+    return libraries_of(backend).get(tensor.device.type, backend) if ":" in backend else backend
 
 
 def meets_on_host(process: Process, group: ProcessGroup) -> bool:

@@ -16,8 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from kernbench.ccl.collective import Reduction
-from kernbench.ccl.operations import OPERATIONS
+from kernbench.ccl.operations import OPERATIONS, Reduction
 from kernbench.errors import KernbenchError
 from kernbench.hw.pe import later
 from kernbench.memory import DType, View

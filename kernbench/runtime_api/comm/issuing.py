@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kernbench.ccl.collective import Collective, Joining
-from kernbench.errors import call_site
+from kernbench.ccl.prepared import Prepared, Shape
+from kernbench.errors import CallSite
 from kernbench.memory import View
 from kernbench.runtime_api.comm.checks import check_library
 from kernbench.runtime_api.comm.comm_debug import count
@@ -27,6 +28,9 @@ from kernbench.units import format_bytes
 if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
 
+
+_MOST_PREPARED: Final = 256
+"""Signatures of a group that are kept with what is known of them before all are forgotten."""
 
 _MOST_WORKS: Final = 256
 """Handles of a rank that are kept before those that are waited for are forgotten: a power of 2."""
@@ -52,6 +56,7 @@ def issue(
     *,
     async_op: bool = False,
     mail: Any = None,
+    site: CallSite | None = None,
 ) -> tuple[Command, Meeting]:
     """Puts the calling rank's part of a collective in its stream. The host does not wait.
 
@@ -64,6 +69,7 @@ def issue(
         async_op: Whether it goes to the communication stream of the group, behind what the
             current stream holds now; else it has its place in the current stream.
         mail: What the other ranks find in the meeting, beside the simulated bytes.
+        site: Where the user called it; None: to be found.
 
     Raises:
         AccessError: If an operation on a tensor is under way that nobody has waited for.
@@ -76,19 +82,21 @@ def issue(
     if async_op:
         stream = communication_stream(process, group, sip)
         follow(stream, current)
-    written = _joined(targets)
-    read = () if sources is targets else _joined(sources)
+    written = targets if len(targets) < 2 else _joined(targets)
+    read: Sequence[TensorBase] = ()
+    if sources is not targets:
+        read = sources if len(sources) < 2 else _joined(sources)
     for tensor in written:
         check_access(process, tensor, stream, "wrote")
     for tensor in read:
         check_access(process, tensor, stream, "read")
-    ctx, site = process.ctx, call_site()
+    ctx, site = process.ctx, site or process.call_site()
     call = Call(rank, what.kind, what.terms, what.text, site, process.host.clock, None, what.splits)
     meeting = _meet(ctx, group, what, call)
     if mail is not None:
         meeting.mail[rank] = mail
-    given = [tensor.window for tensor in sources]
-    taken = given if targets is sources else [tensor.window for tensor in targets]
+    given = _windows(sources)
+    taken = given if targets is sources else _windows(targets)
     if what.dtype.is_complex:
         given = [view.parts() for view in given]
         taken = [view.parts() for view in taken]
@@ -136,7 +144,7 @@ def _issue_on_host(
         check_access(process, tensor, stream, "wrote")
     for tensor in read:
         check_access(process, tensor, stream, "read")
-    site, splits = call_site(), what.splits
+    site, splits = process.call_site(), what.splits
     call = Call(rank, what.kind, what.terms, what.text, site, process.host.clock, None, splits)
     meeting = _meet(process.ctx, group, what, call)
     if mail is not None:
@@ -169,13 +177,17 @@ def _issue_on_host(
     return command, meeting
 
 
+def _windows(tensors: Sequence[TensorBase]) -> Sequence[View]:
+    if len(tensors) == 1:
+        return (tensors[0].window,)
+    return [tensor.window for tensor in tensors]
+
+
 def _joined(tensors: Sequence[TensorBase]) -> Sequence[TensorBase]:
     """Returns contiguous tensors, those that lie one behind the other as one.
 
     Lists are often the chunks of one tensor; who may touch what is looked up piece by piece.
     """
-    if len(tensors) < 2:
-        return tensors
     found: list[TensorBase] = []
     begin = end = 0
     for tensor in tensors:
@@ -197,9 +209,10 @@ def run(
     sources: Sequence[TensorBase],
     targets: Sequence[TensorBase],
     async_op: bool,
+    site: CallSite | None = None,
 ) -> Work | None:
     """Does what `issue` does, and returns the `Work` of an asynchronous operation."""
-    command, _ = issue(process, group, what, sources, targets, async_op=async_op)
+    command, _ = issue(process, group, what, sources, targets, async_op=async_op, site=site)
     return handle(process, command, targets) if async_op else None
 
 
@@ -273,15 +286,20 @@ def _make(
     check_library(current_process(), group, what.name, "cuda")
     if what.sizes is None:
         return _Pairwise(ctx, group, what)
-    return _collective(ctx, group, what, what.nbytes, what.sizes)
+    prepared = group.prepared.get(what)
+    if prepared is None:
+        if len(group.prepared) >= _MOST_PREPARED:
+            group.prepared.clear()
+        prepared = group.prepared[what] = _prepare(ctx, group, what, what.nbytes, what.sizes)
+    return Collective(prepared, what.reduction, line=group)
 
 
-def _collective(
-    ctx: "RuntimeContext", group: ProcessGroup, what: Signature, nbytes: int, sizes: Sequence[Any]
-) -> Collective:
-    """Returns a collective that runs the algorithm chosen for it, and tells who wants to know."""
-    model, operation = ctx.collectives, what.operation
-    chosen = model.choose(operation, nbytes, group.sips)
+def _prepare(
+    ctx: "RuntimeContext", group: ProcessGroup, what: Signature, nbytes: int, sizes: tuple[Any, ...]
+) -> Prepared:
+    """Chooses an algorithm, tells who wants to know, and returns what is known beforehand."""
+    operation = what.operation
+    chosen = ctx.collectives.choose(operation, nbytes, group.sips)
     if ctx.on_choice is not None:
         key = (operation, nbytes, group.name, chosen.name)
         if key not in ctx.world.announced:
@@ -290,17 +308,8 @@ def _collective(
                 f"{operation} {format_bytes(nbytes)}, {len(group.ranks)} ranks of {group.name}: "
                 f"{chosen.name}{' (auto)' if chosen.auto else ''}"
             )
-    return Collective(
-        model,
-        chosen,
-        operation,
-        group.sips,
-        sizes,
-        what.wire,
-        what.reduction,
-        what.root,
-        line=group,
-    )
+    shape = Shape(chosen, operation, group.sips, sizes, what.wire, what.root)
+    return ctx.collectives.prepare(shape)
 
 
 class _Late:
@@ -361,14 +370,17 @@ class _Pairwise:
         """Makes the collective: every rank has called and issued its part."""
         ctx, what = self._ctx, self._what
         calls = [meeting.calls[rank] for rank in self._group.ranks]
-        sizes = [
-            tuple([count * what.row for count in call.splits.sends])
-            for call in calls
-            if call.splits is not None
-        ]
+        sizes = tuple(
+            [
+                tuple([count * what.row for count in call.splits.sends])
+                for call in calls
+                if call.splits is not None
+            ]
+        )
         taken = [sum(column) for column in zip(*sizes, strict=True)]
         largest = max(*(sum(row) for row in sizes), *taken) * what.wire.itemsize
-        collective = _collective(ctx, self._group, what, largest, sizes)
+        prepared = _prepare(ctx, self._group, what, largest, sizes)
+        collective = Collective(prepared, line=self._group)
         for call in calls:
             if call.command is not None and isinstance(call.command.args, dict):
                 call.command.args["algorithm"] = collective.chosen.name

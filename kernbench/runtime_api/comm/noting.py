@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from kernbench.ccl.collective import Reduction
+from kernbench.ccl.operations import Reduction
 from kernbench.runtime_api.comm.posting import Post
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup
 from kernbench.runtime_api.process import Process

@@ -1,10 +1,9 @@
 """`torch.distributed.ReduceOp`: how values of ranks are combined, and where that is defined."""
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
-from kernbench.ccl.collective import Reduction
+from kernbench.ccl.operations import Reduction
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.memory import DType, dtypes
 from kernbench.runtime_api.tensor_base import OperandError, TensorBase
@@ -14,15 +13,18 @@ class ReductionError(KernbenchError, RuntimeError, ValueError):
     """A reduce operation that is not defined for a type or on a backend (C6)."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+_NUMBERS: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
+
+
 class RedOp(Reduction):
-    """One of the values of `ReduceOp`, which prints as PyTorch's.
+    """One of the values of `ReduceOp`, which prints as PyTorch's."""
 
-    Attributes:
-        value: Its number.
-    """
+    __slots__ = ()
 
-    value: int = 0
+    @property
+    def value(self) -> int:
+        """Its number."""
+        return _NUMBERS.index(self.name)
 
     def __str__(self) -> str:
         return f"RedOpType.{self.name.upper()}"
@@ -73,14 +75,14 @@ def premul_sum(factor: Any) -> Reduction:
 class RedOpType:
     """`torch.distributed.ReduceOp.RedOpType`: the values of a `ReduceOp`."""
 
-    SUM: Final = RedOp("sum", "add", value=0)
-    AVG: Final = RedOp("avg", "add", average=True, value=1)
-    PRODUCT: Final = RedOp("product", "multiply", value=2)
-    MIN: Final = RedOp("min", "minimum", value=3)
-    MAX: Final = RedOp("max", "maximum", value=4)
-    BAND: Final = RedOp("band", "bitwise_and", value=5)
-    BOR: Final = RedOp("bor", "bitwise_or", value=6)
-    BXOR: Final = RedOp("bxor", "bitwise_xor", value=7)
+    SUM: Final = RedOp("sum", "add")
+    AVG: Final = RedOp("avg", "add", average=True)
+    PRODUCT: Final = RedOp("product", "multiply")
+    MIN: Final = RedOp("min", "minimum")
+    MAX: Final = RedOp("max", "maximum")
+    BAND: Final = RedOp("band", "bitwise_and")
+    BOR: Final = RedOp("bor", "bitwise_or")
+    BXOR: Final = RedOp("bxor", "bitwise_xor")
     PREMUL_SUM: Final = PremulSum()
 
 

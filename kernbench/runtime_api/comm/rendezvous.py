@@ -9,6 +9,7 @@ from kernbench.runtime_api.process import current_process
 from kernbench.units import format_time
 
 if TYPE_CHECKING:
+    from kernbench.ccl.prepared import Prepared
     from kernbench.runtime_api.process import Process
     from kernbench.sim_engine.command import Command
 
@@ -116,6 +117,7 @@ class Meeting:
         number: Sequence number in the group, from 1.
         members: Global ranks that must come.
         calls: By global rank, the calls of those whose host has come.
+        first: The first of them, with which the others must agree.
         shared: What the ranks have in common, made by the first one; of a collective it knows
             whose streams have `arrived`.
         args: What the log keeps of each rank's part.
@@ -127,6 +129,7 @@ class Meeting:
     number: int
     members: tuple[int, ...]
     calls: dict[int, Call] = field(default_factory=dict)
+    first: Call | None = None
     shared: Any = None
     args: Mapping[str, Any] | None = None
     mail: dict[int, Any] = field(default_factory=dict)
@@ -206,8 +209,15 @@ class Gathering:
             meeting = self.open[number] = Meeting(title, number, self.ranks)
         calls = meeting.calls
         calls[rank] = call
-        first = next(iter(calls.values()))
-        if first is not call:
+        first = meeting.first
+        if first is None:
+            meeting.first = call
+        elif (
+            call.terms is not first.terms  # mostly those of one signature
+            or call.operation != first.operation
+            or call.splits is not None
+            or meeting.errors
+        ):
             self._compare(meeting, first, call)
         if meeting.shared is None:
             meeting.shared = make(*arguments)
@@ -218,11 +228,10 @@ class Gathering:
     def _compare(self, meeting: Meeting, first: Call, call: Call) -> None:
         if first.operation != call.operation:
             raise self._differ(meeting, "C2", "collective", None)
-        if first.terms is not call.terms:
-            for expected, got in zip(first.terms, call.terms, strict=True):
-                if expected.value != got.value:
-                    hint = expected.hint and expected.hint(expected.value, got.value)
-                    raise self._differ(meeting, expected.code, expected.what, hint)
+        for expected, got in zip(first.terms, call.terms, strict=True):
+            if expected.value != got.value:
+                hint = expected.hint and expected.hint(expected.value, got.value)
+                raise self._differ(meeting, expected.code, expected.what, hint)
         # It agrees with the first call; another rank may not.
         known = meeting.errors[0] if meeting.errors else None
         if known is not None and known.differing:
@@ -372,6 +381,8 @@ class ProcessGroup(Gathering):
         birth: Where ranks met to make it; None for all ranks.
         destroyed: By global rank, where it gave the group up.
         sips: Device of each rank; empty until the first collective.
+        prepared: What is known of a collective beforehand, by its `Signature`. All else that it
+            depends on is the group's, and the context's in which the group lives.
     """
 
     def __init__(
@@ -388,6 +399,7 @@ class ProcessGroup(Gathering):
         self.birth: Meeting | None = None
         self.destroyed: dict[int, CallSite | None] = {}
         self.sips: tuple[int, ...] = ()
+        self.prepared: dict[object, Prepared] = {}
 
     @property
     def group_name(self) -> str:

@@ -6,9 +6,9 @@ from functools import lru_cache
 from math import prod
 from typing import Any, Final
 
-from kernbench.ccl.collective import Reduction
-from kernbench.ccl.operations import OPERATIONS
+from kernbench.ccl.operations import OPERATIONS, Reduction
 from kernbench.memory import DType, dtypes
+from kernbench.runtime_api.comm.reduce_ops import check_reduction
 from kernbench.runtime_api.comm.rendezvous import Splits, Term
 
 Shape = tuple[int, ...]
@@ -99,6 +99,24 @@ def signature(
         reduction,
         root,
     )
+
+
+@lru_cache(8192)
+def reducing_signature(
+    name: str,
+    operation: str,
+    dtype: DType,
+    blocks: tuple[Shape, ...],
+    reduction: Reduction,
+    backend: str,
+) -> Signature:
+    """Returns that of an operation that combines values, if the backend has it; see `signature`.
+
+    Raises:
+        ReductionError: If it does not (C6).
+    """
+    check_reduction(name, reduction, dtype, backend)
+    return signature(name, operation, dtype, blocks, reduction)
 
 
 @lru_cache(8192)

@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any, Final
 
 from kernbench.ccl.collective import Collective
+from kernbench.ccl.prepared import Shape
 from kernbench.des import Event, EventLoop
 from kernbench.errors import KernbenchError
 from kernbench.memory import Space, View
@@ -148,9 +149,8 @@ class Transfer(Meeting):
         ranks = len(self.box.group.ranks)
         chosen = ctx.collectives.choose("send_recv", sender.view.nbytes, sips, ranks)
         # A line of its own: several messages of a batch may be under way between the same ranks.
-        message = Collective(
-            ctx.collectives, chosen, "send_recv", sips, [sent.numel], sent.dtype, line=self
-        )
+        shape = Shape(chosen, "send_recv", sips, (sent.numel,), sent.dtype)
+        message = Collective(ctx.collectives.prepare(shape), line=self)
         for place, (side, give, take) in enumerate(both):
             assert side.command is not None
             message.join(place, give, take).begin(side.command, start)

@@ -1,0 +1,216 @@
+"""The bytes of one collective: what its ranks give, what comes of it, and how it gets to each."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from kernbench.ccl.layout import Layout
+from kernbench.ccl.operations import Reduction
+from kernbench.ccl.prepared import Prepared
+from kernbench.ccl.values import Array, Operands, evaluate
+from kernbench.errors import KernbenchError
+from kernbench.memory import Allocator, Buffer, Space, View, contiguous_strides
+from kernbench.tl.tile import Pointer
+
+if TYPE_CHECKING:
+    from kernbench.ccl.collective import Joining
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class Delivery:
+    """The bytes of one collective.
+
+    The first rank to complete after all have come has everything computed; each rank's bytes
+    change when it completes itself.
+
+    Args:
+        prepared: What is known of the collective beforehand.
+        reduction: How values are combined, where they are.
+        parts: By rank, those whose stream has come to it.
+        enabled: Whether there are bytes.
+        live: Whether each rank runs the algorithm itself, in a buffer of its own.
+
+    Attributes:
+        faults: By rank, what is wrong with what it gives.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        reduction: Reduction | None,
+        parts: "Mapping[int, Joining]",
+        *,
+        enabled: bool,
+        live: bool,
+    ) -> None:
+        self._prepared: Final = prepared
+        self._reduction: Final = reduction
+        self._parts: Final = parts
+        self._enabled: Final = enabled
+        self._live: Final = live
+        self.faults: Final[dict[int, KernbenchError]] = {}
+        self._workspaces: dict[int, Pointer] = {}
+        self._ranks: Final = len(prepared.shape.sips)
+        # What ranks gave that were done before others had come.
+        self._copies: dict[int, Array] = {}
+        # The bytes that each rank takes, or that all of them do.
+        self._outputs: list[Bytes] = []
+
+    def check(self, part: "Joining") -> None:
+        """Looks whether all that a rank gives was written; if not, it fails when it completes."""
+        for view in part.sources:
+            if view.buffer.unwritten is not None or view.buffer.data is None:
+                try:
+                    view.read()
+                except KernbenchError as error:
+                    self.faults[part.rank] = error
+                    return
+
+    def deliver(self, part: "Joining") -> None:
+        """Writes what a rank takes.
+
+        Raises:
+            KernbenchError: What is wrong with what it gives.
+        """
+        if self.faults and part.rank in self.faults:
+            raise self.faults[part.rank]
+        if self._live:
+            self._deliver_live(part)
+            return
+        if not self._outputs:
+            if len(self._parts) < self._ranks:
+                # Others are still to come and may need what this rank gave; it may change that now.
+                (taken,) = self._evaluate((part.rank,))
+                self._copies[part.rank] = self.given(part.rank).copy()
+                _scatter(part.targets, taken)
+                return
+            same = self._prepared.same_everywhere
+            self._outputs = self._evaluate(range(1 if same else self._ranks))
+        same = len(self._outputs) < self._ranks
+        _scatter(part.targets, self._outputs[0 if same else part.rank], lent=same)
+
+    def workspace(self, rank: int, layout: Layout) -> Pointer:
+        """Returns a rank's buffer in a live run, with what it gives in its place.
+
+        Raises:
+            KernbenchError: What is wrong with what it gives.
+        """
+        if rank in self.faults:
+            raise self.faults[rank]
+        found = self._workspaces.get(rank)
+        if found is None:
+            prepared = self._prepared
+            dtype, total = prepared.shape.dtype, layout.total(rank)
+            # Not of the device's own memory: plans have no buffer of the kind either.
+            memory = Allocator(Space.HBM, prepared.shape.sips[rank], 0, None)
+            block = memory.allocate(total * dtype.itemsize, "buffer of a collective", None)
+            buffer = Buffer(block)
+            view = View(buffer, dtype, (total,), (1,), 0)
+            if self._enabled:
+                buffer.poison(dtype)
+                begin, count = prepared.given[rank]
+                if count:
+                    _part_of(view, begin, count).write()[...] = self.given(rank)
+                kept = prepared.kept(rank)
+                if kept is not None:
+                    source, target = (_part_of(view, *place) for place in kept)
+                    target.write()[...] = source.array()
+            found = self._workspaces[rank] = Pointer(view, 0)
+        return found
+
+    def _deliver_live(self, part: "Joining") -> None:
+        begin, count = self._prepared.taken[part.rank]
+        if count:
+            values = _part_of(self._workspaces[part.rank].view, begin, count).read().copy()
+            self._average(values)
+            _scatter(part.targets, values.view(np.uint8))
+
+    def given(self, rank: int) -> Array:
+        """Returns what a rank gives, flat."""
+        copied = self._copies.get(rank)
+        if copied is not None:
+            return copied
+        sources = self._parts[rank].sources
+        if len(sources) == 1:
+            flat = sources[0].array().reshape(-1)
+        else:
+            arrays = [view.array().reshape(-1) for view in sources]
+            flat = np.concatenate([np.empty(0, self._prepared.shape.dtype.numpy), *arrays])
+        if self._reduction is not None and self._reduction.factor is not None:
+            flat = flat * flat.dtype.type(self._reduction.factor)
+        return flat
+
+    def _evaluate(self, ranks: Sequence[int]) -> list[Bytes]:
+        """Computes the bytes that some ranks take, from the inputs of those that have come."""
+        prepared = self._prepared
+        dtype = prepared.shape.dtype.numpy
+        outputs = [np.empty(prepared.taken[rank][1], dtype) for rank in ranks]
+        flat = self._inputs()
+        combine = None if self._reduction is None else getattr(np, self._reduction.combine)
+        for number, channel in enumerate(prepared.channels):
+            runs = [
+                (rank, chunks, output[where])
+                for rank, output in zip(ranks, outputs, strict=True)
+                for chunks, where in prepared.runs(number, rank)
+            ]
+            if runs:
+                operands = Operands(channel.layout, flat, prepared.begins)
+                rows = None if combine is None else prepared.rows(number)
+                if combine is not None and rows is not None:
+                    rows.evaluate(operands, combine, runs)
+                else:
+                    evaluate(prepared.recipes[number], operands, combine, runs)
+        for output in outputs:
+            self._average(output)
+        return [output.view(np.uint8) for output in outputs]
+
+    def _inputs(self) -> list[Array | None]:
+        """Returns what ranks give; of those that have the very same bytes, the same array."""
+        found: list[Array | None] = []
+        data: Bytes | None = None
+        where: tuple[Any, ...] = ()
+        flat: Array | None = None
+        for rank in range(self._ranks):
+            part = self._parts.get(rank)
+            if part is None or len(part.sources) != 1 or self._copies:
+                found.append(None if part is None else self.given(rank))
+                continue
+            (view,) = part.sources
+            place = view.offset, view.shape, view.strides
+            if view.buffer.data is not data or place != where:
+                data, where, flat = view.buffer.data, place, self.given(rank)
+            found.append(flat)
+        return found
+
+    def _average(self, values: Array) -> None:
+        if self._reduction is not None and self._reduction.average:
+            np.divide(values, values.dtype.type(self._ranks), out=values)
+
+
+def _part_of(view: View, begin: int, count: int) -> View:
+    return View(view.buffer, view.dtype, (count,), (1,), begin)
+
+
+def _scatter(targets: Sequence[View], data: Bytes, *, lent: bool = False) -> None:
+    """Writes flat bytes to views, one after the other; to a whole block without a copy.
+
+    Args:
+        targets: Where they go.
+        data: As many as the targets take; nobody writes them afterwards.
+        lent: Whether other ranks get the very same bytes.
+    """
+    begin = 0
+    for target in targets:
+        part, buffer = data, target.buffer
+        if len(targets) > 1:
+            part = data[begin : begin + target.nbytes]
+            begin += len(part)
+        whole = len(part) == buffer.allocation.nbytes
+        if not (whole and target.strides == contiguous_strides(target.shape)):
+            target.write()[...] = part.view(target.dtype.numpy).reshape(target.shape)
+        elif lent:
+            buffer.borrow(part)
+        else:
+            buffer.adopt(part)

@@ -1,0 +1,91 @@
+"""What all collectives of an engine share."""
+
+from functools import lru_cache, partial
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from kernbench.ccl.channel import lanes
+from kernbench.ccl.config import Chosen
+from kernbench.ccl.prepared import Prepared
+from kernbench.ccl.rows import SMALL
+from kernbench.hw.path import Path
+from kernbench.hw.pe import PeCosts
+from kernbench.hw.queue import QueueSpec
+from kernbench.sim_engine.engine import GraphEngine
+
+
+class Choose(Protocol):
+    """Returns the algorithm of an operation; see `Choices.choose`."""
+
+    def __call__(
+        self, operation: str, nbytes: int, sips: tuple[int, ...], ranks: int | None = None
+    ) -> Chosen:
+        """See the class."""
+        ...
+
+
+_MOST_SHAPES: Final = 1024
+"""Shapes of collectives that are kept, each with its plans and the ways of its messages."""
+
+_MOST_PATTERNS: Final = 1024
+"""Patterns of starts that are kept, each with a time and a few numbers for each rank."""
+
+
+class CollectiveModel:
+    """What collectives of one engine know of each other: what does not depend on when they come.
+
+    Args:
+        engine: The engine.
+        choose: Returns the algorithm of an operation on so many bytes between some SIPs.
+
+    Attributes:
+        prepare: Returns what is known of collectives of a `Shape`; those used last are kept. A
+            shape is all that it depends on, besides the machine.
+        lanes: `channel.lanes`; the answers asked for last are kept. Starts are relative to the
+            first one: alone on their links, ranks do the same whenever they begin.
+        scratch: Bytes for `Rows`, which belong to nobody between two calls.
+    """
+
+    def __init__(self, engine: GraphEngine, choose: Choose | None = None) -> None:
+        self.engine: Final = engine
+        self._choose: Final = choose
+        system = engine.topology.machine.system
+        self.costs: Final = PeCosts(system.sip.pe, system.sip.cube)
+        self.launch: Final = system.sip.collective_launch
+        self.prepare: Final = lru_cache(_MOST_SHAPES)(partial(Prepared, self))
+        self.lanes: Final = lru_cache(_MOST_PATTERNS)(lanes)
+        self.scratch: Final[np.ndarray[Any, np.dtype[np.uint8]]] = np.empty(SMALL, np.uint8)
+        self._paths: dict[tuple[int, int, int, int], Path] = {}
+
+    def path(self, source: int, destination: int, queue: QueueSpec) -> Path:
+        """Returns the path from the first PE of a SIP to that of another."""
+        feed = queue.feed(self.costs.pe.dma)
+        key = (source, destination, queue.vc_chunk_size, feed.per_second)
+        path = self._paths.get(key)
+        if path is None:
+            topology = self.engine.topology
+            path = self._paths[key] = self.engine.network.path(
+                topology.cube_node(source),
+                topology.cube_node(destination),
+                feed,
+                queue.vc_chunk_size,
+            )
+        return path
+
+    def choose(
+        self, operation: str, nbytes: int, sips: tuple[int, ...], ranks: int | None = None
+    ) -> Chosen:
+        """Returns the algorithm of an operation.
+
+        Args:
+            operation: A key of `OPERATIONS`.
+            nbytes: Size of its data, as nccl-tests counts it.
+            sips: Device of each rank that takes part.
+            ranks: See `Choices.choose`.
+
+        Raises:
+            UsageError: If no algorithm implements it.
+        """
+        assert self._choose is not None, "made without a way to choose"
+        return self._choose(operation, nbytes, sips, ranks)

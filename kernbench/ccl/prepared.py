@@ -1,0 +1,217 @@
+"""What is known of collectives of one shape before any rank comes."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from kernbench.ccl.channel import ChannelPlan
+from kernbench.ccl.config import Chosen
+from kernbench.ccl.costs import StepCosts, pass_over
+from kernbench.ccl.operations import OPERATIONS, Operation
+from kernbench.ccl.plan import Setting, plan_of
+from kernbench.ccl.rows import SMALL, Rows
+from kernbench.ccl.values import Recipe, recipe
+from kernbench.hw.path import Path
+from kernbench.memory import DType
+
+if TYPE_CHECKING:
+    from kernbench.ccl.model import CollectiveModel
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """All that the timing of a collective depends on, besides when its ranks come.
+
+    Attributes:
+        chosen: The algorithm.
+        operation: What it does, a key of `OPERATIONS`.
+        sips: Device of each rank of the group.
+        sizes: Elements of each block; of `all_to_all`, a row for each rank of what it sends.
+        dtype: Element type.
+        root: Rank inside the group, where one plays a part of its own.
+    """
+
+    chosen: Chosen
+    operation: str
+    sips: tuple[int, ...]
+    sizes: tuple[Any, ...]
+    dtype: DType
+    root: int = 0
+
+
+class Prepared:
+    """Everything about collectives of one shape that does not depend on time.
+
+    Args:
+        model: What all collectives of the engine share.
+        shape: The shape.
+
+    Attributes:
+        model: What all collectives of the engine share.
+        shape: The shape.
+        operation: What it does.
+        channels: Its channels.
+    """
+
+    def __init__(self, model: "CollectiveModel", shape: Shape) -> None:
+        chosen, n = shape.chosen, len(shape.sips)
+        self.model: Final = model
+        self.shape: Final = shape
+        launch = chosen.queue.launch
+        self._launch: Final = model.launch if launch is None else launch
+        self.operation: Final[Operation] = OPERATIONS[shape.operation]
+        self._blocks: Final = self.operation.sizes(shape.sizes, n)
+        self._offsets: Final = np.cumsum(self._blocks, axis=1) - self._blocks
+        algorithm = chosen.algorithm(shape.operation)
+        costs = StepCosts(model.costs, chosen.queue, shape.dtype)
+        largest = int(self._blocks.max(initial=0))
+        share = -(-largest // chosen.channels)
+        grid = model.engine.topology.grid(shape.sips)
+        self._rows: dict[int, Rows | None] = {}
+        self._runs: dict[tuple[int, int], list[tuple[range, slice]]] = {}
+        self.channels: Final[list[ChannelPlan]] = []
+        for number in range(chosen.channels):
+            setting = Setting(
+                shape.operation,
+                n,
+                shape.root,
+                grid,
+                number,
+                chosen.channels,
+                max(1, -(-share // costs.piece)),
+            )
+            plan = plan_of(algorithm, setting)
+            self.channels.append(
+                ChannelPlan(algorithm, setting, plan, self._blocks, chosen.align, costs, self._path)
+            )
+
+    def _path(self, sender: int, receiver: int) -> Path:
+        sips = self.shape.sips
+        return self.model.path(sips[sender], sips[receiver], self.shape.chosen.queue)
+
+    @cached_property
+    def start_ups(self) -> list[int]:
+        """By rank, what passes before its first exchange, in picoseconds; 0 without time.
+
+        Its launch, and its pass over the share that it has in charge (see `QueueSpec`). Where in
+        the collective this pass lies makes no difference to when the rank is done.
+        """
+        ranks = range(len(self.shape.sips))
+        if not self.model.engine.timed:
+            return [0 for _ in ranks]
+        queue = self.shape.chosen.queue
+        return [self._launch + pass_over(queue, self._own_bytes(rank)) for rank in ranks]
+
+    def _own_bytes(self, rank: int) -> int:
+        """Returns the size of the share that a rank has in charge; 0 where only some have one."""
+        n = len(self.shape.sips)
+        if self.operation.rooted or n == 1:
+            return 0
+        row = self._blocks[rank if len(self._blocks) > 1 else 0]
+        elements = -(-int(row[0]) // n) if self.operation.blocks == "one" else int(row[rank])
+        return elements * self.shape.dtype.itemsize
+
+    @cached_property
+    def planned(self) -> bool:
+        """Whether what it does is known without a live run."""
+        return all(channel.plan is not None for channel in self.channels)
+
+    @cached_property
+    def given(self) -> list[tuple[int, int]]:
+        """By rank, the place in its buffer of what it gives, and how many elements that is."""
+        root, n = self.shape.root, len(self.shape.sips)
+        return [self._region(rank, self.operation.given(rank, n, root)) for rank in range(n)]
+
+    @cached_property
+    def begins(self) -> list[int]:
+        """By rank, the place in its buffer of the first element that it gives."""
+        return [begin for begin, _ in self.given]
+
+    @cached_property
+    def taken(self) -> list[tuple[int, int]]:
+        """By rank, the place in its buffer of what it takes, and how many elements that is."""
+        root, n = self.shape.root, len(self.shape.sips)
+        return [self._region(rank, self.operation.taken(rank, n, root)) for rank in range(n)]
+
+    def runs(self, channel: int, rank: int) -> list[tuple[range, slice]]:
+        """Returns the chunks that a rank takes through a channel, and their place in what it takes.
+
+        They come in runs that lie side by side; all chunks of a run but the last one are full.
+        """
+        found = self._runs.get((channel, rank))
+        if found is None:
+            layout = self.channels[channel].layout
+            n, first = len(self.shape.sips), self.taken[rank][0]
+            blocks = self.operation.taken(rank, n, self.shape.root)
+            found, full = [], False
+            for chunk in range(blocks.start * layout.parts, blocks.stop * layout.parts):
+                low, high = layout.extent(rank, chunk)
+                if low == high:
+                    continue
+                chunks, begin = range(chunk, chunk + 1), low - first
+                if full and found[-1][0].stop == chunk and found[-1][1].stop == begin:
+                    before, where = found.pop()
+                    chunks, begin = range(before.start, chunk + 1), where.start
+                found.append((chunks, slice(begin, high - first)))
+                full = high - low == layout.nominal
+            self._runs[channel, rank] = found
+        return found
+
+    def _region(self, rank: int, blocks: range) -> tuple[int, int]:
+        row = rank if len(self._blocks) > 1 else 0
+        if not blocks:
+            return 0, 0
+        begin = int(self._offsets[row, blocks.start])
+        return begin, int(self._blocks[row, blocks.start : blocks.stop].sum())
+
+    def kept(self, rank: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
+        """Returns the part of its buffer that a rank sends to itself and where it lands."""
+        moved = self.operation.kept(rank, len(self.shape.sips))
+        if moved is None:
+            return None
+        source, target = (self._region(rank, range(block, block + 1)) for block in moved)
+        return source, target
+
+    @cached_property
+    def recipes(self) -> list[Recipe]:
+        """What each channel computes; asked for only while data is on."""
+        found = []
+        n = len(self.shape.sips)
+        for channel in self.channels:
+            assert channel.plan is not None
+            parts, scratch = channel.plan.parts, channel.plan.scratch
+            chunks = (self.operation.count(n) + scratch) * parts
+            kept = []
+            for rank in range(n):
+                moved = self.operation.kept(rank, n)
+                kept += [
+                    (rank, moved[0] * parts + part, moved[1] * parts + part)
+                    for part in range(parts if moved is not None else 0)
+                    if moved is not None
+                ]
+            found.append(recipe(channel.plan, chunks, kept))
+        return found
+
+    def rows(self, channel: int) -> Rows | None:
+        """Returns the rows that a channel is computed in; None if it is too large for them."""
+        if channel not in self._rows:
+            how, nominal = self.recipes[channel], self.channels[channel].layout.nominal
+            dtype = self.shape.dtype.numpy
+            small = nominal is not None and Rows.needed(how, nominal, dtype) <= SMALL
+            self._rows[channel] = (
+                Rows(how, nominal, dtype, self.model.scratch)
+                if small and nominal is not None
+                else None
+            )
+        return self._rows[channel]
+
+    @cached_property
+    def same_everywhere(self) -> bool:
+        """Whether all ranks end with the very same values."""
+        return (
+            self.operation.takes == "all"
+            and self.operation.blocks != "pairs"
+            and all(bool((how.final == how.final[0]).all()) for how in self.recipes)
+        )
