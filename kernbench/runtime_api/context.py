@@ -16,9 +16,9 @@ from kernbench.runtime_api.comm.schedules import Schedule
 from kernbench.runtime_api.comm.world import World
 from kernbench.runtime_api.kernels import current_launcher
 from kernbench.runtime_api.namespace import Namespace, root
+from kernbench.runtime_api.ops.running import wait_for
 from kernbench.runtime_api.process import MAIN, Process, current_process
 from kernbench.runtime_api.ranks import watchdog
-from kernbench.runtime_api.running import wait_for
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
+from kernbench.runtime_api.ops.random import manual_seed
 from kernbench.runtime_api.process import MAIN, Process, current_process
-from kernbench.runtime_api.random import manual_seed
 from kernbench.runtime_api.types import Device, DeviceLike
 from kernbench.sim_engine import command
 from kernbench.sim_engine.engine import Hold

@@ -9,7 +9,7 @@ from kernbench.memory.allocator import OutOfMemoryError
 from kernbench.runtime_api import process as processes
 from kernbench.runtime_api.comm.rendezvous import folded
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.nn import Module
+from kernbench.runtime_api.nn.module import Module
 from kernbench.runtime_api.optimizer import Optimizer
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import Topology

@@ -10,31 +10,31 @@ from kernbench.des import current_task
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import dtypes
 from kernbench.runtime_api import (
-    autograd,
+    cuda,
+    distributed,
+    multiprocessing,
+    nvtx,
+    optim,
+    process,
+    profiler,
+    testing,
+)
+from kernbench.runtime_api.comm import comm_debug, device_mesh, differentiable, functional
+from kernbench.runtime_api.gradients import autograd
+from kernbench.runtime_api.nn import data_parallel, init, layers
+from kernbench.runtime_api.nn import functional as nn_functional
+from kernbench.runtime_api.nn import module as nn_module
+from kernbench.runtime_api.nn import utils as nn_utils
+from kernbench.runtime_api.ops import (
     complex_numbers,
     copies,
     creation,
-    cuda,
-    data_parallel,
-    distributed,
-    init,
-    layers,
     linalg,
-    multiprocessing,
-    nn,
-    nn_utils,
-    nvtx,
-    optim,
     pointwise,
-    process,
-    profiler,
     random,
     reductions,
     shaping,
-    testing,
 )
-from kernbench.runtime_api import functional as nn_functional
-from kernbench.runtime_api.comm import comm_debug, device_mesh, differentiable, functional
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.types import Device, Size
 
@@ -96,7 +96,7 @@ def root() -> Mapping[str, Any]:
         },
         "multiprocessing": _public(multiprocessing),
         "nn": {
-            **_public(nn),
+            **_public(nn_module),
             **_public(layers),
             "functional": _public(nn_functional),
             "init": _public(init),

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import DType
-from kernbench.runtime_api.copies import to
-from kernbench.runtime_api.creation import zeros_like
-from kernbench.runtime_api.fused import widened
-from kernbench.runtime_api.leaves import forget
+from kernbench.runtime_api.gradients.leaves import forget
 from kernbench.runtime_api.nodes import recording
+from kernbench.runtime_api.ops.copies import to
+from kernbench.runtime_api.ops.creation import zeros_like
+from kernbench.runtime_api.ops.fused import widened
+from kernbench.runtime_api.ops.running import run_on_many
 from kernbench.runtime_api.process import current_process
-from kernbench.runtime_api.running import run_on_many
 from kernbench.runtime_api.tensor_base import Array, OperandError, OptionError, TensorBase
 from kernbench.runtime_api.types import Device
 

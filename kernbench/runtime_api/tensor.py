@@ -4,17 +4,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, cast
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import Storage
-from kernbench.runtime_api import (
-    backward,
+from kernbench.runtime_api import nodes
+from kernbench.runtime_api.gradients import backward, leaves
+from kernbench.runtime_api.ops import (
     complex_numbers,
     copies,
     creation,
     filling,
     host_reads,
     indexing,
-    leaves,
     linalg,
-    nodes,
     pointwise,
     printing,
     random,
@@ -23,7 +22,7 @@ from kernbench.runtime_api import (
     unary,
     views,
 )
-from kernbench.runtime_api.elementwise import OPERANDS
+from kernbench.runtime_api.ops.elementwise import OPERANDS
 from kernbench.runtime_api.tensor_base import (
     OperandError,
     TensorBase,
@@ -34,7 +33,7 @@ from kernbench.runtime_api.tensor_base import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kernbench.runtime_api.elementwise import Operand
+    from kernbench.runtime_api.ops.elementwise import Operand
 
 __all__ = ["Tensor"]
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import DType, dtypes
-from kernbench.runtime_api.creation import as_tensor
-from kernbench.runtime_api.running import host_array
+from kernbench.runtime_api.ops.creation import as_tensor
+from kernbench.runtime_api.ops.running import host_array
 from kernbench.runtime_api.tensor_base import Array, OptionError, TensorBase
 
 __all__ = ["assert_close"]

@@ -21,7 +21,7 @@ from kernbench.memory.dtypes import (
     uint8,
 )
 from kernbench.memory.dtypes import bool_ as bool
-from kernbench.runtime_api.autograd import (
+from kernbench.runtime_api.gradients.autograd import (
     enable_grad,
     inference_mode,
     is_grad_enabled,
@@ -29,15 +29,15 @@ from kernbench.runtime_api.autograd import (
     no_grad,
     set_grad_enabled,
 )
-from kernbench.runtime_api.complex_numbers import *  # noqa: F403 - names only
-from kernbench.runtime_api.copies import *  # noqa: F403
-from kernbench.runtime_api.creation import *  # noqa: F403
-from kernbench.runtime_api.linalg import *  # noqa: F403
 from kernbench.runtime_api.namespace import not_simulated
-from kernbench.runtime_api.pointwise import *  # noqa: F403
-from kernbench.runtime_api.random import *  # noqa: F403
-from kernbench.runtime_api.reductions import *  # noqa: F403
-from kernbench.runtime_api.shaping import *  # noqa: F403
+from kernbench.runtime_api.ops.complex_numbers import *  # noqa: F403 - names only
+from kernbench.runtime_api.ops.copies import *  # noqa: F403
+from kernbench.runtime_api.ops.creation import *  # noqa: F403
+from kernbench.runtime_api.ops.linalg import *  # noqa: F403
+from kernbench.runtime_api.ops.pointwise import *  # noqa: F403
+from kernbench.runtime_api.ops.random import *  # noqa: F403
+from kernbench.runtime_api.ops.reductions import *  # noqa: F403
+from kernbench.runtime_api.ops.shaping import *  # noqa: F403
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.types import Device as device  # noqa: N813
 from kernbench.runtime_api.types import Size

@@ -1,7 +1,7 @@
 """`torch.autograd`."""
 
-from kernbench.runtime_api.autograd import *  # noqa: F403 - names only
 from kernbench.runtime_api.grad_modes import *  # noqa: F403
+from kernbench.runtime_api.gradients.autograd import *  # noqa: F403 - names only
 from kernbench.runtime_api.namespace import not_simulated
 
 __getattr__ = not_simulated("torch.autograd")

@@ -18,7 +18,7 @@ import kernbench.torch.distributed as dist
 import kernbench.torch.distributed._functional_collectives as funcol
 import kernbench.torch.nn.functional as F
 from kernbench.memory import dtypes
-from kernbench.runtime_api.fused import kernel as fused_kernel
+from kernbench.runtime_api.ops.fused import kernel as fused_kernel
 from kernbench.tp.config import GemmKernel
 from kernbench.tp.kernels import gemm
 from kernbench.tp.utils import (

@@ -10,9 +10,9 @@ from typing import Final
 
 import kernbench.torch as torch
 from kernbench.errors import KernbenchError, call_site, site_fact
-from kernbench.runtime_api import random as generators
+from kernbench.runtime_api.ops import random as generators
+from kernbench.runtime_api.ops.random import Generator
 from kernbench.runtime_api.process import Process
-from kernbench.runtime_api.random import Generator
 from kernbench.tp import parallel_state
 from kernbench.tp.parallel_state import find_worker
 

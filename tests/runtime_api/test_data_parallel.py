@@ -16,8 +16,8 @@ import kernbench.torch.distributed as dist
 import kernbench.torch.nn.functional as F
 from kernbench.errors import UnsupportedError
 from kernbench.memory import DType, dtypes
-from kernbench.runtime_api.reducer import assign
-from kernbench.runtime_api.replicas import DataParallelError
+from kernbench.runtime_api.nn.reducer import assign
+from kernbench.runtime_api.nn.replicas import DataParallelError
 from kernbench.testing import Kernbench
 from kernbench.torch import nn
 from kernbench.torch.distributed.comm_debug import CommDebugMode

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import kernbench.torch as torch
 from kernbench.errors import NoDataError
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.shaping import IndexOutOfBoundsError
+from kernbench.runtime_api.ops.shaping import IndexOutOfBoundsError
 from kernbench.sim_engine.engine import GraphEngine
 
 SHAPE: Final = (3, 4, 5)

@@ -10,7 +10,7 @@ import kernbench.torch as torch
 import kernbench.torch.nn.functional as F
 from kernbench.errors import KernbenchError, UnsupportedError
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.shaping import IndexOutOfBoundsError
+from kernbench.runtime_api.ops.shaping import IndexOutOfBoundsError
 from kernbench.testing import Kernbench
 
 NUMBERS: Final = np.random.default_rng(5)

@@ -13,8 +13,8 @@ import kernbench.torch as torch
 from kernbench.errors import KernbenchError, NoDataError, UnsupportedError
 from kernbench.memory import DType, UninitialisedReadError, dtypes
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.special import erf_values
-from kernbench.runtime_api.unary import gelu, silu
+from kernbench.runtime_api.ops.special import erf_values
+from kernbench.runtime_api.ops.unary import gelu, silu
 from kernbench.sim_engine.engine import GraphEngine
 
 VALUES: Final = [-2.5, -1.0, -0.25, 0.0, 0.5, 1.5, 3.0]

@@ -10,7 +10,7 @@ import kernbench.torch as torch
 from kernbench.errors import KernbenchError
 from kernbench.memory import DType, dtypes
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.promotion import promote_types, result_type
+from kernbench.runtime_api.ops.promotion import promote_types, result_type
 from kernbench.sim_engine.engine import GraphEngine
 
 LETTERS: Final = {

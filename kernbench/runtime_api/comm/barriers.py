@@ -10,8 +10,8 @@ from kernbench.runtime_api.comm.issuing import handle, issue
 from kernbench.runtime_api.comm.reduce_ops import ReduceOp
 from kernbench.runtime_api.comm.signatures import Signature, renamed, signature
 from kernbench.runtime_api.comm.works import Work
+from kernbench.runtime_api.ops.running import cuda_device
 from kernbench.runtime_api.process import current_process
-from kernbench.runtime_api.running import cuda_device
 from kernbench.runtime_api.tensor_base import Memory, OptionError, new_tensor, wrap
 from kernbench.runtime_api.types import CPU
 

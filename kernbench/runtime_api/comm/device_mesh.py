@@ -19,7 +19,7 @@ from kernbench.runtime_api.comm.groups import (
 )
 from kernbench.runtime_api.comm.groups import group as default
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup
-from kernbench.runtime_api.creation import tensor
+from kernbench.runtime_api.ops.creation import tensor
 from kernbench.runtime_api.process import current_process
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.tensor_base import (

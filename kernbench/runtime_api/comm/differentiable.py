@@ -13,10 +13,10 @@ from kernbench.runtime_api.comm import collectives, exchanges
 from kernbench.runtime_api.comm.groups import find_group
 from kernbench.runtime_api.comm.reduce_ops import ReduceOp
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup
-from kernbench.runtime_api.copies import clone, contiguous
-from kernbench.runtime_api.creation import empty, empty_like, zeros_like
-from kernbench.runtime_api.filling import zero_
-from kernbench.runtime_api.function import Function
+from kernbench.runtime_api.gradients.function import Function
+from kernbench.runtime_api.ops.copies import clone, contiguous
+from kernbench.runtime_api.ops.creation import empty, empty_like, zeros_like
+from kernbench.runtime_api.ops.filling import zero_
 from kernbench.runtime_api.process import current_process
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.tensor_base import TensorBase

@@ -14,12 +14,12 @@ from kernbench.runtime_api.comm.device_mesh import DeviceMesh
 from kernbench.runtime_api.comm.groups import find_group
 from kernbench.runtime_api.comm.reduce_ops import ReduceOp
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup
-from kernbench.runtime_api.copies import clone
+from kernbench.runtime_api.ops.copies import clone
+from kernbench.runtime_api.ops.shaping import cat
+from kernbench.runtime_api.ops.views import chunk
 from kernbench.runtime_api.process import current_process
-from kernbench.runtime_api.shaping import cat
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.tensor_base import OptionError, new_tensor
-from kernbench.runtime_api.views import chunk
 
 __all__ = [
     "all_gather_single",

@@ -15,8 +15,8 @@ from kernbench.runtime_api.comm.groups import (
     refuse,
 )
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup
+from kernbench.runtime_api.ops.running import wait_for
 from kernbench.runtime_api.process import MAIN, Process, current_process
-from kernbench.runtime_api.running import wait_for
 
 __all__ = ["destroy_process_group", "group_scope", "init_process_group", "live_groups"]
 

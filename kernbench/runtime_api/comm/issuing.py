@@ -19,8 +19,8 @@ from kernbench.runtime_api.comm.rendezvous import (
 )
 from kernbench.runtime_api.comm.signatures import Signature, on_hosts
 from kernbench.runtime_api.comm.works import Work
+from kernbench.runtime_api.ops.running import wait_for
 from kernbench.runtime_api.process import Process, current_process
-from kernbench.runtime_api.running import wait_for
 from kernbench.runtime_api.tensor_base import TensorBase, alias, check_access
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.units import format_bytes

@@ -32,9 +32,9 @@ from kernbench.runtime_api.comm.posting import Post
 from kernbench.runtime_api.comm.rendezvous import Meeting
 from kernbench.runtime_api.comm.signatures import object_signature
 from kernbench.runtime_api.comm.transfers import TransferMismatchError
-from kernbench.runtime_api.copies import array_to
+from kernbench.runtime_api.ops.copies import array_to
+from kernbench.runtime_api.ops.running import cuda_device, read_back
 from kernbench.runtime_api.process import Process, current_process
-from kernbench.runtime_api.running import cuda_device, read_back
 from kernbench.runtime_api.tensor_base import Array, OptionError, TensorBase, new_tensor
 from kernbench.runtime_api.types import CPU, Device
 

@@ -17,8 +17,8 @@ from kernbench.runtime_api.comm.posting import Post, Way
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup
 from kernbench.runtime_api.comm.transfers import Transfer
 from kernbench.runtime_api.comm.works import IllegalWork, Work
+from kernbench.runtime_api.ops.running import wait_for
 from kernbench.runtime_api.process import Process, current_process
-from kernbench.runtime_api.running import wait_for
 from kernbench.runtime_api.tensor_base import OptionError, TensorBase
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import Hold

@@ -1,6 +1,6 @@
 """`torch.nn.utils`."""
 
 from kernbench.runtime_api.namespace import not_simulated
-from kernbench.runtime_api.nn_utils import *  # noqa: F403 - names only
+from kernbench.runtime_api.nn.utils import *  # noqa: F403 - names only
 
 __getattr__ = not_simulated("torch.nn.utils")

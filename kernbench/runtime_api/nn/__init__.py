@@ -1,0 +1,1 @@
+"""`torch.nn`: modules, what they are made of, and the same module on several ranks."""

@@ -1,0 +1,207 @@
+"""Losses of `torch.nn.functional`."""
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.runtime_api.nodes import edge_of
+from kernbench.runtime_api.ops.elementwise import check_complex
+from kernbench.runtime_api.ops.fused import kernel
+from kernbench.runtime_api.ops.reductions import log_softmax
+from kernbench.runtime_api.ops.shaping import check_index, checked
+from kernbench.runtime_api.tensor_base import Array, OptionError, TensorError
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.tensor import Tensor
+
+__all__ = ["cross_entropy", "mse_loss", "nll_loss"]
+
+Reduction = Literal["none", "mean", "sum"]
+
+
+def _check_reduction(reduction: str) -> None:
+    if reduction not in {"none", "mean", "sum"}:
+        raise OptionError(
+            f"{reduction} is not a valid value for reduction",
+            [site_fact(call_site())],
+            hint="'none', 'mean' or 'sum'",
+        )
+
+
+def _reduced(loss: "Tensor", reduction: str) -> "Tensor":
+    _check_reduction(reduction)
+    if reduction == "none":
+        return loss
+    return loss.mean() if reduction == "mean" else loss.sum()
+
+
+def mse_loss(input: "Tensor", target: "Tensor", reduction: Reduction = "mean") -> "Tensor":
+    """Returns the squared differences, their mean or their sum.
+
+    Raises:
+        TensorError: If the shapes differ.
+        ComplexError: For complex numbers, as in PyTorch.
+    """
+    if input.window.shape != target.window.shape:
+        raise TensorError(
+            f"mse_loss: input of shape {list(input.window.shape)} and target of shape "
+            f"{list(target.window.shape)}",
+            [site_fact(call_site())],
+        )
+    difference = input - target
+    if difference.window.dtype.is_complex:
+        check_complex("mse_loss", difference.window.dtype, frozenset())
+    return _reduced(difference.square(), reduction)
+
+
+def cross_entropy(
+    input: "Tensor",
+    target: "Tensor",
+    weight: "Tensor | None" = None,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+    label_smoothing: float = 0.0,
+) -> "Tensor":
+    """Returns the cross entropy between logits and classes, as PyTorch's: two kernels.
+
+    Args:
+        input: Logits, `[classes]`, `[N, classes]` or `[N, classes, ...]`.
+        target: Classes, of the input's shape without `classes`; or probabilities, of its shape.
+        weight: A factor per class.
+        ignore_index: Class that counts for nothing.
+        reduction: `mean` divides by the weights of the targets that count.
+        label_smoothing: Share of the target that is spread over all classes.
+
+    Raises:
+        TensorError: If shapes do not fit.
+        IndexOutOfBoundsError: If there is no such class (M1); found when the kernel runs.
+    """
+    _check_reduction(reduction)
+    if not 0 <= label_smoothing <= 1:
+        raise TensorError(
+            f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}",
+            [site_fact(call_site())],
+        )
+    place = 1 if len(input.window.shape) > 1 else 0
+    logs = log_softmax(input, place)
+    if not target.dtype.is_floating_point:
+        return _class_loss(logs, target, weight, ignore_index, reduction, label_smoothing)
+    if target.window.shape != input.window.shape:
+        raise TensorError(
+            f"cross_entropy: probabilities of shape {list(target.window.shape)} for an input of "
+            f"shape {list(input.window.shape)}",
+            [site_fact(call_site())],
+        )
+    classes = input.window.shape[place]
+    soft = target * (1 - label_smoothing) + label_smoothing / classes
+    if weight is not None:
+        soft *= weight.reshape(classes, *(1,) * (len(input.window.shape) - 1 - place))
+    loss = -(soft * logs).sum(place)
+    if reduction == "mean":
+        return loss.sum() / max(loss.window.numel, 1)
+    return _reduced(loss, reduction)
+
+
+def nll_loss(
+    input: "Tensor",
+    target: "Tensor",
+    weight: "Tensor | None" = None,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+) -> "Tensor":
+    """Returns minus the logarithms of probabilities that `target` names, see `cross_entropy`."""
+    _check_reduction(reduction)
+    return _class_loss(input, target, weight, ignore_index, reduction, 0.0)
+
+
+class ClassLoss:
+    """The loss of classes and its gradient, for kernels.
+
+    Args:
+        classes: How many.
+        place: Which dimension they are.
+        ignore: Class that counts for nothing.
+        reduction: `none`, `mean` or `sum`.
+        smoothing: Share of the target that is spread over all classes.
+    """
+
+    def __init__(
+        self, classes: int, place: int, ignore: int, reduction: str, smoothing: float
+    ) -> None:
+        self._classes = classes
+        self._place = place
+        self._ignore = ignore
+        self._reduction = reduction
+        self._smoothing = smoothing
+
+    def _factors(
+        self, t: Array, w: Array | None, dtype: "np.dtype[np.generic]"
+    ) -> tuple[Array, ...]:
+        """Returns valid classes, which of them count, the weight of each, and of all classes."""
+        counts = t != self._ignore
+        rows = checked(
+            "cross_entropy", np.where(counts, t, 0), self._classes, self._place, code="M1"
+        )
+        every = np.ones(self._classes, dtype) if w is None else w
+        return rows, counts, every[rows] * counts, every
+
+    def loss(self, logs: Array, t: Array, w: Array | None) -> Array:
+        """Returns the loss."""
+        rows, counts, each, every = self._factors(t, w, logs.dtype)
+        x = np.moveaxis(logs, self._place, -1)
+        loss = -np.take_along_axis(x, rows[..., None], -1)[..., 0] * each
+        if self._smoothing:
+            spread = -np.sum(x * every, axis=-1) * counts
+            loss = (1 - self._smoothing) * loss + self._smoothing / self._classes * spread
+        if self._reduction == "none":
+            return loss
+        result: Array = np.sum(loss, dtype=logs.dtype)
+        return result / np.sum(each, dtype=logs.dtype) if self._reduction == "mean" else result
+
+    def slope(self, grad: Array, t: Array, w: Array | None) -> Array:
+        """Returns the gradient of the logarithms."""
+        rows, counts, each, every = self._factors(t, w, grad.dtype)
+        if self._reduction == "mean":
+            grad = grad / np.sum(each, dtype=grad.dtype)
+        scale = grad.dtype.type(self._smoothing / self._classes)
+        slope = -scale * every * (grad * counts)[..., None]
+        hit = np.take_along_axis(slope, rows[..., None], -1)
+        hit -= (grad.dtype.type(1 - self._smoothing) * grad * each)[..., None]
+        np.put_along_axis(slope, rows[..., None], hit, -1)
+        return np.moveaxis(slope, -1, self._place)
+
+
+def _class_loss(
+    logs: "Tensor",
+    target: "Tensor",
+    weight: "Tensor | None",
+    ignore_index: int,
+    reduction: str,
+    smoothing: float,
+) -> "Tensor":
+    check_index("cross_entropy", target)
+    shape = logs.window.shape
+    place = 1 if len(shape) > 1 else 0
+    expected = (*shape[:place], *shape[place + 1 :])
+    if target.window.shape != expected:
+        raise TensorError(
+            f"cross_entropy: target of shape {list(target.window.shape)} for an input of shape "
+            f"{list(shape)}",
+            [site_fact(call_site()), f"expected {list(expected)}"],
+        )
+    classes = shape[place]
+    if weight is not None and weight.window.shape != (classes,):
+        raise TensorError(
+            f"weight tensor should be defined either for all {classes} classes or no classes but "
+            f"got weight tensor of shape: {list(weight.window.shape)}",
+            [site_fact(call_site())],
+        )
+    if weight is not None and edge_of(weight) is not None:
+        raise UnsupportedError(
+            "cross_entropy: the gradient of the weights of classes is not simulated, as in PyTorch",
+            [site_fact(call_site())],
+        )
+    law = ClassLoss(classes, place, ignore_index, reduction, smoothing)
+    out = expected if reduction == "none" else ()
+    return kernel("nll_loss", law.loss, (logs, target, weight), out, logs.dtype, law=law)

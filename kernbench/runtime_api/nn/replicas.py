@@ -1,0 +1,128 @@
+"""Copies of a module on all ranks of a group: whether they are alike, and made the same."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.memory import DType, dtypes
+from kernbench.runtime_api.comm.collectives import broadcast
+from kernbench.runtime_api.comm.groups import home_of
+from kernbench.runtime_api.comm.issuing import issue
+from kernbench.runtime_api.comm.rendezvous import ProcessGroup
+from kernbench.runtime_api.comm.signatures import object_signature
+from kernbench.runtime_api.nodes import recording
+from kernbench.runtime_api.ops.copies import array_to
+from kernbench.runtime_api.ops.creation import empty
+from kernbench.runtime_api.ops.running import cuda_device, read_back
+from kernbench.runtime_api.ops.shaping import cat
+from kernbench.runtime_api.process import Process
+from kernbench.runtime_api.tensor_base import new_tensor
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.tensor import Tensor
+
+NAME: Final = "DistributedDataParallel"
+
+_BROADCAST_BYTES: Final = 250 << 20
+"""Tensors are broadcast together up to this size, as in PyTorch."""
+
+Shown = tuple[str, tuple[int, ...], DType, bool]
+
+
+class DataParallelError(KernbenchError, RuntimeError):
+    """A module cannot be trained data parallel, or not as it was used."""
+
+
+def check_alike(
+    process: Process, group: ProcessGroup, named: "Sequence[tuple[str, Tensor]]"
+) -> None:
+    """Checks that all ranks have tensors of the same shapes and types. The host waits.
+
+    That is one small all-gather. Names may differ, as in PyTorch.
+
+    Raises:
+        DataParallelError: On all ranks, with the first difference.
+    """
+    mine = [(name, each.window.shape, each.dtype, each.requires_grad) for name, each in named]
+    device = cuda_device(home_of(process))
+    count = array_to(process, np.array([len(mine)], np.int64), device)
+    counts = new_tensor(process, (group.size(),), dtypes.int64, device)
+    what = object_signature(NAME, "all_gather", dtypes.int64, ((1,),) * group.size())
+    _, meeting = issue(process, group, what, (count,), (counts,), mail=mine)
+    if len(meeting.mail) == group.size():
+        # Whoever comes last looks, and tells the others, which cannot have gone on.
+        _compare(process, group, meeting.mail)
+    read_back(process, counts, lambda _: None)
+
+
+def _compare(process: Process, group: ProcessGroup, shown: Mapping[int, Sequence[Shown]]) -> None:
+    first = group.ranks[0]
+    kinds = [entry[1:] for entry in shown[first]]
+    for rank in group.ranks[1:]:
+        if [entry[1:] for entry in shown[rank]] != kinds:
+            error = _difference(group, first, shown[first], rank, shown[rank])
+            process.ctx.world.blame(group.ranks, error)
+            raise error
+
+
+def _difference(
+    group: ProcessGroup, first: int, theirs: Sequence[Shown], rank: int, other: Sequence[Shown]
+) -> DataParallelError:
+    pairs = zip(theirs, other, strict=False)
+    shorter = min(len(theirs), len(other))
+    place = next((at for at, (a, b) in enumerate(pairs) if a[1:] != b[1:]), shorter)
+
+    def line(owner: int, shown: Sequence[Shown]) -> str:
+        if place >= len(shown):
+            return f"rank {owner} has {len(shown)} of them, and none at place {place}"
+        name, shape, dtype, requires_grad = shown[place]
+        frozen = "" if requires_grad else ", which requires no gradient"
+        return f"rank {owner} has {name} {list(shape)} {dtype} at place {place}{frozen}"
+
+    return DataParallelError(
+        f"{NAME} over group {group.name}: rank {rank} has other parameters or buffers than "
+        f"rank {first}",
+        [site_fact(call_site()), line(first, theirs), line(rank, other)],
+        hint="build the same module on all ranks of the group; ranks that hold different parts of "
+        "a model belong to different data-parallel groups",
+    )
+
+
+def broadcast_together(process: Process, group: ProcessGroup, tensors: "Sequence[Tensor]") -> None:
+    """Copies the tensors of the group's first rank over those of all others; waits for nothing.
+
+    Those of one type travel together, up to 250 MiB at once.
+    """
+    source = group.place(process.rank) == 0
+    with recording(process, False):
+        for members in _parcels(tensors):
+            parts = [member.detach().reshape(-1) for member in members]
+            sizes = [part.window.numel for part in parts]
+            if source:
+                whole = cat(parts)
+            else:
+                whole = empty(sum(sizes), dtype=members[0].dtype, device=members[0].device)
+            broadcast(whole, group=group, group_src=0)
+            if not source:
+                for member, part in zip(members, whole.split(sizes), strict=True):
+                    member.copy_(part.view(member.shape))
+
+
+def _parcels(tensors: "Sequence[Tensor]") -> "list[list[Tensor]]":
+    parcels: list[list[Tensor]] = []
+    by_type: dict[DType, list[Tensor]] = {}
+    room: dict[DType, int] = {}
+    for tensor in tensors:
+        nbytes = tensor.window.nbytes
+        if not nbytes:
+            continue
+        dtype = tensor.dtype
+        if nbytes > room.get(dtype, 0):
+            by_type[dtype] = []
+            room[dtype] = _BROADCAST_BYTES
+            parcels.append(by_type[dtype])
+        by_type[dtype].append(tensor)
+        room[dtype] -= nbytes
+    return parcels

@@ -1,0 +1,1 @@
+"""Operations on tensors: what each is called, checks, computes and costs."""
