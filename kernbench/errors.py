@@ -11,12 +11,17 @@ _PACKAGE: Final = "kernbench"
 _PREFIX: Final = "kernbench."
 
 
-_known: Final[set[str]] = set()
-"""Names of modules of this package that were seen in frames; as many as it has."""
+_PASSING: Final = frozenset(
+    {"_collections_abc", "abc", "collections", "contextlib", "copy", "functools", "weakref"}
+)
+"""Modules of the standard library that call others for whom their caller asked."""
+
+_known: Final[set[str]] = set(_PASSING)
+"""Names of modules whose frames are passed over: those, and of this package those seen so far."""
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Returns whether a frame runs code of this package."""
+    """Returns whether a frame is not the user's: it runs this package, or merely passes control."""
     name: str = frame.f_globals.get("__name__", "")
     if name in _known:
         return True
@@ -76,7 +81,7 @@ _MOST_SITES: Final = 4096
 
 
 def call_site() -> CallSite | None:
-    """Returns the innermost frame outside the package, by module identity, or None."""
+    """Returns the innermost frame of the user's code, by module identity, or None."""
     known = _known
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -94,7 +99,7 @@ def call_site() -> CallSite | None:
 
 
 def call_site_of(error: BaseException) -> CallSite | None:
-    """Returns the innermost frame outside the package in the traceback of `error`."""
+    """Returns the innermost frame of the user's code in the traceback of `error`."""
     site = None
     traceback: TracebackType | None = error.__traceback__
     while traceback is not None:
@@ -156,7 +161,7 @@ class NoDataError(KernbenchError):
     """Values were asked for while `data` is off."""
 
 
-class UnsupportedError(KernbenchError):
+class UnsupportedError(KernbenchError, NotImplementedError):
     """Something that exists in PyTorch or Triton but is not simulated."""
 
 

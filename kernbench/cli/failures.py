@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from kernbench.errors import KernbenchError, UsageError
+from kernbench.errors import KernbenchError, UsageError, is_ours
 from kernbench.runtime_api.comm.rendezvous import folded
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.runtime_api.ranks.spawn_errors import error_as_json
@@ -99,7 +99,7 @@ def _describe_spawn(error: SpawnException) -> str:
 
 
 def user_frames(error: BaseException) -> list[str]:
-    """Returns the traceback as text, without frames of this package and of Python's importer."""
+    """Returns the traceback as text, without frames that are not the user's."""
     frames = [frame for frame in _walk(error.__traceback__) if not _hidden(frame)]
     summary = traceback.StackSummary.extract(
         ((frame.tb_frame, frame.tb_lineno) for frame in frames), lookup_lines=True
@@ -118,7 +118,7 @@ def _walk(entry: TracebackType | None) -> list[TracebackType]:
 
 def _hidden(entry: TracebackType) -> bool:
     name: str = entry.tb_frame.f_globals.get("__name__", "")
-    return name.partition(".")[0] in {"kernbench", "importlib", "_frozen_importlib"}
+    return is_ours(entry.tb_frame) or name.partition(".")[0] in {"importlib", "_frozen_importlib"}
 
 
 def _is_internal(error: BaseException) -> bool:

@@ -25,6 +25,7 @@ from kernbench.runtime_api.nn import data_parallel, init, layers
 from kernbench.runtime_api.nn import functional as nn_functional
 from kernbench.runtime_api.nn import module as nn_module
 from kernbench.runtime_api.nn import utils as nn_utils
+from kernbench.runtime_api.operands import guard
 from kernbench.runtime_api.ops import (
     complex_numbers,
     copies,
@@ -70,13 +71,19 @@ def _public(module: ModuleType) -> dict[str, Any]:
     return {name: getattr(module, name) for name in module.__all__}
 
 
+def _guarded(module: ModuleType) -> dict[str, Any]:
+    names = _public(module)
+    guard(names)
+    return names
+
+
 @cache
 def root() -> Mapping[str, Any]:
     """Returns what `torch` holds; its submodules are mappings too."""
     names: dict[str, Any] = {}
     for module in (pointwise, reductions, linalg, shaping, creation, random, copies):
-        names |= _public(module)
-    names |= _public(complex_numbers)
+        names |= _guarded(module)
+    names |= _guarded(complex_numbers)
     return {
         **names,
         **DTYPES,
@@ -85,7 +92,7 @@ def root() -> Mapping[str, Any]:
         "device": Device,
         "dtype": dtypes.DType,
         **{name: getattr(autograd, name) for name in GRAD_MODES},
-        "autograd": _public(autograd),
+        "autograd": _guarded(autograd),
         "cuda": {**_public(cuda), "nvtx": _public(nvtx)},
         "distributed": {
             **_public(distributed),
@@ -98,14 +105,14 @@ def root() -> Mapping[str, Any]:
         "nn": {
             **_public(nn_module),
             **_public(layers),
-            "functional": _public(nn_functional),
-            "init": _public(init),
+            "functional": _guarded(nn_functional),
+            "init": _guarded(init),
             "parallel": _public(data_parallel),
-            "utils": _public(nn_utils),
+            "utils": _guarded(nn_utils),
         },
         "optim": _public(optim),
         "profiler": _public(profiler),
-        "testing": _public(testing),
+        "testing": _guarded(testing),
     }
 
 

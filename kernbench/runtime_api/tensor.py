@@ -1,11 +1,13 @@
 """`torch.Tensor`: a table of the operations, and what reads values on the host."""
 
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, cast
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import Storage
 from kernbench.runtime_api import nodes
 from kernbench.runtime_api.gradients import backward, leaves
+from kernbench.runtime_api.operands import guarded_function
 from kernbench.runtime_api.ops import (
     complex_numbers,
     copies,
@@ -533,4 +535,14 @@ class Tensor(TensorBase):
     float, int, bool, type = copies.float_, copies.int_, copies.bool_, copies.type_
 
 
+def _name_wrong_operands() -> None:
+    """Lets the methods that take further tensors say which argument is none."""
+    for name, value in list(vars(Tensor).items()):
+        if isinstance(value, FunctionType):
+            setattr(Tensor, name, guarded_function(value, skip=1))
+        elif isinstance(value, property) and isinstance(value.fset, FunctionType):
+            setattr(Tensor, name, value.setter(guarded_function(value.fset, skip=1)))
+
+
+_name_wrong_operands()
 TensorBase._tensor_class = Tensor

@@ -10,6 +10,10 @@ from kernbench.errors import KernbenchError, call_site, site_fact
 _DEVICE: Final = re.compile(r"(cpu|cuda)(?::(\d+))?")
 
 
+class DeviceError(KernbenchError, RuntimeError):
+    """What is given as a device is none."""
+
+
 class Device:
     """`torch.device`: `cpu`, or a SIP of the machine as `cuda:index`.
 
@@ -28,7 +32,7 @@ class Device:
         text = f"cuda:{device}" if isinstance(device, int) else device
         match = _DEVICE.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise KernbenchError(
+            raise DeviceError(
                 f"{device!r} is no device",
                 [site_fact(call_site()), "expected 'cpu', 'cuda', 'cuda:N' or N"],
             )

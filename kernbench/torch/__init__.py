@@ -30,6 +30,7 @@ from kernbench.runtime_api.gradients.autograd import (
     set_grad_enabled,
 )
 from kernbench.runtime_api.namespace import not_simulated
+from kernbench.runtime_api.operands import guard as _guard
 from kernbench.runtime_api.ops.complex_numbers import *  # noqa: F403 - names only
 from kernbench.runtime_api.ops.copies import *  # noqa: F403
 from kernbench.runtime_api.ops.creation import *  # noqa: F403
@@ -106,3 +107,4 @@ __all__ = [
 
 
 __getattr__ = not_simulated("torch")
+_guard(globals())

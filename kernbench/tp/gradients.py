@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
+from kernbench.runtime_api.operands import guard
 from kernbench.tp.utils import Group, group_of, size_of
 
 
@@ -78,3 +79,6 @@ def clip_grad_norm_(
     norm = torch.nn.utils.get_total_norm(counted, norm_type, group=group)
     torch.nn.utils.clip_grads_with_norm_(members, max_norm, norm)
     return norm
+
+
+guard(globals())

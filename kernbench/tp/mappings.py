@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import kernbench.torch as torch
+from kernbench.runtime_api.operands import guard
 from kernbench.tp import primitives
 from kernbench.tp.primitives import Cut, Exchange
 from kernbench.tp.utils import Group, group_of, size_of
@@ -229,3 +230,6 @@ def all_to_all_hp2sp(input_: torch.Tensor, group: Group | None = None) -> torch.
     """Returns `[n/tp, h]` of `[n, h/tp]`: the calling rank's rows of all columns."""
     group = group_of(group)
     return _apply(_HiddenToSequence, input_, group, group)
+
+
+guard(globals())

@@ -417,7 +417,7 @@ def test_mistakes(ctx: RuntimeContext, wrong: Any, message: str) -> None:
 
 def test_a_gradient_that_is_no_tensor(ctx: RuntimeContext) -> None:
     x: Any = leaf(1.0)
-    with pytest.raises(TypeError, match="expected to be a Tensor or None but got grad of type int"):
+    with pytest.raises(TypeError, match="must be Tensor or None, not int"):
         x.grad = 1
 
 

@@ -1,7 +1,9 @@
 """Whose line a command is of: also in backward, in hooks, and where shapes were seen before."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import singledispatch
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -9,10 +11,12 @@ import pytest
 
 import kernbench.torch as torch
 from kernbench import errors
+from kernbench.cli.failures import user_frames
 from kernbench.errors import CallSite, KernbenchError, call_site
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.testing import Kernbench
 from kernbench.torch.autograd import Function
+from kernbench.tp.random import RngTracker
 
 
 def sources(ctx: RuntimeContext) -> dict[str, set[str]]:
@@ -185,3 +189,44 @@ def test_forgotten_sites_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None
         call_site()
         assert len(errors._SITES) <= 1
     assert found[0] == found[1] == found[2]
+
+
+def test_who_merely_passes_control_is_not_the_user(ctx: RuntimeContext) -> None:
+    nothing: Any = None
+
+    @contextmanager
+    def own() -> Iterator[None]:
+        torch.relu(nothing)
+        yield
+
+    def entered() -> None:
+        with own():
+            pass
+
+    def left() -> None:
+        with ExitStack() as stack:
+            stack.callback(torch.relu, None)
+
+    def bound() -> None:
+        singledispatch(torch.relu)([1.0])
+
+    def forked() -> None:
+        with RngTracker().fork("none"):
+            pass
+
+    for function, source in (
+        (entered, "torch.relu(nothing)"),
+        (left, "with ExitStack() as stack:"),
+        (bound, "singledispatch(torch.relu)([1.0])"),
+        (forked, 'with RngTracker().fork("none"):'),
+    ):
+        with pytest.raises(KernbenchError) as caught:
+            function()
+        assert "test_call_sites.py" in caught.value.facts[0]
+        assert source in caught.value.facts[0]
+        site = errors.call_site_of(caught.value)
+        assert site is not None
+        assert site.source.startswith(source)
+        shown = "\n".join(user_frames(caught.value))
+        assert source in shown
+        assert "contextlib" not in shown

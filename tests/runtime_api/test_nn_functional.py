@@ -274,8 +274,24 @@ X: Final = (2, 3)
             "[M1] cross_entropy: index 3 is out of bounds for dimension 1 with size 3",
         ),
         (
-            lambda x: F.mse_loss(x, torch.ones(3)),
-            "mse_loss: input of shape [2, 3] and target of shape [3]",
+            lambda x: F.cross_entropy(x, torch.zeros(2, dtype=torch.int32)),
+            "cross_entropy: expected a target of torch.int64 or torch.uint8, got torch.int32",
+        ),
+        (
+            lambda x: F.nll_loss(x, torch.zeros(2)),
+            "cross_entropy: expected a target of torch.int64 or torch.uint8, got torch.float32",
+        ),
+        (
+            lambda x: F.scaled_dot_product_attention(x, torch.ones(4, 5), torch.ones(4, 5)),
+            "scaled_dot_product_attention: the last dimensions of query and key differ: 3 and 5",
+        ),
+        (
+            lambda x: F.scaled_dot_product_attention(x, torch.ones(4, 3), torch.ones(5, 3)),
+            "scaled_dot_product_attention: key and value are of different length: 4 and 5",
+        ),
+        (
+            lambda x: F.scaled_dot_product_attention(x[0], x, x),
+            "scaled_dot_product_attention: each needs at least 2 dimensions",
         ),
         (
             lambda x: F.embedding(torch.tensor([0]), x, padding_idx=2),

@@ -81,15 +81,20 @@ def test_a_module_of_modules(ctx: RuntimeContext) -> None:
         "  (1): Block(\n"
         "    (norm): RMSNorm((8,), eps=None, elementwise_affine=True)\n"
         "    (layers): ModuleList(\n"
-        "      (0): Linear(in_features=8, out_features=8, bias=True)\n"
-        "      (1): Linear(in_features=8, out_features=8, bias=True)\n"
+        "      (0-1): 2 x Linear(in_features=8, out_features=8, bias=True)\n"
         "    )\n"
-        "    (drop): Dropout(p=0.5)\n"
+        "    (drop): Dropout(p=0.5, inplace=False)\n"
         "  )\n"
         "  (2): Linear(in_features=8, out_features=10, bias=False)\n"
         ")"
     )
-    assert repr(nn.LayerNorm(4)) == "LayerNorm((4,), eps=1e-05, elementwise_affine=True)"
+    assert repr(nn.LayerNorm(4, bias=False)) == (
+        "LayerNorm((4,), eps=1e-05, elementwise_affine=True, bias=False)"
+    )
+    assert [repr(nn.ReLU()), repr(nn.ReLU(inplace=True))] == ["ReLU()", "ReLU(inplace=True)"]
+    assert repr(nn.ModuleList([nn.SiLU(), nn.ReLU(), nn.ReLU(), nn.SiLU()])) == (
+        "ModuleList(\n  (0): SiLU()\n  (1-2): 2 x ReLU()\n  (3): SiLU()\n)"
+    )
     assert repr(nn.GELU()) == "GELU(approximate='none')"
     assert repr(nn.Embedding(3, 2, 1)) == "Embedding(3, 2, padding_idx=1)"
 

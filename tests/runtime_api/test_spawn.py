@@ -725,3 +725,26 @@ def test_a_run_after_a_failed_one_is_timed_as_before_it(kernbench: Kernbench) ->
                     ctx.multiprocessing.spawn(worker, nprocs=8)
                     times.append(ctx.main.host.clock - begin)
         assert times[0] == times[1]
+
+
+def test_a_worker_that_does_not_take_what_it_is_given(kernbench: Kernbench) -> None:
+    def worker(rank: int, x: int) -> None: ...
+
+    def calls(rank: int) -> None:
+        worker(rank)  # type: ignore[call-arg]
+
+    args: tuple[int, ...]
+    for args, given in (((), "the rank alone"), ((1, 2), "the rank and 2 of args")):
+        with pytest.raises(SpawnException) as caught:
+            kernbench.spawn(worker, args=args, nprocs=2)
+        assert set(caught.value.errors) == {0, 1}
+        error = caught.value.errors[1]
+        assert isinstance(error, KernbenchError)
+        assert isinstance(error, TypeError)
+        assert "spawn cannot call worker(rank: int, x: int) -> None: " in error.summary
+        assert "test_spawn.py" in error.facts[0]
+        assert error.facts[1] == f"it is called with {given}"
+        assert "calls worker(rank, *args)" in error.hint
+    with pytest.raises(SpawnException) as caught:
+        kernbench.spawn(calls, nprocs=1)
+    assert type(caught.value.errors[0]) is TypeError

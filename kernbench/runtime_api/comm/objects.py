@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.memory import DType, dtypes
 from kernbench.runtime_api.comm.checks import CollectiveArgumentError, root_of
 from kernbench.runtime_api.comm.groups import (
@@ -48,6 +48,10 @@ __all__ = [
 ]
 
 
+class ObjectError(KernbenchError, pickle.PicklingError):
+    """An object that is to go to other ranks cannot be pickled."""
+
+
 def broadcast_object_list(
     object_list: list[Any],
     src: int | None = None,
@@ -72,7 +76,7 @@ def broadcast_object_list(
     talk = _Talk("broadcast_object_list", group)
     talk.check_device(device)
     root = talk.root("src", src, group_src)
-    pickles = [_pickled(value) for value in object_list] if talk.place == root else None
+    pickles = _all_pickled(object_list, "object_list") if talk.place == root else None
     if pickles is None:
         sizes = talk.room(len(object_list), dtypes.int64)
     else:
@@ -102,7 +106,7 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Group = None) -> 
     """
     talk = _Talk("all_gather_object", group)
     talk.check_length(object_list, "object_list")
-    mine = _pickled(obj)
+    mine = _pickled(obj, "obj")
     found, longest = talk.all_sizes(mine)
     data = talk.uploaded(mine.ljust(longest, b"\0"))
     target = talk.room(longest * talk.group.size(), dtypes.uint8)
@@ -134,7 +138,7 @@ def gather_object(
     talk = _Talk("gather_object", group)
     root = talk.root("dst", dst, group_dst)
     talk.check_at_root(object_gather_list, "object_gather_list", root)
-    mine = _pickled(obj)
+    mine = _pickled(obj, "obj")
     found, longest = talk.all_sizes(mine)
     data = talk.uploaded(mine.ljust(longest, b"\0"))
     if object_gather_list is None or talk.place != root:
@@ -176,7 +180,7 @@ def scatter_object_list(
     pickles = None
     if talk.place == root:
         talk.check_length(scatter_object_input_list, "scatter_object_input_list")
-        pickles = [_pickled(value) for value in scatter_object_input_list or ()]
+        pickles = _all_pickled(scatter_object_input_list or (), "scatter_object_input_list")
     if pickles is None:
         size = talk.room(1, dtypes.int64)
     else:
@@ -223,7 +227,7 @@ def send_object_list(
     talk = _Talk(name, group)
     talk.check_device(device)
     refuse(name, use_batch=use_batch or None)
-    pickles = [_pickled(value) for value in object_list]
+    pickles = _all_pickled(object_list, "object_list")
     for values in ([len(data) for data in pickles], b"".join(pickles)):
         post = Post(name, "send", talk.uploaded(values), group, 0)
         give(post, post.peer(dst, group_dst, "dst"), pickles)
@@ -401,7 +405,28 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def _pickled(value: object) -> bytes:
+def _pickled(value: object, what: str) -> bytes:
+    """Returns the pickle of an object.
+
+    Args:
+        value: The object.
+        what: The argument that it is, for errors.
+
+    Raises:
+        ObjectError: If it has none.
+    """
     buffer = io.BytesIO()
-    _Pickler(buffer).dump(value)
+    try:
+        _Pickler(buffer).dump(value)
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        raise ObjectError(
+            f"{current_process().name} cannot pickle {what}, which goes to other ranks: {error}",
+            [site_fact(call_site()), f"{what} is of type {type(value).__name__}"],
+            hint="functions and classes have to stand at the top of a module: no lambda, nothing "
+            "local",
+        ) from error
     return buffer.getvalue()
+
+
+def _all_pickled(values: Sequence[object], what: str) -> list[bytes]:
+    return [_pickled(value, f"{what}[{index}]") for index, value in enumerate(values)]

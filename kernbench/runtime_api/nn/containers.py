@@ -1,6 +1,7 @@
 """Modules that hold modules: `torch.nn.Sequential`, `ModuleList`, `ModuleDict`."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import Any, overload
 
 from kernbench.runtime_api.nn.module import Module
@@ -54,6 +55,15 @@ class ModuleList(Module):
 
     def _children(self) -> list[Module]:
         return list(self._registries()[2].values())
+
+    def _shown_children(self) -> Iterator[tuple[str, str]]:
+        """Yields neighbours that look alike once, as PyTorch does."""
+        index = 0
+        for text, alike in groupby(map(repr, self._children())):
+            count = len(list(alike))
+            last = index + count - 1
+            yield (str(index), text) if count == 1 else (f"{index}-{last}", f"{count} x {text}")
+            index = last + 1
 
     def __len__(self) -> int:
         return len(self._children())

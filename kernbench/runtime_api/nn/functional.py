@@ -143,6 +143,18 @@ def swiglu(input: "Tensor") -> "Tensor":
     return kernel("swiglu", compute, (input,), (*shape[:-1], shape[-1] // 2), input.dtype)
 
 
+def check_probability(p: float) -> None:
+    """Checks with which probability elements are dropped.
+
+    Raises:
+        OptionError: If it is none.
+    """
+    if not 0 <= p <= 1:
+        raise OptionError(
+            f"dropout probability has to be between 0 and 1, but got {p}", [site_fact(call_site())]
+        )
+
+
 def dropout(
     input: "Tensor", p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> "Tensor":
@@ -154,10 +166,7 @@ def dropout(
         OptionError: If `p` is no probability.
         UnsupportedError: For `inplace`.
     """
-    if not 0 <= p <= 1:
-        raise OptionError(
-            f"dropout probability has to be between 0 and 1, but got {p}", [site_fact(call_site())]
-        )
+    check_probability(p)
     if inplace:
         raise UnsupportedError("dropout(inplace=True) is not simulated", [site_fact(call_site())])
     if not training or p == 0:
@@ -299,12 +308,33 @@ def scaled_dot_product_attention(
             "is_causal=True",
             [site_fact(call_site())],
         )
+    _check_attention(query, key, value)
     if enable_gqa:
         key, value = (_grouped(query, each) for each in (key, value))
     factor = 1 / sqrt(query.window.shape[-1]) if scale is None else scale
     scores = matmul(query, key.mT)
     weights = _attention_weights(scores, attn_mask, factor, is_causal)
     return matmul(dropout(weights, dropout_p), value)
+
+
+def _check_attention(query: "Tensor", key: "Tensor", value: "Tensor") -> None:
+    q, k, v = (each.window.shape for each in (query, key, value))
+    if min(len(q), len(k), len(v)) < 2:
+        wrong = "each needs at least 2 dimensions"
+    elif q[-1] != k[-1]:
+        wrong = f"the last dimensions of query and key differ: {q[-1]} and {k[-1]}"
+    elif k[-2] != v[-2]:
+        wrong = f"key and value are of different length: {k[-2]} and {v[-2]}"
+    else:
+        return
+    raise TensorError(
+        f"scaled_dot_product_attention: {wrong}",
+        [
+            site_fact(call_site()),
+            f"query {list(q)}, key {list(k)}, value {list(v)}",
+            "expected [..., L, E], [..., S, E] and [..., S, V]",
+        ],
+    )
 
 
 def _grouped(query: "Tensor", each: "Tensor") -> "Tensor":

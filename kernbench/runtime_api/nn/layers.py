@@ -186,7 +186,8 @@ class LayerNorm(Module):
     def extra_repr(self) -> str:
         """See `Module`."""
         return (
-            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+            f"{self.normalized_shape}, eps={self.eps}, "
+            f"elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"
         )
 
 
@@ -263,6 +264,10 @@ class ReLU(Module):
         """Returns a tensor of the input's shape."""
         return functional.relu(input, self.inplace)
 
+    def extra_repr(self) -> str:
+        """See `Module`."""
+        return "inplace=True" if self.inplace else ""
+
 
 class SiLU(Module):
     """`torch.nn.SiLU`."""
@@ -293,6 +298,7 @@ class Dropout(Module):
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
+        functional.check_probability(p)
         if inplace:
             raise UnsupportedError(
                 "Dropout(inplace=True) is not simulated", [site_fact(call_site())]
@@ -305,7 +311,7 @@ class Dropout(Module):
 
     def extra_repr(self) -> str:
         """See `Module`."""
-        return f"p={self.p}"
+        return f"p={self.p}, inplace=False"
 
 
 class CrossEntropyLoss(Module):

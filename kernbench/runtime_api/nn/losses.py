@@ -1,15 +1,17 @@
 """Losses of `torch.nn.functional`."""
 
+import warnings
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.memory import dtypes
 from kernbench.runtime_api.nodes import edge_of
 from kernbench.runtime_api.ops.elementwise import check_complex
 from kernbench.runtime_api.ops.fused import kernel
 from kernbench.runtime_api.ops.reductions import log_softmax
-from kernbench.runtime_api.ops.shaping import check_index, checked
+from kernbench.runtime_api.ops.shaping import checked
 from kernbench.runtime_api.tensor_base import Array, OptionError, TensorError
 
 if TYPE_CHECKING:
@@ -39,15 +41,21 @@ def _reduced(loss: "Tensor", reduction: str) -> "Tensor":
 def mse_loss(input: "Tensor", target: "Tensor", reduction: Reduction = "mean") -> "Tensor":
     """Returns the squared differences, their mean or their sum.
 
+    Warns if shapes differ, which broadcast.
+
     Raises:
-        TensorError: If the shapes differ.
+        TensorError: If the shapes do not broadcast.
         ComplexError: For complex numbers, as in PyTorch.
     """
     if input.window.shape != target.window.shape:
-        raise TensorError(
-            f"mse_loss: input of shape {list(input.window.shape)} and target of shape "
-            f"{list(target.window.shape)}",
-            [site_fact(call_site())],
+        site = call_site()
+        file, line = (site.file, site.line) if site is not None else (__name__, 0)
+        warnings.warn_explicit(
+            f"mse_loss: a target of shape {list(target.window.shape)} is broadcast with an input "
+            f"of shape {list(input.window.shape)}: give both the same shape",
+            UserWarning,
+            file,
+            line,
         )
     difference = input - target
     if difference.window.dtype.is_complex:
@@ -180,7 +188,13 @@ def _class_loss(
     reduction: str,
     smoothing: float,
 ) -> "Tensor":
-    check_index("cross_entropy", target)
+    if target.window.dtype not in {dtypes.int64, dtypes.uint8}:
+        raise TensorError(
+            f"cross_entropy: expected a target of torch.int64 or torch.uint8, got "
+            f"{target.window.dtype}",
+            [site_fact(call_site())],
+            hint="target.long() converts classes",
+        )
     shape = logs.window.shape
     place = 1 if len(shape) > 1 else 0
     expected = (*shape[:place], *shape[place + 1 :])

@@ -7,6 +7,7 @@ from kernbench.errors import call_site, site_fact
 from kernbench.memory import DType, dtypes
 from kernbench.runtime_api.gradients.leaves import forget
 from kernbench.runtime_api.nodes import recording
+from kernbench.runtime_api.operands import SYMPTOMS, hint_for, not_a_tensor, refusal, type_name
 from kernbench.runtime_api.process import current_process
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.tensor_base import OperandError, TensorBase, TensorError
@@ -115,17 +116,41 @@ class Module:
         return sorted({*super().__dir__(), *(n for each in self._registries() for n in each)})
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Adds a parameter; None keeps its place."""
+        """Adds a parameter; None keeps its place.
+
+        Raises:
+            OperandError: If it is no parameter.
+        """
+        if param is not None and not isinstance(param, Parameter):
+            raise not_a_tensor(f"register_parameter(): {name!r}", "Parameter or None", param)
         self._registries()[0][name] = param
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Adds a tensor that is no parameter; `persistent` ones are in the state dict."""
+        """Adds a tensor that is no parameter; `persistent` ones are in the state dict.
+
+        Raises:
+            OperandError: If it is no tensor.
+        """
+        if tensor is not None and not isinstance(tensor, TensorBase):
+            raise not_a_tensor(f"register_buffer(): {name!r}", "Tensor or None", tensor)
         self._registries()[1][name] = tensor
         if not persistent:
             self.__dict__["_transient"].add(name)
 
     def register_module(self, name: str, module: "Module | None") -> None:
-        """Adds a child."""
+        """Adds a child.
+
+        Raises:
+            OperandError: If it is no module.
+        """
+        if module is not None and not isinstance(module, Module):
+            raise OperandError(
+                f"{type_name(module)} is not a Module subclass",
+                [site_fact(call_site()), f"it was to be {name!r} of {type(self).__name__}"],
+                hint="give an instance of a Module, not its class"
+                if isinstance(module, type)
+                else "",
+            )
         self._registries()[2][name] = module
 
     add_module = register_module
@@ -248,16 +273,26 @@ class Module:
         """Copies values into parameters and buffers.
 
         Raises:
-            TensorError: If shapes differ or, when `strict`, names do.
+            OperandError: If it is no mapping.
+            TensorError: If a value is no tensor, if shapes differ or, when `strict`, names do.
         """
+        if not isinstance(state_dict, Mapping):
+            raise OperandError(
+                f"Expected state_dict to be dict-like, got {type_name(state_dict)}",
+                [site_fact(call_site())],
+            )
         own = self._kept()
         missing = [name for name in own if name not in state_dict]
         unexpected = [name for name in state_dict if name not in own]
-        problems = [
+        foreign = [
+            name for name in own if not isinstance(state_dict.get(name, own[name]), TensorBase)
+        ]
+        problems = [f"{name} must be Tensor, not {type_name(state_dict[name])}" for name in foreign]
+        problems += [
             f"size mismatch for {name}: copying a param with shape {state_dict[name].shape} from "
             f"checkpoint, the shape in current model is {value.shape}."
             for name, value in own.items()
-            if name in state_dict and state_dict[name].shape != value.shape
+            if name in state_dict and name not in foreign and state_dict[name].shape != value.shape
         ]
         for what, names in (("Missing", missing), ("Unexpected", unexpected)):
             if strict and names:
@@ -267,6 +302,7 @@ class Module:
             raise TensorError(
                 f"Error(s) in loading state_dict for {type(self).__name__}",
                 [site_fact(call_site()), *problems],
+                hint=hint_for(state_dict[foreign[0]]) if foreign else "",
             )
         with recording(current_process(), False):
             for name, value in own.items():
@@ -344,17 +380,29 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the module."""
-        return self.forward(*args, **kwargs)
+        try:
+            return self.forward(*args, **kwargs)
+        except SYMPTOMS:
+            wrong = None
+            # What a user's own module does with other things is the user's affair.
+            if str(getattr(self.forward, "__module__", "")).startswith("kernbench."):
+                wrong = refusal(self.forward, args, kwargs)
+            if wrong is None:
+                raise
+            raise wrong from None
 
     def extra_repr(self) -> str:
         """Returns what `repr` says about this module; for subclasses to define."""
         return ""
 
+    def _shown_children(self) -> Iterator[tuple[str, str]]:
+        """Yields what `repr` shows of each child."""
+        return ((name, repr(child)) for name, child in self._registries()[2].items())
+
     def __repr__(self) -> str:
         extra = self.extra_repr()
         lines = [
-            f"({name}): " + repr(child).replace("\n", "\n  ")
-            for name, child in self._registries()[2].items()
+            f"({name}): " + text.replace("\n", "\n  ") for name, text in self._shown_children()
         ]
         if not lines:
             return f"{type(self).__name__}({extra})"

@@ -9,6 +9,7 @@ import numpy as np
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import DType, View, contiguous_strides, dtypes
 from kernbench.runtime_api import tape
+from kernbench.runtime_api.operands import hint_for, type_name
 from kernbench.runtime_api.ops.promotion import Scalar, category, result_type
 from kernbench.runtime_api.ops.running import run, same_device
 from kernbench.runtime_api.process import Process, current_process
@@ -318,7 +319,9 @@ def _plain(name: str, operand: Any) -> Operand:
         number: Scalar = operand.item()
         return number
     raise OperandError(
-        f"{name} takes tensors and numbers; got {type(operand).__name__}", [site_fact(call_site())]
+        f"{name} takes tensors and numbers; got {type_name(operand)}",
+        [site_fact(call_site())],
+        hint=hint_for(operand),
     )
 
 

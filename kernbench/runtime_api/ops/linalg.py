@@ -302,7 +302,7 @@ def tensordot(
 _ELLIPSIS: Final = "..."
 
 
-def einsum(equation: str, *operands: Any) -> "Tensor":
+def einsum(equation: str, *operands: "Tensor | Sequence[Tensor]") -> "Tensor":
     """Returns the sum of products that an equation describes, as `torch.einsum`.
 
     Two operands are timed as the matmul that they are; more are combined from left to right.
@@ -310,10 +310,10 @@ def einsum(equation: str, *operands: Any) -> "Tensor":
     Raises:
         TensorError: If the equation is malformed or does not fit the operands.
     """
-    tensors = (
+    tensors: list[Any] = (
         list(operands[0])
         if len(operands) == 1 and isinstance(operands[0], Sequence)
-        else (list(operands))
+        else list(operands)
     )
     terms, result = _parsed(equation, tensors)
     while len(tensors) > 2:

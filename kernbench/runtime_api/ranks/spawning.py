@@ -25,6 +25,7 @@ from kernbench.runtime_api.ranks.spawn_errors import (
     swallowed,
 )
 from kernbench.runtime_api.ranks.waiting import waits_for
+from kernbench.runtime_api.tensor_base import OperandError
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
@@ -197,6 +198,11 @@ class Spawn:
             result = self._fn(process.rank, *self._args)
         except RankAborted:
             raise
+        except TypeError as error:
+            wrong = self._misfit(error)
+            if wrong is None:
+                raise
+            raise wrong from None
         except SystemExit as stop:
             if stop.code:
                 raise
@@ -209,6 +215,27 @@ class Spawn:
                 hint="give spawn a plain function",
             )
         return self._return_site(process)
+
+    def _misfit(self, error: TypeError) -> OperandError | None:
+        """Returns what to say if the worker does not take its arguments; None if it does."""
+        traceback = error.__traceback__
+        if traceback is None or traceback.tb_next is not None:
+            return None
+        try:
+            signature = inspect.signature(self._fn)
+        except (TypeError, ValueError):
+            return None
+        try:
+            signature.bind(0, *self._args)
+        except TypeError as misfit:
+            name = getattr(self._fn, "__name__", type(self._fn).__name__)
+            given = f"the rank and {len(self._args)} of args" if self._args else "the rank alone"
+            return OperandError(
+                f"spawn cannot call {name}{signature}: {misfit}",
+                [site_fact(self._site, "spawned at"), f"it is called with {given}"],
+                hint=f"spawn({name}, args=(...), nprocs=...) calls {name}(rank, *args)",
+            )
+        return None
 
     def _return_site(self, process: Process) -> CallSite | None:
         """Returns where a rank's function returned; its first line if it has issued nothing."""

@@ -2,5 +2,7 @@
 
 from kernbench.runtime_api.namespace import not_simulated
 from kernbench.runtime_api.nn.init import *  # noqa: F403 - names only
+from kernbench.runtime_api.operands import guard as _guard
 
 __getattr__ = not_simulated("torch.nn.init")
+_guard(globals())
