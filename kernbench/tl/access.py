@@ -8,6 +8,7 @@ import numpy as np
 
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import UninitialisedReadError, View
+from kernbench.tl.operands import common_shape
 from kernbench.tl.symbols import Affine, Box, Shape, Symbol, broadcast
 from kernbench.tl.tile import Pointer, Scalar, Tile
 
@@ -131,6 +132,14 @@ class Window:
             values = np.broadcast_to(values, self.shape)
         self.place(elements)[...] = values if self._inside is None else values[self._inside]
 
+    def active(self, elements: Array) -> Array:
+        """Returns them, without those of masked lanes; for reading only."""
+        return self.place(elements)
+
+    def fill(self, elements: Array, value: Scalar) -> None:
+        """Writes one value to all of them."""
+        self.place(elements)[...] = value
+
     def unwritten(self, marks: Array) -> int:
         """Returns how many of them nobody has written."""
         return int(self.place_marks(marks)[..., 0].sum())
@@ -185,6 +194,14 @@ class Scattered:
         values = np.broadcast_to(values, self.shape)
         elements[self._index] = values if self._lanes is None else values[self._lanes]
 
+    def active(self, elements: Array) -> Array:
+        """See `Window`."""
+        return elements[self._index]
+
+    def fill(self, elements: Array, value: Scalar) -> None:
+        """See `Window`."""
+        elements[self._index] = value
+
     def unwritten(self, marks: Array) -> int:
         """See `Window`."""
         return int(marks[:, 0][self._index].sum())
@@ -230,8 +247,15 @@ def locate(
 
     Raises:
         OutOfBoundsError: If an active lane lies outside of the tensor.
+        TileOperandError: If the mask does not fit the pointers.
     """
     view, offsets = pointer.view, pointer.offsets
+    if mask is not None:
+        if isinstance(offsets, Tile):
+            block_shape = offsets.shape
+        else:
+            block_shape = () if isinstance(offsets, int) else (len(offsets),)
+        common_shape(f"tl.{verb} with pointers and a mask", [block_shape, mask.shape])
     if isinstance(offsets, range):
         if mask is None and offsets.step == 1:
             if offsets and (offsets.start < 0 or offsets.stop > extent(view)):
@@ -290,8 +314,12 @@ def _out_of_bounds(
     bad = lanes[(lanes < 0) | (lanes >= bound)]
     block = view.buffer.allocation
     address = block.address + int(view.offset + bad[0]) * view.dtype.itemsize
+    of = "a view of " if 0 < bound * view.dtype.itemsize < block.nbytes else ""
+    call = "tl.load(ptr + offs, mask=offs < n)"
+    if verb == "store":
+        call = "tl.store(ptr + offs, value, mask=offs < n)"
     return OutOfBoundsError(
-        f"tl.{verb} out of bounds of {block.label}",
+        f"tl.{verb} out of bounds of {of}{block.label}",
         [
             site_fact(call_site()),
             who(),
@@ -299,7 +327,7 @@ def _out_of_bounds(
             f"first bad offset {int(bad[0])} ({address}); {bad.size} of {lanes.size} lanes",
             site_fact(block.site, "allocated at"),
         ],
-        hint="mask the lanes beyond the end: tl.load(ptr + offs, mask=offs < n)",
+        hint=f"mask the lanes beyond the end: {call}",
         code="M1" if verb == "load" else "M2",
     )
 

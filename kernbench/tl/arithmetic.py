@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import DType, dtypes
+from kernbench.tl.operands import common_shape, refusal
 from kernbench.tl.tile import Scalar, Tile
 
 Array = np.ndarray[Any, Any]
@@ -15,27 +15,65 @@ Array = np.ndarray[Any, Any]
 Function = Callable[..., Array]
 """Takes the values of operands, leaves them as they are, and returns new ones."""
 
-_OF_FLOATS: Final = {"divide", "exp", "log", "sqrt"}
+_OF_FLOATS: Final = {"divide", "exp", "log", "rsqrt", "sigmoid", "sqrt"}
 """Functions whose results are no whole numbers."""
 
 
-class TileOperandError(KernbenchError):
-    """Operands that no engine takes (K2)."""
+def _quotient(a: Array, b: Array) -> Array:
+    """Divides whole numbers and rounds towards zero, as C does, and Triton."""
+    quotient: Array = np.floor_divide(a - np.fmod(a, b), b)
+    return quotient
+
+
+def _rsqrt(x: Array) -> Array:
+    return np.reciprocal(np.sqrt(x))
+
+
+def _sigmoid(x: Array) -> Array:
+    # The exponential of a positive number might be too large.
+    small = np.exp(-np.abs(x))
+    values: Array = np.where(x >= 0, np.ones_like(small), small) / (small + 1)
+    return values
+
+
+_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
+    "floor_divide": _quotient,
+    "remainder": np.fmod,  # of the sign of the dividend, for floats as well
+    "rsqrt": _rsqrt,
+    "sigmoid": _sigmoid,
+}
+"""Functions that no ufunc of their name stands for."""
 
 
 def elementwise(name: str, operands: Sequence[Tile | Scalar]) -> tuple[Function, DType]:
-    """Returns a numpy ufunc on some operands, and the type of its result.
+    """Returns a function of some operands, and the type of its result.
 
     Whole numbers and Python's scalars get the float type beside them, as in Triton.
+
+    Args:
+        name: Of a numpy ufunc, `rsqrt` or `sigmoid`; `floor_divide` and `remainder` are C's.
+        operands: Tiles and Python's scalars.
+
+    Raises:
+        TileOperandError: For `floor_divide` of floats.
     """
-    return _elementwise(
-        name, tuple([t.dtype if isinstance(t, Tile) else type(t) for t in operands])
-    )
+    kinds = tuple([t.dtype if isinstance(t, Tile) else type(t) for t in operands])
+    if name == "floor_divide" and any(map(_is_float, kinds)):
+        shown = " and ".join(k.__name__ if isinstance(k, type) else str(k) for k in kinds)
+        raise refusal(
+            f"'//' takes whole numbers; got {shown}",
+            hint="divide with '/', or convert with .to(tl.int32)",
+        )
+    return _elementwise(name, kinds)
+
+
+def _is_float(kind: DType | type) -> bool:
+    return kind.is_floating_point if isinstance(kind, DType) else kind is float
 
 
 @lru_cache(1024)
 def _elementwise(name: str, kinds: tuple[DType | type, ...]) -> tuple[Function, DType]:
-    function: Any = getattr(np, name)
+    function: Any = _FUNCTIONS.get(name) or getattr(np, name)
     floats = [k for k in kinds if isinstance(k, DType) and k.is_floating_point]
     wanted: Any = None
     if floats:
@@ -65,8 +103,8 @@ def where(dtype: DType) -> Function:
     """Returns what chooses between values, as a type."""
 
     def choose(condition: Array, yes: Array, no: Array) -> Array:
-        chosen: Array = np.where(condition, yes, no)
-        return chosen.astype(dtype.numpy)
+        yes, no = (each.astype(dtype.numpy, copy=False) for each in (yes, no))
+        return np.where(condition, yes, no)
 
     return choose
 
@@ -94,19 +132,16 @@ def product(a: Tile, b: Tile, acc: Tile | None, out: DType) -> tuple[Function, D
         TileOperandError: If shapes or types do not fit.
     """
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
-        raise TileOperandError(
-            f"tl.dot takes [m, k] and [k, n]; got {list(a.shape)} and {list(b.shape)}",
-            [site_fact(call_site())],
-            code="K2",
-        )
+        raise refusal(f"tl.dot takes [m, k] and [k, n]; got {list(a.shape)} and {list(b.shape)}")
     if a.dtype is not b.dtype or (not a.dtype.is_floating_point and a.dtype is not dtypes.int8):
-        raise TileOperandError(
+        raise refusal(
             f"tl.dot takes two tiles of one floating-point type or int8; "
             f"got {a.dtype} and {b.dtype}",
-            [site_fact(call_site())],
             hint="convert one of them with .to(dtype)",
-            code="K2",
         )
+    expected = (a.shape[0], b.shape[1])
+    if acc is not None and common_shape("tl.dot and its acc", [expected, acc.shape]) != expected:
+        raise refusal(f"tl.dot gives {list(expected)}; got an acc of {list(acc.shape)}")
     wide = a.dtype.accumulator
     if a.dtype is dtypes.int8:
         wide, out = dtypes.int32.numpy, dtypes.int32

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from kernbench.des import DeadlockError, EventLoop, Fifo, Task
 from kernbench.errors import KernbenchError
 from kernbench.hw.network import Network
@@ -10,6 +12,7 @@ from kernbench.hw.pe import PeCosts, PeTimeline, later
 from kernbench.hw.queue import Queue, QueueSpec, Sender
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.tl.program import Program, Trace
+from kernbench.tl.races import Races
 from kernbench.tl.recording import Recorder
 
 
@@ -50,6 +53,7 @@ class Run:
         self._grid = grid
         self._spec = queues
         self._recorder = recorder
+        self._races = Races(grid) if engine.enable_data else None
         self._loop = EventLoop()
         self._network = Network(engine.topology, self._loop)
         system = engine.topology.machine.system
@@ -61,7 +65,15 @@ class Run:
         self.spans: Final[list[tuple[int, tuple[Any, ...]]]] = []
 
     def run(self, arguments: dict[str, Any]) -> None:
-        """Runs every program to its end."""
+        """Runs every program to its end.
+
+        Args:
+            arguments: By parameter name; no two tensors the same `View`.
+
+        Raises:
+            ProgramRaceError: If two programs store to one element, or one loads what another
+                stores.
+        """
         total = 1
         for extent in self._grid:
             total *= extent
@@ -102,6 +114,8 @@ class Run:
                 hint="every send needs a receive, and n_slots messages fit between them",
                 code="K7",
             )
+        if self._races is not None:
+            self._races.check()
 
     def _programs(
         self, pe: int, pids: Sequence[int], arguments: dict[str, Any], peers: int
@@ -127,9 +141,11 @@ class Run:
                 # What sends is run again: messages are not recorded, and get their numbers then.
                 flows=engine.op_log.new_flow if full and not recorder else None,
                 recorder=recorder,
+                races=self._races,
             )
             task.subject = program
-            self._kernel(**arguments)
+            with np.errstate(all="ignore"):
+                self._kernel(**arguments)
             program.drain()
             timeline.wait_until(program.end)
             self.varied = self.varied or program.data_dependent or program.communicated

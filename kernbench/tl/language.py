@@ -1,7 +1,8 @@
 """The kernel language, read like Triton's: functions that act on the running program."""
 
+import builtins
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from kernbench.des import current_task
 from kernbench.errors import UnsupportedError, call_site, site_fact
@@ -22,6 +23,8 @@ from kernbench.memory.dtypes import (
 from kernbench.memory.dtypes import bool_ as int1
 from kernbench.tl.program import Program
 from kernbench.tl.tile import Pointer, Scalar, Tile
+
+_Range = builtins.range
 
 __all__ = [
     "Pointer",
@@ -53,12 +56,18 @@ __all__ = [
     "minimum",
     "num_programs",
     "program_id",
+    "range",
     "recv",
+    "reshape",
+    "rsqrt",
     "send",
+    "sigmoid",
     "sqrt",
+    "static_assert",
     "static_range",
     "store",
     "sum",
+    "trans",
     "uint8",
     "where",
     "zeros",
@@ -72,8 +81,32 @@ else:
     class constexpr:  # noqa: N801 - Triton's name
         """Marks a kernel parameter whose value is known at compile time."""
 
+        __module__ = "tl"  # signatures in messages read as the source does
 
-static_range = range
+
+static_range = _Range
+
+
+def range(start: Any, stop: Any = None, step: Any = 1, *, num_stages: int | None = None) -> _Range:
+    """Returns Python's range, over numbers or scalar tiles.
+
+    Args:
+        start: First number; the end if it stands alone, and 0 is the first then.
+        stop: End, which is not reached.
+        step: Distance.
+        num_stages: Has no meaning here: engines overlap by themselves.
+    """
+    return _Range(start, stop, step) if stop is not None else _Range(0, start, step)
+
+
+def static_assert(condition: Any, message: str = "") -> None:
+    """Raises if a condition on constants does not hold.
+
+    Raises:
+        AssertionError: With the message.
+    """
+    if not condition:
+        raise AssertionError(f"tl.static_assert: {message}")
 
 
 def program() -> Program:
@@ -118,17 +151,22 @@ def full(shape: Sequence[int], value: Scalar, dtype: DType = float32) -> Tile:
     return program().full(tuple(shape), value, dtype)
 
 
-def load(pointer: Pointer, mask: Tile | None = None, other: Scalar = 0) -> Tile:
+def load(pointer: Pointer, mask: Tile | None = None, other: Scalar | None = None) -> Tile:
     """Loads a tile from HBM through the DMA engine; does not wait for it.
 
     Args:
         pointer: A tensor argument plus offsets in elements.
         mask: Lanes to load; the others cost nothing and read `other`.
-        other: Value of the masked lanes.
+        other: Value of the masked lanes. Without it Triton leaves them undefined: here they hold
+            what memory does that nobody wrote, NaN or the largest integer, so that a sum or a
+            maximum over them is seen to be wrong.
 
     Raises:
         OutOfBoundsError: If an active lane lies outside of the tensor.
         UninitialisedReadError: If an active lane was never written.
+        TileOperandError: If the mask does not fit the pointers.
+        ProgramRaceError: At the end of the launch, if another program stores to one of the
+            elements.
     """
     return program().load(pointer, mask, other)
 
@@ -138,6 +176,8 @@ def store(pointer: Pointer, value: Tile | Scalar, mask: Tile | None = None) -> N
 
     Raises:
         OutOfBoundsError: If an active lane lies outside of the tensor.
+        TileOperandError: If the mask or the value does not fit the pointers.
+        ProgramRaceError: If another program of the launch stored to one of the elements.
     """
     program().store(pointer, value, mask)
 
@@ -178,6 +218,46 @@ def sqrt(x: Tile) -> Tile:
     return x.program.elementwise("sqrt", x)
 
 
+def rsqrt(x: Tile) -> Tile:
+    """Returns one over the square root of each element."""
+    return x.program.elementwise("rsqrt", x)
+
+
+def sigmoid(x: Tile) -> Tile:
+    """Returns `1 / (1 + exp(-x))` of each element."""
+    return x.program.elementwise("sigmoid", x)
+
+
+def reshape(x: Tile, *shape: int | Sequence[int]) -> Tile:
+    """Returns the elements in another shape, in the order of rows; takes no time.
+
+    Raises:
+        TileOperandError: If that has another number of elements.
+    """
+    return x.program.reshape(x, _numbers(shape))
+
+
+def trans(x: Tile, *dims: int | Sequence[int]) -> Tile:
+    """Returns the tile with its axes in another order; takes no time.
+
+    Args:
+        x: The tile.
+        dims: The axes in their new order; the last two change places without them.
+
+    Raises:
+        TileOperandError: If these are not its axes.
+    """
+    rank = len(x.shape)
+    order = _numbers(dims) if dims else (*_Range(rank - 2), rank - 1, rank - 2)
+    return x.program.transpose(x, order)
+
+
+def _numbers(given: Sequence[Any]) -> tuple[int, ...]:
+    if len(given) == 1 and isinstance(given[0], Sequence):
+        given = given[0]
+    return tuple([int(each) for each in given])
+
+
 def abs(x: Tile) -> Tile:
     """Returns the absolute value of each element."""
     return x.program.elementwise("absolute", x)
@@ -208,9 +288,12 @@ def min(x: Tile, axis: int | None = None) -> Tile:
     return x.program.reduce("minimum", x, axis)
 
 
-def cdiv(x: int, y: int) -> int:
-    """Returns `x / y`, rounded up; also usable on the host."""
-    return -(-x // y)
+_Whole = TypeVar("_Whole", int, Tile)
+
+
+def cdiv(x: _Whole, y: int) -> _Whole:
+    """Returns `x / y` of positive numbers, rounded up; also usable on the host."""
+    return (x + y - 1) // y
 
 
 def send(tile: Tile, to: int | Tile) -> None:

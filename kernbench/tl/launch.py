@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from kernbench.des import current_task
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.hw.queue import QueueSpec
 from kernbench.memory import DType, Space, View
@@ -17,6 +18,7 @@ from kernbench.sim_engine.engine import GraphEngine, Hold
 from kernbench.sim_engine.op_log import Record
 from kernbench.tl.execution import Run
 from kernbench.tl.language import constexpr
+from kernbench.tl.program import Program
 from kernbench.tl.recording import Recorder, Recording, Spans
 from kernbench.tl.tile import Pointer
 from kernbench.units import Bytes
@@ -42,6 +44,10 @@ find_launcher: Callable[[], Launcher | None] = _nobody
 """Finds the runtime of the calling code; the runtime room puts its own in place."""
 
 
+_OF_A_GPU: Final = frozenset({"num_warps", "num_stages", "num_ctas"})
+"""Options of a launch that say how a GPU runs a program. A PE has no warps, its engines overlap by
+themselves, and no option of these ever changes a result: programs keep them and run unchanged."""
+
 _NOTHING: Final = inspect.Parameter.empty
 _ANY_WAY: Final = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _BY_NAME: Final = inspect.Parameter.KEYWORD_ONLY
@@ -49,6 +55,9 @@ _BY_NAME: Final = inspect.Parameter.KEYWORD_ONLY
 
 class Kernel:
     """A function of the kernel language; `kernel[grid](*args)` launches it, as in Triton.
+
+    `num_warps`, `num_stages` and `num_ctas` have no meaning at a launch, and may stand there.
+    Within a kernel, `kernel(*args)` is a call.
 
     Attributes:
         function: What `jit` was applied to.
@@ -81,8 +90,15 @@ class Kernel:
         """The function's name."""
         return self.function.__name__
 
-    def __call__(self, *_: Any, **__: Any) -> None:
-        """Refuses: a kernel needs a grid."""
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls it from another kernel, as a part of that; elsewhere a kernel needs a grid.
+
+        Raises:
+            LaunchError: Outside of a kernel.
+        """
+        task = current_task()
+        if task is not None and isinstance(task.subject, Program):
+            return self.function(*args, **kwargs)
         raise LaunchError(
             f"kernel {self.name} was called like a function",
             [site_fact(call_site())],
@@ -92,6 +108,8 @@ class Kernel:
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         def launch(*args: Any, **kwargs: Any) -> None:
+            for name in _OF_A_GPU & kwargs.keys() - self.signature.parameters.keys():
+                self._check_count(name, kwargs.pop(name))
             arguments = self._bind(args, kwargs)
             extents = self._extents(grid(arguments) if callable(grid) else grid)
             launcher = find_launcher()
@@ -104,6 +122,15 @@ class Kernel:
             launcher.launch(self, extents, arguments)
 
         return launch
+
+    def _check_count(self, name: str, value: Any) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise LaunchError(
+                f"kernel {self.name}: {name} is a positive number; got {value!r}",
+                [site_fact(call_site())],
+                hint=f"leave it out: {name} has no meaning here",
+                code="K3",
+            )
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         found = self._bind_plainly(args, kwargs)
@@ -243,13 +270,11 @@ class KernelWork:
         return found
 
     def _record(self) -> Recording:
-        # Views of its own: a tensor that is passed twice now may be two the next time.
-        views = {name: _twin(view) for name, view in self._views.items()}
+        views = self._twins()
         recorder = Recorder(views, calls=self._engine.enable_data)
         run = self._new_run(recorder)
-        pointers = {name: Pointer(view, 0) for name, view in views.items()}
         try:
-            run.run({**self._arguments, **pointers})
+            run.run(self._with(views))
             calls = recorder.calls()
         except Exception:
             # Whoever runs it with its arguments gets to know what is wrong.
@@ -262,6 +287,13 @@ class KernelWork:
     def _new_run(self, recorder: Recorder | None) -> Run:
         function = self._kernel.function
         return Run(self._engine, self._sip, function, self._grid, self._queues, recorder)
+
+    def _twins(self) -> dict[str, View]:
+        """Returns views of its own: a tensor that is passed twice now may be two the next time."""
+        return {name: _twin(view) for name, view in self._views.items()}
+
+    def _with(self, views: dict[str, View]) -> dict[str, Any]:
+        return {**self._arguments, **{name: Pointer(view, 0) for name, view in views.items()}}
 
     @property
     def _views(self) -> dict[str, View]:
@@ -296,7 +328,7 @@ class KernelWork:
                 if view.buffer.data is None:
                     view.buffer.poison(view.dtype)
         run = self._new_run(None)
-        run.run(self._arguments)
+        run.run(self._with(self._twins()))
         return run.duration, run.spans
 
     def _log(self, command: Command, start: int, spans: Spans) -> None:

@@ -15,8 +15,10 @@ from kernbench.sim_engine.op_log import Category
 from kernbench.tl import arithmetic, symbols
 from kernbench.tl.access import Region, Unknown, locate, read, write
 from kernbench.tl.arithmetic import Function
+from kernbench.tl.operands import check_axis, check_stored, common_shape, refusal
+from kernbench.tl.races import Races
 from kernbench.tl.recording import Recorder
-from kernbench.tl.symbols import Affine, Box, Symbol, broadcast
+from kernbench.tl.symbols import Affine, Box, Symbol
 from kernbench.tl.tile import Pointer, Scalar, Tile
 from kernbench.units import format_bytes
 
@@ -83,6 +85,7 @@ class Program:
         trace: Takes spans; None to drop them.
         flows: Numbers messages, for spans.
         recorder: Takes what is computed, in place of computing it; `data` is off then.
+        races: Takes what is loaded and stored; None if that is not to be checked.
 
     Attributes:
         communicated: Whether it has sent or received.
@@ -105,6 +108,7 @@ class Program:
         trace: Trace | None = None,
         flows: Callable[[], int] | None = None,
         recorder: Recorder | None = None,
+        races: Races | None = None,
     ) -> None:
         self.task: Final = task
         self.pe: Final = pe
@@ -122,6 +126,7 @@ class Program:
         self._sent: list[tuple[Message, list[str]]] = []
         self._flows: Final = flows
         self._recorder: Final = recorder
+        self._races: Final = races
         self._hbm: Final = costs.memory(Space.HBM)
 
     # Index arithmetic
@@ -196,11 +201,15 @@ class Program:
 
     # Memory
 
-    def load(self, pointer: Pointer, mask: Tile | None = None, other: Scalar = 0) -> Tile:
+    def load(self, pointer: Pointer, mask: Tile | None = None, other: Scalar | None = None) -> Tile:
         """Starts loading a tile; the program goes on. See `kernbench.tl.load`."""
         self.pe.issue()
         region = locate(pointer, mask, "load", self._describe, repeat=True)
         dtype = pointer.dtype
+        if other is None:
+            other = dtypes.poison(dtype)
+        if self._races is not None:
+            self._races.load(self.ids, pointer.view, region)
         self._check_room("load", region.shape, dtype)
         values = number = None
         if self.data and not isinstance(region, Unknown):
@@ -220,6 +229,9 @@ class Program:
         self.pe.issue()
         tile = value if isinstance(value, Tile) else self._constant(value)
         region = locate(pointer, mask, "store", self._describe, repeat=False)
+        check_stored(tile.shape, region.shape)
+        if self._races is not None:
+            self._races.store(self.ids, pointer.view, region)
         if self.data and not isinstance(region, Unknown):
             assert tile.values is not None
             write(pointer.view, region, tile.values)
@@ -256,14 +268,15 @@ class Program:
     # Arithmetic
 
     def elementwise(self, name: str, *operands: Tile | Scalar) -> Tile:
-        """Applies a numpy ufunc; on the MATH engine unless all operands are index arithmetic."""
-        symbol = self._symbolic(name, operands)
+        """Applies a function; on the MATH engine unless all operands are index arithmetic."""
+        try:
+            symbol = self._symbolic(name, operands)
+        except ValueError:
+            symbol = None  # shapes that do not fit are told of below
         if symbol is not None:
             return self._formula(symbol)
         tiles = [t for t in operands if isinstance(t, Tile)]
-        shape: tuple[int, ...] = ()
-        for tile in tiles:
-            shape = broadcast(shape, tile.shape)
+        shape = common_shape(f"{name} of tiles", [tile.shape for tile in tiles])
         function, dtype = arithmetic.elementwise(name, operands)
         computed = [t for t in tiles if t.ready is not None]
         ready = self._math(name, computed, _count(shape)) if computed else None
@@ -296,9 +309,7 @@ class Program:
     def where(self, condition: Tile, yes: Tile | Scalar, no: Tile | Scalar) -> Tile:
         """Returns `yes` where `condition` holds, else `no`."""
         operands = [t for t in (condition, yes, no) if isinstance(t, Tile)]
-        shape: tuple[int, ...] = ()
-        for tile in operands:
-            shape = broadcast(shape, tile.shape)
+        shape = common_shape("tl.where of tiles", [tile.shape for tile in operands])
         yes, no = (t if isinstance(t, Tile) else self._constant(t) for t in (yes, no))
         dtype = yes.dtype if yes.ready is not None or no.ready is None else no.dtype
         computed = [t for t in operands if t.ready is not None]
@@ -307,10 +318,30 @@ class Program:
 
     def reduce(self, name: str, tile: Tile, axis: int | None) -> Tile:
         """Reduces an axis, or everything, with a numpy ufunc's `reduce`."""
+        check_axis(name, axis, tile.shape)
         shape = () if axis is None else tuple(np.delete(tile.shape, axis).tolist())
         function, dtype = arithmetic.reduction(name, tile.dtype, axis)
         ready = None if tile.ready is None else self._math(name, [tile], tile.numel)
         return self._result(shape, dtype, function, [tile], ready)
+
+    def reshape(self, tile: Tile, shape: tuple[int, ...]) -> Tile:
+        """Returns the elements in another shape, in the order of rows."""
+        if _count(shape) != tile.numel:
+            raise refusal(
+                f"tl.reshape of a tile of shape {list(tile.shape)} to {list(shape)}",
+                f"{tile.numel} elements, {_count(shape)} wanted",
+            )
+        return self._result(shape, tile.dtype, lambda v: v.reshape(shape), [tile], tile.ready)
+
+    def transpose(self, tile: Tile, axes: tuple[int, ...]) -> Tile:
+        """Returns the tile with its axes in another order."""
+        if sorted(axes) != list(range(len(tile.shape))):
+            raise refusal(
+                f"tl.trans of a tile of shape {list(tile.shape)} to axes {list(axes)}",
+                f"expected an order of 0..{len(tile.shape) - 1}",
+            )
+        shape = tuple([tile.shape[axis] for axis in axes])
+        return self._result(shape, tile.dtype, lambda v: v.transpose(axes), [tile], tile.ready)
 
     def dot(self, a: Tile, b: Tile, acc: Tile | None, out_dtype: DType) -> Tile:
         """Multiplies two tiles on the GEMM engine. See `kernbench.tl.dot`."""
@@ -407,12 +438,16 @@ class Program:
             )
         if not 0 <= peer < self._channels.peers:
             way = "to" if verb == "send" else "from"
+            wrapped = "a remainder has the sign of the dividend, as in C: (i + n - 1) % n"
             raise PeerError(
                 f"tl.{verb} {way} {peer}: there is no such program",
                 [site_fact(call_site()), f"expected 0..{self._channels.peers - 1}"],
+                hint=wrapped if peer < 0 else "",
                 code="P9",
             )
         self.communicated = True
+        if self._races is not None:
+            self._races.refuse()
         if self._recorder is not None:
             self._recorder.refuse()
         return self._channels

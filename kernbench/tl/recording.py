@@ -71,8 +71,9 @@ class Calls:
         registers += self.constants
         registers += [None] * (self.registers - len(registers))
         shared = len({views[name].buffer for name in self.arguments}) < len(self.arguments)
-        for function, inputs, output in self.careful if shared else self.steps:
-            registers[output] = function(*[registers[index] for index in inputs])
+        with np.errstate(all="ignore"):
+            for function, inputs, output in self.careful if shared else self.steps:
+                registers[output] = function(*[registers[index] for index in inputs])
         for name, elements in self.writes.items():
             _mark(views[name], elements)
         return True
@@ -223,7 +224,7 @@ class Recorder:
         self._note(_Note(program, put, put, (name, self._reference(tile)), None))
         if name not in self._written:
             self._written[name] = np.zeros(extent(view), np.bool_)
-        region.put(self._written[name], np.True_)
+        region.fill(self._written[name], True)
         self._stored += region.count
 
     def _reference(self, operand: Tile | Scalar) -> int:

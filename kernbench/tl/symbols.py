@@ -139,8 +139,16 @@ def constant(value: int) -> Affine | None:
     return Affine(value, (), ()) if -_LARGEST < value < _LARGEST else None
 
 
+def _quotient(a: int, b: int) -> int:
+    """Rounds towards zero, as C does, and Triton."""
+    quotient = abs(a) // abs(b)
+    return quotient if (a < 0) == (b < 0) else -quotient
+
+
 def combine(name: str, a: Affine, b: Affine) -> Symbol | None:
-    """Returns what a numpy ufunc of two affine blocks gives; None if that is no formula.
+    """Returns what a function of two affine blocks gives; None if that is no formula.
+
+    `floor_divide` and `remainder` are C's; the others are numpy ufuncs of their names.
 
     Raises:
         ValueError: If their shapes do not broadcast.
@@ -157,9 +165,9 @@ def combine(name: str, a: Affine, b: Affine) -> Symbol | None:
         return None
     if not a.shape and not b.shape:
         if name == "floor_divide" and b.base:
-            return constant(a.base // b.base)
+            return constant(_quotient(a.base, b.base))
         if name == "remainder" and b.base:
-            return constant(a.base % b.base)
+            return constant(a.base - b.base * _quotient(a.base, b.base))
         return None
     if name in _SWAPPED:
         if b.uniform:

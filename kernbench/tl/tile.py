@@ -8,6 +8,7 @@ import numpy as np
 
 from kernbench.errors import NoDataError, call_site, site_fact
 from kernbench.memory import DType, View, dtypes
+from kernbench.tl.operands import check_key, refusal
 from kernbench.tl.symbols import Affine, Symbol
 
 if TYPE_CHECKING:
@@ -84,13 +85,16 @@ class Tile:
     def __getitem__(self, key: Any) -> "Tile":
         """Adds axes of extent 1 (`None`) or keeps them whole (`:`), as in Triton."""
         keys = key if isinstance(key, tuple) else (key,)
-        if any(entry is not None and entry != slice(None) for entry in keys):
-            raise TypeError("a tile is indexed with None and ':' only; load what you need instead")
+        check_key(keys, self.shape)
         return self.program.expand(self, keys)
 
     def _scalar(self) -> Any:
         if self.shape != ():
-            raise ValueError(f"a tile of shape {self.shape} is not a single value")
+            raise refusal(
+                f"a tile of shape {list(self.shape)} is not a single value",
+                "expected a scalar, shape []: one truth value or number",
+                hint="choose lane by lane with tl.where or a mask, or reduce with tl.max or tl.sum",
+            )
         if isinstance(self.symbol, Affine):
             return self.symbol.base
         if self.values is None:

@@ -120,7 +120,7 @@ rank 1: OutOfBoundsError: [M2] tl.store out of bounds of tensor [4] torch.float3
   first bad offset 4 (sip1.hbm+0x10); 4 of 8 lanes
   allocated at FILE+2: x = torch.ones(4, device="cuda")
   _one_too_far was issued at FILE+4: _one_too_far[(1,)](x)
-  hint: mask the lanes beyond the end: tl.load(ptr + offs, mask=offs < n)"""
+  hint: mask the lanes beyond the end: tl.store(ptr + offs, value, mask=offs < n)"""
     )
 
 

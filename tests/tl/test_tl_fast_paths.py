@@ -126,8 +126,8 @@ def gemm(a: Any, b: Any, c: Any, sizes: tuple[int, int, int], block: tl.constexp
         inner = start + tl.arange(0, block)
         left = (rows[:, None] < m) & (inner[None, :] < k)
         right = (inner[:, None] < k) & (columns[None, :] < n)
-        x = tl.load(a + rows[:, None] * k + inner[None, :], left)
-        acc = tl.dot(x, tl.load(b + inner[:, None] + columns[None, :] * k, right), acc)
+        x = tl.load(a + rows[:, None] * k + inner[None, :], left, 0)
+        acc = tl.dot(x, tl.load(b + inner[:, None] + columns[None, :] * k, right, 0), acc)
     mask = (rows[:, None] < m) & (columns[None, :] < n)
     tl.store(c + rows[:, None] * n + columns[None, :], acc, mask)
 
@@ -164,16 +164,15 @@ def softmax(a: Any, b: Any, c: Any, columns: int, block: tl.constexpr) -> None:
 
 @jit
 def pass_on(a: Any, b: Any, c: Any, block: tl.constexpr) -> None:
-    """Each program reads what the one before it may have written already."""
+    """If a is c, each program reads what the next one may have written already."""
     lanes = tl.program_id(0) * block + tl.arange(0, block)
-    kept = tl.load(c + lanes)
-    tl.store(c + lanes, tl.load(a + lanes))
-    tl.store(c + lanes + block, kept + tl.load(b + lanes))
+    kept = tl.load(a + lanes + block)
+    tl.store(c + lanes, kept + tl.load(b + lanes))
 
 
 @jit
 def everybody(a: Any, b: Any, c: Any, block: tl.constexpr) -> None:
-    """All programs write the same elements, those of long lists last."""
+    """All programs write the same elements, those of long lists last; a race if there are two."""
     lanes = tl.arange(0, block)
     value = tl.load(a + lanes + tl.program_id(0))
     for _ in range(7 - int(tl.program_id(0))):
@@ -188,6 +187,26 @@ def gather(a: Any, b: Any, c: Any, block: tl.constexpr) -> None:
     tl.store(c + even, tl.load(a + (lanes * lanes) % 50) + tl.load(b + even, lanes != 2, 9))
 
 
+@jit
+def undefined(a: Any, b: Any, c: Any, columns: int, block: tl.constexpr) -> None:
+    """Reduces and stores lanes that a mask left out."""
+    row, lanes = tl.program_id(0), tl.arange(0, block)
+    mask = lanes < columns
+    values = tl.load(a + row * columns + lanes, mask)
+    offsets = row * block + lanes
+    tl.store(c + offsets, values + tl.load(b + lanes) * tl.max(values, axis=0))
+
+
+@jit
+def signs(a: Any, b: Any, c: Any, block: tl.constexpr) -> None:
+    """Divides whole numbers of both signs, loaded ones and indices."""
+    lanes = tl.program_id(0) * block + tl.arange(0, block)
+    whole = (tl.load(a + lanes) * 9).to(tl.int32)
+    by = tl.program_id(0) * 4 - 3
+    value = whole // by + (lanes - 20) % by + (tl.program_id(0) - 7) // by
+    tl.store(c + lanes, value + (tl.load(b + lanes) * 9) % 2.5)
+
+
 LAUNCHES: list[tuple[Kernel, tuple[int, ...], dict[str, Any]]] = [
     (gemm, (3, 2), {"sizes": (20, 13, 19), "block": 8}),
     (gemm, (2, 2), {"sizes": (16, 16, 16), "block": 8}),
@@ -196,6 +215,9 @@ LAUNCHES: list[tuple[Kernel, tuple[int, ...], dict[str, Any]]] = [
     (softmax, (5,), {"columns": 37, "block": 64}),
     (pass_on, (6,), {"block": 8}),
     (everybody, (7,), {"block": 16}),
+    (everybody, (1,), {"block": 16}),
+    (undefined, (3,), {"columns": 13, "block": 16}),
+    (signs, (3,), {"block": 16}),
     (gather, (1,), {"block": 20}),
 ]
 
@@ -284,6 +306,6 @@ def test_part_of_an_output_without_bytes_stays_unwritten(sip8: Topology) -> None
         machine = Machine(sip8, recorded=recorded)
         x = machine.tensor(np.ones(60, np.float32))
         y = without_bytes(machine, 60)
-        machine.launch(everybody, (7,), a=x, b=x, c=y, block=16)
+        machine.launch(everybody, (1,), a=x, b=x, c=y, block=16)
         assert y.buffer.unwritten is not None
         assert y.buffer.unwritten.sum() == (60 - 16) * 4

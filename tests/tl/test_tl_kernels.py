@@ -115,7 +115,7 @@ def ring(x: Any, out: Any, block: tl.constexpr) -> None:
     total = mine
     for _ in range(count - 1):
         tl.send(mine, (rank + 1) % count)
-        mine = tl.recv((rank - 1) % count)
+        mine = tl.recv((rank + count - 1) % count)
         total = total + mine
     tl.store(out + rank * block + tl.arange(0, block), total)
 
@@ -165,8 +165,8 @@ A, B = np.arange(-3, 5, dtype=np.int32), np.arange(8, 0, -1).astype(np.int32)
         (lambda a, b: a + b, A + B),
         (lambda a, b: 3 - a, 3 - A),
         (lambda a, b: -a * b, -A * B),
-        (lambda a, b: a // b, A // B),
-        (lambda a, b: a % 3, A % 3),
+        (lambda a, b: a // b, np.trunc(A / B).astype(np.int32)),
+        (lambda a, b: a % 3, np.fmod(A, 3)),
         (lambda a, b: (a > 0) & (b > 4), (A > 0) & (B > 4)),
         (lambda a, b: (a == 1) | (b != 4), (A == 1) | (B != 4)),
         (lambda a, b: (a <= 1) ^ (b >= 4), (A <= 1) ^ (B >= 4)),

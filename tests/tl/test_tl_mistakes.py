@@ -13,9 +13,9 @@ from kernbench.errors import KernbenchError, NoDataError, UnsupportedError
 from kernbench.memory import OutOfMemoryError, UninitialisedReadError, View, dtypes
 from kernbench.tl import launch
 from kernbench.tl.access import OutOfBoundsError
-from kernbench.tl.arithmetic import TileOperandError
 from kernbench.tl.execution import KernelDeadlockError
 from kernbench.tl.launch import DEFAULT_QUEUES, Kernel, LaunchError, jit
+from kernbench.tl.operands import TileOperandError
 from kernbench.tl.program import MessageSizeError, PeerError
 from kernbench.topology import Topology
 
@@ -103,8 +103,7 @@ def test_k3_arguments_must_fit_the_signature(recorder: Recorder) -> None:
         [
             "[K3] kernel scale: missing a required argument: 'x'",
             f"  at {site}",
-            "  signature: scale(x: Any, by: float = 2.0, *, block: "
-            "kernbench.tl.language.constexpr = 4) -> None",
+            "  signature: scale(x: Any, by: float = 2.0, *, block: tl.constexpr = 4) -> None",
         ]
     )
     with pytest.raises(LaunchError, match="got an unexpected keyword argument 'tile'"):
@@ -186,7 +185,7 @@ def test_m2_writing_before_a_tensor_leaves_its_neighbour_alone(machine: Machine)
         "  shape (8,), strides (1,): valid offsets 0..7",
         f"  first bad offset -1 ({allocated.address + -4}); 1 of 6 lanes",
         f"  allocated at {allocated.site.show()}",
-        "  hint: mask the lanes beyond the end: tl.load(ptr + offs, mask=offs < n)",
+        "  hint: mask the lanes beyond the end: tl.store(ptr + offs, value, mask=offs < n)",
     ]
     assert not neighbour.read().any()
     assert not x.read().any()
@@ -196,6 +195,7 @@ def test_bounds_are_those_of_the_view_not_of_its_memory(machine: Machine) -> Non
     base = machine.tensor(np.zeros(16, np.float32))
     half = View(base.buffer, base.dtype, (4,), (1,), 4)
     lines = failure(OutOfBoundsError, machine, read_beyond, x=half, block=8)
+    assert lines[0] == "[M1] tl.load out of bounds of a view of x"
     assert lines[3:5] == [
         "  shape (4,), strides (1,): valid offsets 0..3",
         f"  first bad offset 4 ({base.buffer.allocation.address + 32}); 4 of 8 lanes",
@@ -249,6 +249,118 @@ def test_k2_operands_that_no_engine_takes(
     assert failure(TileOperandError, machine, kernel)[0] == summary
 
 
+@jit
+def wide_store(x: Any) -> None:
+    tl.store(x + tl.arange(0, 32), tl.load(x + tl.arange(0, 16)))
+
+
+@jit
+def narrow_store(x: Any) -> None:
+    tl.store(x + 3, tl.load(x + tl.arange(0, 16)))
+
+
+@jit
+def uneven_sum(x: Any) -> None:
+    tl.load(x + tl.arange(0, 16)) + tl.load(x + tl.arange(0, 8))
+
+
+@jit
+def uneven_index(x: Any) -> None:
+    x + (tl.arange(0, 16) + tl.arange(0, 8))
+
+
+@jit
+def uneven_choice(x: Any) -> None:
+    tl.where(tl.arange(0, 16) < 3, tl.arange(0, 8), 0)
+
+
+@jit
+def short_mask(x: Any) -> None:
+    tl.load(x + tl.arange(0, 16), mask=tl.arange(0, 8) < 3)
+
+
+@jit
+def short_box(x: Any) -> None:
+    (tl.arange(0, 16) < 3) & (tl.arange(0, 8) < 3)
+
+
+@jit
+def branch_on_a_tile(x: Any) -> None:
+    if tl.load(x + tl.arange(0, 16)) > 3:
+        tl.store(x + 0, 1.0)
+
+
+@jit
+def sliced(x: Any) -> None:
+    tl.load(x + tl.arange(0, 16))[0]
+
+
+@jit
+def too_many_axes(x: Any) -> None:
+    tl.load(x + tl.arange(0, 16))[:, :]
+
+
+@jit
+def wrong_axis(x: Any) -> None:
+    tl.sum(tl.load(x + tl.arange(0, 16)), axis=1)
+
+
+@jit
+def wrong_size(x: Any) -> None:
+    tl.reshape(tl.load(x + tl.arange(0, 16)), (3, 5))
+
+
+@jit
+def wrong_order(x: Any) -> None:
+    tl.trans(tl.load(x + tl.arange(0, 16))[:, None], 0, 2)
+
+
+@jit
+def wide_acc(x: Any) -> None:
+    tl.dot(tl.zeros((4, 4)), tl.zeros((4, 4)), tl.zeros((8, 4)))
+
+
+@jit
+def fractions(x: Any) -> None:
+    tl.load(x + tl.arange(0, 16)) // 2
+
+
+APART = "these do not broadcast"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "summary"),
+    [
+        (wide_store, f"tl.store with pointers and a value of shapes [32] and [16]: {APART}"),
+        (narrow_store, "tl.store of a value of shape [16] to pointers of shape []"),
+        (uneven_sum, f"add of tiles of shapes [16] and [8]: {APART}"),
+        (uneven_index, f"add of tiles of shapes [16] and [8]: {APART}"),
+        (uneven_choice, f"tl.where of tiles of shapes [16] and [8]: {APART}"),
+        (short_mask, f"tl.load with pointers and a mask of shapes [16] and [8]: {APART}"),
+        (short_box, f"bitwise_and of tiles of shapes [16] and [8]: {APART}"),
+        (branch_on_a_tile, "a tile of shape [16] is not a single value"),
+        (sliced, "a tile is indexed with None and ':' only; got 0"),
+        (too_many_axes, "a tile of shape [16] was indexed with 2 times ':'"),
+        (wrong_axis, "add along axis 1 of a tile of shape [16]"),
+        (wrong_size, "tl.reshape of a tile of shape [16] to [3, 5]"),
+        (wrong_order, "tl.trans of a tile of shape [16, 1] to axes [0, 2]"),
+        (wide_acc, f"tl.dot and its acc of shapes [4, 4] and [8, 4]: {APART}"),
+        (fractions, "'//' takes whole numbers; got torch.float32 and int"),
+    ],
+)
+@pytest.mark.parametrize("data", [True, False])
+def test_k2_shapes_that_do_not_fit(
+    topology: Callable[[str], Topology], kernel: Kernel, summary: str, data: bool
+) -> None:
+    machine = Machine(topology("sip8"), data=data)
+    x = machine.tensor(np.zeros(64, np.float32))
+    lines = failure(TileOperandError, machine, kernel, x=x)
+    assert lines[0] == f"[K2] {summary}"
+    code = kernel.function.__code__
+    first = code.co_firstlineno + 1
+    assert any(f"  at {__file__}:{first + 1}:" in line for line in lines)
+
+
 # Messages (K7, K9, P9)
 
 
@@ -259,7 +371,7 @@ def all_send_first(x: Any, rounds: int) -> None:
     for _ in range(rounds):
         tl.send(tile, (rank + 1) % count)
     for _ in range(rounds):
-        tl.recv((rank - 1) % count)
+        tl.recv((rank + count - 1) % count)
 
 
 def test_k7_programs_that_wait_for_each_other(machine: Machine) -> None:
@@ -330,15 +442,19 @@ def test_p9_a_peer_that_does_not_exist(machine: Machine, peer: int) -> None:
     def listen() -> None:
         tl.recv(peer)
 
+    sign = "  hint: a remainder has the sign of the dividend, as in C: (i + n - 1) % n"
+    wrapped = [sign] if peer < 0 else []
     assert failure(PeerError, machine, speak, (2,)) == [
         f"[P9] tl.send to {peer}: there is no such program",
         f"  at {place(__file__, 'tl.send(tl.zeros((4,)), peer)')}",
         "  expected 0..1",
+        *wrapped,
     ]
     assert failure(PeerError, Machine(machine.engine.topology), listen, (2,)) == [
         f"[P9] tl.recv from {peer}: there is no such program",
         f"  at {place(__file__, 'tl.recv(peer)')}",
         "  expected 0..1",
+        *wrapped,
     ]
 
 

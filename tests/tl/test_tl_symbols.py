@@ -1,8 +1,10 @@
 """Formulas of index tiles have the values that numpy computes, element by element."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +47,13 @@ def fits(a: Affine | Box, b: Affine | Box) -> bool:
     return True
 
 
+def numpys(name: str) -> Any:
+    """Returns the function that a name stands for; division is C's."""
+    if name == "floor_divide":
+        return lambda a, b: np.trunc(a / b).astype(np.int64)
+    return np.fmod if name == "remainder" else getattr(np, name)
+
+
 def check(symbol: Affine | Box, expected: np.ndarray[Any, Any]) -> None:
     values = symbol.values()
     assert values.dtype == symbol.dtype.numpy == expected.dtype
@@ -58,7 +67,16 @@ def test_arithmetic(a: Affine, b: Affine, name: str) -> None:
         return
     found = symbols.combine(name, a, b)
     if found is not None:
-        check(found, np.asarray(getattr(np, name)(a.values(), b.values())))
+        check(found, np.asarray(numpys(name)(a.values(), b.values())))
+
+
+@pytest.mark.parametrize("name", ["floor_divide", "remainder"])
+def test_single_numbers_divide_as_in_c(name: str) -> None:
+    for a, b in product(range(-7, 8), repeat=2):
+        if b:
+            found = symbols.combine(name, Affine(a, (), ()), Affine(b, (), ()))
+            assert found is not None
+            check(found, numpys(name)(np.array(a), np.array(b)))
 
 
 @given(blocks(), blocks(), numbers, numbers, st.sampled_from(COMPARISONS))
