@@ -13,11 +13,9 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 import kernbench.torch.nn.functional as F
 from benches.models import results
-from benches.models.flags import parser, positive, require_multiple, require_ranks
+from benches.models.flags import parser, positive, require_fitting, require_multiple, require_ranks
 from benches.models.measure import Measured, measure, tensor_parallel
-from kernbench.report import range_breakdown
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.model_memory import check_model_fits
 from kernbench.tp.config import GemmKernel, ModelParallelConfig
 from kernbench.tp.gradients import finalize_model_grads
 from kernbench.tp.layers import ColumnParallelLinear, RowParallelLinear
@@ -172,7 +170,7 @@ def run(ctx: RuntimeContext) -> int:
         with tensor_parallel(flags.tp):
             return MLP(flags), None
 
-    check_model_fits(ctx, on_paper, flags.tp)
+    require_fitting("tp_mlp", ctx, on_paper, flags.tp)
     per_rank: dict[int, dict[str, Measured]] = {}
 
     def rank_main(rank: int) -> None:
@@ -185,7 +183,7 @@ def run(ctx: RuntimeContext) -> int:
             flags.iterations,
             flags.warmup,
             [per_rank[rank][name] for rank in range(flags.tp)],
-            range_breakdown(engine.op_log, engine.dispatch_ps, [name]),
+            results.breakdown(ctx, name),
         )
         for name in _sections(flags)
     ]
@@ -194,7 +192,7 @@ def run(ctx: RuntimeContext) -> int:
         kind = "on" if flags.sequence_parallel else "off"
         sizes = {name: getattr(flags, name) for name in ("hidden", "ffn", "tokens", "dtype")}
         title = f"tp_mlp on {machine}: {flags.tp} ranks, sequence parallel {kind}"
-        lines = results.header_lines(title, [sizes, results.dials(ctx, kernel=flags.kernel)])
+        lines = results.header_lines(ctx, title, [sizes, results.dials(ctx, kernel=flags.kernel)])
         for section in sections:
             lines += results.section_lines(section, "mean square")
         print("\n".join(lines))

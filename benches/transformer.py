@@ -21,6 +21,7 @@ from benches.models.flags import (
     parser,
     positive,
     positive_number,
+    require_fitting,
     require_multiple,
     require_ranks,
 )
@@ -28,9 +29,8 @@ from benches.models.llama import Llama, Shape
 from benches.models.measure import Measured, measure, tensor_parallel
 from kernbench.config.shipped import shipped
 from kernbench.errors import UsageError
-from kernbench.report import range_breakdown
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.model_memory import ModelMemory, check_model_fits
+from kernbench.runtime_api.model_memory import ModelMemory
 from kernbench.tp import parallel_state
 from kernbench.tp.config import GemmKernel, ModelParallelConfig
 from kernbench.tp.gradients import clip_grad_norm_, finalize_model_grads
@@ -206,7 +206,7 @@ def check(ctx: RuntimeContext, flags: Flags) -> list[ModelMemory]:
     """Returns what the model of each rank needs of HBM.
 
     Raises:
-        OutOfMemoryError: If it does not fit.
+        UsageError: If it does not fit (M7).
     """
 
     def build(rank: int) -> tuple[Llama, torch.optim.AdamW]:
@@ -214,7 +214,7 @@ def check(ctx: RuntimeContext, flags: Flags) -> list[ModelMemory]:
         with tensor_parallel(flags.tp):
             return _build(flags)
 
-    return check_model_fits(ctx, build, flags.ranks)
+    return require_fitting("transformer", ctx, build, flags.ranks)
 
 
 def run(ctx: RuntimeContext) -> int:
@@ -239,7 +239,7 @@ def run(ctx: RuntimeContext) -> int:
         flags.steps - _WARMUP,
         _WARMUP,
         [per_rank[rank] for rank in range(flags.ranks)],
-        range_breakdown(engine.op_log, engine.dispatch_ps, [_STEP]),
+        results.breakdown(ctx, _STEP),
     )
     given = {**asdict(flags), "text": str(flags.text)}
     ctx.results.append(results.document("transformer", ctx, given, [section]))
@@ -249,6 +249,6 @@ def run(ctx: RuntimeContext) -> int:
         sizes = ("layers", "hidden", "ffn", "heads", "kv_heads", "sequence", "batch", "dtype")
         shape = {name.replace("_", " "): getattr(flags, name) for name in sizes}
         dials = results.dials(ctx, kernel=flags.kernel, seed=ctx.seed)
-        lines = results.header_lines(title, [shape, dials])
+        lines = results.header_lines(ctx, title, [shape, dials])
         print("\n".join([*lines, *results.section_lines(section, "nats/byte")]))
     return 0

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from math import inf, nan
 from typing import Final, NoReturn
 
-from kernbench.errors import UsageError
+from kernbench.errors import KernbenchError, UsageError
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.model_memory import Build, ModelMemory, check_model_fits
 
 DTYPES: Final = ("float64", "float32", "float16", "bfloat16")
 KERNELS: Final = ("tile", "library")
@@ -59,6 +61,22 @@ def require_multiple(prog: str, name: str, value: int, of: str, divisor: int) ->
     """
     if value % divisor:
         raise UsageError(f"{prog}: {name} {value}: expected a multiple of {of} {divisor}")
+
+
+def require_fitting(prog: str, ctx: RuntimeContext, build: Build, ranks: int) -> list[ModelMemory]:
+    """Refuses flags with which the model does not fit the devices; see `check_model_fits`.
+
+    Raises:
+        UsageError: If it does not (M7).
+    """
+    try:
+        return check_model_fits(ctx, build, ranks)
+    except KernbenchError as error:
+        if error.code != "M7":
+            raise
+        raise UsageError(
+            f"{prog}: {error.summary}", error.facts, hint=error.hint, code=error.code
+        ) from None
 
 
 def require_ranks(prog: str, ranks: int, flags: str, machine: str, sips: int) -> None:

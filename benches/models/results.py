@@ -5,13 +5,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from benches.models.measure import Measured
-from kernbench.report import RangeBreakdown, mean_of_ranks
+from kernbench.report import RangeBreakdown, mean_of_ranks, range_breakdown
 from kernbench.report.ranges import OUTSIDE
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.units import PS_PER_US
 
 SCHEMA_VERSION: Final = 1
 
+_NO_TIME: Final = "N/A (fidelity functional)"
 _MIB: Final = 1 << 20
 _MOST_LOSSES: Final = 10
 
@@ -25,28 +26,40 @@ class Section:
         steps: Counted ones.
         warmup: Those before.
         ranks: What each rank has measured.
-        breakdown: Where the time of the counted steps went, by rank and range.
+        breakdown: Where the time of the counted steps went, by rank and range; None if no time is
+            simulated.
     """
 
     name: str
     steps: int
     warmup: int
     ranks: Sequence[Measured]
-    breakdown: Sequence[RangeBreakdown]
+    breakdown: Sequence[RangeBreakdown] | None
 
     @property
-    def step_us(self) -> float:
+    def step_us(self) -> float | None:
         """Simulated microseconds of a step: of all counted ones, over their number."""
+        if self.breakdown is None:
+            return None
         # The rows of a rank add up to the span, which is the same for all ranks.
         first = self.breakdown[0].rank if self.breakdown else 0
         span = sum(row.device_ps for row in self.breakdown if row.rank == first)
         return span / (self.steps * PS_PER_US)
 
 
-def header_lines(title: str, dials: Sequence[Mapping[str, object]]) -> list[str]:
+def breakdown(ctx: RuntimeContext, name: str) -> list[RangeBreakdown] | None:
+    """Returns where the time went in ranges of a name; None if no time is simulated."""
+    engine = ctx.engine
+    return range_breakdown(engine.op_log, engine.dispatch_ps, [name]) if engine.timed else None
+
+
+def header_lines(
+    ctx: RuntimeContext, title: str, dials: Sequence[Mapping[str, object]]
+) -> list[str]:
     """Returns what comes before the tables: the title and lines of settings."""
+    times = "times are simulated, not measured" if ctx.engine.timed else f"times: {_NO_TIME}"
     lines = [", ".join(f"{name} {value}" for name, value in line.items()) for line in dials]
-    return [f"# {title}", *(f"# {line}" for line in lines), "# times are simulated, not measured"]
+    return [f"# {title}", *(f"# {line}" for line in lines), f"# {times}"]
 
 
 def section_lines(section: Section, unit: str) -> list[str]:
@@ -56,17 +69,14 @@ def section_lines(section: Section, unit: str) -> list[str]:
         section: What was measured.
         unit: Of the loss, such as `nats/token`.
     """
-    count = f"mean of {len(section.ranks)} ranks and {section.steps} steps"
+    step = _NO_TIME if section.step_us is None else f"{section.step_us:.2f} us a step"
     return [
         "#",
-        f"# {section.name}: {section.step_us:.2f} us a step",
+        f"# {section.name}: {step}",
         "#",
         *_losses(section, unit),
         "#",
-        f"# where the time of a step goes, {count}",
         *_breakdown(section),
-        "# exposed: communication while no kernel runs; idle: nothing to do until the next command",
-        "# begins; host: issues commands, beside the device",
         "#",
         "# memory of a rank; activations: the most that the forward pass adds; peak: of everything",
         *_memory(section),
@@ -85,7 +95,7 @@ def document(
     """Returns all results as plain values."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "clock": "simulated",
+        "clock": "simulated" if ctx.engine.timed else None,
         "bench": bench,
         "machine": ctx.engine.topology.name,
         "flags": dict(flags),
@@ -102,7 +112,7 @@ def _section_json(section: Section) -> dict[str, Any]:
         "warmup": section.warmup,
         "step_us": section.step_us,
         "losses": list(section.ranks[0].losses),
-        "breakdown": [{**asdict(row), "name": _named(row)} for row in section.breakdown],
+        "breakdown": [{**asdict(row), "name": _named(row)} for row in section.breakdown or ()],
         "memory_bytes": [{"rank": n, **asdict(r.memory)} for n, r in enumerate(section.ranks)],
     }
 
@@ -118,6 +128,9 @@ def _losses(section: Section, unit: str) -> list[str]:
 
 
 def _breakdown(section: Section) -> list[str]:
+    title = "# where the time of a step goes"
+    if section.breakdown is None:
+        return [f"{title}: {_NO_TIME}"]
     means = mean_of_ranks(section.breakdown)
 
     def cells(name: str, rows: Sequence[RangeBreakdown]) -> tuple[str, ...]:
@@ -127,9 +140,14 @@ def _breakdown(section: Section) -> list[str]:
 
     columns = ("compute", "exposed", "copy", "idle", "total", "host")
     rows = [cells(_named(row), [row]) for row in means]
-    return _table(
-        [("layer", ""), *((name, "(us)") for name in columns)], [*rows, cells("all", means)]
-    )
+    return [
+        f"{title}, mean of {len(section.ranks)} ranks and {section.steps} steps",
+        *_table(
+            [("layer", ""), *((name, "(us)") for name in columns)], [*rows, cells("all", means)]
+        ),
+        "# exposed: communication while no kernel runs; idle: nothing to do until the next command",
+        "# begins; host: issues commands, beside the device",
+    ]
 
 
 def _named(row: RangeBreakdown) -> str:

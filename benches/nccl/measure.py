@@ -37,7 +37,7 @@ class Side:
     """What one rank measured out of place, or in place.
 
     Attributes:
-        time_ps: Simulated time of all iterations.
+        time_ps: Simulated time of all iterations; 0 if time is not simulated.
         wrong: Elements with a wrong value; None if they were not checked.
     """
 
@@ -179,7 +179,7 @@ def measure(rank: int, ranks: int, torch: Any, flags: Flags) -> list[Result]:
     return results
 
 
-def _measurement(flags: Flags, results: list[Result]) -> Measurement:
+def _measurement(flags: Flags, results: list[Result], timed: bool) -> Measurement:
     """Puts the ranks' results for one size together."""
     ranks, count = len(results), results[0].count
     factor = busbw_factor(flags.operation, ranks)
@@ -189,7 +189,8 @@ def _measurement(flags: Flags, results: list[Result]) -> Measurement:
     def together(sides: list[Side]) -> Timing:
         times = [side.time_ps for side in sides]
         checked = [side.wrong for side in sides if side.wrong is not None]
-        total = (times[0], round(sum(times) / ranks), min(times), max(times))[flags.average]
+        chosen = (times[0], round(sum(times) / ranks), min(times), max(times))[flags.average]
+        total = chosen if timed else None
         wrong = sum(checked) if checked else None
         return timing(nbytes, total, factor, iterations=flags.iterations, wrong=wrong)
 
@@ -246,8 +247,9 @@ def run(
     ctx.multiprocessing.spawn(rank_main, nprocs=ranks)
     if not per_rank:
         return 0
+    timed = ctx.engine.timed
     rows = [
-        _measurement(flags, [per_rank[rank][index] for rank in sorted(per_rank)])
+        _measurement(flags, [per_rank[rank][index] for rank in sorted(per_rank)], timed)
         for index in range(len(flags.sizes))
     ]
     dials = {
@@ -260,7 +262,7 @@ def run(
         dials["time"] = AVERAGES[flags.average]
     operation = "send_recv" if flags.operation == "sendrecv" else flags.operation
     algorithm = ctx.choices.name(operation)
-    header = Header(flags.operation, ctx.engine.topology.name, ranks, algorithm, dials)
+    header = Header(flags.operation, ctx.engine.topology.name, ranks, algorithm, dials, timed)
     ctx.results.append(as_json(header, rows))
     if not ctx.quiet:
         lines = [*header_lines(header), *map(row_line, rows), *footer_lines(rows)]

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from kernbench.config.shipped import shipped
 from kernbench.errors import KernbenchError, UsageError, is_ours
 from kernbench.runtime_api.comm.rendezvous import folded
 from kernbench.runtime_api.multiprocessing import SpawnException
@@ -99,8 +100,15 @@ def _describe_spawn(error: SpawnException) -> str:
 
 
 def user_frames(error: BaseException) -> list[str]:
-    """Returns the traceback as text, without frames that are not the user's."""
+    """Returns the traceback as text, without frames that are not the user's.
+
+    Shipped benches are not the user's code either; but where one fails by an error that is not
+    this package's, its frames are all there is to look at.
+    """
     frames = [frame for frame in _walk(error.__traceback__) if not _hidden(frame)]
+    if isinstance(error, KernbenchError):
+        benches = shipped("benches")
+        frames = [frame for frame in frames if benches not in _file(frame).parents]
     summary = traceback.StackSummary.extract(
         ((frame.tb_frame, frame.tb_lineno) for frame in frames), lookup_lines=True
     )
@@ -119,6 +127,10 @@ def _walk(entry: TracebackType | None) -> list[TracebackType]:
 def _hidden(entry: TracebackType) -> bool:
     name: str = entry.tb_frame.f_globals.get("__name__", "")
     return is_ours(entry.tb_frame) or name.partition(".")[0] in {"importlib", "_frozen_importlib"}
+
+
+def _file(entry: TracebackType) -> Path:
+    return Path(entry.tb_frame.f_code.co_filename)
 
 
 def _is_internal(error: BaseException) -> bool:

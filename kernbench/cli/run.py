@@ -26,7 +26,7 @@ from kernbench.runtime_api.comm.schedules import Schedule
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.runtime_api.ranks import watchdog
-from kernbench.runtime_api.ranks.exploring import ScheduleError, explore
+from kernbench.runtime_api.ranks.exploring import Explored, ScheduleError, explore
 from kernbench.sim_engine.engine import Fidelity, GraphEngine
 from kernbench.topology import TopologyHandle, load_topology
 
@@ -101,16 +101,23 @@ def _explore(options: Options, handle: TopologyHandle, ccl: tuple[str, ...]) -> 
         return status[0]
 
     try:
-        count = explore(attempt, options.explore)
+        tried = explore(attempt, options.explore, "--schedule {}".format)
     except ScheduleError as error:
         if options.json is not None:
             document = {"kernbench": 1, "run": _name(options), "failure": as_json(error)}
             _write_of_failure(options.json, document, "the failure")
         raise
     if not options.quiet:
-        ran = "one schedule, as no receive is from any source" if count == 1 else f"{count} agree"
-        print(f"kernbench: schedules: {ran}", file=sys.stderr)
+        print(f"kernbench: schedules: {_tried(tried)}", file=sys.stderr)
     return status[0]
+
+
+def _tried(tried: Explored) -> str:
+    if not tried.complete:
+        return f"{tried.number} tried, which agree; more are left: raise --explore {tried.number}"
+    if tried.number == 1:
+        return "one schedule, as no receive is from any source"
+    return f"all {tried.number} agree"
 
 
 _NO_OUTPUT: Final[dict[str, Any]] = {
@@ -174,7 +181,9 @@ def _attempt(
                 write_trace(engine.op_log, engine.topology, options.trace, dispatch_ps=dispatch_ps)
     if options.json is not None:
         _write_json(options.json, _document(ctx))
-    if options.breakdown:
+    if options.breakdown and not engine.timed:
+        print("simulated time per rank: N/A (fidelity functional)")
+    elif options.breakdown:
         rows = breakdown(engine.op_log, engine.dispatch_ps)
         print_breakdown(rows, Console(width=None if sys.stdout.isatty() else 110))
     return status if type(status) is int else Exit.OK

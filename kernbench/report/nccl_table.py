@@ -14,6 +14,8 @@ _UNITS: Final = ("(B)", "(elements)", "", "", "")
 _TIMING_NAMES: Final = ("time", "algbw", "busbw", "#wrong")
 _TIMING_UNITS: Final = ("(us)", "(GB/s)", "(GB/s)", "")
 _UNKNOWN: Final = "N/A"
+_SIMULATED: Final = "times are simulated, not measured; 1 GB/s is 10^9 bytes a second"
+_NOT_SIMULATED: Final = "times: N/A (fidelity functional)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Header:
         ranks: How many took part.
         algorithm: As `ccl.yaml` names it.
         dials: Settings of the run by name, such as `data: on`.
+        timed: Whether time is simulated; if not, no measurement has one.
     """
 
     collective: str
@@ -33,6 +36,7 @@ class Header:
     ranks: int
     algorithm: str
     dials: Mapping[str, str]
+    timed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +44,13 @@ class Timing:
     """One operation, out of place or in place.
 
     Attributes:
-        time_us: Simulated microseconds.
+        time_us: Simulated microseconds; None if time is not simulated.
         algbw_gb_per_s: Bytes over time, in units of 10^9 bytes a second; None if no time passed.
         busbw_gb_per_s: The same, made comparable with the bandwidth of a link.
         wrong: Elements with a wrong value; None if they were not checked.
     """
 
-    time_us: float
+    time_us: float | None
     algbw_gb_per_s: float | None
     busbw_gb_per_s: float | None
     wrong: int | None
@@ -120,7 +124,7 @@ def busbw_factor(operation: str, ranks: int) -> Fraction:
 
 def timing(
     size_bytes: int,
-    total_ps: int,
+    total_ps: int | None,
     busbw_factor: Fraction,
     *,
     iterations: int = 1,
@@ -130,11 +134,13 @@ def timing(
 
     Args:
         size_bytes: As in `Measurement`.
-        total_ps: Simulated time of all iterations.
+        total_ps: Simulated time of all iterations; None if time is not simulated.
         busbw_factor: Bus bandwidth over algorithm bandwidth.
         iterations: How many times it ran.
         wrong: Elements with a wrong value; None if they were not checked.
     """
+    if total_ps is None:
+        return Timing(None, None, None, wrong)
     time_us = total_ps / (iterations * PS_PER_US)
     if not total_ps:
         return Timing(time_us, None, None, wrong)
@@ -163,7 +169,7 @@ def header_lines(header: Header) -> list[str]:
     return [
         f"# {header.collective} on {header.machine}: {header.ranks} ranks, {header.algorithm}",
         *([f"# {dials}"] if dials else []),
-        "# times are simulated, not measured; 1 GB/s is 10^9 bytes a second",
+        f"# {_SIMULATED if header.timed else _NOT_SIMULATED}",
         "#",
         f"{blank}           out-of-place                       in-place",
         _columns(*_NAMES) + 2 * _timing_columns(*_TIMING_NAMES),
@@ -196,7 +202,7 @@ def as_json(header: Header, measurements: Sequence[Measurement]) -> dict[str, An
     wrong = total_wrong(measurements)
     return {
         "schema_version": SCHEMA_VERSION,
-        "clock": "simulated",
+        "clock": "simulated" if header.timed else None,
         "collective": header.collective,
         "machine": header.machine,
         "ranks": header.ranks,

@@ -1,13 +1,15 @@
 """Runs workers on fresh machines and checks that nothing is left of them."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from kernbench.errors import UsageError
 from kernbench.runtime_api.comm.schedules import Schedule
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.ranks import watchdog
-from kernbench.runtime_api.ranks.exploring import explore
+from kernbench.runtime_api.ranks.exploring import Explored, explore
 from kernbench.sim_engine.engine import Fidelity, GraphEngine
 from kernbench.sim_engine.op_log import Detail
 from kernbench.topology import load_topology
@@ -15,6 +17,10 @@ from kernbench.topology import load_topology
 
 class LeftoverError(AssertionError):
     """Something of a simulated run is still there after it."""
+
+
+class UnexploredWarning(UserWarning):
+    """A program has more schedules than `explore` was to try."""
 
 
 class Kernbench:
@@ -37,7 +43,7 @@ class Kernbench:
         eager_limit: int = 0,
         watchdog_s: float = watchdog.SECONDS,
         step_budget: int = 0,
-        schedule: Schedule | None = None,
+        schedule: Schedule | Sequence[int] | None = None,
     ) -> RuntimeContext:
         """Returns a context on a fresh machine.
 
@@ -53,11 +59,22 @@ class Kernbench:
             eager_limit: Bytes up to which messages are sent without their receive.
             watchdog_s: Seconds of wall time without a simulated step that are too many; 0: none.
             step_budget: Commands that a rank may issue in a spawn; 0: any number.
-            schedule: What receives from any source take; None: the message that comes first.
+            schedule: What receives from any source take, or the picks of a `Schedule`, such as
+                `[2, 1]`; None: the message that comes first.
+
+        Raises:
+            UsageError: If there is no such machine, or an argument cannot be used.
         """
+        __tracebackhide__ = True
         of_machine = [text for text in overrides if text.startswith("system.")]
-        handle = load_topology(topology, of_machine)
-        engine = GraphEngine(handle.topology_obj, data, fidelity=fidelity, record=record)
+        if schedule is not None and not isinstance(schedule, Schedule):
+            schedule = Schedule(schedule)
+        try:
+            handle = load_topology(topology, of_machine)
+            engine = GraphEngine(handle.topology_obj, data, fidelity=fidelity, record=record)
+        except UsageError as error:
+            # What is wrong is in the test, so nothing below it is of use there.
+            raise error.with_traceback(None) from None
         ctx = RuntimeContext(
             engine=engine,
             seed=seed,
@@ -111,7 +128,7 @@ class Kernbench:
         topology: str | Path = "sip8",
         schedules: int = 10,
         **dials: Any,
-    ) -> int:
+    ) -> Explored:
         """Runs a worker as `spawn` does, again and again, with other matches of messages.
 
         Args:
@@ -119,11 +136,12 @@ class Kernbench:
             nprocs: Number of ranks.
             args: Further arguments; the same objects each time.
             topology: A YAML file, or the name of a shipped machine.
-            schedules: How many to try at most, see `kernbench run --explore`.
+            schedules: How many to try at most, see `kernbench run --explore`. With fewer than
+                there are, an `UnexploredWarning` says so.
             dials: As in `context`.
 
         Returns:
-            How many schedules there were.
+            How many schedules were tried, and whether these are all.
 
         Raises:
             ScheduleError: If what hosts read, or how ranks end, depends on what a receive from any
@@ -133,11 +151,20 @@ class Kernbench:
         __tracebackhide__ = True
 
         def attempt(schedule: Schedule) -> None:
+            __tracebackhide__ = True
             self.spawn(
                 worker, nprocs=nprocs, args=args, topology=topology, schedule=schedule, **dials
             )
 
-        return explore(attempt, schedules)
+        tried = explore(attempt, schedules, _again)
+        if not tried.complete:
+            warnings.warn(
+                f"{tried.number} schedules were tried, which agree; more are left: raise "
+                f"explore(..., schedules={schedules})",
+                UnexploredWarning,
+                stacklevel=2,
+            )
+        return tried
 
     def check_nothing_left(self) -> None:
         """Checks that no task, wait, collective or queued event outlives the runs.
@@ -150,6 +177,12 @@ class Kernbench:
         left = [line for ctx in contexts for line in leftovers(ctx)]
         if left:
             raise LeftoverError("left behind after the test: " + "; ".join(left))
+
+
+def _again(name: str) -> str:
+    """Returns how a test runs the schedule of a name again."""
+    picks = ", ".join(name.split("."))
+    return f"kernbench.spawn(..., schedule=[{picks}])"
 
 
 def leftovers(ctx: RuntimeContext) -> list[str]:

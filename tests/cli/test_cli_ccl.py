@@ -416,3 +416,17 @@ def test_a_bench_in_a_package_of_its_own_can_import_it(
         "    return len(SIZES + sizes_of_things.SIZES)\n"
     )
     assert load_bench(str(package / "some_bench.py")).run(None) == 4
+
+
+def test_without_time_values_are_checked_and_no_time_is_shown(
+    kernbench: Kernbench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ("--op", "all_reduce", "-b", "1K", "-e", "1K")
+    _, document = _measured(kernbench, *argv, fidelity="functional")
+    out = capsys.readouterr().out
+    assert "# times: N/A (fidelity functional)\n" in out
+    (row,) = (line for line in out.splitlines() if not line.startswith("#"))
+    assert row.split()[5:] == ["N/A", "N/A", "N/A", "0"] * 2
+    assert document["clock"] is None
+    nothing = {"time_us": None, "algbw_gb_per_s": None, "busbw_gb_per_s": None, "wrong": 0}
+    assert document["rows"][0]["out_of_place"] == document["rows"][0]["in_place"] == nothing

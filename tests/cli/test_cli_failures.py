@@ -1,12 +1,16 @@
 """What a failure becomes on the command line: a text, plain values, an exit code."""
 
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
-from kernbench.cli.failures import Exit, as_json, failed
+from kernbench.cli import failures
+from kernbench.cli.failures import Exit, as_json, failed, user_frames
+from kernbench.errors import KernbenchError
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.testing import Kernbench
 
@@ -80,3 +84,24 @@ def test_exits(
     assert failed(error) == code
     assert capsys.readouterr().err == said
     assert as_json(error)["class"] == type(error).__name__
+
+
+@pytest.mark.parametrize("shipped", [True, False])
+def test_frames_of_a_shipped_bench_are_shown_if_it_is_broken_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shipped: bool
+) -> None:
+    """A mistake in flags is not looked for there; a bug of the bench is."""
+    file = tmp_path / "of_it.py"
+    file.write_text("def run(error):\n    raise error\n")
+    called: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec"), called)
+
+    def frames(error: Exception) -> str:
+        with pytest.raises(type(error)) as caught:
+            called["run"](error)
+        return "\n".join(user_frames(caught.value))
+
+    name = f'File "{file}", line 2'
+    monkeypatch.setattr(failures, "shipped", lambda _: tmp_path if shipped else tmp_path / "other")
+    assert (name in frames(KernbenchError("no"))) == (not shipped)
+    assert name in frames(TypeError("no"))

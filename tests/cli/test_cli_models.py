@@ -15,7 +15,7 @@ import kernbench.torch as torch
 from benches.models.llama import Llama, Shape
 from benches.models.measure import tensor_parallel
 from kernbench.cli.run import Options, run_bench
-from kernbench.memory.allocator import OutOfMemoryError
+from kernbench.errors import UsageError
 from kernbench.testing import Kernbench
 from kernbench.tp.config import ModelParallelConfig
 
@@ -300,10 +300,24 @@ def test_without_data_there_is_no_loss_and_quiet_prints_nothing(run: Run) -> Non
     assert run("tp_mlp", *MLP, "--tp", "2", data=False, quiet=True) == (0, "", "")
 
 
-def test_without_time_everything_is_0(run: Run) -> None:
-    code, out, _ = run("tp_mlp", *MLP, "--tp", "2", fidelity="functional")
+def test_without_time_there_is_none_in_the_results(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    options = {"fidelity": "functional", "breakdown": True, "json": file}
+    code, out, _ = run("tp_mlp", *MLP, "--tp", "2", **options)
     assert code == 0
-    assert "# forward + backward: 0.00 us a step" in out
+    assert "# times: N/A (fidelity functional)\n" in out
+    assert "# forward + backward: N/A (fidelity functional)\n" in out
+    assert out.count("# where the time of a step goes: N/A (fidelity functional)\n") == 2
+    assert out.endswith("\nsimulated time per rank: N/A (fidelity functional)\n")
+    assert "us" not in out.split()
+    assert "(us)" not in out
+    tables = _tables(out)
+    assert len(tables["step"]) == 6
+    assert set(tables) == {"step", "ranks"}
+    (document,) = json.loads(file.read_text())["results"]
+    assert document["clock"] is None
+    assert [each["step_us"] for each in document["sections"]] == [None, None]
+    assert [each["breakdown"] for each in document["sections"]] == [[], []]
 
 
 def test_a_trace_shows_the_layers(run: Run, tmp_path: Path) -> None:
@@ -375,10 +389,12 @@ def test_a_wrong_flag_is_one_line_and_code_2(
 @pytest.mark.slow
 def test_a_model_larger_than_a_device_is_refused_before_it_runs(kernbench: Kernbench) -> None:
     ctx = kernbench.context("h200x8", data=False, argv=(*SEVENTY_B, "--tp", "1"))
-    with ctx, pytest.raises(OutOfMemoryError) as caught:
+    with ctx, pytest.raises(UsageError) as caught:
         benches.transformer.run(ctx)
     text = str(caught.value)
-    assert text.startswith("[M7] the model of rank 0 does not fit its device cuda:0: it needs ")
+    assert text.startswith(
+        "[M7] transformer: the model of rank 0 does not fit its device cuda:0: it needs "
+    )
     assert (
         "    896 MiB (939524096 B) layers.0.mlp.gate_up.weight torch.bfloat16[57344, 8192]\n"
         in (text)
@@ -389,8 +405,10 @@ def test_a_model_larger_than_a_device_is_refused_before_it_runs(kernbench: Kernb
 
 def test_an_mlp_too_large_is_refused_in_words(run: Run) -> None:
     code, out, err = run("tp_mlp", "--hidden", "262144", "--ffn", "1048576", data=False)
-    assert (code, out) == (1, "")
-    assert "OutOfMemoryError: [M7] the model of rank 0 does not fit its device cuda:0" in err
+    assert (code, out) == (2, "")
+    begin = "kernbench: [M7] tp_mlp: the model of rank 0 does not fit its device cuda:0: it needs "
+    assert err.startswith(begin)
+    assert "Traceback" not in err
     assert "column.weight torch.float32[131072, 262144]" in err
     assert "ranks 1-7 neither" in err
 

@@ -463,8 +463,14 @@ def test_explore_says_how_many_schedules_agree(
     bench, file = tmp_path / "sum.py", tmp_path / "out.json"
     bench.write_text(RACE.replace("MIX", "total + x"))
     assert _run(bench, explore=5, json=file) == 0
-    assert tuple(capsys.readouterr()) == ("3.0\n", "kernbench: schedules: 3 agree\n")
+    assert tuple(capsys.readouterr()) == ("3.0\n", "kernbench: schedules: all 3 agree\n")
     assert "failure" not in json.loads(file.read_text())
+    assert _run(bench, explore=3) == 0
+    assert capsys.readouterr().err == "kernbench: schedules: all 3 agree\n"
+    assert _run(bench, explore=2) == 0
+    assert capsys.readouterr().err == (
+        "kernbench: schedules: 2 tried, which agree; more are left: raise --explore 2\n"
+    )
     bench.write_text(RACE.replace("MIX", "total + x").replace("recv(x)", "recv(x, 1 + _)"))
     assert _run(bench, explore=5) == 0
     assert "one schedule, as no receive is from any source" in capsys.readouterr().err

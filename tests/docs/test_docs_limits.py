@@ -82,7 +82,7 @@ def test_host_and_device_are_one_sequence(kernbench: Kernbench) -> None:
         for tensor in (there, here) if rank else (here, there):
             dist.all_reduce(tensor, async_op=True)
 
-    with pytest.raises(SpawnException, match=r"\[C2\] collective #1 .* differ in collective"):
+    with pytest.raises(SpawnException, match=r"\[C2\] collective #1 .* differ in device"):
         kernbench.spawn(worker, nprocs=2)
 
 

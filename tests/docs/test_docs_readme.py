@@ -1,8 +1,10 @@
 """The README's code runs, prints what it shows, and names every option and room."""
 
+import importlib
 import re
 import tomllib
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import docs_readme
@@ -51,6 +53,34 @@ def test_the_accuracy_is_what_is_simulated_now() -> None:
     (measured, simulated) = re.findall(r"takes (\d+) us there and (\d+) us here", TEXT)[0]
     assert round(docs_readme.simulated_matmul(8192)) == int(simulated)
     assert abs(int(simulated) / int(measured) - 1) < 0.1
+
+
+def test_the_links_at_the_top_name_every_page_and_section() -> None:
+    top = TEXT.split("\n![")[0]
+    linked = re.findall(r"^ *(?:-|(\d+)\.) \[(.+?)\]\(#(.+?)\)$", top, re.MULTILINE)
+    parts = [(number, text) for number, text, _ in linked]
+    headings = re.findall(r"^## (.+)|^### (\d+)\. (.+)", TEXT, re.MULTILINE)
+    assert parts == [(number, section or page) for section, number, page in headings]
+    for number, text, anchor in linked:
+        words = re.sub(r"[^\w -]", "", f"{number}. {text}" if number else text)
+        assert anchor == words.lower().replace(" ", "-")
+    assert "(#9-test-your-tensor-parallel-layer)" in "".join(TEXT.splitlines(keepends=True)[:20])
+
+
+def test_the_names_of_nn_and_optim_are_all_there() -> None:
+    section = _section("## What there is of `torch.nn` and `torch.optim`")
+    rows = re.findall(r"^\| `torch\.(\S+)` \| (.+) \|$", section, re.MULTILINE)
+    parts = {name: set(re.findall(r"`(\w+)`", names)) for name, names in rows}
+    for name, listed in parts.items():
+        module = importlib.import_module(f"kernbench.torch.{name}")
+        public = {
+            each
+            for each, value in vars(module).items()
+            if not each.startswith("_") and not isinstance(value, ModuleType)
+        }
+        assert listed == public - {"not_simulated"}, name
+    modules = vars(importlib.import_module("kernbench.torch.nn"))["__all__"]
+    assert set(parts) == {"nn", "optim"} | {f"nn.{name}" for name in modules}
 
 
 def _section(heading: str) -> str:

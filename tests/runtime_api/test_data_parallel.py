@@ -16,6 +16,7 @@ import kernbench.torch.distributed as dist
 import kernbench.torch.nn.functional as F
 from kernbench.errors import UnsupportedError
 from kernbench.memory import DType, dtypes
+from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.runtime_api.nn.reducer import assign
 from kernbench.runtime_api.nn.replicas import DataParallelError
 from kernbench.testing import Kernbench
@@ -616,13 +617,83 @@ def test_a_rank_with_an_unused_parameter_is_missed_by_the_others(kernbench: Kern
     assert {ranks: cut(text) for ranks, text in found.items()} == {
         (1,): """\
 CollectiveMismatchError: [C1] all_reduce #3 of group WORLD: rank 1 waits for rank 0
-  waiting rank 1: all_reduce([32], torch.float32, sum) at T, at FILE+4: \
+  waiting rank 1: all_reduce([32], torch.float32, sum) of DistributedDataParallel's bucket 0 \
+at T, at FILE+4: \
 ddp(torch.ones(2, 4, device="cuda"), {0, 1} if rank else {0}).sum().backward()
   missing rank 0 returned at FILE+5: assert model.parts[0].weight.grad.tolist(); its last \
-collective was #2, rank 0: broadcast([32], torch.float32, src=0) at T, at FILE+3: \
-ddp = DistributedDataParallel(model)
-  hint: every rank of a group must call the collective; look for a branch on the rank"""
+collective was #2, rank 0: broadcast([32], torch.float32, src=0) of DistributedDataParallel's \
+parameters or buffers at T, at FILE+3: ddp = DistributedDataParallel(model)
+  hint: every rank wraps its module in DistributedDataParallel and takes as many steps with it as \
+the others: look for uneven numbers of batches, and for a branch on the rank; if some ranks leave \
+parameters unused, pass find_unused_parameters=True"""
     }
+
+
+def _uneven(rank: int, find_unused: bool) -> None:
+    dist.init_process_group("nccl")
+    ddp = DistributedDataParallel(nn.Linear(4, 4).cuda(), find_unused_parameters=find_unused)
+    for _ in range(1 + rank):
+        ddp(torch.ones(2, 4, device="cuda")).sum().backward()
+
+
+def _wrapped_once(rank: int, find_unused: bool) -> None:
+    dist.init_process_group("nccl")
+    if rank == 0:
+        DistributedDataParallel(nn.Linear(4, 4).cuda(), find_unused_parameters=find_unused)
+
+
+def _uneven_buffers(rank: int, find_unused: bool) -> None:
+    dist.init_process_group("nccl")
+    ddp = DistributedDataParallel(Norm(0.0).cuda(), find_unused_parameters=find_unused)
+    for _ in range(1 + rank):
+        ddp(torch.ones(2, device="cuda"))
+
+
+def _uneven_buffers_of_the_host(rank: int, find_unused: bool) -> None:
+    dist.init_process_group("cpu:gloo,cuda:nccl")
+    model = nn.Linear(4, 4)
+    model.register_buffer("steps", torch.zeros(3, dtype=torch.int64, device="cpu"))
+    ddp = DistributedDataParallel(model, find_unused_parameters=find_unused)
+    for _ in range(1 + rank):
+        ddp(torch.ones(2, 4, device="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("worker", "find_unused", "texts"),
+    [
+        (
+            _uneven,
+            False,
+            ["waiting rank 1: all_reduce([20]", "of DistributedDataParallel's bucket 0 at"],
+        ),
+        (
+            _uneven,
+            True,
+            ["[2], torch.int32, sum) of DistributedDataParallel's used parameters at"],
+        ),
+        (
+            _uneven_buffers_of_the_host,
+            False,
+            ["broadcast([3], torch.int64, src=0) on cpu of DistributedDataParallel's parameters"],
+        ),
+        (_wrapped_once, False, ["which checks that parameters are alike"]),
+        (
+            _uneven_buffers,
+            False,
+            ["waiting rank 1: broadcast(", "of DistributedDataParallel's parameters or buffers"],
+        ),
+    ],
+)
+def test_a_missing_step_is_told_as_the_wrappers(
+    kernbench: Kernbench, worker: Any, find_unused: bool, texts: list[str]
+) -> None:
+    with pytest.raises(SpawnException) as caught:
+        kernbench.spawn(worker, nprocs=2, args=(find_unused,))
+    found = str(caught.value)
+    assert "[C1]" in found
+    for text in texts:
+        assert text in found
+    assert "look for uneven numbers of batches" in found
 
 
 def twice(rank: int) -> None:

@@ -14,6 +14,12 @@ from kernbench.runtime_api.comm.rendezvous import ProcessGroup
 from kernbench.runtime_api.comm.world import GroupLeakWarning
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.testing import Kernbench
+from kernbench.torch.distributed.device_mesh import init_device_mesh
+
+LEAK_HINT = (
+    "hint: call destroy_process_group() before a rank returns; without a group it destroys all "
+    "groups of the rank, also those that a library made"
+)
 
 OUT = dist.GroupMember.NON_GROUP_MEMBER
 
@@ -229,7 +235,24 @@ def test_leaks_are_listed(kernbench: Kernbench) -> None:
     assert [cut(str(warning.message)) for warning in caught] == [
         "[C17] process groups were made and not destroyed: 1\n"
         "  group G1{0,2}, held by ranks 0, 2, made at FILE: kept = dist.new_group([0, 2])\n"
-        "  hint: call destroy_process_group() before a rank returns"
+        f"  {LEAK_HINT}"
+    ]
+
+
+def test_leaks_of_one_line_are_told_together(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        init_device_mesh("cuda", (2, 2))
+        dist.new_group([1, 2])
+
+    with pytest.warns(GroupLeakWarning) as caught:
+        kernbench.spawn(worker, nprocs=4)
+    assert [cut(str(warning.message)) for warning in caught] == [
+        "[C17] process groups were made and not destroyed: 5\n"
+        "  4 groups such as G1{0,2}, held by ranks 0-3, made at FILE: "
+        'init_device_mesh("cuda", (2, 2))\n'
+        "  group G5{1-2}, held by ranks 1-2, made at FILE: dist.new_group([1, 2])\n"
+        f"  {LEAK_HINT}"
     ]
 
 
@@ -337,8 +360,9 @@ def test_names_of_groups_stay_short(kernbench: Kernbench) -> None:
 def test_a_long_list_of_leaks_is_cut(kernbench: Kernbench) -> None:
     def worker(rank: int) -> None:
         dist.init_process_group("nccl")
-        for _ in range(11):
-            dist.new_group([0])
+        for number in range(11):
+            # Each on a line of its own.
+            exec("\n" * number + "dist.new_group([0])", {"dist": dist})
 
     with pytest.warns(GroupLeakWarning) as caught:
         kernbench.spawn(worker, nprocs=2)

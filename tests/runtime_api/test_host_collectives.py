@@ -491,7 +491,7 @@ def _a_future_with_a_callback(rank: int) -> None:
             _host_and_device,
             (
                 "[C2]",
-                "ranks 0-2 differ in collective",
+                "ranks 0-2 differ in device",
                 "all_reduce([2], torch.float32, sum) on cpu",
             ),
         ),

@@ -85,6 +85,64 @@ def c2(rank: int) -> None:
     (
         (0, 1, 2),
         """
+[C2] collective #1 of group WORLD: ranks 0-2 differ in device
+  ranks 0, 2: all_reduce([4], torch.float32, sum) at T, at FILE: dist.all_reduce(x)
+  rank 1: all_reduce([4], torch.float32, sum) on cpu at T, at FILE: dist.all_reduce(x)
+  hint: all ranks give tensors on the host, or all on devices: move one with .cuda() or .cpu() first; or the order of calls differs
+""",
+    ),
+)
+def c2_device(rank: int) -> None:
+    dist.init_process_group("gloo")
+    x = ones().cpu() if rank == 1 else ones()
+    dist.all_reduce(x)
+
+
+@CASES.add(
+    3,
+    (
+        (0, 1, 2),
+        """
+[C2] collective #1 of group WORLD: ranks 0-2 differ in collective
+  rank 0: all_reduce([4], torch.float32, sum) at T, at FILE: dist.all_reduce(x)
+  rank 1: all_reduce([4], torch.float32, sum) on cpu at T, at FILE: dist.all_reduce(x)
+  rank 2: broadcast([4], torch.float32, src=0) at T, at FILE: dist.broadcast(x, 0)
+  hint: every rank of a group calls the same collectives in the same order
+""",
+    ),
+)
+def c2_device_and_more(rank: int) -> None:
+    dist.init_process_group("gloo")
+    x = ones().cpu() if rank == 1 else ones()
+    if rank == 2:
+        dist.broadcast(x, 0)
+    else:
+        dist.all_reduce(x)
+
+
+@CASES.add(
+    2,
+    (
+        (0, 1),
+        """
+[C4] collective #1 of group WORLD: ranks 0-1 differ in dtype
+  rank 0: all_reduce([4], torch.float32, sum) at T, at FILE: dist.all_reduce(x)
+  rank 1: all_reduce([4], torch.float16, sum) at T, at FILE: dist.all_reduce(x)
+  hint: all ranks give tensors of one type; convert with .to(dtype) first
+""",
+    ),
+)
+def c4_sizes(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = ones(dtype=torch.float16 if rank == 1 else torch.float32)
+    dist.all_reduce(x)
+
+
+@CASES.add(
+    3,
+    (
+        (0, 1, 2),
+        """
 [C3] collective #1 of group WORLD: ranks 0-2 differ in shape
   rank 0: all_reduce([8, 4], torch.float32, sum) at T, at FILE: dist.all_reduce(x)
   ranks 1-2: all_reduce([4, 8], torch.float32, sum) at T, at FILE: dist.all_reduce(x)
@@ -161,7 +219,7 @@ def c4(rank: int) -> None:
 [C5] collective #1 of group WORLD: ranks 0-2 differ in reduce operation
   ranks 0-1: all_reduce([4], torch.float32, sum) at T, at FILE: dist.all_reduce(ones(), op)
   rank 2: all_reduce([4], torch.float32, max) at T, at FILE: dist.all_reduce(ones(), op)
-  hint: every rank of a group calls the same collectives in the same order
+  hint: all ranks name the same reduction, with the same factor if it has one
 """,
     ),
 )
@@ -179,7 +237,7 @@ def c5(rank: int) -> None:
 [C5] collective #1 of group WORLD: ranks 0-2 differ in reduce operation
   ranks 0-1: all_reduce([4], torch.float32, premul_sum(0.5)) at T, at FILE: dist.all_reduce(ones(), dist._make_nccl_premul_sum(0.5 + rank // 2))
   rank 2: all_reduce([4], torch.float32, premul_sum(1.5)) at T, at FILE: dist.all_reduce(ones(), dist._make_nccl_premul_sum(0.5 + rank // 2))
-  hint: every rank of a group calls the same collectives in the same order
+  hint: all ranks name the same reduction, with the same factor if it has one
 """,
     ),
 )

@@ -18,6 +18,7 @@ from kernbench.runtime_api.comm.schedules import Schedule
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.runtime_api.ranks.exploring import ScheduleError
 from kernbench.testing import Kernbench
+from kernbench.testing.harness import UnexploredWarning
 
 
 def _x(rank: int) -> torch.Tensor:
@@ -54,7 +55,7 @@ def test_p8_what_a_host_reads_depends_on_the_match(kernbench: Kernbench) -> None
   rank 0: recv([4], torch.float32, from any rank, tag 0) at 2 us, at FILE+3: dist.recv(x)
   schedule 0 takes that of rank 1: hosts read data {digest(-1)}, all ranks return
   schedule 2.1 takes that of rank 2 of those of ranks 1-2: hosts read data {digest(1)}, all ranks return
-  hint: name the source, or use what comes in a way that no order changes; --schedule 2.1 runs the second one again"""
+  hint: name the source, or use what comes in a way that no order changes; kernbench.spawn(..., schedule=[2, 1]) runs the second one again"""
     assert _told(kernbench, worker, 3) == expected
     assert _told(kernbench, worker, 3) == expected
 
@@ -74,7 +75,7 @@ def test_p8_how_a_rank_ends_depends_on_a_later_match(kernbench: Kernbench) -> No
   rank 0: recv([4], torch.float32, from any rank, tag 0) at 10 us, at FILE+3: sources = [dist.recv(x) for _ in range(3)]
   schedule 0 takes that of rank 2: hosts read data e3b0c44298fc, all ranks return
   schedule 1.2.1 takes that of rank 3 of those of ranks 2-3: hosts read data e3b0c44298fc, rank 0 failed: ValueError: 2 is the last one, at FILE+5: raise ValueError("2 is the last one\\nof three")
-  hint: name the source, or use what comes in a way that no order changes; --schedule 1.2.1 runs the second one again"""
+  hint: name the source, or use what comes in a way that no order changes; kernbench.spawn(..., schedule=[1, 2, 1]) runs the second one again"""
     )
 
 
@@ -110,12 +111,19 @@ def test_what_no_order_changes_is_no_race(kernbench: Kernbench) -> None:
             dist.send(x, 0)
 
     # Each order once, and the first to come.
-    assert kernbench.explore(worker, nprocs=4) == 7
+    assert kernbench.explore(worker, nprocs=4) == (7, True)
     assert orders[0] == (1, 2, 3)
     assert sorted(orders[1:]) == sorted(permutations((1, 2, 3)))
     orders.clear()
-    assert kernbench.explore(worker, nprocs=4, schedules=4) == 4
+    with pytest.warns(UnexploredWarning) as caught:
+        assert kernbench.explore(worker, nprocs=4, schedules=4) == (4, False)
     assert len(orders) == 4
+    assert [str(warning.message) for warning in caught] == [
+        "4 schedules were tried, which agree; more are left: raise explore(..., schedules=4)"
+    ]
+    assert caught[0].filename == __file__
+    # As many as there are.
+    assert kernbench.explore(worker, nprocs=4, schedules=7) == (7, True)
 
 
 def test_a_program_without_a_choice_runs_once(kernbench: Kernbench) -> None:
@@ -127,8 +135,9 @@ def test_a_program_without_a_choice_runs_once(kernbench: Kernbench) -> None:
         x = _x(rank)
         dist.recv(x) if rank == 0 else dist.send(x, 0)
 
-    assert kernbench.explore(known, nprocs=2) == 1
-    assert kernbench.explore(single, nprocs=2) == 2  # nobody knew before that it is the only one
+    assert kernbench.explore(known, nprocs=2) == (1, True)
+    # Nobody knew before that it is the only one.
+    assert kernbench.explore(single, nprocs=2) == (2, True)
 
 
 def test_receives_that_are_polled_for_and_known_ones_behind_them(kernbench: Kernbench) -> None:
@@ -146,7 +155,7 @@ def test_receives_that_are_polled_for_and_known_ones_behind_them(kernbench: Kern
             dist.send(x, 0)
             dist.send(x.add(10), 0) if rank == 1 else None
 
-    assert kernbench.explore(worker, nprocs=2, schedules=5) == 2
+    assert kernbench.explore(worker, nprocs=2, schedules=5) == (2, True)
     assert got == [(1.0, 11.0), (1.0, 11.0)]
 
 
@@ -169,7 +178,7 @@ def test_a_schedule_can_be_repeated(kernbench: Kernbench, fidelity: Any) -> None
     assert list(failed((1, 1))) == ["[1, 2, 2.0]", "1.1"]
     assert list(failed((2, 1))) == ["[2, 1, 1.0]", "2.1"]
     with pytest.raises(UsageError) as caught:
-        kernbench.spawn(worker, nprocs=3, schedule=Schedule((2, 2)))
+        kernbench.spawn(worker, nprocs=3, schedule=[2, 2])
     assert str(caught.value) == (
         """schedule 2.2: receive 2 from any source is to take message 2
   it has 1, of rank 1"""

@@ -1,7 +1,11 @@
 """The pytest plugin: four lines are enough, and nothing may be left behind."""
 
+import re
+
 import pytest
 
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
 from kernbench.testing import Kernbench
 from kernbench.testing.harness import LeftoverError
 
@@ -41,3 +45,63 @@ def test_spawn_gives_the_context_back(kernbench: Kernbench) -> None:
     ctx = kernbench.spawn(lambda rank: None, nprocs=2, overrides=["system.sips.count=2"])
     assert ctx.spec["system"]["sips"]["count"] == 2
     assert len(ctx.devices) == 2
+
+
+MISTAKES = """
+import pytest
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
+
+def race(rank):
+    dist.init_process_group("nccl")
+    x = torch.full((1,), float(rank), device="cuda")
+    if rank:
+        dist.send(x, 0)
+    else:
+        first = dist.recv(x)
+        dist.recv(x)
+        assert first == 1, "lost the race"
+
+def fails(rank):
+    raise OSError("of the worker")
+
+@pytest.mark.parametrize("method", ["spawn", "explore"])
+@pytest.mark.parametrize("dials", [
+    {"topology": "nope"}, {"fidelity": "fast"}, {"overrides": ["system.nope=1"]}, {"nprocs": 99},
+])
+def test_dials(kernbench, method, dials):
+    getattr(kernbench, method)(fails, **dials)
+
+def test_context(kernbench):
+    kernbench.context(topology="nope")
+
+def test_explored(kernbench):
+    kernbench.explore(fails, nprocs=2)
+
+def test_race(kernbench):
+    kernbench.explore(race, nprocs=3)
+"""
+
+
+def test_failures_show_no_source_but_the_users(pytester: pytest.Pytester) -> None:
+    file = pytester.makepyfile(MISTAKES)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist")
+    result.assert_outcomes(failed=11)
+    places = re.findall(r"^(\S+\.py):\d+: ", str(result.stdout), re.MULTILINE)
+    assert set(places) == {file.name}
+    result.stdout.fnmatch_lines(["*kernbench.spawn(..., schedule=?2, 1?) runs the second one*"])
+
+
+def test_a_schedule_of_an_exploration_can_be_run_again(kernbench: Kernbench) -> None:
+    took: list[int] = []
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.full((1,), float(rank), device="cuda")
+        if rank:
+            dist.send(x, 0)
+        else:
+            took.extend([dist.recv(x), dist.recv(x)])
+
+    kernbench.spawn(worker, nprocs=3, schedule=[2, 1])
+    assert took == [2, 1]

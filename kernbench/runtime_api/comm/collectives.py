@@ -23,6 +23,7 @@ from kernbench.runtime_api.comm.groups import Group, find_group, library_of
 from kernbench.runtime_api.comm.issuing import run
 from kernbench.runtime_api.comm.noting import noted
 from kernbench.runtime_api.comm.reduce_ops import ReduceOp, reduction_of
+from kernbench.runtime_api.comm.rendezvous import Role
 from kernbench.runtime_api.comm.signatures import even_signature, reducing_signature, signature
 from kernbench.runtime_api.comm.works import IllegalWork, Work
 from kernbench.runtime_api.process import current_process
@@ -67,9 +68,23 @@ def all_reduce(
 
 
 def all_reduce_into(
-    target: TensorBase, source: TensorBase, op: object, group: Group, async_op: bool
+    target: TensorBase,
+    source: TensorBase,
+    op: object,
+    group: Group,
+    async_op: bool,
+    role: Role | None = None,
 ) -> Any:
-    """Does what `all_reduce` does, from a tensor into another one, or the same."""
+    """Does what `all_reduce` does, from a tensor into another one, or the same.
+
+    Args:
+        target: Takes the result.
+        source: What the calling rank gives.
+        op: How to combine.
+        group: None for all ranks.
+        async_op: Whether to return a `Work` to wait for.
+        role: What it is for, if the user has not called it by its name.
+    """
     process = current_process()
     members = find_group(process, group, "all_reduce")
     check_tensor(process, "all_reduce", source)
@@ -82,7 +97,7 @@ def all_reduce_into(
         return IllegalWork() if async_op else None
     sources = (source,)
     targets = sources if target is source else (target,)
-    return run(process, members, what, sources, targets, async_op, process.call_site())
+    return run(process, members, what, sources, targets, async_op, process.call_site(), role)
 
 
 def broadcast(

@@ -16,6 +16,7 @@ from kernbench.runtime_api.comm.rendezvous import (
     CollectiveMismatchError,
     Meeting,
     ProcessGroup,
+    Role,
 )
 from kernbench.runtime_api.comm.signatures import Signature, on_hosts
 from kernbench.runtime_api.comm.works import Work
@@ -57,6 +58,7 @@ def issue(
     async_op: bool = False,
     mail: Any = None,
     site: CallSite | None = None,
+    role: Role | None = None,
 ) -> tuple[Command, Meeting]:
     """Puts the calling rank's part of a collective in its stream. The host does not wait.
 
@@ -70,13 +72,14 @@ def issue(
             current stream holds now; else it has its place in the current stream.
         mail: What the other ranks find in the meeting, beside the simulated bytes.
         site: Where the user called it; None: to be found.
+        role: What it is for, if the user has not called it by its name.
 
     Raises:
         AccessError: If an operation on a tensor is under way that nobody has waited for.
         CollectiveMismatchError: If another rank calls something else.
     """
     if (targets or sources)[0].device.index is None:
-        return _issue_on_host(process, group, what, sources, targets, async_op, mail)
+        return _issue_on_host(process, group, what, sources, targets, async_op, mail, role)
     rank, sip = process.rank, home_of(process)
     stream = current = process.current_stream(sip)
     if async_op:
@@ -92,6 +95,8 @@ def issue(
         check_access(process, tensor, stream, "read")
     ctx, site = process.ctx, site or process.call_site()
     call = Call(rank, what.kind, what.terms, what.text, site, process.host.clock, None, what.splits)
+    if role is not None:
+        call.text, call.hint = f"{what.text} {role.name}", role.hint
     meeting = _meet(ctx, group, what, call)
     if mail is not None:
         meeting.mail[rank] = mail
@@ -132,6 +137,7 @@ def _issue_on_host(
     targets: Sequence[TensorBase],
     async_op: bool,
     mail: Any,
+    role: Role | None,
 ) -> tuple[Command, Meeting]:
     """Does what `issue` does with tensors on the host, which waits unless `async_op` is set."""
     check_library(process, group, what.name, "cpu")
@@ -146,6 +152,8 @@ def _issue_on_host(
         check_access(process, tensor, stream, "read")
     site, splits = process.call_site(), what.splits
     call = Call(rank, what.kind, what.terms, what.text, site, process.host.clock, None, splits)
+    if role is not None:
+        call.text, call.hint = f"{what.text} {role.name}", role.hint
     meeting = _meet(process.ctx, group, what, call)
     if mail is not None:
         meeting.mail[rank] = mail
@@ -210,9 +218,12 @@ def run(
     targets: Sequence[TensorBase],
     async_op: bool,
     site: CallSite | None = None,
+    role: Role | None = None,
 ) -> Work | None:
     """Does what `issue` does, and returns the `Work` of an asynchronous operation."""
-    command, _ = issue(process, group, what, sources, targets, async_op=async_op, site=site)
+    command, _ = issue(
+        process, group, what, sources, targets, async_op=async_op, site=site, role=role
+    )
     return handle(process, command, targets) if async_op else None
 
 

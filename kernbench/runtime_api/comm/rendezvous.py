@@ -43,6 +43,14 @@ class _Amount(NamedTuple):
         )
 
 
+ON_HOST: Final = " on cpu"
+"""Ends the name of an operation on tensors of the host."""
+
+_DEVICE_HINT: Final = (
+    "all ranks give tensors on the host, or all on devices: move one with .cuda() or .cpu() first; "
+    "or the order of calls differs"
+)
+
 _MOST_AMOUNTS: Final = 8
 """Amounts that a report lists."""
 
@@ -79,6 +87,18 @@ class Splits:
     unit: str
 
 
+class Role(NamedTuple):
+    """What a collective is for that the user has not called by its name.
+
+    Attributes:
+        name: Behind the call in reports, such as `of DistributedDataParallel's bucket 0`.
+        hint: Told instead of the general one if other ranks never come.
+    """
+
+    name: str
+    hint: str
+
+
 @dataclass(slots=True, eq=False)
 class Call:
     """One rank's call of something that other ranks must call too.
@@ -92,6 +112,7 @@ class Call:
         time: Host time of the call, in picoseconds.
         command: What waits in the rank's stream; None until issued, and if nothing is.
         splits: What must fit between each two ranks; None if there is no such thing.
+        hint: Told instead of the general one if others never come.
     """
 
     rank: int
@@ -102,6 +123,7 @@ class Call:
     time: int
     command: "Command | None" = None
     splits: Splits | None = None
+    hint: str = ""
 
     def fact(self, label: str) -> str:
         """Returns a line of a report."""
@@ -227,6 +249,9 @@ class Gathering:
 
     def _compare(self, meeting: Meeting, first: Call, call: Call) -> None:
         if first.operation != call.operation:
+            calls = meeting.calls.values()
+            if len({each.operation.removesuffix(ON_HOST) for each in calls}) == 1:
+                raise self._differ(meeting, "C2", "device", _DEVICE_HINT)
             raise self._differ(meeting, "C2", "collective", None)
         for expected, got in zip(first.terms, call.terms, strict=True):
             if expected.value != got.value:
@@ -293,7 +318,9 @@ class Gathering:
         error.differing = differing
         for known in meeting.errors:
             if known.code == code:
-                known.summary = summary
+                known.summary, known.differing = summary, differing
+                if code == "C2":
+                    known.hint = error.hint
         return error
 
     def _refuse(
@@ -330,12 +357,15 @@ class Gathering:
         absent = meeting.absent()
         never = [rank for rank in absent if rank in exited or rank in stuck]
         coming = [rank for rank in absent if rank not in exited and rank not in stuck]
-        operation = meeting.calls[waiting[0]].operation
+        first = meeting.calls[waiting[0]]
         facts = [f"waiting {fact}" for fact in meeting.grouped()]
         facts += [self._whereabouts(rank, exited.get(rank), stuck.get(rank, "")) for rank in never]
         if coming:
             facts.append(f"on the way: {folded(coming)}")
-        return self._missing(self.title(operation, meeting.number), waiting, never, facts)
+        title = self.title(first.operation, meeting.number)
+        error = self._missing(title, waiting, never, facts)
+        error.hint = first.hint or error.hint
+        return error
 
     def _missing(
         self, title: str, waiting: Sequence[int], never: Sequence[int], facts: Sequence[str]

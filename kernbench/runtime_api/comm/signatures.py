@@ -9,7 +9,7 @@ from typing import Any, Final
 from kernbench.ccl.operations import OPERATIONS, Reduction
 from kernbench.memory import DType, dtypes
 from kernbench.runtime_api.comm.reduce_ops import check_reduction
-from kernbench.runtime_api.comm.rendezvous import Splits, Term
+from kernbench.runtime_api.comm.rendezvous import ON_HOST, Splits, Term
 
 Shape = tuple[int, ...]
 
@@ -234,8 +234,8 @@ def on_hosts(what: Signature) -> Signature:
     """
     return replace(
         what,
-        kind=f"{what.kind} on cpu",
-        text=f"{what.text} on cpu",
+        kind=f"{what.kind}{ON_HOST}",
+        text=f"{what.text}{ON_HOST}",
         counted=what.counted or what.kind,
         hosted=True,
     )
@@ -259,7 +259,7 @@ def _terms(
     if spec.rooted:
         terms.append(Term("C7", "root", root, _root_hint))
     if reduction is not None:
-        terms.append(Term("C5", "reduce operation", reduction.name))
+        terms.append(Term("C5", "reduce operation", reduction.name, _reduction_hint))
     terms.append(Term("C4", "dtype", dtype, _dtype_hint))
     hint = _shape_hint if spec.blocks == "one" else _blocks_hint
     terms.append(Term("C3", "shape", shape, hint))
@@ -273,10 +273,15 @@ def _root_hint(expected: Any, got: Any) -> str:
     )
 
 
-def _dtype_hint(expected: Any, got: Any) -> str | None:
+def _reduction_hint(expected: Any, got: Any) -> str:
+    del expected, got
+    return "all ranks name the same reduction, with the same factor if it has one"
+
+
+def _dtype_hint(expected: Any, got: Any) -> str:
     if expected.itemsize == got.itemsize:
         return "the types have the same size, so hardware would take the one for the other"
-    return None
+    return "all ranks give tensors of one type; convert with .to(dtype) first"
 
 
 def _shape_hint(expected: Any, got: Any) -> str:

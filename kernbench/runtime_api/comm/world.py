@@ -93,23 +93,34 @@ class World:
 
         That of all ranks does not count: programs often leave it to the end of their process.
         """
-        facts = []
+        places: dict[str, list[str]] = {}
+        holders: dict[str, set[int]] = {}
         for group in self.groups.values():
-            holders = sorted(rank for rank, held in self.held.items() if group.name in held)
-            if group is not self.group and holders:
-                facts.append(f"group {group.name}, held by {folded(holders)}, {_made(group)}")
-        if not facts:
+            ranks = [rank for rank, held in self.held.items() if group.name in held]
+            if group is not self.group and ranks:
+                place = _made(group)
+                places.setdefault(place, []).append(group.name)
+                holders.setdefault(place, set()).update(ranks)
+        if not places:
             return None
-        lines = [f"[C17] process groups were made and not destroyed: {len(facts)}"]
-        lines += facts[:_SHOWN]
-        if len(facts) > _SHOWN:
-            lines.append(f"and {len(facts) - _SHOWN} more")
-        lines.append("hint: call destroy_process_group() before a rank returns")
+        count = sum(map(len, places.values()))
+        lines = [f"[C17] process groups were made and not destroyed: {count}"]
+        for place, names in list(places.items())[:_SHOWN]:
+            which = f"group {names[0]}"
+            if len(names) > 1:
+                which = f"{len(names)} groups such as {names[0]}"
+            lines.append(f"{which}, held by {folded(sorted(holders[place]))}, {place}")
+        if len(places) > _SHOWN:
+            lines.append(f"and {sum(map(len, list(places.values())[_SHOWN:]))} more")
+        lines.append(
+            "hint: call destroy_process_group() before a rank returns; without a group it destroys "
+            "all groups of the rank, also those that a library made"
+        )
         return GroupLeakWarning("\n  ".join(lines))
 
 
 _SHOWN: Final = 8
-"""Leaks that a warning lists."""
+"""Places that a warning lists."""
 
 
 def _made(group: ProcessGroup) -> str:

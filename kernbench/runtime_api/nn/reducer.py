@@ -2,18 +2,19 @@
 
 import weakref
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import DType, dtypes
-from kernbench.runtime_api.comm.collectives import all_reduce
+from kernbench.runtime_api.comm.collectives import all_reduce_into
 from kernbench.runtime_api.comm.groups import home_of
 from kernbench.runtime_api.comm.issuing import handle, issue
 from kernbench.runtime_api.comm.reduce_ops import ReduceOp
-from kernbench.runtime_api.comm.rendezvous import Meeting, ProcessGroup
+from kernbench.runtime_api.comm.rendezvous import Meeting, ProcessGroup, Role
 from kernbench.runtime_api.comm.signatures import signature
 from kernbench.runtime_api.gradients.leaves import register_post_accumulate_grad_hook
-from kernbench.runtime_api.nn.replicas import NAME, DataParallelError
+from kernbench.runtime_api.nn.replicas import EVENLY, NAME, DataParallelError
 from kernbench.runtime_api.nodes import Leaf, Node, edge_of, leaf_of, recording, tape_of
 from kernbench.runtime_api.ops.creation import empty, tensor
 from kernbench.runtime_api.ops.pointwise import mul
@@ -58,6 +59,17 @@ def assign(sizes: Sequence[tuple[DType, int]], limits: Sequence[int]) -> list[li
             held[dtype] = 0
             made[dtype] = made.get(dtype, 0) + 1
     return sorted([*closed, *open_.values()], key=lambda bucket: bucket[-1], reverse=True)
+
+
+_CENSUS: Final = Role(f"of {NAME}'s used parameters", EVENLY)
+
+
+_FULL: Final = f"{EVENLY}; if some ranks leave parameters unused, pass find_unused_parameters=True"
+
+
+@cache
+def _bucket_role(number: int) -> Role:
+    return Role(f"of {NAME}'s bucket {number}", _FULL)
 
 
 class _Bucket:
@@ -217,7 +229,8 @@ class Reducer:
         bucket.pending -= 1
         while self._next < len(self._buckets) and not self._buckets[self._next].pending:
             full = self._buckets[self._next]
-            full.work = all_reduce(full.flat, group=self._group, async_op=True)
+            flat, role = full.flat, _bucket_role(self._next)
+            full.work = all_reduce_into(flat, flat, ReduceOp.SUM, self._group, True, role)
             self._next += 1
         if len(self._ready) == len(self._parameters):
             if self._find_unused:
@@ -233,7 +246,9 @@ class Reducer:
         mine = counts.to(device, non_blocking=True)
         shape, reduction = mine.window.shape, ReduceOp.SUM
         what = signature("all_reduce", "all_reduce", dtypes.int32, (shape,), reduction)
-        command, meeting = issue(process, group, what, (mine,), (mine,), async_op=True, mail=used)
+        command, meeting = issue(
+            process, group, what, (mine,), (mine,), async_op=True, mail=used, role=_CENSUS
+        )
         self._census = handle(process, command, (mine,)), mine, meeting
 
     def _idle(self) -> set[int]:

@@ -7,11 +7,10 @@ import numpy as np
 
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import DType, dtypes
-from kernbench.runtime_api.comm.collectives import broadcast
 from kernbench.runtime_api.comm.groups import home_of
 from kernbench.runtime_api.comm.issuing import issue
-from kernbench.runtime_api.comm.rendezvous import ProcessGroup
-from kernbench.runtime_api.comm.signatures import object_signature
+from kernbench.runtime_api.comm.rendezvous import ProcessGroup, Role
+from kernbench.runtime_api.comm.signatures import object_signature, signature
 from kernbench.runtime_api.nodes import recording
 from kernbench.runtime_api.ops.copies import array_to
 from kernbench.runtime_api.ops.creation import empty
@@ -29,6 +28,19 @@ _BROADCAST_BYTES: Final = 250 << 20
 """Tensors are broadcast together up to this size, as in PyTorch."""
 
 Shown = tuple[str, tuple[int, ...], DType, bool]
+
+
+EVENLY: Final = (
+    f"every rank wraps its module in {NAME} and takes as many steps with it as the others: look "
+    "for uneven numbers of batches, and for a branch on the rank"
+)
+"""Hint if a rank does not come to what the wrapper calls."""
+
+_ALIKE: Final = Role(
+    "which checks that parameters are alike",
+    EVENLY,
+)
+_COPIES: Final = Role(f"of {NAME}'s parameters or buffers", EVENLY)
 
 
 class DataParallelError(KernbenchError, RuntimeError):
@@ -50,7 +62,7 @@ def check_alike(
     count = array_to(process, np.array([len(mine)], np.int64), device)
     counts = new_tensor(process, (group.size(),), dtypes.int64, device)
     what = object_signature(NAME, "all_gather", dtypes.int64, ((1,),) * group.size())
-    _, meeting = issue(process, group, what, (count,), (counts,), mail=mine)
+    _, meeting = issue(process, group, what, (count,), (counts,), mail=mine, role=_ALIKE)
     if len(meeting.mail) == group.size():
         # Whoever comes last looks, and tells the others, which cannot have gone on.
         _compare(process, group, meeting.mail)
@@ -104,7 +116,10 @@ def broadcast_together(process: Process, group: ProcessGroup, tensors: "Sequence
                 whole = cat(parts)
             else:
                 whole = empty(sum(sizes), dtype=members[0].dtype, device=members[0].device)
-            broadcast(whole, group=group, group_src=0)
+            root, shape = f"src={group.ranks[0]}", whole.window.shape
+            what = signature("broadcast", "broadcast", whole.dtype, (shape,), None, 0, root)
+            both = (whole,)
+            issue(process, group, what, both if source else (), both, role=_COPIES)
             if not source:
                 for member, part in zip(members, whole.split(sizes), strict=True):
                     member.copy_(part.view(member.shape))

@@ -4,7 +4,6 @@ See ADR 0018.
 """
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Final, NamedTuple
 
 from kernbench.errors import KernbenchError, call_site_of, site_fact
@@ -19,6 +18,18 @@ _DIGITS: Final = 12
 
 class ScheduleError(KernbenchError):
     """The result of a program depends on what a receive from any source takes (P8)."""
+
+
+class Explored(NamedTuple):
+    """How many schedules were tried, all with the same result.
+
+    Attributes:
+        number: How many.
+        complete: Whether there are no others.
+    """
+
+    number: int
+    complete: bool
 
 
 class _Run(NamedTuple):
@@ -40,8 +51,10 @@ def choose_late(world: World) -> bool:
     return any(box.choose_late(schedule) for _, box in sorted(world.mailboxes.items()))
 
 
-def explore(attempt: Callable[[Schedule], object], most: int) -> int:
-    """Runs a program under several schedules; returns how many there were.
+def explore(
+    attempt: Callable[[Schedule], object], most: int, again: Callable[[str], str]
+) -> Explored:
+    """Runs a program under several schedules.
 
     The first is what happens if nobody interferes. If that fails, or if it has no receive from any
     source, there is no other. The others let such receives wait until nothing else is left to
@@ -52,33 +65,35 @@ def explore(attempt: Callable[[Schedule], object], most: int) -> int:
         attempt: Runs the program in a fresh context of that schedule; what it returns, if that is
             not nothing, is part of the result.
         most: Schedules to try, at least 2.
+        again: Says in a hint how to run the schedule of that name again.
 
     Raises:
         ScheduleError: If two schedules have different results (P8).
         Exception: What the first attempt raises.
     """
+    __tracebackhide__ = True  # of pytest: what failed is the user's worker
     plain = Schedule()
     first = _Run(plain, _returned(attempt(plain)))
     count = 1
-    if not plain.matches:
-        return count
-    for run in islice(_late(attempt), most - 1):
+    picks: tuple[int, ...] | None = () if plain.matches else None
+    while picks is not None:
+        if count == most:
+            return Explored(count, complete=False)
+        run = _late(attempt, picks)
         count += 1
         if run.outcome != first.outcome or run.schedule.data != plain.data:
-            raise _differ(first, run)
-    return count
+            raise _differ(first, run, again(run.schedule.name))
+        picks = run.schedule.following()
+    return Explored(count, complete=True)
 
 
-def _late(attempt: Callable[[Schedule], object]) -> Iterator[_Run]:
-    picks: tuple[int, ...] | None = ()
-    while picks is not None:
-        schedule = Schedule(picks)
-        try:
-            outcome = _returned(attempt(schedule))
-        except Exception as error:
-            outcome = tuple(_ends(error))
-        yield _Run(schedule, outcome)
-        picks = schedule.following()
+def _late(attempt: Callable[[Schedule], object], picks: tuple[int, ...]) -> _Run:
+    schedule = Schedule(picks)
+    try:
+        outcome = _returned(attempt(schedule))
+    except Exception as error:
+        outcome = tuple(_ends(error))
+    return _Run(schedule, outcome)
 
 
 def _returned(value: object) -> tuple[str, ...]:
@@ -104,7 +119,7 @@ def _end(error: BaseException) -> str:
     return what if site is None else f"{what}, {site_fact(site)}"
 
 
-def _differ(first: _Run, second: _Run) -> ScheduleError:
+def _differ(first: _Run, second: _Run, again: str) -> ScheduleError:
     one, other = _parting(first.schedule, second.schedule)
     match = one or other
     facts = []
@@ -125,7 +140,7 @@ def _differ(first: _Run, second: _Run) -> ScheduleError:
         "the result depends on which message a receive from any source takes",
         facts,
         hint="name the source, or use what comes in a way that no order changes; "
-        f"--schedule {second.schedule.name} runs the second one again",
+        f"{again} runs the second one again",
         code="P8",
     )
 
