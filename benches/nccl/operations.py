@@ -53,7 +53,7 @@ Prepare = Callable[[Case, Any, Any], Call]
 def _all_reduce(case: Case, source: Any, target: Any) -> Call:
     dist, op = case.dist, case.reduction
     if target is None:
-        return lambda: dist._functional_collectives.all_reduce(source, op)
+        return lambda: dist._functional_collectives.all_reduce(source, op, dist.group.WORLD)
 
     def call() -> Any:
         dist.all_reduce(source, op)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from kernbench.ccl.layout import Layout
-from kernbench.ccl.operations import Reduction
+from kernbench.ccl.operations import Reduction, average
 from kernbench.ccl.prepared import Prepared
 from kernbench.ccl.values import Array, Operands, evaluate
 from kernbench.errors import KernbenchError
@@ -186,7 +186,7 @@ class Delivery:
 
     def _average(self, values: Array) -> None:
         if self._reduction is not None and self._reduction.average:
-            np.divide(values, values.dtype.type(self._ranks), out=values)
+            average(values, self._ranks)
 
 
 def _part_of(view: View, begin: int, count: int) -> View:

@@ -27,6 +27,18 @@ class Reduction(NamedTuple):
     factor: float | None = None
 
 
+def average(total: "np.ndarray[Any, Any]", ranks: int) -> None:
+    """Divides sums by the number of ranks, in place; those of integers lose their fraction.
+
+    That is C's division, to which NCCL's `FuncSumPostDiv` keeps for `ncclAvg` of integers.
+    """
+    if total.dtype.kind not in "iu":
+        np.divide(total, total.dtype.type(ranks), out=total)
+        return
+    quotient, rest = np.divmod(total.astype(np.int64), ranks)
+    total[...] = quotient + ((rest != 0) & (quotient < 0))
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """A collective operation.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.runtime_api.ops.random import manual_seed
 from kernbench.runtime_api.process import MAIN, Process, current_process
+from kernbench.runtime_api.tensor_base import refuse
 from kernbench.runtime_api.types import Device, DeviceLike
 from kernbench.sim_engine import command
 from kernbench.sim_engine.engine import Hold
@@ -125,12 +126,18 @@ class Event:
         enable_timing: Whether `elapsed_time` may be asked.
         blocking: Without effect on simulated time: a host that waits has nothing else to do.
         interprocess: Must be False.
+        external: Must be False.
     """
 
     def __init__(
-        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+        self,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
     ) -> None:
         del blocking
+        refuse("Event", external=external or None)
         if interprocess:
             raise UnsupportedError(
                 "events between processes are not simulated", [site_fact(call_site())]

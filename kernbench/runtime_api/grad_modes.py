@@ -59,27 +59,27 @@ class _Mode:
 class no_grad(_Mode):  # noqa: N801 - PyTorch's name
     """`torch.no_grad`: records nothing in a `with` block, or in the function it decorates."""
 
-    def __new__(cls, function: Any = None) -> Any:
+    def __new__(cls, orig_func: Any = None) -> Any:
         """Returns a switch, or a function given without parentheses, decorated."""
         mode = super().__new__(cls)
         _Mode.__init__(mode, False)
-        return mode if function is None else mode(function)
+        return mode if orig_func is None else mode(orig_func)
 
-    def __init__(self, function: Any = None) -> None:
-        del function
+    def __init__(self, orig_func: Any = None) -> None:
+        del orig_func
 
 
 class enable_grad(_Mode):  # noqa: N801
     """`torch.enable_grad`: records inside of `no_grad`."""
 
-    def __new__(cls, function: Any = None) -> Any:
+    def __new__(cls, orig_func: Any = None) -> Any:
         """Returns a switch, or a function given without parentheses, decorated."""
         mode = super().__new__(cls)
         _Mode.__init__(mode, True)
-        return mode if function is None else mode(function)
+        return mode if orig_func is None else mode(orig_func)
 
-    def __init__(self, function: Any = None) -> None:
-        del function
+    def __init__(self, orig_func: Any = None) -> None:
+        del orig_func
 
 
 class set_grad_enabled(_Mode):  # noqa: N801

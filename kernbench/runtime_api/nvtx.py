@@ -24,9 +24,9 @@ def range_pop() -> int:
 
 
 @contextmanager
-def range(msg: str) -> Iterator[None]:
-    """Names a `with` block."""
-    range_push(msg)
+def range(msg: str, *args: object, **kwargs: object) -> Iterator[None]:
+    """Names a `with` block; further arguments fill in the name, as `str.format` does."""
+    range_push(msg.format(*args, **kwargs))
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.runtime_api.optimizer import Group, Optimizer
-from kernbench.runtime_api.tensor_base import Array, OptionError
+from kernbench.runtime_api.tensor_base import Array, OptionError, refuse
 
 __all__ = ["SGD", "Adam", "AdamW", "Optimizer"]
 
@@ -16,6 +16,11 @@ __all__ = ["SGD", "Adam", "AdamW", "Optimizer"]
 def _check(name: str, value: float, low: float = 0.0, high: float = float("inf")) -> None:
     if not low <= value < high:
         raise OptionError(f"Invalid {name}: {value}", [site_fact(call_site())])
+
+
+def _refuse(name: str, foreach: bool | None, **flags: bool) -> None:
+    """Refuses what changes how a step runs: here it is one kernel per group."""
+    refuse(name, foreach=foreach, **{flag: given or None for flag, given in flags.items()})
 
 
 def _check_fused(name: str, fused: bool | None) -> None:
@@ -37,10 +42,13 @@ class SGD(Optimizer):
         weight_decay: Share of the parameter that is added to its gradient.
         nesterov: Whether to look ahead by the momentum.
         maximize: Whether to climb.
+        foreach: Must be None: a step is one kernel.
+        differentiable: Must be False.
         fused: None or True.
 
     Raises:
         OptionError: If a value is out of range.
+        UnsupportedError: For what must have its default.
     """
 
     def __init__(
@@ -53,12 +61,15 @@ class SGD(Optimizer):
         nesterov: bool = False,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
         fused: bool | None = None,
     ) -> None:
         _check("learning rate", lr)
         _check("momentum value", momentum)
         _check("weight_decay value", weight_decay)
         _check_fused("SGD", fused)
+        _refuse("SGD", foreach, differentiable=differentiable)
         if nesterov and (momentum <= 0 or dampening != 0):
             raise OptionError(
                 "Nesterov momentum requires a momentum and zero dampening",
@@ -104,15 +115,17 @@ class Adam(Optimizer):
         eps: Added to the root of the second.
         weight_decay: Share of the parameter that is added to its gradient.
         amsgrad: Must be False.
+        foreach: Must be None: a step is one kernel.
         maximize: Whether to climb.
+        capturable: Must be False.
+        differentiable: Must be False.
         fused: None or True.
+        decoupled_weight_decay: Whether weight decay shrinks the parameter itself, as `AdamW`.
 
     Raises:
         OptionError: If a value is out of range.
-        UnsupportedError: For `amsgrad`.
+        UnsupportedError: For what must have its default.
     """
-
-    _decoupled = False
 
     def __init__(
         self,
@@ -123,8 +136,12 @@ class Adam(Optimizer):
         weight_decay: float = 0,
         amsgrad: bool = False,
         *,
+        foreach: bool | None = None,
         maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
         fused: bool | None = None,
+        decoupled_weight_decay: bool = False,
     ) -> None:
         name = type(self).__name__
         _check("learning rate", lr)
@@ -133,10 +150,9 @@ class Adam(Optimizer):
         _check("beta parameter at index 1", betas[1], high=1.0)
         _check("weight_decay value", weight_decay)
         _check_fused(name, fused)
-        if amsgrad:
-            raise UnsupportedError(
-                f"{name}(amsgrad=True) is not simulated", [site_fact(call_site())]
-            )
+        _refuse(
+            name, foreach, amsgrad=amsgrad, capturable=capturable, differentiable=differentiable
+        )
         super().__init__(
             params,
             {
@@ -145,6 +161,7 @@ class Adam(Optimizer):
                 "eps": eps,
                 "weight_decay": weight_decay,
                 "maximize": maximize,
+                "decoupled_weight_decay": decoupled_weight_decay,
             },
         )
 
@@ -157,7 +174,7 @@ class Adam(Optimizer):
     ) -> tuple[Array, ...]:
         number = values.dtype.type
         lr, decay, (first, second) = options["lr"], options["weight_decay"], options["betas"]
-        if decay and self._decoupled:
+        if decay and options["decoupled_weight_decay"]:
             values = values * number(1 - lr * decay)
         elif decay:
             grad = grad + values * number(decay)
@@ -177,15 +194,16 @@ class AdamW(Adam):
         eps: Added to the root of the second.
         weight_decay: Share of the parameter, times `lr`, that is taken away.
         amsgrad: Must be False.
+        foreach: Must be None: a step is one kernel.
         maximize: Whether to climb.
+        capturable: Must be False.
+        differentiable: Must be False.
         fused: None or True.
 
     Raises:
         OptionError: If a value is out of range.
-        UnsupportedError: For `amsgrad`.
+        UnsupportedError: For what must have its default.
     """
-
-    _decoupled = True
 
     def __init__(
         self,
@@ -197,8 +215,22 @@ class AdamW(Adam):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
         fused: bool | None = None,
     ) -> None:
         super().__init__(
-            params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, fused=fused
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            foreach=foreach,
+            maximize=maximize,
+            capturable=capturable,
+            differentiable=differentiable,
+            fused=fused,
+            decoupled_weight_decay=True,
         )

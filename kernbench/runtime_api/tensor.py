@@ -33,8 +33,10 @@ from kernbench.runtime_api.tensor_base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import builtins
+    from collections.abc import Iterator, Sequence
 
+    from kernbench.memory import DType
     from kernbench.runtime_api.ops.elementwise import Operand
 
 __all__ = ["Tensor"]
@@ -216,7 +218,7 @@ class Tensor(TensorBase):
     t = views.t
     expand, expand_as, broadcast_to = views.expand, views.expand_as, views.broadcast_to
     narrow, select, unbind = views.narrow, views.select, views.unbind
-    split, chunk, diagonal = views.split, views.chunk, views.diagonal
+    chunk, diagonal = views.chunk, views.diagonal
     __getitem__ = indexing.getitem
     __setitem__ = indexing.setitem
 
@@ -241,6 +243,12 @@ class Tensor(TensorBase):
         self.memory, self.window, self.device = other.memory, other.window, other.device
         self.memory.tracked = tracked or self.memory.tracked
         self.origin = None
+
+    def split(
+        self, split_size: "builtins.int | Sequence[builtins.int]", dim: "builtins.int" = 0
+    ) -> "tuple[Tensor, ...]":
+        """Returns views of pieces of a dimension, of one size or of those given."""
+        return views.split(self, split_size, dim)
 
     def reshape_as(self, other: "Tensor") -> "Tensor":
         """Returns the elements in the shape of another tensor."""
@@ -433,7 +441,6 @@ class Tensor(TensorBase):
     count_nonzero = reductions.count_nonzero
     var = reductions.var
     std = reductions.std
-    norm = reductions.norm
     logsumexp = reductions.logsumexp
     cumsum = reductions.cumsum
     softmax = reductions.softmax
@@ -441,6 +448,16 @@ class Tensor(TensorBase):
     sort = reductions.sort
     argsort = reductions.argsort
     topk = reductions.topk
+
+    def norm(
+        self,
+        p: "builtins.float | Literal['fro']" = "fro",
+        dim: "builtins.int | Sequence[builtins.int] | None" = None,
+        keepdim: "builtins.bool" = False,
+        dtype: "DType | None" = None,
+    ) -> "Tensor":
+        """Returns the p-norm of the elements over dimensions, as `torch.norm`."""
+        return reductions.norm(self, p, dim, keepdim, dtype=dtype)
 
     # Products
     matmul = linalg.matmul

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
-from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
+from kernbench.errors import CallSite, KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.memory import (
     Buffer,
     DType,
@@ -363,6 +363,32 @@ def _in_words(stream: Stream) -> str:
     if kind == "stream":
         return stream.name if rest else "the default stream"
     return f"the stream of {stream.name}"
+
+
+def one_way(several: tuple[Any, ...], sequence: Sequence[int] | None) -> tuple[Any, ...]:
+    """Returns integers that were given one by one, or as a sequence by keyword.
+
+    Raises:
+        OperandError: If they were given both ways.
+    """
+    if sequence is None:
+        return several
+    if several:
+        raise OperandError(
+            f"got {sequence!r} by keyword, and {several!r} by position", [site_fact(call_site())]
+        )
+    return (sequence,)
+
+
+def refuse(name: str, **options: object) -> None:
+    """Refuses options that are not None: those that PyTorch has and that are not simulated.
+
+    Raises:
+        UnsupportedError: Naming the first of them.
+    """
+    for option, value in options.items():
+        if value is not None:
+            raise UnsupportedError(f"{name}({option}=) is not simulated", [site_fact(call_site())])
 
 
 def _not_owned(process: Process, tensor: TensorBase) -> OwnershipError:

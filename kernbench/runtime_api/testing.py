@@ -8,7 +8,7 @@ from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import DType, dtypes
 from kernbench.runtime_api.ops.creation import as_tensor
 from kernbench.runtime_api.ops.running import host_array
-from kernbench.runtime_api.tensor_base import Array, OptionError, TensorBase
+from kernbench.runtime_api.tensor_base import Array, OptionError, TensorBase, refuse
 
 __all__ = ["assert_close"]
 
@@ -31,11 +31,13 @@ def assert_close(
     actual: Any,
     expected: Any,
     *,
+    allow_subclasses: bool = True,
     rtol: float | None = None,
     atol: float | None = None,
     equal_nan: bool = False,
     check_device: bool = True,
     check_dtype: bool = True,
+    check_layout: bool = True,
     check_stride: bool = False,
     msg: str | None = None,
 ) -> None:
@@ -44,23 +46,28 @@ def assert_close(
     Args:
         actual: What is tested.
         expected: What it should be.
+        allow_subclasses: Must be True.
         rtol: Relative tolerance; by default that of the types, as in PyTorch.
         atol: Absolute tolerance, given together with `rtol`.
         equal_nan: Whether nan equals nan.
         check_device: Whether they must be on the same device.
         check_dtype: Whether they must have the same type.
+        check_layout: Whether they must have the same layout, as all tensors here have.
         check_stride: Whether they must have the same strides.
         msg: Text of the error in place of the one that says what differs.
 
     Raises:
         NotCloseError: If they are not; an `AssertionError` too.
         OptionError: If one tolerance is given alone.
+        UnsupportedError: For `allow_subclasses=False`.
     """
     if (rtol is None) != (atol is None):
         raise OptionError(
             "rtol and atol must both be specified or both be unspecified",
             [site_fact(call_site())],
         )
+    del check_layout
+    refuse("assert_close", allow_subclasses=None if allow_subclasses else False)
     checks = {"device": check_device, "dtype": check_dtype, "stride": check_stride}
     problem = _compare(actual, expected, rtol, atol, equal_nan, checks)
     if problem is not None:

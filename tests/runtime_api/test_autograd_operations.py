@@ -159,7 +159,7 @@ CASES: Final[dict[str, Case]] = {
     },
     "silu": (F.silu, (A,)),
     "gelu": (F.gelu, (A,)),
-    "gelu, tanh": (lambda x: F.gelu(x, "tanh"), (A,)),
+    "gelu, tanh": (lambda x: F.gelu(x, approximate="tanh"), (A,)),
     "round, decimals": (lambda x: torch.round(x, decimals=1) * 1.0, (A,)),
     # Two operands
     "add": (torch.add, (A, (4,))),

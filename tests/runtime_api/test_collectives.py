@@ -390,21 +390,22 @@ def test_arguments_of_functional_collectives(kernbench: Kernbench) -> None:
     def worker(rank: int) -> Any:
         x = _tensor(_values(rank, 4))
         with pytest.raises(ValueError, match="must be a multiple of 3"):
-            funcol.reduce_scatter_tensor(x, "sum", 0)
+            funcol.reduce_scatter_tensor(x, "sum", 0, None)
         with pytest.raises(ValueError, match="give both of output_split_sizes"):
-            funcol.all_to_all_single(x, [1, 1, 2], None)
+            funcol.all_to_all_single(x, [1, 1, 2], None, None)
         with pytest.raises(KernbenchError, match="in place of a process group"):
             funcol.all_reduce(x, "sum", [0, 1])
         with pytest.raises(KernbenchError, match="in place of a process group"):
             funcol.all_reduce(x, "sum", None, "tag")
         with pytest.raises(ValueError, match="'xor' is no reduce operation"):
-            funcol.all_reduce(x, "xor")
+            funcol.all_reduce(x, "xor", None)
         with pytest.raises(KernbenchError, match="PREMUL_SUM with a tensor"):
             dist._make_nccl_premul_sum(x)
         with pytest.raises(TypeError, match="takes a number as its factor"):
             dist.ReduceOp.PREMUL_SUM("half")
         assert dist.ReduceOp.RedOpType.MAX == dist.ReduceOp.MAX
-        y = funcol.all_to_all_single(x, [1, 1, 1], [1, 1, 1] if rank < 0 else [2, 1, 1])
+        sent = [1, 1, 1] if rank < 0 else [2, 1, 1]
+        y = funcol.all_to_all_single(x, [1, 1, 1], sent, None)
         return y.tolist()
 
     with pytest.raises(SpawnException) as caught:

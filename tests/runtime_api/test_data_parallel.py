@@ -184,25 +184,35 @@ class Norm(nn.Module):
         return x * self.scale
 
 
-@pytest.mark.parametrize("broadcast_buffers", [True, False])
+@pytest.mark.parametrize(
+    ("options", "initial"),
+    [
+        ({}, "first"),
+        ({"broadcast_buffers": True}, "first"),
+        ({"broadcast_buffers": False}, "own"),
+        ({"forward_sync_buffers": False}, "first"),
+        ({"forward_sync_buffers": True, "broadcast_buffers": False}, "first"),
+    ],
+)
 def test_values_of_the_first_rank_of_the_group(
-    kernbench: Kernbench, broadcast_buffers: bool
+    kernbench: Kernbench, options: dict[str, Any], initial: str
 ) -> None:
     def work(rank: int) -> None:
         pairs = [dist.new_group([0, 2]), dist.new_group([3, 1])]
         group, first = pairs[rank % 2], rank % 2
         model = Norm(float(rank))
-        ddp = DistributedDataParallel(
-            model, process_group=group, broadcast_buffers=broadcast_buffers
-        )
-        for tensor in (model.scale, model.frozen, model.seen, model.calls):
+        ddp = DistributedDataParallel(model, process_group=group, **options)
+        begin = first if initial == "first" else rank
+        for tensor in (model.scale, model.frozen):
             assert set(tensor.tolist()) == {first}
+        for tensor in (model.seen, model.calls):
+            assert set(tensor.tolist()) == {begin}
         for step in range(2):
             ddp(torch.full((2,), float(10 * step + rank), device="cuda")).sum().backward()
         assert model.seen.tolist() == [10.0 + rank] * 2
         ddp(torch.zeros(2, device="cuda"))
         # A call begins with the buffers of the first rank, then each goes its own way.
-        assert model.calls.tolist() == [first + 3]
+        assert model.calls.tolist() == [begin + 3]
         assert model.frozen.grad is None
         assert model.scale.grad is not None
         mine = [0 + first, 2 + first]

@@ -51,14 +51,15 @@ def test_layers_compute_what_the_functions_do(device: str) -> None:
     assert table.weight[2].tolist() == [0.0] * 3
     for module, function in (
         (nn.ReLU(), F.relu), (nn.SiLU(), F.silu), (nn.GELU(), F.gelu),
-        (nn.GELU("tanh"), lambda t: F.gelu(t, "tanh")), (nn.Identity(1, a=2), lambda t: t),
+        (nn.GELU("tanh"), lambda t: F.gelu(t, approximate="tanh")),
+        (nn.Identity(1, a=2), lambda t: t),
     ):  # fmt: skip
         assert torch.equal(module(x), function(x))
     drop = nn.Dropout(0.5)
     assert drop.eval()(x) is x
     target = torch.tensor([0, 3, 1], device=device)
     assert torch.equal(nn.CrossEntropyLoss()(x, target), F.cross_entropy(x, target))
-    assert torch.equal(nn.MSELoss("sum")(x, x * 2), F.mse_loss(x, x * 2, "sum"))
+    assert torch.equal(nn.MSELoss(reduction="sum")(x, x * 2), F.mse_loss(x, x * 2, reduction="sum"))
 
 
 def test_a_module_of_modules(ctx: RuntimeContext) -> None:

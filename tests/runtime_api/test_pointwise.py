@@ -101,10 +101,10 @@ def test_activations(device: str) -> None:
     phi = 0.5 * (1 + np.vectorize(math.erf)(v / math.sqrt(2)))
     np.testing.assert_allclose(gelu(x).numpy(), v * phi, rtol=1e-6, atol=1e-7)
     bent = 0.5 * v * (1 + np.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v**3)))
-    np.testing.assert_allclose(gelu(x, "tanh").numpy(), bent, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(gelu(x, approximate="tanh").numpy(), bent, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(silu(x).numpy(), v / (1 + np.exp(-v)), rtol=1e-6)
     with pytest.raises(ValueError, match="approximate argument must be either none or tanh"):
-        gelu(x, "fast")  # type: ignore[arg-type]
+        gelu(x, approximate="fast")  # type: ignore[arg-type]
 
 
 OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {

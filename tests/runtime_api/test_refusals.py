@@ -39,7 +39,7 @@ def c6_nccl(rank: int) -> None:
         """
 [C6] reduce: bxor is not defined for torch.float32 on backend ccl
   at FILE: dist.reduce(ones(), 0, dist.ReduceOp.BXOR)
-  hint: sum, product, min and max take every type but 8-bit floats; avg and premul_sum take floats, band, bor and bxor integers
+  hint: sum, product, min and max take every type but 8-bit floats; avg all of them but bool; premul_sum takes floats, band, bor and bxor integers
 """,
     ),
 )

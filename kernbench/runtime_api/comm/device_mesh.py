@@ -15,7 +15,6 @@ from kernbench.runtime_api.comm.groups import (
     get_rank,
     get_world_size,
     is_initialized,
-    refuse,
 )
 from kernbench.runtime_api.comm.groups import group as default
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup
@@ -26,6 +25,7 @@ from kernbench.runtime_api.tensor_base import (
     DimensionError,
     OptionError,
     TensorError,
+    refuse,
 )
 
 __all__ = ["DeviceMesh", "init_device_mesh"]

@@ -47,7 +47,7 @@ def wait_tensor(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def all_reduce(self: Tensor, reduceOp: Any, group: Any = None, tag: str = "") -> Tensor:  # noqa: N803
+def all_reduce(self: Tensor, reduceOp: Any, group: Any, tag: str = "") -> Tensor:  # noqa: N803
     """Combines the tensors of all ranks and returns the result.
 
     Args:
@@ -59,7 +59,7 @@ def all_reduce(self: Tensor, reduceOp: Any, group: Any = None, tag: str = "") ->
     return functional_all_reduce(self, reduceOp, _group(group, tag))
 
 
-def broadcast(self: Tensor, src: int, group: Any = None, tag: str = "") -> Tensor:
+def broadcast(self: Tensor, src: int, group: Any, tag: str = "") -> Tensor:
     """Returns the tensor of one rank.
 
     Args:
@@ -73,7 +73,7 @@ def broadcast(self: Tensor, src: int, group: Any = None, tag: str = "") -> Tenso
     return out
 
 
-def all_gather_tensor(self: Tensor, gather_dim: int, group: Any = None, tag: str = "") -> Tensor:
+def all_gather_tensor(self: Tensor, gather_dim: int, group: Any, tag: str = "") -> Tensor:
     """Returns the tensors of all ranks, concatenated.
 
     Args:
@@ -94,7 +94,7 @@ def reduce_scatter_tensor(
     self: Tensor,
     reduceOp: Any,  # noqa: N803
     scatter_dim: int,
-    group: Any = None,
+    group: Any,
     tag: str = "",
 ) -> Tensor:
     """Combines the tensors of all ranks and returns the calling rank's part.
@@ -129,7 +129,7 @@ def all_to_all_single(
     self: Tensor,
     output_split_sizes: Sequence[int] | None,
     input_split_sizes: Sequence[int] | None,
-    group: Any = None,
+    group: Any,
     tag: str = "",
 ) -> Tensor:
     """Gives the i-th part of each rank's tensor to rank i, and returns what came.

@@ -12,11 +12,11 @@ from kernbench.runtime_api.comm.groups import (
     check_device_id,
     find_group,
     libraries_of,
-    refuse,
 )
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup
 from kernbench.runtime_api.ops.running import wait_for
 from kernbench.runtime_api.process import MAIN, Process, current_process
+from kernbench.runtime_api.tensor_base import refuse
 
 __all__ = ["destroy_process_group", "group_scope", "init_process_group", "live_groups"]
 

@@ -21,12 +21,11 @@ from kernbench.runtime_api.comm.groups import (
     find_group,
     get_process_group_ranks,
     libraries_of,
-    refuse,
 )
 from kernbench.runtime_api.comm.rendezvous import Call, Meeting, ProcessGroup, Term, runs
 from kernbench.runtime_api.comm.world import GroupLeakWarning
 from kernbench.runtime_api.process import Process, current_process
-from kernbench.runtime_api.tensor_base import OperandError, OptionError
+from kernbench.runtime_api.tensor_base import OperandError, OptionError, refuse
 
 __all__ = ["new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group"]
 

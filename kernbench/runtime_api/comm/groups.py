@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
+from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup
 from kernbench.runtime_api.comm.world import World
 from kernbench.runtime_api.process import MAIN, Process, current_process
@@ -144,17 +144,6 @@ def meets_on_host(process: Process, group: ProcessGroup) -> bool:
     """Returns whether what ranks say to each other without tensors goes from host to host."""
     libraries = libraries_of(backend_of(process, group))
     return libraries.get("cuda", "gloo") == "gloo"
-
-
-def refuse(name: str, **options: object) -> None:
-    """Refuses options that are not None.
-
-    Raises:
-        UnsupportedError: Naming the first of them.
-    """
-    for option, value in options.items():
-        if value is not None:
-            raise UnsupportedError(f"{name}({option}=) is not simulated", [site_fact(call_site())])
 
 
 def home_of(process: Process) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from kernbench.ccl.operations import OPERATIONS, Reduction
+from kernbench.ccl.operations import OPERATIONS, Reduction, average
 from kernbench.errors import KernbenchError
 from kernbench.hw.pe import later
 from kernbench.memory import DType, View
@@ -221,7 +221,9 @@ class HostCollective:
             given = [flat * number(reduction.factor) for flat in given]
         combine: Any = getattr(np, reduction.combine)
         total: Array = reduce(combine, given)
-        return total / number(self._ranks) if reduction.average else total
+        if reduction.average:
+            average(total, self._ranks)
+        return total
 
 
 class HostJoining:

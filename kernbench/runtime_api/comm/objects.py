@@ -24,7 +24,6 @@ from kernbench.runtime_api.comm.groups import (
     home_of,
     libraries_of,
     meets_on_host,
-    refuse,
 )
 from kernbench.runtime_api.comm.issuing import issue
 from kernbench.runtime_api.comm.p2p import give, take
@@ -35,7 +34,7 @@ from kernbench.runtime_api.comm.transfers import TransferMismatchError
 from kernbench.runtime_api.ops.copies import array_to
 from kernbench.runtime_api.ops.running import cuda_device, read_back
 from kernbench.runtime_api.process import Process, current_process
-from kernbench.runtime_api.tensor_base import Array, OptionError, TensorBase, new_tensor
+from kernbench.runtime_api.tensor_base import Array, OptionError, TensorBase, new_tensor, refuse
 from kernbench.runtime_api.types import CPU, Device
 
 __all__ = [

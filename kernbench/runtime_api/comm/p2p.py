@@ -35,6 +35,9 @@ def send(
 ) -> None:
     """Sends a tensor. The current stream goes on when it is received; the host does not wait.
 
+    A tensor that is not contiguous is refused. PyTorch's `nccl` only warns of it, and sends as many
+    elements as it has from the memory behind its first one, whichever those are.
+
     Args:
         tensor: On the calling rank's device, contiguous.
         dst: Global rank of the receiver; or give `group_dst`.

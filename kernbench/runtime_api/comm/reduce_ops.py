@@ -22,6 +22,11 @@ class RedOp(Reduction):
     __slots__ = ()
 
     @property
+    def op(self) -> "RedOp":
+        """Itself, as of PyTorch's `ReduceOp(op)`."""
+        return self
+
+    @property
     def value(self) -> int:
         """Its number."""
         return _NUMBERS.index(self.name)
@@ -89,13 +94,25 @@ class RedOpType:
 class ReduceOp(RedOpType):
     """`torch.distributed.ReduceOp`: how values of ranks are combined.
 
-    `AVG` divides the sum by the number of ranks at the end. `PREMUL_SUM(factor)` multiplies before
-    it adds. Both take floats and complex numbers only; of the others complex numbers take `SUM`. As
-    in PyTorch, `nccl` has no `BAND`, `BOR` and `BXOR`, and `gloo` no `AVG` and `PREMUL_SUM`; the
-    backend `ccl` has all.
+    `AVG` divides the sum by the number of ranks at the end; of integers it drops the fraction, as
+    NCCL does, and bools it does not take. `PREMUL_SUM(factor)` multiplies before it adds, and takes
+    floats and complex numbers only; of the others complex numbers take `SUM`. As in PyTorch, `nccl`
+    has no `BAND`, `BOR` and `BXOR`, and `gloo` no `AVG` and `PREMUL_SUM`; `ccl` has all.
     """
 
     RedOpType: Final = RedOpType
+
+    def __new__(cls, op: Reduction) -> Reduction:  # type: ignore[misc]
+        """Returns the operation itself: it needs no wrapper to be equal to.
+
+        Raises:
+            OperandError: If it is none.
+        """
+        if not isinstance(op, Reduction):
+            raise OperandError(
+                f"ReduceOp() takes one of ReduceOp; got {op!r}", [site_fact(call_site())]
+            )
+        return op
 
 
 _BY_NAME: Final = {op.name: op for op in vars(RedOpType).values() if isinstance(op, Reduction)}
@@ -156,11 +173,12 @@ def check_reduction(name: str, op: Reduction, dtype: DType, backend: str) -> Non
             code="C6",
         )
     floats = dtype.is_floating_point or dtype.is_complex
-    if dtype in _FP8 or (bits and floats) or (scaled and not floats):
+    averages = op.average and dtype is not dtypes.bool_
+    if dtype in _FP8 or (bits and floats) or (scaled and not floats and not averages):
         raise ReductionError(
             f"{name}: {op.name} is not defined for {dtype} on backend {backend}",
             [site_fact(call_site())],
-            hint="sum, product, min and max take every type but 8-bit floats; avg and premul_sum "
-            "take floats, band, bor and bxor integers",
+            hint="sum, product, min and max take every type but 8-bit floats; avg all of them but "
+            "bool; premul_sum takes floats, band, bor and bxor integers",
             code="C6",
         )

@@ -137,6 +137,14 @@ class Future:
         """Returns the value; reading its tensors needs a `wait` before."""
         return self._value
 
+    def add_done_callback(self, callback: "Callable[[Future], Any]") -> None:
+        """Calls `callback` as `then` does, and forgets what it returns.
+
+        Raises:
+            UnsupportedError: For an operation on tensors of the host.
+        """
+        self.then(callback)
+
     def then(self, callback: "Callable[[Future], Any]") -> "Future":
         """Calls `callback` with this future, and returns a future of what it returns.
 

@@ -14,7 +14,7 @@ from kernbench.runtime_api.nodes import edge_of, recording
 from kernbench.runtime_api.ops.creation import from_numpy
 from kernbench.runtime_api.ops.running import host_array
 from kernbench.runtime_api.process import current_process
-from kernbench.runtime_api.tensor_base import OptionError, TensorBase, TensorError
+from kernbench.runtime_api.tensor_base import OptionError, TensorBase, TensorError, refuse
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensor import Tensor
@@ -33,7 +33,10 @@ def grad(
     grad_outputs: "Tensor | Sequence[Tensor | None] | None" = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
     allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
 ) -> "tuple[Tensor | None, ...]":
     """Returns the gradients of `inputs`, as `torch.autograd.grad`; no `grad` is touched.
 
@@ -43,11 +46,21 @@ def grad(
         grad_outputs: Gradients of the outputs; None for 1, of a single value.
         retain_graph: Whether to keep what a further backward pass needs.
         create_graph: Must be False: gradients of gradients are not simulated.
+        only_inputs: Must be True.
         allow_unused: Whether an input that the outputs do not depend on gives None.
+        is_grads_batched: Must be False.
+        materialize_grads: Must be False.
 
     Raises:
         TensorError: If an input is unused, and as `Tensor.backward`.
+        UnsupportedError: For what must have its default.
     """
+    refuse(
+        "grad",
+        only_inputs=None if only_inputs else only_inputs,
+        is_grads_batched=is_grads_batched or None,
+        materialize_grads=materialize_grads or None,
+    )
     check_create_graph(create_graph)
     roots, wanted = _several(outputs), _several(inputs)
     given = _several(grad_outputs) if grad_outputs is not None else [None] * len(roots)
@@ -68,9 +81,15 @@ def backward(
     grad_tensors: "Tensor | Sequence[Tensor | None] | None" = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    grad_variables: None = None,
     inputs: "Tensor | Sequence[Tensor] | None" = None,
 ) -> None:
-    """Does what `Tensor.backward` does, from several tensors at once."""
+    """Does what `Tensor.backward` does, from several tensors at once.
+
+    Raises:
+        UnsupportedError: For `grad_variables`, PyTorch's old word for `grad_tensors`.
+    """
+    refuse("backward", grad_variables=grad_variables)
     check_create_graph(create_graph)
     roots = _several(tensors)
     given = _several(grad_tensors) if grad_tensors is not None else [None] * len(roots)
@@ -90,6 +109,15 @@ def gradcheck(
     atol: float = 1e-5,
     rtol: float = 1e-3,
     raise_exception: bool = True,
+    nondet_tol: float = 0.0,
+    check_undefined_grad: bool = True,
+    check_grad_dtypes: bool = False,
+    check_batched_grad: bool = False,
+    check_batched_forward_grad: bool = False,
+    check_forward_ad: bool = False,
+    check_backward_ad: bool = True,
+    fast_mode: bool = False,
+    masked: bool | None = None,
 ) -> bool:
     """Compares the gradients of a function with finite differences; the host waits for each.
 
@@ -100,11 +128,33 @@ def gradcheck(
         atol: Absolute tolerance.
         rtol: Relative tolerance.
         raise_exception: Whether to raise, rather than return False, where they differ.
+        nondet_tol: Must be 0.
+        check_undefined_grad: Must be True: a formula gets no undefined gradients here.
+        check_grad_dtypes: Must be False.
+        check_batched_grad: Must be False.
+        check_batched_forward_grad: Must be False.
+        check_forward_ad: Must be False.
+        check_backward_ad: Must be True.
+        fast_mode: Must be False.
+        masked: Must be None.
 
     Raises:
         GradcheckError: If they differ.
         OptionError: If no input needs a gradient.
+        UnsupportedError: For what must have its default.
     """
+    refuse(
+        "gradcheck",
+        nondet_tol=nondet_tol or None,
+        check_undefined_grad=None if check_undefined_grad else False,
+        check_grad_dtypes=check_grad_dtypes or None,
+        check_batched_grad=check_batched_grad or None,
+        check_batched_forward_grad=check_batched_forward_grad or None,
+        check_forward_ad=check_forward_ad or None,
+        check_backward_ad=None if check_backward_ad else False,
+        fast_mode=fast_mode or None,
+        masked=masked,
+    )
     given = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
     checked = cast(
         "list[Tensor]",

@@ -49,9 +49,9 @@ class Sequential(Module):
 class ModuleList(Module):
     """`torch.nn.ModuleList`: a list whose modules are found."""
 
-    def __init__(self, modules: Iterable[Module] = ()) -> None:
+    def __init__(self, modules: Iterable[Module] | None = None) -> None:
         super().__init__()
-        self.extend(modules)
+        self.extend(modules or ())
 
     def _children(self) -> list[Module]:
         return list(self._registries()[2].values())

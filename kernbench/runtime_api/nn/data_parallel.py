@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.runtime_api.comm.device_mesh import DeviceMesh
-from kernbench.runtime_api.comm.groups import Group, check_device_id, find_group, home_of, refuse
+from kernbench.runtime_api.comm.groups import Group, check_device_id, find_group, home_of
 from kernbench.runtime_api.nn.module import Module
 from kernbench.runtime_api.nn.reducer import FIRST_BUCKET_BYTES, MIB, Reducer
 from kernbench.runtime_api.nn.replicas import (
@@ -19,7 +19,7 @@ from kernbench.runtime_api.nn.replicas import (
 from kernbench.runtime_api.nodes import tape_of
 from kernbench.runtime_api.ops.running import cuda_device
 from kernbench.runtime_api.process import Process, current_process
-from kernbench.runtime_api.tensor_base import OperandError, OptionError, TensorBase
+from kernbench.runtime_api.tensor_base import OperandError, OptionError, TensorBase, refuse
 from kernbench.runtime_api.types import DeviceLike
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class DistributedDataParallel(Module):
         device_ids: None, or a list of the calling rank's device: inputs are then moved there.
         output_device: None or the calling rank's device.
         dim: Must be 0.
-        broadcast_buffers: Whether a call gives all ranks the buffers of the first one.
+        broadcast_buffers: Whether a call, and making it, give all ranks the buffers of the first
+            one; None for True. Deprecated by PyTorch 2.13 for `forward_sync_buffers`.
         init_sync: Whether parameters are checked and made the same now.
         process_group: Over whose ranks; None for all. With parts of a model on the ranks of a
             tensor-parallel group, the data-parallel group.
@@ -60,6 +61,10 @@ class DistributedDataParallel(Module):
         mixed_precision: Must be None.
         device_mesh: A mesh of one dimension, instead of a group.
         skip_all_reduce_unused_params: Must be False.
+        bucket_cap_mb_list: Must be None.
+        batched_grad_copy: Must be False.
+        forward_sync_buffers: Whether a call gives all ranks the buffers of the first one, which
+            making it then does in any case; goes before `broadcast_buffers`.
 
     Attributes:
         module: The module.
@@ -81,7 +86,7 @@ class DistributedDataParallel(Module):
         device_ids: Sequence[DeviceLike] | None = None,
         output_device: DeviceLike | None = None,
         dim: int = 0,
-        broadcast_buffers: bool = True,
+        broadcast_buffers: bool | None = None,
         init_sync: bool = True,
         process_group: Group = None,
         bucket_cap_mb: float | None = None,
@@ -94,6 +99,9 @@ class DistributedDataParallel(Module):
         mixed_precision: Any = None,
         device_mesh: DeviceMesh | None = None,
         skip_all_reduce_unused_params: bool = False,
+        bucket_cap_mb_list: Any = None,
+        batched_grad_copy: bool = False,
+        forward_sync_buffers: bool | None = None,
     ) -> None:
         super().__init__()
         refuse(
@@ -105,6 +113,8 @@ class DistributedDataParallel(Module):
             param_to_hook_all_reduce=param_to_hook_all_reduce,
             mixed_precision=mixed_precision,
             skip_all_reduce_unused_params=skip_all_reduce_unused_params or None,
+            bucket_cap_mb_list=bucket_cap_mb_list,
+            batched_grad_copy=batched_grad_copy or None,
         )
         if not isinstance(module, Module):
             raise OperandError(
@@ -120,7 +130,8 @@ class DistributedDataParallel(Module):
         self.device_ids = device_ids
         self.output_device = output_device
         self.dim = dim
-        self.broadcast_buffers = broadcast_buffers
+        shared = broadcast_buffers is not False
+        self.forward_sync_buffers = shared if forward_sync_buffers is None else forward_sync_buffers
         self.find_unused_parameters = find_unused_parameters
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.static_graph = static_graph
@@ -129,6 +140,8 @@ class DistributedDataParallel(Module):
         if init_sync:
             everything = [*module.named_parameters(), *module.named_buffers()]
             check_alike(process, group, everything)
+            if forward_sync_buffers is None and not shared:
+                everything = [*module.named_parameters()]
             broadcast_together(process, group, [tensor for _, tensor in everything])
         self.reducer = Reducer(
             process,
@@ -149,7 +162,7 @@ class DistributedDataParallel(Module):
         averaging = tape_of(process).enabled and self.require_backward_grad_sync
         if averaging:
             self.reducer.check_finished()
-        if self.require_forward_param_sync and self.broadcast_buffers:
+        if self.require_forward_param_sync and self.forward_sync_buffers:
             broadcast_together(process, self.process_group, list(self.module.buffers()))
         if self.device_ids:
             inputs, kwargs = self._moved(inputs), self._moved(kwargs)
@@ -158,6 +171,11 @@ class DistributedDataParallel(Module):
         if averaging:
             self.reducer.expect(_tensors_in(output))
         return output
+
+    @property
+    def broadcast_buffers(self) -> bool:
+        """`forward_sync_buffers` by its old name."""
+        return self.forward_sync_buffers
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

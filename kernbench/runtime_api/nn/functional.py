@@ -1,5 +1,6 @@
 """`torch.nn.functional`: what layers compute. Fused where PyTorch has one kernel for it."""
 
+import warnings
 from collections.abc import Sequence
 from math import prod, sqrt
 from typing import TYPE_CHECKING
@@ -7,17 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
-from kernbench.memory import dtypes
+from kernbench.memory import DType, dtypes
 from kernbench.runtime_api.nn import losses
 from kernbench.runtime_api.nn.losses import *  # noqa: F403 - one namespace for users
-from kernbench.runtime_api.ops import unary
+from kernbench.runtime_api.ops import reductions, unary
 from kernbench.runtime_api.ops.fused import kernel
 from kernbench.runtime_api.ops.linalg import matmul, product
 from kernbench.runtime_api.ops.random import drawn_mask
-from kernbench.runtime_api.ops.reductions import log_softmax, softmax
 from kernbench.runtime_api.ops.shaping import check_index, checked, repeat_interleave
-from kernbench.runtime_api.ops.unary import gelu, silu
-from kernbench.runtime_api.tensor_base import Array, OptionError, TensorError
+from kernbench.runtime_api.ops.unary import gelu
+from kernbench.runtime_api.tensor_base import Array, OptionError, TensorError, refuse
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensor import Tensor
@@ -74,17 +74,48 @@ def linear(input: "Tensor", weight: "Tensor", bias: "Tensor | None" = None) -> "
     return product("linear", operands, (*x[:-1], w[0]), sizes, compute)
 
 
-def embedding(input: "Tensor", weight: "Tensor", padding_idx: int | None = None) -> "Tensor":
+def refuse_embedding(
+    name: str, max_norm: object, norm_type: float, scale_grad_by_freq: bool, sparse: bool
+) -> None:
+    """Refuses options of embeddings that are not simulated.
+
+    Raises:
+        UnsupportedError: Naming the first of them.
+    """
+    refuse(
+        name,
+        max_norm=max_norm,
+        norm_type=None if norm_type == 2 else norm_type,
+        scale_grad_by_freq=scale_grad_by_freq or None,
+        sparse=sparse or None,
+    )
+
+
+def embedding(
+    input: "Tensor",
+    weight: "Tensor",
+    padding_idx: int | None = None,
+    max_norm: None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> "Tensor":
     """Returns the rows of `weight` that `input` names.
 
     Args:
         input: Integers, of any shape.
         weight: `[rows, width]`.
         padding_idx: Row that gets no gradient; may count from the end.
+        max_norm: Must be None.
+        norm_type: Must be 2: it belongs to `max_norm`.
+        scale_grad_by_freq: Must be False.
+        sparse: Must be False.
 
     Raises:
         IndexOutOfBoundsError: If there is no such row (M1); found when the kernel runs.
+        UnsupportedError: For what must have its default.
     """
+    refuse_embedding("embedding", max_norm, norm_type, scale_grad_by_freq, sparse)
     check_index("embedding", input)
     rows, width = weight.window.shape
     if padding_idx is not None:
@@ -118,6 +149,50 @@ def embedding(input: "Tensor", weight: "Tensor", padding_idx: int | None = None)
 def relu(input: "Tensor", inplace: bool = False) -> "Tensor":
     """Returns the larger one of each element and 0; with `inplace` writes it."""
     return unary.relu_(input) if inplace else unary.relu(input)
+
+
+def silu(input: "Tensor", inplace: bool = False) -> "Tensor":
+    """Returns `x * sigmoid(x)` of each element.
+
+    Raises:
+        UnsupportedError: For `inplace`.
+    """
+    refuse("silu", inplace=inplace or None)
+    return unary.silu(input)
+
+
+def softmax(
+    input: "Tensor", dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None
+) -> "Tensor":
+    """Returns the softmax along a dimension, see `torch.softmax`.
+
+    Args:
+        input: The tensor.
+        dim: The dimension. Without one PyTorch chooses and warns: the first of 0, 1 or 3
+            dimensions, else the second.
+        _stacklevel: For whom PyTorch's warning is meant; here it is always the user's line.
+        dtype: Type to convert to first.
+    """
+    del _stacklevel
+    return reductions.softmax(input, _chosen("softmax", input, dim), dtype)
+
+
+def log_softmax(
+    input: "Tensor", dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None
+) -> "Tensor":
+    """Returns the logarithm of `softmax`, with the same arguments."""
+    del _stacklevel
+    return reductions.log_softmax(input, _chosen("log_softmax", input, dim), dtype)
+
+
+def _chosen(name: str, input: "Tensor", dim: int | None) -> int:
+    if dim is not None:
+        return dim
+    chosen, site = 0 if len(input.window.shape) in {0, 1, 3} else 1, call_site()
+    if site is not None:
+        text = f"Implicit dimension choice for {name} has been deprecated; pass dim=."
+        warnings.warn_explicit(text, UserWarning, site.file, site.line)
+    return chosen
 
 
 def swiglu(input: "Tensor") -> "Tensor":
@@ -280,6 +355,7 @@ def scaled_dot_product_attention(
     attn_mask: "Tensor | None" = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
+    *,
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> "Tensor":

@@ -13,6 +13,7 @@ from kernbench.runtime_api.nn.module import Module, Parameter
 from kernbench.runtime_api.nodes import recording
 from kernbench.runtime_api.ops.creation import empty
 from kernbench.runtime_api.process import current_process
+from kernbench.runtime_api.tensor_base import refuse
 from kernbench.runtime_api.types import DeviceLike
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ __all__ = [
 __all__ += containers.__all__
 
 
-def _weight(*size: int, device: DeviceLike | None, dtype: DType | None) -> Parameter:
+def _new(*size: int, device: DeviceLike | None, dtype: DType | None) -> Parameter:
     return Parameter(empty(*size, device=device, dtype=dtype))
 
 
@@ -63,9 +64,9 @@ class Linear(Module):
         super().__init__()
         self.in_features = in_features
         self.out_features = out_features
-        self.weight = _weight(out_features, in_features, device=device, dtype=dtype)
+        self.weight = _new(out_features, in_features, device=device, dtype=dtype)
         self.register_parameter(
-            "bias", _weight(out_features, device=device, dtype=dtype) if bias else None
+            "bias", _new(out_features, device=device, dtype=dtype) if bias else None
         )
         self.reset_parameters()
 
@@ -95,8 +96,17 @@ class Embedding(Module):
         num_embeddings: Rows.
         embedding_dim: Their width.
         padding_idx: Row that is 0 at first and gets no gradient.
+        max_norm: Must be None.
+        norm_type: Must be 2.
+        scale_grad_by_freq: Must be False.
+        sparse: Must be False.
+        _weight: Must be None.
+        _freeze: Must be False.
         device: As for `Linear`.
         dtype: By default float32.
+
+    Raises:
+        UnsupportedError: For what must have its default.
     """
 
     weight: Parameter
@@ -106,14 +116,22 @@ class Embedding(Module):
         num_embeddings: int,
         embedding_dim: int,
         padding_idx: int | None = None,
+        max_norm: None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        _weight: None = None,
+        _freeze: bool = False,
         device: DeviceLike | None = None,
         dtype: DType | None = None,
     ) -> None:
         super().__init__()
+        functional.refuse_embedding("Embedding", max_norm, norm_type, scale_grad_by_freq, sparse)
+        refuse("Embedding", _weight=_weight, _freeze=_freeze or None)
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.padding_idx = padding_idx
-        self.weight = _weight(num_embeddings, embedding_dim, device=device, dtype=dtype)
+        self.weight = _new(num_embeddings, embedding_dim, device=device, dtype=dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -168,7 +186,7 @@ class LayerNorm(Module):
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
-            value = _weight(*self.normalized_shape, device=device, dtype=dtype) if wanted else None
+            value = _new(*self.normalized_shape, device=device, dtype=dtype) if wanted else None
             self.register_parameter(name, value)
         self.reset_parameters()
 
@@ -218,7 +236,7 @@ class RMSNorm(Module):
         self.elementwise_affine = elementwise_affine
         shape = self.normalized_shape
         self.register_parameter(
-            "weight", _weight(*shape, device=device, dtype=dtype) if elementwise_affine else None
+            "weight", _new(*shape, device=device, dtype=dtype) if elementwise_affine else None
         )
         self.reset_parameters()
 
@@ -227,9 +245,9 @@ class RMSNorm(Module):
         if self.weight is not None:
             init.ones_(self.weight)
 
-    def forward(self, input: "Tensor") -> "Tensor":
+    def forward(self, x: "Tensor") -> "Tensor":
         """Returns a tensor of the input's shape."""
-        return functional.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+        return functional.rms_norm(x, self.normalized_shape, self.weight, self.eps)
 
     def extra_repr(self) -> str:
         """See `Module`."""
@@ -270,7 +288,11 @@ class ReLU(Module):
 
 
 class SiLU(Module):
-    """`torch.nn.SiLU`."""
+    """`torch.nn.SiLU`; `inplace` must be False."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        refuse("SiLU", inplace=inplace or None)
 
     def forward(self, input: "Tensor") -> "Tensor":
         """Returns a tensor of the input's shape."""
@@ -286,7 +308,7 @@ class GELU(Module):
 
     def forward(self, input: "Tensor") -> "Tensor":
         """Returns a tensor of the input's shape."""
-        return functional.gelu(input, self.approximate)
+        return functional.gelu(input, approximate=self.approximate)
 
     def extra_repr(self) -> str:
         """See `Module`."""
@@ -320,11 +342,14 @@ class CrossEntropyLoss(Module):
     def __init__(
         self,
         weight: "Tensor | None" = None,
+        size_average: None = None,
         ignore_index: int = -100,
+        reduce: None = None,
         reduction: Reduction = "mean",
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__()
+        refuse("CrossEntropyLoss", size_average=size_average, reduce=reduce)
         self.register_buffer("weight", weight)
         self.ignore_index = ignore_index
         self.reduction = reduction
@@ -333,17 +358,28 @@ class CrossEntropyLoss(Module):
     def forward(self, input: "Tensor", target: "Tensor") -> "Tensor":
         """Returns the loss."""
         return functional.cross_entropy(
-            input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing
+            input,
+            target,
+            self.weight,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+            label_smoothing=self.label_smoothing,
         )
 
 
 class MSELoss(Module):
     """`torch.nn.MSELoss`, see `functional.mse_loss`."""
 
-    def __init__(self, reduction: Reduction = "mean") -> None:
+    def __init__(
+        self,
+        size_average: None = None,
+        reduce: None = None,
+        reduction: Reduction = "mean",
+    ) -> None:
         super().__init__()
+        refuse("MSELoss", size_average=size_average, reduce=reduce)
         self.reduction = reduction
 
     def forward(self, input: "Tensor", target: "Tensor") -> "Tensor":
         """Returns the loss."""
-        return functional.mse_loss(input, target, self.reduction)
+        return functional.mse_loss(input, target, reduction=self.reduction)

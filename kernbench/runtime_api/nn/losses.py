@@ -12,7 +12,7 @@ from kernbench.runtime_api.ops.elementwise import check_complex
 from kernbench.runtime_api.ops.fused import kernel
 from kernbench.runtime_api.ops.reductions import log_softmax
 from kernbench.runtime_api.ops.shaping import checked
-from kernbench.runtime_api.tensor_base import Array, OptionError, TensorError
+from kernbench.runtime_api.tensor_base import Array, OptionError, TensorError, refuse
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensor import Tensor
@@ -38,15 +38,32 @@ def _reduced(loss: "Tensor", reduction: str) -> "Tensor":
     return loss.mean() if reduction == "mean" else loss.sum()
 
 
-def mse_loss(input: "Tensor", target: "Tensor", reduction: Reduction = "mean") -> "Tensor":
+def mse_loss(
+    input: "Tensor",
+    target: "Tensor",
+    size_average: None = None,
+    reduce: None = None,
+    reduction: Reduction = "mean",
+    weight: None = None,
+) -> "Tensor":
     """Returns the squared differences, their mean or their sum.
 
     Warns if shapes differ, which broadcast.
 
+    Args:
+        input: Values.
+        target: What they should be.
+        size_average: Must be None: PyTorch's old word for `reduction`.
+        reduce: Must be None, likewise.
+        reduction: `none`, `mean` or `sum`.
+        weight: Must be None.
+
     Raises:
         TensorError: If the shapes do not broadcast.
         ComplexError: For complex numbers, as in PyTorch.
+        UnsupportedError: For what must be None.
     """
+    refuse("mse_loss", size_average=size_average, reduce=reduce, weight=weight)
     if input.window.shape != target.window.shape:
         site = call_site()
         file, line = (site.file, site.line) if site is not None else (__name__, 0)
@@ -67,7 +84,9 @@ def cross_entropy(
     input: "Tensor",
     target: "Tensor",
     weight: "Tensor | None" = None,
+    size_average: None = None,
     ignore_index: int = -100,
+    reduce: None = None,
     reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
 ) -> "Tensor":
@@ -77,14 +96,18 @@ def cross_entropy(
         input: Logits, `[classes]`, `[N, classes]` or `[N, classes, ...]`.
         target: Classes, of the input's shape without `classes`; or probabilities, of its shape.
         weight: A factor per class.
+        size_average: Must be None: PyTorch's old word for `reduction`.
         ignore_index: Class that counts for nothing.
+        reduce: Must be None, likewise.
         reduction: `mean` divides by the weights of the targets that count.
         label_smoothing: Share of the target that is spread over all classes.
 
     Raises:
         TensorError: If shapes do not fit.
         IndexOutOfBoundsError: If there is no such class (M1); found when the kernel runs.
+        UnsupportedError: For what must be None.
     """
+    refuse("cross_entropy", size_average=size_average, reduce=reduce)
     _check_reduction(reduction)
     if not 0 <= label_smoothing <= 1:
         raise TensorError(
@@ -115,10 +138,13 @@ def nll_loss(
     input: "Tensor",
     target: "Tensor",
     weight: "Tensor | None" = None,
+    size_average: None = None,
     ignore_index: int = -100,
+    reduce: None = None,
     reduction: Reduction = "mean",
 ) -> "Tensor":
     """Returns minus the logarithms of probabilities that `target` names, see `cross_entropy`."""
+    refuse("nll_loss", size_average=size_average, reduce=reduce)
     _check_reduction(reduction)
     return _class_loss(input, target, weight, ignore_index, reduction, 0.0)
 

@@ -8,9 +8,10 @@ from kernbench.memory import DType, dtypes
 from kernbench.runtime_api.gradients.leaves import forget
 from kernbench.runtime_api.nodes import recording
 from kernbench.runtime_api.operands import SYMPTOMS, hint_for, not_a_tensor, refusal, type_name
+from kernbench.runtime_api.ops.creation import empty
 from kernbench.runtime_api.process import current_process
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.runtime_api.tensor_base import OperandError, TensorBase, TensorError
+from kernbench.runtime_api.tensor_base import OperandError, TensorBase, TensorError, refuse
 from kernbench.runtime_api.types import DeviceLike
 
 __all__ = ["Module", "Parameter"]
@@ -20,11 +21,13 @@ class Parameter(Tensor):
     """`torch.nn.Parameter`: a tensor that a module lists among its parameters.
 
     Args:
-        data: Its elements, whose memory it shares.
+        data: Its elements, whose memory it shares; None for none at all.
         requires_grad: Whether it needs a gradient.
     """
 
-    def __init__(self, data: Tensor, requires_grad: bool = True) -> None:
+    def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:
+        if data is None:
+            data = empty(0)
         if not isinstance(data, TensorBase):
             raise OperandError(
                 f"a Parameter is made of a tensor; got {type(data).__name__}",
@@ -158,21 +161,30 @@ class Module:
     # The tree
 
     def named_modules(
-        self, memo: "set[Module] | None" = None, prefix: str = ""
+        self,
+        memo: "set[Module] | None" = None,
+        prefix: str = "",
+        remove_duplicate: bool = True,
     ) -> "Iterator[tuple[str, Module]]":
-        """Yields each module of the tree once, itself first, with its dotted name."""
+        """Yields the modules of the tree, itself first, with their dotted names.
+
+        Each is yielded once, or with `remove_duplicate=False` under each of its names.
+        """
         memo = set() if memo is None else memo
         if self in memo:
             return
-        memo.add(self)
+        if remove_duplicate:
+            memo.add(self)
         yield prefix, self
         for name, child in self._registries()[2].items():
             if child is not None:
-                yield from child.named_modules(memo, f"{prefix}.{name}" if prefix else name)
+                place = f"{prefix}.{name}" if prefix else name
+                yield from child.named_modules(memo, place, remove_duplicate)
 
-    def modules(self) -> "Iterator[Module]":
-        """Yields each module of the tree once, itself first."""
-        return (module for _, module in self.named_modules())
+    def modules(self, remove_duplicate: bool = True) -> "Iterator[Module]":
+        """Yields the modules of the tree, see `named_modules`."""
+        found = self.named_modules(remove_duplicate=remove_duplicate)
+        return (module for _, module in found)
 
     def named_children(self) -> "Iterator[tuple[str, Module]]":
         """Yields each child once, with its name."""
@@ -202,28 +214,34 @@ class Module:
         fn(self)
         return self
 
-    def _named(self, registry: str, prefix: str, recurse: bool) -> Iterator[tuple[str, Any]]:
-        """Yields entries of one registry through the tree, each once."""
+    def _named(
+        self, registry: str, prefix: str, recurse: bool, once: bool
+    ) -> Iterator[tuple[str, Any]]:
+        """Yields entries of one registry through the tree, each `once` or by each of its names."""
         seen: set[int] = set()
-        for place, module in self.named_modules(prefix=prefix) if recurse else [(prefix, self)]:
+        modules = self.named_modules(prefix=prefix, remove_duplicate=once)
+        for place, module in modules if recurse else [(prefix, self)]:
             for name, value in module.__dict__[registry].items():
                 if value is not None and id(value) not in seen:
-                    seen.add(id(value))
+                    if once:
+                        seen.add(id(value))
                     yield (f"{place}.{name}" if place else name), value
 
     def named_parameters(
-        self, prefix: str = "", recurse: bool = True
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
-        """Yields each parameter once, with its dotted name."""
-        return self._named("_parameters", prefix, recurse)
+        """Yields the parameters with their dotted names, see `named_modules`."""
+        return self._named("_parameters", prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """Yields each parameter once."""
         return (value for _, value in self.named_parameters(recurse=recurse))
 
-    def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """Yields each buffer once, with its dotted name."""
-        return self._named("_buffers", prefix, recurse)
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Yields the buffers with their dotted names, see `named_modules`."""
+        return self._named("_buffers", prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """Yields each buffer once."""
@@ -263,19 +281,36 @@ class Module:
                 kept |= child._kept(f"{prefix}{name}.")
         return kept
 
-    def state_dict(self, *, prefix: str = "") -> dict[str, Tensor]:
-        """Returns all parameters and persistent buffers by their dotted names; they are views."""
-        return {name: value.detach() for name, value in self._kept(prefix).items()}
+    def state_dict(
+        self,
+        *,
+        destination: dict[str, Any] | None = None,
+        prefix: str = "",
+        keep_vars: bool = False,
+    ) -> dict[str, Any]:
+        """Returns all parameters and persistent buffers by their dotted names.
+
+        Args:
+            destination: Where they are added; None for a new dict.
+            prefix: Of the names.
+            keep_vars: Whether they are the parameters themselves, rather than views.
+        """
+        found = {} if destination is None else destination
+        for name, value in self._kept(prefix).items():
+            found[name] = value if keep_vars else value.detach()
+        return found
 
     def load_state_dict(
-        self, state_dict: Mapping[str, Tensor], strict: bool = True
+        self, state_dict: Mapping[str, Tensor], strict: bool = True, assign: bool = False
     ) -> IncompatibleKeys:
         """Copies values into parameters and buffers.
 
         Raises:
             OperandError: If it is no mapping.
             TensorError: If a value is no tensor, if shapes differ or, when `strict`, names do.
+            UnsupportedError: For `assign`.
         """
+        refuse("load_state_dict", assign=assign or None)
         if not isinstance(state_dict, Mapping):
             raise OperandError(
                 f"Expected state_dict to be dict-like, got {type_name(state_dict)}",

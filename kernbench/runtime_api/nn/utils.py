@@ -15,7 +15,7 @@ from kernbench.runtime_api.ops.elementwise import elementwise
 from kernbench.runtime_api.ops.fused import kernel, widened
 from kernbench.runtime_api.ops.running import run_on_many
 from kernbench.runtime_api.process import current_process
-from kernbench.runtime_api.tensor_base import Array, TensorBase, TensorError
+from kernbench.runtime_api.tensor_base import Array, TensorBase, TensorError, refuse
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensor import Tensor
@@ -29,6 +29,7 @@ def get_total_norm(
     tensors: "Iterable[Tensor]",
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
     *,
     group: Groups = None,
 ) -> "Tensor":
@@ -41,13 +42,16 @@ def get_total_norm(
         tensors: The tensors; none at all have norm 0.
         norm_type: Which norm; `inf` for the largest size.
         error_if_nonfinite: Whether to wait for the norm and refuse it if it is not finite.
+        foreach: None or True: all tensors are taken at once.
         group: Ranks that each hold a different part of the vector: a group, or several, over
             which the parts are added one after the other. What several ranks hold is counted for
             each of them: pass it on one rank only.
 
     Raises:
         TensorError: If the norm is not finite and that is an error.
+        UnsupportedError: For `foreach=False`.
     """
+    _check_foreach("get_total_norm", foreach)
     parts = list(tensors)
     order = float(norm_type)
     largest = order == float("inf")
@@ -81,6 +85,11 @@ def get_total_norm(
     return total
 
 
+def _check_foreach(name: str, foreach: bool | None) -> None:
+    if foreach is False:
+        refuse(name, foreach=foreach)
+
+
 def _groups(group: Groups) -> list[ProcessGroup]:
     if group is None:
         return []
@@ -88,7 +97,10 @@ def _groups(group: Groups) -> list[ProcessGroup]:
 
 
 def clip_grads_with_norm_(
-    parameters: "Tensor | Iterable[Tensor]", max_norm: float, total_norm: "Tensor"
+    parameters: "Tensor | Iterable[Tensor]",
+    max_norm: float,
+    total_norm: "Tensor",
+    foreach: bool | None = None,
 ) -> None:
     """Scales the gradients of parameters so that their norm is at most `max_norm`.
 
@@ -98,7 +110,12 @@ def clip_grads_with_norm_(
         parameters: On one device.
         max_norm: Largest norm.
         total_norm: What `get_total_norm` has found.
+        foreach: None or True: all gradients are scaled at once.
+
+    Raises:
+        UnsupportedError: For `foreach=False`.
     """
+    _check_foreach("clip_grads_with_norm_", foreach)
     grads = _grads(parameters)
     if not grads:
         return
@@ -123,6 +140,7 @@ def clip_grad_norm_(
     max_norm: float,
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
     *,
     group: Groups = None,
 ) -> "Tensor":
@@ -133,6 +151,7 @@ def clip_grad_norm_(
         max_norm: Largest norm.
         norm_type: Which norm; `inf` for the largest size.
         error_if_nonfinite: Whether to wait for the norm and refuse it if it is not finite.
+        foreach: None or True: all tensors are taken at once.
         group: Ranks whose parameters are parts of the same model, see `get_total_norm`.
 
     Returns:
@@ -140,7 +159,9 @@ def clip_grad_norm_(
 
     Raises:
         TensorError: If the norm is not finite and that is an error.
+        UnsupportedError: For `foreach=False`.
     """
+    _check_foreach("clip_grad_norm_", foreach)
     members = [parameters] if isinstance(parameters, TensorBase) else list(parameters)
     total = get_total_norm(_grads(members), norm_type, error_if_nonfinite, group=group)
     clip_grads_with_norm_(members, max_norm, total)

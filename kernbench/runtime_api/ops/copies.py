@@ -26,6 +26,7 @@ from kernbench.runtime_api.tensor_base import (
     check_access,
     is_contiguous,
     new_tensor,
+    refuse,
     wrap,
 )
 from kernbench.runtime_api.types import CPU, Device, DeviceLike
@@ -42,8 +43,8 @@ _VC_CHUNK: Final = 256
 """Bytes of a virtual-channel chunk of a copy between devices."""
 
 
-def copy_(self: "Tensor", src: "Tensor", non_blocking: bool = False) -> "Tensor":
-    """Copies `src`, broadcast and converted, into this tensor, as `torch.Tensor.copy_`.
+def copy_(self: "Tensor", other: "Tensor", non_blocking: bool = False) -> "Tensor":
+    """Copies `other`, broadcast and converted, into this tensor, as `torch.Tensor.copy_`.
 
     Within a device that is a kernel. From the host the bytes are taken at the call and the host
     waits; from pinned memory with `non_blocking` they are read when the copy executes, and must
@@ -53,21 +54,21 @@ def copy_(self: "Tensor", src: "Tensor", non_blocking: bool = False) -> "Tensor"
         TensorError: If the shape does not fit.
         AccessError: If an operation on one of them is under way that nobody has waited for.
     """
-    if not isinstance(src, TensorBase):
+    if not isinstance(other, TensorBase):
         raise OperandError(
-            f"copy_ takes a tensor; got {type(src).__name__}", [site_fact(call_site())]
+            f"copy_ takes a tensor; got {type(other).__name__}", [site_fact(call_site())]
         )
     check_distinct("copy_", self)
-    target, source = self.window, src.window
+    target, source = self.window, other.window
     if source.shape != target.shape and not _spreads(source.shape, target.shape):
         raise TensorError(
             f"The shape {list(source.shape)} cannot be broadcast to {list(target.shape)}",
             [site_fact(call_site())],
         )
     process, node = current_process(), None
-    if self.memory.tracked or src.memory.tracked:
-        node = tape.begin(process, "aten::copy", (self, src), out=self)
-    _transfer(process, src, self, non_blocking, fresh=False)
+    if self.memory.tracked or other.memory.tracked:
+        node = tape.begin(process, "aten::copy", (self, other), out=self)
+    _transfer(process, other, self, non_blocking, fresh=False)
     if node is not None:
         tape.finish(node, self)
     return self
@@ -340,9 +341,17 @@ cfloat = _converter(dtypes.complex64)
 cdouble = _converter(dtypes.complex128)
 
 
-def type_(self: "Tensor", dtype: DType) -> "Tensor":
-    """Returns the tensor in another type."""
-    return to(self, dtype)
+def type_(self: "Tensor", dtype: DType | None = None, non_blocking: bool = False) -> "Tensor":
+    """Returns the tensor in another type.
+
+    Raises:
+        UnsupportedError: Without a type, for the name of the class that PyTorch has for it.
+    """
+    if dtype is None:
+        raise UnsupportedError(
+            "type() without a type is not simulated", [site_fact(call_site())], hint="use .dtype"
+        )
+    return to(self, dtype, non_blocking=non_blocking)
 
 
 def type_as(self: "Tensor", other: "Tensor") -> "Tensor":
@@ -388,12 +397,14 @@ def detach(self: "Tensor") -> "Tensor":
     return alias(self, view.shape, view.strides, view.offset)
 
 
-def pin_memory(self: "Tensor") -> "Tensor":
+def pin_memory(self: "Tensor", device: DeviceLike | None = None) -> "Tensor":
     """Returns a copy in pinned host memory; itself if it is there already.
 
     Raises:
         TensorError: For a tensor on a device.
+        UnsupportedError: For `device`.
     """
+    refuse("pin_memory", device=device)
     if self.is_cuda:
         raise TensorError("only dense CPU tensors can be pinned", [site_fact(call_site())])
     if self.memory.pinned:
@@ -408,8 +419,13 @@ def pin_memory(self: "Tensor") -> "Tensor":
     return out
 
 
-def is_pinned(self: "Tensor") -> bool:
-    """Returns whether it lies in pinned host memory."""
+def is_pinned(self: "Tensor", device: DeviceLike | None = None) -> bool:
+    """Returns whether it lies in pinned host memory.
+
+    Raises:
+        UnsupportedError: For `device`.
+    """
+    refuse("is_pinned", device=device)
     return self.memory.pinned
 
 

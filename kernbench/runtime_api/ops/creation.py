@@ -23,6 +23,7 @@ from kernbench.runtime_api.tensor_base import (
     TensorBase,
     TensorError,
     new_tensor,
+    one_way,
 )
 from kernbench.runtime_api.types import CPU, Device, DeviceLike
 
@@ -90,7 +91,16 @@ def asked(tensor: "Tensor", requires_grad: bool) -> "Tensor":
     return tensor
 
 
-def _check_pin(device: Device, pin_memory: bool) -> None:
+def _sizes(size: tuple[Any, ...], sequence: Sequence[int] | None) -> tuple[int, ...]:
+    return shape_of(one_way(size, sequence))
+
+
+def check_pin(device: Device, pin_memory: bool) -> None:
+    """Checks that memory which is to be pinned is the host's.
+
+    Raises:
+        TensorError: If it is not.
+    """
     if pin_memory and device is not CPU:
         raise TensorError(
             "Only dense CPU tensors can be pinned", [site_fact(call_site()), f"got {device}"]
@@ -110,7 +120,7 @@ def _make(
     """Returns a tensor of values that nobody has to copy: a kernel makes them in place."""
     process = current_process()
     where = find_device(process, device)
-    _check_pin(where, pin_memory)
+    check_pin(where, pin_memory)
     site = process.call_site()
     out = new_tensor(process, shape, dtype, where, site, pinned=pin_memory, strides=strides)
     view = out.window
@@ -119,7 +129,8 @@ def _make(
 
 
 def empty(
-    *size: Any,
+    *sizes: Any,
+    size: Sequence[int] | None = None,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
     requires_grad: bool = False,
@@ -132,8 +143,8 @@ def empty(
     """
     process = current_process()
     where = find_device(process, device)
-    _check_pin(where, pin_memory)
-    out = _empty(process, shape_of(size), dtype or dtypes.float32, where, pinned=pin_memory)
+    check_pin(where, pin_memory)
+    out = _empty(process, _sizes(sizes, size), dtype or dtypes.float32, where, pinned=pin_memory)
     return asked(out, requires_grad)
 
 
@@ -154,7 +165,8 @@ def _empty(
 
 
 def zeros(
-    *size: Any,
+    *sizes: Any,
+    size: Sequence[int] | None = None,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
     requires_grad: bool = False,
@@ -165,14 +177,15 @@ def zeros(
     Raises:
         OutOfMemoryError: If the device has no room for it (M7).
     """
-    shape, dtype = shape_of(size), dtype or dtypes.float32
+    shape, dtype = _sizes(sizes, size), dtype or dtypes.float32
     held = dtype.numpy
     out = _make("zeros", shape, dtype, device, lambda: np.zeros(shape, held), pin_memory=pin_memory)
     return asked(out, requires_grad)
 
 
 def ones(
-    *size: Any,
+    *sizes: Any,
+    size: Sequence[int] | None = None,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
     requires_grad: bool = False,
@@ -184,7 +197,7 @@ def ones(
         OutOfMemoryError: If the device has no room for it (M7).
     """
     out = full(
-        shape_of(size), 1, dtype=dtype or dtypes.float32, device=device, pin_memory=pin_memory
+        _sizes(sizes, size), 1, dtype=dtype or dtypes.float32, device=device, pin_memory=pin_memory
     )
     return asked(out, requires_grad)
 
@@ -218,12 +231,15 @@ def empty_like(
     dtype: DType | None = None,
     device: DeviceLike | None = None,
     requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> "Tensor":
     """Returns an unwritten tensor of the shape, and by default type and device, of another."""
     process = current_process()
     where = input.device if device is None else find_device(process, device)
     shape = input.window.shape
-    out = _empty(process, shape, dtype or input.dtype, where, strides=layout(shape, (input,)))
+    check_pin(where, pin_memory)
+    strides = layout(shape, (input,))
+    out = _empty(process, shape, dtype or input.dtype, where, pinned=pin_memory, strides=strides)
     return asked(out, requires_grad)
 
 
@@ -233,9 +249,12 @@ def zeros_like(
     dtype: DType | None = None,
     device: DeviceLike | None = None,
     requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> "Tensor":
     """Returns a tensor of zeros like another one, see `empty_like`."""
-    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
+    return full_like(
+        input, 0, dtype=dtype, device=device, requires_grad=requires_grad, pin_memory=pin_memory
+    )
 
 
 def ones_like(
@@ -244,9 +263,12 @@ def ones_like(
     dtype: DType | None = None,
     device: DeviceLike | None = None,
     requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> "Tensor":
     """Returns a tensor of ones like another one, see `empty_like`."""
-    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad)
+    return full_like(
+        input, 1, dtype=dtype, device=device, requires_grad=requires_grad, pin_memory=pin_memory
+    )
 
 
 def full_like(
@@ -256,35 +278,74 @@ def full_like(
     dtype: DType | None = None,
     device: DeviceLike | None = None,
     requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> "Tensor":
     """Returns a tensor of one value like another one, see `empty_like`."""
     shape, dtype = input.window.shape, dtype or input.dtype
     filler = number("full_like", fill_value, dtype)
     where = input.device if device is None else device
     strides = layout(shape, (input,))
-    out = _make("full_like", shape, dtype, where, lambda: filler, strides=strides)
+    out = _make(
+        "full_like", shape, dtype, where, lambda: filler, pin_memory=pin_memory, strides=strides
+    )
     return asked(out, requires_grad)
 
 
 def new_empty(
-    self: "Tensor", *size: Any, dtype: DType | None = None, device: DeviceLike | None = None
+    self: "Tensor",
+    *sizes: Any,
+    size: Sequence[int] | None = None,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> "Tensor":
     """Returns an unwritten tensor of the type and on the device of this one."""
-    return empty(*size, dtype=dtype or self.dtype, device=self.device if device is None else device)
+    return empty(
+        _sizes(sizes, size),
+        dtype=dtype or self.dtype,
+        device=self.device if device is None else device,
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
 
 
 def new_zeros(
-    self: "Tensor", *size: Any, dtype: DType | None = None, device: DeviceLike | None = None
+    self: "Tensor",
+    *sizes: Any,
+    size: Sequence[int] | None = None,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> "Tensor":
     """Returns a tensor of zeros of the type and on the device of this one."""
-    return zeros(*size, dtype=dtype or self.dtype, device=self.device if device is None else device)
+    return zeros(
+        _sizes(sizes, size),
+        dtype=dtype or self.dtype,
+        device=self.device if device is None else device,
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
 
 
 def new_ones(
-    self: "Tensor", *size: Any, dtype: DType | None = None, device: DeviceLike | None = None
+    self: "Tensor",
+    *sizes: Any,
+    size: Sequence[int] | None = None,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> "Tensor":
     """Returns a tensor of ones of the type and on the device of this one."""
-    return ones(*size, dtype=dtype or self.dtype, device=self.device if device is None else device)
+    return ones(
+        _sizes(sizes, size),
+        dtype=dtype or self.dtype,
+        device=self.device if device is None else device,
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
 
 
 def new_full(
@@ -294,20 +355,29 @@ def new_full(
     *,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> "Tensor":
     """Returns a tensor of one value, of the type and on the device of this one."""
-    where = self.device if device is None else device
-    return full(size, fill_value, dtype=dtype or self.dtype, device=where)
+    return full(
+        size,
+        fill_value,
+        dtype=dtype or self.dtype,
+        device=self.device if device is None else device,
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
 
 
 def arange(
-    start: float,
+    start: float | None = None,
     end: float | None = None,
     step: float = 1,
     *,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
     requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> "Tensor":
     """Returns the values from `start` (0 if alone) up to `end`, without it, as `torch.arange`.
 
@@ -316,6 +386,10 @@ def arange(
     """
     if end is None:
         start, end = 0, start
+    elif start is None:
+        start = 0
+    if end is None:
+        raise OperandError("arange() needs an end", [site_fact(call_site())])
     if complex in {type(start), type(end), type(step)} or (dtype is not None and dtype.is_complex):
         raise ComplexError('"arange" not implemented for complex numbers', [site_fact(call_site())])
     if step == 0 or (end - start) * (1 if step > 0 else -1) < 0:
@@ -335,7 +409,8 @@ def arange(
         steps: Array = np.arange(count, dtype=np.int64 if whole else np.float64)
         return (first + steps * by).astype(held, copy=False)
 
-    return asked(_make("arange", shape, dtype, device, values), requires_grad)
+    out = _make("arange", shape, dtype, device, values, pin_memory=pin_memory)
+    return asked(out, requires_grad)
 
 
 def linspace(
@@ -346,6 +421,7 @@ def linspace(
     dtype: DType | None = None,
     device: DeviceLike | None = None,
     requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> "Tensor":
     """Returns `steps` values from `start` to `end`, both included, as `torch.linspace`."""
     shape = shape_of(((steps,),))
@@ -359,7 +435,12 @@ def linspace(
     dtype = dtype or dtypes.float32
     held = dtype.numpy
     out = _make(
-        "linspace", shape, dtype, device, lambda: np.linspace(start, end, steps).astype(held)
+        "linspace",
+        shape,
+        dtype,
+        device,
+        lambda: np.linspace(start, end, steps).astype(held),
+        pin_memory=pin_memory,
     )
     return asked(out, requires_grad)
 
@@ -371,12 +452,20 @@ def eye(
     dtype: DType | None = None,
     device: DeviceLike | None = None,
     requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> "Tensor":
     """Returns a matrix with ones on the diagonal, as `torch.eye`."""
     rows, columns = shape_of(((n, n if m is None else m),))
     dtype = dtype or dtypes.float32
     held = dtype.numpy
-    out = _make("eye", (rows, columns), dtype, device, lambda: np.eye(rows, columns).astype(held))
+    out = _make(
+        "eye",
+        (rows, columns),
+        dtype,
+        device,
+        lambda: np.eye(rows, columns).astype(held),
+        pin_memory=pin_memory,
+    )
     return asked(out, requires_grad)
 
 
@@ -404,7 +493,7 @@ def tensor(
         copied = clone(detach(data))  # type: ignore[arg-type]
         return asked(to(copied, where, dtype or data.dtype), requires_grad)
     where = find_device(process, device)
-    _check_pin(where, pin_memory)
+    check_pin(where, pin_memory)
     array = _array(data, dtype)
     return asked(array_to(process, array, where, pinned=pin_memory), requires_grad)
 

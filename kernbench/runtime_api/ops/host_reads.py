@@ -18,6 +18,7 @@ from kernbench.runtime_api.tensor_base import (
     OptionError,
     TensorBase,
     TensorError,
+    refuse,
 )
 
 if TYPE_CHECKING:
@@ -26,16 +27,17 @@ if TYPE_CHECKING:
 __all__ = ["allclose", "equal", "is_nonzero", "nonzero", "unique"]
 
 
-def numpy(self: "Tensor") -> Array:
+def numpy(self: "Tensor", *, force: bool = False) -> Array:
     """Returns the values as an array: a fresh one, for a host tensor one that shares its memory.
 
     More than in PyTorch, tensors on a device and of types that numpy does not have are converted
-    too, the latter to arrays of ml_dtypes.
+    too, the latter to arrays of ml_dtypes. `force` lets go of the gradient.
 
     Raises:
         TensorError: If the tensor needs a gradient, as in PyTorch.
     """
-    _check_plain(self)
+    if not force:
+        _check_plain(self)
     values = host_array(self, "numpy")
     return values.view() if self.is_cpu else values
 
@@ -133,8 +135,22 @@ def nonzero(input: "Tensor", *, as_tuple: bool = False) -> "Any":
     return t(array_to(process, rows, input.device))
 
 
-def unique(input: "Tensor", return_inverse: bool = False, return_counts: bool = False) -> "Any":
-    """Returns the distinct elements in order, as `torch.unique`; the host waits for them."""
+def unique(
+    input: "Tensor",
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> "Any":
+    """Returns the distinct elements, as `torch.unique`; the host waits for them.
+
+    They are in order also where `sorted` is False, which leaves it open.
+
+    Raises:
+        UnsupportedError: For `dim`.
+    """
+    del sorted
+    refuse("unique", dim=dim)
     if input.dtype.is_complex:
         check_complex("unique", input.dtype, frozenset())
     values = host_array(input, "unique")

@@ -16,7 +16,7 @@ from kernbench.runtime_api.ops.pointwise import mul
 from kernbench.runtime_api.ops.promotion import Scalar
 from kernbench.runtime_api.ops.running import run, same_device
 from kernbench.runtime_api.process import Process, current_process
-from kernbench.runtime_api.tensor_base import Array, TensorBase, TensorError, new_tensor
+from kernbench.runtime_api.tensor_base import Array, TensorBase, TensorError, new_tensor, refuse
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensor import Tensor
@@ -278,9 +278,17 @@ def _added(
 
 
 def tensordot(
-    a: "Tensor", b: "Tensor", dims: int | tuple[Sequence[int], Sequence[int]] = 2
+    a: "Tensor",
+    b: "Tensor",
+    dims: int | tuple[Sequence[int], Sequence[int]] = 2,
+    out: None = None,
 ) -> "Tensor":
-    """Returns the products over pairs of dimensions, as `torch.tensordot`."""
+    """Returns the products over pairs of dimensions, as `torch.tensordot`.
+
+    Raises:
+        UnsupportedError: For `out`.
+    """
+    refuse("tensordot", out=out)
     rank_a, rank_b = len(a.window.shape), len(b.window.shape)
     if isinstance(dims, int):
         pairs = [(rank_a - dims + each, each) for each in range(dims)]

@@ -29,12 +29,13 @@ def category(dtype: DType) -> int:
     return 0 if dtype is dtypes.bool_ else 1
 
 
-def promote_types(a: DType, b: DType) -> DType:
+def promote_types(type1: DType, type2: DType) -> DType:
     """Returns the smallest type that both can be converted to, as `torch.promote_types`.
 
     Raises:
         KernbenchError: For two types of which one is an 8-bit float, which PyTorch refuses too.
     """
+    a, b = type1, type2
     if a is b:
         return a
     if a in _EIGHT_BIT_FLOATS or b in _EIGHT_BIT_FLOATS:

@@ -12,7 +12,7 @@ import numpy as np
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import DType, dtypes
 from kernbench.runtime_api import tape
-from kernbench.runtime_api.ops.creation import asked, shape_of
+from kernbench.runtime_api.ops.creation import asked, check_pin, shape_of
 from kernbench.runtime_api.ops.elementwise import check_distinct
 from kernbench.runtime_api.ops.running import find_device, run
 from kernbench.runtime_api.process import Process, current_process
@@ -22,6 +22,7 @@ from kernbench.runtime_api.tensor_base import (
     TensorBase,
     TensorError,
     new_tensor,
+    one_way,
 )
 from kernbench.runtime_api.types import Device, DeviceLike
 
@@ -99,11 +100,16 @@ def _drawn(
     device: DeviceLike | None,
     generator: Generator | None,
     draw: Draw,
+    *,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> "Tensor":
     process = current_process()
-    out = new_tensor(process, shape, dtype, find_device(process, device))
+    where = find_device(process, device)
+    check_pin(where, pin_memory)
+    out = new_tensor(process, shape, dtype, where, pinned=pin_memory)
     _fill(process, name, out, generator, draw)
-    return out
+    return asked(out, requires_grad)
 
 
 def _fill(
@@ -174,70 +180,113 @@ def _normal(shape: tuple[int, ...], dtype: DType, mean: float = 0.0, std: float 
 
 
 def rand(
-    *size: Any,
+    *sizes: Any,
+    size: Sequence[int] | None = None,
     generator: Generator | None = None,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
     requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> "Tensor":
     """Returns numbers drawn evenly from 0 up to 1, without it, as `torch.rand`."""
-    shape, dtype = shape_of(size), _floats("rand", dtype)
-    out = _drawn("rand", shape, dtype, device, generator, _uniform(shape, dtype))
-    return asked(out, requires_grad)
+    shape = shape_of(one_way(sizes, size))
+    dtype = _floats("rand", dtype)
+    return _drawn(
+        "rand",
+        shape,
+        dtype,
+        device,
+        generator,
+        _uniform(shape, dtype),
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
 
 
 def randn(
-    *size: Any,
+    *sizes: Any,
+    size: Sequence[int] | None = None,
     generator: Generator | None = None,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
     requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> "Tensor":
     """Returns numbers drawn from the standard normal distribution, as `torch.randn`."""
-    shape, dtype = shape_of(size), _floats("randn", dtype)
-    out = _drawn("randn", shape, dtype, device, generator, _normal(shape, dtype))
-    return asked(out, requires_grad)
+    shape = shape_of(one_way(sizes, size))
+    dtype = _floats("randn", dtype)
+    return _drawn(
+        "randn",
+        shape,
+        dtype,
+        device,
+        generator,
+        _normal(shape, dtype),
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
 
 
 def rand_like(
     input: "Tensor",
     *,
+    generator: Generator | None = None,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
     requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> "Tensor":
     """Returns `rand` of the shape, and by default type and device, of another tensor."""
-    where = input.device if device is None else device
-    out = rand(input.window.shape, dtype=dtype or input.dtype, device=where)
-    return asked(out, requires_grad)
+    return rand(
+        input.window.shape,
+        generator=generator,
+        dtype=dtype or input.dtype,
+        device=input.device if device is None else device,
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
 
 
 def randn_like(
     input: "Tensor",
     *,
+    generator: Generator | None = None,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
     requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> "Tensor":
     """Returns `randn` of the shape, and by default type and device, of another tensor."""
-    where = input.device if device is None else device
-    out = randn(input.window.shape, dtype=dtype or input.dtype, device=where)
-    return asked(out, requires_grad)
+    return randn(
+        input.window.shape,
+        generator=generator,
+        dtype=dtype or input.dtype,
+        device=input.device if device is None else device,
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
 
 
 def randint(
-    low: int,
-    high: "int | Sequence[int]",
+    low: int | None = None,
+    high: "int | Sequence[int] | None" = None,
     size: Sequence[int] | None = None,
     *,
     generator: Generator | None = None,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> "Tensor":
     """Returns integers from `low` (0 if left out) up to `high`, without it, as `torch.randint`."""
-    bounds = (0, low, high) if size is None else (low, high, size)
-    first, end, given = bounds
-    if isinstance(given, int) or not isinstance(end, int):
+    first: Any = low
+    end: Any = high
+    given: Any = size
+    if size is None:
+        first, end, given = 0, low, high
+    elif high is None or low is None:
+        first, end = 0, low if high is None else high
+    if given is None or isinstance(given, int) or not isinstance(end, int):
         raise OperandError(
             "randint() takes (high, size) or (low, high, size)", [site_fact(call_site())]
         )
@@ -254,6 +303,8 @@ def randint(
         device,
         generator,
         lambda numbers: numbers.integers(first, end, shape, np.int64).astype(held.numpy),
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
     )
 
 
@@ -263,6 +314,8 @@ def randperm(
     generator: Generator | None = None,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> "Tensor":
     """Returns the integers from 0 to `n - 1` in random order, as `torch.randperm`."""
     held = dtype or dtypes.int64
@@ -274,6 +327,8 @@ def randperm(
         device,
         generator,
         lambda numbers: numbers.permutation(n).astype(held.numpy),
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
     )
 
 
@@ -285,19 +340,32 @@ def normal(
     generator: Generator | None = None,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> "Tensor":
     """Returns numbers drawn from a normal distribution, as `torch.normal`."""
     shape, dtype = shape_of((size,)), _floats("normal", dtype)
-    return _drawn("normal", shape, dtype, device, generator, _normal(shape, dtype, mean, std))
+    return _drawn(
+        "normal",
+        shape,
+        dtype,
+        device,
+        generator,
+        _normal(shape, dtype, mean, std),
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
 
 
-def bernoulli(input: "Tensor", *, generator: Generator | None = None) -> "Tensor":
-    """Returns 1 with the probability that each element says, else 0, as `torch.bernoulli`."""
+def bernoulli(
+    input: "Tensor", p: float | None = None, *, generator: Generator | None = None
+) -> "Tensor":
+    """Returns 1 with the probability `p`, by default what each element says, else 0."""
     dtype = _floats("bernoulli", input.dtype)
     chances = rand(
         input.window.shape, generator=generator, dtype=dtypes.float64, device=input.device
     )
-    return chances.lt(input).to(dtype)
+    return chances.lt(input if p is None else p).to(dtype)
 
 
 def normal_(

@@ -84,14 +84,14 @@ def along(
 
 
 def argsort(
-    input: "Tensor", dim: int = -1, descending: bool = False, stable: bool = False
+    input: "Tensor", dim: int = -1, descending: bool = False, *, stable: bool = False
 ) -> "Tensor":
     """Returns the indices that sort a dimension, as `torch.argsort`; always stable."""
-    return sort(input, dim, descending, stable).indices
+    return sort(input, dim, descending, stable=stable).indices
 
 
 def sort(
-    input: "Tensor", dim: int = -1, descending: bool = False, stable: bool = False
+    input: "Tensor", dim: int = -1, descending: bool = False, *, stable: bool = False
 ) -> ValuesAndIndices:
     """Returns a dimension sorted, with the indices that sort it, as `torch.sort`; always stable."""
     del stable
@@ -100,8 +100,14 @@ def sort(
     return _ranked("sort", input, place, extent, descending)
 
 
-def topk(input: "Tensor", k: int, dim: int = -1, largest: bool = True) -> ValuesAndIndices:
-    """Returns the `k` largest (or smallest) elements of a dimension, sorted, as `torch.topk`."""
+def topk(
+    input: "Tensor", k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> ValuesAndIndices:
+    """Returns the `k` largest (or smallest) elements of a dimension, as `torch.topk`.
+
+    They are sorted also where `sorted` is False, which leaves their order open.
+    """
+    del sorted
     place = dim_of(dim, len(input.window.shape))
     if not 0 <= k <= (input.window.shape[place] if input.window.shape else 1):
         raise TensorError("selected index k out of range", [site_fact(call_site())])

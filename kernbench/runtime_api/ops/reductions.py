@@ -26,6 +26,7 @@ from kernbench.runtime_api.tensor_base import (
     TensorBase,
     TensorError,
     new_tensor,
+    refuse,
 )
 
 if TYPE_CHECKING:
@@ -230,13 +231,22 @@ def max(input: "Tensor") -> "Tensor": ...
 @overload
 def max(input: "Tensor", dim: int, keepdim: bool = False) -> ValuesAndIndices: ...
 @overload
-def max(input: "Tensor", dim: TensorBase) -> "Tensor": ...
+def max(input: "Tensor", dim: "Tensor") -> "Tensor": ...
+@overload
+def max(input: "Tensor", *, other: "Tensor") -> "Tensor": ...
 def max(
-    input: "Tensor", dim: int | TensorBase | None = None, keepdim: bool = False
+    input: "Tensor",
+    dim: "int | Tensor | None" = None,
+    keepdim: bool = False,
+    *,
+    other: "Tensor | None" = None,
 ) -> "Tensor | ValuesAndIndices":
     """Returns the largest element, those of a dimension with their indices, or of two tensors."""
     if isinstance(dim, TensorBase):
-        return maximum(input, dim)
+        other, dim = dim, None
+    if other is not None:
+        _check_pair("max", dim, keepdim)
+        return maximum(input, other)
     if dim is None:
         return amax(input)
     _check_one("max", dim)
@@ -248,17 +258,33 @@ def min(input: "Tensor") -> "Tensor": ...
 @overload
 def min(input: "Tensor", dim: int, keepdim: bool = False) -> ValuesAndIndices: ...
 @overload
-def min(input: "Tensor", dim: TensorBase) -> "Tensor": ...
+def min(input: "Tensor", dim: "Tensor") -> "Tensor": ...
+@overload
+def min(input: "Tensor", *, other: "Tensor") -> "Tensor": ...
 def min(
-    input: "Tensor", dim: int | TensorBase | None = None, keepdim: bool = False
+    input: "Tensor",
+    dim: "int | Tensor | None" = None,
+    keepdim: bool = False,
+    *,
+    other: "Tensor | None" = None,
 ) -> "Tensor | ValuesAndIndices":
     """Returns the smallest element, those of a dimension with their indices, or of two tensors."""
     if isinstance(dim, TensorBase):
-        return minimum(input, dim)
+        other, dim = dim, None
+    if other is not None:
+        _check_pair("min", dim, keepdim)
+        return minimum(input, other)
     if dim is None:
         return amin(input)
     _check_one("min", dim)
     return _extreme("min", np.min, np.argmin, input, dim, keepdim)
+
+
+def _check_pair(name: str, dim: object, keepdim: bool) -> None:
+    if dim is not None or keepdim:
+        raise OperandError(
+            f"{name}() of two tensors takes neither dim nor keepdim", [site_fact(call_site())]
+        )
 
 
 def _extreme(
@@ -343,27 +369,57 @@ def count_nonzero(input: "Tensor", dim: Dims = None) -> "Tensor":
 
 
 def var(
-    input: "Tensor", dim: Dims = None, keepdim: bool = False, *, correction: int = 1
+    input: "Tensor",
+    dim: Dims | bool = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    *,
+    correction: int | None = None,
 ) -> "Tensor":
-    """Returns the variance over dimensions, by default Bessel's, as `torch.var`."""
-    return _spread("var", np.var, input, dim, keepdim, correction)
+    """Returns the variance over dimensions, as `torch.var`.
+
+    Args:
+        input: The tensor.
+        dim: Dimensions; None: all. A bool stands for `unbiased`, over all.
+        unbiased: Whether to divide by one less than the number of values.
+        keepdim: Whether the dimensions stay, with extent 1.
+        correction: By how much less to divide, instead of `unbiased`.
+    """
+    return _spread("var", np.var, input, dim, unbiased, keepdim, correction)
 
 
 def std(
-    input: "Tensor", dim: Dims = None, keepdim: bool = False, *, correction: int = 1
+    input: "Tensor",
+    dim: Dims | bool = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    *,
+    correction: int | None = None,
 ) -> "Tensor":
-    """Returns the standard deviation over dimensions, by default Bessel's, as `torch.std`."""
-    return _spread("std", np.std, input, dim, keepdim, correction)
+    """Returns the standard deviation over dimensions, as `torch.std`; see `var`."""
+    return _spread("std", np.std, input, dim, unbiased, keepdim, correction)
 
 
 def _spread(
     name: str,
     function: Callable[..., Any],
     input: "Tensor",
-    dim: Dims,
+    dim: Dims | bool,
+    unbiased: bool,
     keepdim: bool,
-    correction: int,
+    correction: int | None,
 ) -> "Tensor":
+    if isinstance(dim, bool):
+        dims: Dims = None
+        unbiased = dim
+    else:
+        dims = dim
+    if correction is None:
+        correction = int(unbiased)
+    elif not unbiased:
+        raise OperandError(
+            f"{name}() takes unbiased or correction, not both", [site_fact(call_site())]
+        )
     kind = _floats(name, input.dtype)
 
     def spread(x: Array, axis: tuple[int, ...]) -> Any:
@@ -374,7 +430,7 @@ def _spread(
         return function(x, axis=axis, ddof=correction)
 
     return _reduce(
-        name, spread, input, dim, keepdim, result=kind, compute=kind, correction=correction
+        name, spread, input, dims, keepdim, result=kind, compute=kind, correction=correction
     )
 
 
@@ -383,9 +439,15 @@ def norm(
     p: float | Literal["fro"] = "fro",
     dim: Dims = None,
     keepdim: bool = False,
+    out: None = None,
     dtype: DType | None = None,
 ) -> "Tensor":
-    """Returns the p-norm of the elements over dimensions, as `torch.norm`."""
+    """Returns the p-norm of the elements over dimensions, as `torch.norm`.
+
+    Raises:
+        UnsupportedError: For `out`.
+    """
+    refuse("norm", out=out)
     _floats("norm", input.dtype)
     kind = _floats("norm", dtype or input.dtype)
     order = 2.0 if p == "fro" else float(p)

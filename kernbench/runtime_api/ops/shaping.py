@@ -24,6 +24,8 @@ from kernbench.runtime_api.tensor_base import (
     TensorBase,
     TensorError,
     new_tensor,
+    one_way,
+    refuse,
 )
 from kernbench.runtime_api.types import Device
 
@@ -204,9 +206,9 @@ def moved(
     return out
 
 
-def repeat(self: "Tensor", *repeats: Any) -> "Tensor":
+def repeat(self: "Tensor", *counts: Any, repeats: Sequence[int] | None = None) -> "Tensor":
     """Returns the tensor repeated along each dimension, as `torch.Tensor.repeat`."""
-    times, old = ints_of(repeats), self.window.shape
+    times, old = ints_of(one_way(counts, repeats)), self.window.shape
     missing = len(times) - len(old)
     if missing < 0:
         raise TensorError(
@@ -218,13 +220,26 @@ def repeat(self: "Tensor", *repeats: Any) -> "Tensor":
     return moved("repeat", self, shape, lambda x: np.tile(x, times), repeats=times)
 
 
-def repeat_interleave(input: "Tensor", repeats: int, dim: int | None = None) -> "Tensor":
-    """Returns each element, or each slice of a dimension, `repeats` times in a row."""
+def repeat_interleave(
+    input: "Tensor", repeats: int, dim: int | None = None, *, output_size: int | None = None
+) -> "Tensor":
+    """Returns each element, or each slice of a dimension, `repeats` times in a row.
+
+    Raises:
+        TensorError: If the result has another extent than `output_size`.
+    """
     if dim is None:
         shape: tuple[int, ...] = (input.window.numel * repeats,)
     else:
         dim, old = dim_of(dim, len(input.window.shape)), input.window.shape
         shape = (*old[:dim], old[dim] * repeats, *old[dim + 1 :])
+    extent = shape[dim or 0]
+    if output_size is not None and output_size != extent:
+        raise TensorError(
+            f"repeat_interleave: Invalid output_size {output_size}",
+            [site_fact(call_site())],
+            hint=f"the result has {extent}",
+        )
     return moved(
         "repeat_interleave",
         input,
@@ -235,18 +250,19 @@ def repeat_interleave(input: "Tensor", repeats: int, dim: int | None = None) -> 
     )
 
 
-def flip(input: "Tensor", *dims: Any) -> "Tensor":
+def flip(input: "Tensor", *axes: Any, dims: Sequence[int] | None = None) -> "Tensor":
     """Returns a copy with the order of some dimensions reversed."""
-    places = tuple([dim_of(dim, len(input.window.shape)) for dim in ints_of(dims)])
+    wanted = ints_of(one_way(axes, dims))
+    places = tuple([dim_of(dim, len(input.window.shape)) for dim in wanted])
     return moved("flip", input, input.window.shape, lambda x: np.flip(x, places), dims=places)
 
 
 def roll(
-    input: "Tensor", shifts: int | Sequence[int], dims: int | Sequence[int] | None = None
+    input: "Tensor", shifts: int | Sequence[int], dims: int | Sequence[int] | None = ()
 ) -> "Tensor":
     """Returns a copy whose elements are shifted round, along dimensions or all in a row."""
     steps = [shifts] if isinstance(shifts, int) else list(shifts)
-    if dims is None:
+    if dims is None or dims == ():
         axes = None
         if len(steps) != 1:
             raise TensorError(
@@ -347,8 +363,13 @@ def index_select(input: "Tensor", dim: int, index: "Tensor") -> "Tensor":
     return moved("index_select", input, shape, pick, (index,), dim=place, chosen=index)
 
 
-def gather(input: "Tensor", dim: int, index: "Tensor") -> "Tensor":
-    """Returns elements chosen along a dimension, as `torch.gather`."""
+def gather(input: "Tensor", dim: int, index: "Tensor", *, sparse_grad: bool = False) -> "Tensor":
+    """Returns elements chosen along a dimension, as `torch.gather`.
+
+    Raises:
+        UnsupportedError: For `sparse_grad`.
+    """
+    refuse("gather", sparse_grad=sparse_grad or None)
     place = _check_gather("gather", input, dim, index)
     chosen, extent = index.window, input.window.shape[place]
     within = tuple([slice(n) for n in chosen.shape])
@@ -376,13 +397,40 @@ def _check_gather(name: str, input: TensorBase, dim: int, index: TensorBase) -> 
     return place
 
 
-def scatter(input: "Tensor", dim: int, index: "Tensor", src: "Tensor | Scalar") -> "Tensor":
+def scatter(
+    input: "Tensor",
+    dim: int,
+    index: "Tensor",
+    src: "Tensor | Scalar | None" = None,
+    *,
+    value: Scalar | None = None,
+    reduce: str | None = None,
+) -> "Tensor":
     """Returns a copy with elements along a dimension replaced, as `torch.scatter`."""
-    return scatter_(clone(input), dim, index, src)
+    return scatter_(clone(input), dim, index, src, value=value, reduce=reduce)
 
 
-def scatter_(self: "Tensor", dim: int, index: "Tensor", src: "Tensor | Scalar") -> "Tensor":
-    """Replaces elements along a dimension, as `torch.Tensor.scatter_`."""
+def scatter_(
+    self: "Tensor",
+    dim: int,
+    index: "Tensor",
+    src: "Tensor | Scalar | None" = None,
+    *,
+    value: Scalar | None = None,
+    reduce: str | None = None,
+) -> "Tensor":
+    """Replaces elements along a dimension, as `torch.Tensor.scatter_`.
+
+    Raises:
+        UnsupportedError: For `reduce`.
+    """
+    refuse("scatter_", reduce=reduce)
+    if src is None:
+        src = value
+    elif value is not None:
+        src = None
+    if src is None:
+        raise OperandError("scatter_() takes either src or value", [site_fact(call_site())])
     return _scattered("scatter_", self, dim, index, src, None)
 
 

@@ -227,7 +227,7 @@ def silu(input: "Tensor") -> "Tensor":
     return elementwise("aten::silu", lambda x: x * _sigmoid(x), input)
 
 
-def gelu(input: "Tensor", approximate: Literal["none", "tanh"] = "none") -> "Tensor":
+def gelu(input: "Tensor", *, approximate: Literal["none", "tanh"] = "none") -> "Tensor":
     """Returns `x * Phi(x)` of each element, `Phi` being exact or approximated by tanh."""
     if approximate not in {"none", "tanh"}:
         raise OptionError(

@@ -17,6 +17,7 @@ from kernbench.runtime_api.tensor_base import (
     TensorBase,
     TensorError,
     has_no_gaps,
+    one_way,
     wrap,
 )
 
@@ -157,12 +158,19 @@ def _shown(old: tuple[int, ...], steps: tuple[int, ...], wanted: tuple[int, ...]
     return shape, tuple(strides)
 
 
-def view(self: "Tensor", *shape: Any) -> "Tensor":
+def view(
+    self: "Tensor",
+    *shape: Any,
+    size: Sequence[int] | None = None,
+    dtype: DType | None = None,
+) -> "Tensor":
     """Returns the same memory in another shape or, given a dtype, as another type.
 
     Raises:
         TensorError: If no strides show it that way.
     """
+    if size is not None or dtype is not None:
+        shape = one_way(shape, size) if dtype is None else (dtype,)
     if len(shape) == 1 and isinstance(shape[0], DType):
         return _reinterpreted(self, shape[0])
     wanted, strides = _shown(self.window.shape, self.window.strides, ints_of(shape))
@@ -211,9 +219,10 @@ def view_as(self: "Tensor", other: "Tensor") -> "Tensor":
     return view(self, other.window.shape)
 
 
-def reshape(input: "Tensor", *shape: Any) -> "Tensor":
+def reshape(input: "Tensor", *sizes: Any, shape: Sequence[int] | None = None) -> "Tensor":
     """Returns the elements in another shape: a view if there is one, else a copy."""
-    wanted, strides = _shown(input.window.shape, input.window.strides, ints_of(shape))
+    sizes = one_way(sizes, shape)
+    wanted, strides = _shown(input.window.shape, input.window.strides, ints_of(sizes))
     if strides is None:
         return view(contiguous(input), wanted)
     return tape.view(input, wanted, strides, input.window.offset, "view", (view, wanted))
@@ -283,7 +292,9 @@ def transpose(input: "Tensor", dim0: int, dim1: int) -> "Tensor":
     return _picked(input, dims)
 
 
-swapaxes = transpose
+def swapaxes(input: "Tensor", axis0: int, axis1: int) -> "Tensor":
+    """Returns a view with two dimensions exchanged, see `transpose`."""
+    return transpose(input, axis0, axis1)
 
 
 def t(input: "Tensor") -> "Tensor":
@@ -313,9 +324,10 @@ def matrix_transpose(self: "Tensor") -> "Tensor":
     return transpose(self, -2, -1)
 
 
-def permute(input: "Tensor", *dims: Any) -> "Tensor":
+def permute(input: "Tensor", *order: Any, dims: Sequence[int] | None = None) -> "Tensor":
     """Returns a view with the dimensions in another order."""
-    return _picked(input, _order(len(input.window.shape), ints_of(dims)))
+    order = one_way(order, dims)
+    return _picked(input, _order(len(input.window.shape), ints_of(order)))
 
 
 @lru_cache(1024)
@@ -341,9 +353,9 @@ def movedim(input: "Tensor", source: int, destination: int) -> "Tensor":
     return _picked(input, dims)
 
 
-def expand(self: "Tensor", *sizes: Any) -> "Tensor":
+def expand(self: "Tensor", *sizes: Any, size: Sequence[int] | None = None) -> "Tensor":
     """Returns a view in which dimensions of extent 1 are repeated without a copy; -1 keeps one."""
-    old, wanted = self.window, ints_of(sizes)
+    old, wanted = self.window, ints_of(one_way(sizes, size))
     missing = len(wanted) - len(old.shape)
     if missing < 0:
         raise TensorError(
