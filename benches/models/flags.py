@@ -7,7 +7,7 @@ from typing import Final, NoReturn
 
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.model_memory import Build, ModelMemory, check_model_fits
+from kernbench.runtime_api.model_memory import Build, ModelMemory
 
 DTYPES: Final = ("float64", "float32", "float16", "bfloat16")
 KERNELS: Final = ("tile", "library")
@@ -64,13 +64,13 @@ def require_multiple(prog: str, name: str, value: int, of: str, divisor: int) ->
 
 
 def require_fitting(prog: str, ctx: RuntimeContext, build: Build, ranks: int) -> list[ModelMemory]:
-    """Refuses flags with which the model does not fit the devices; see `check_model_fits`.
+    """Refuses flags with which the model does not fit the devices; see `ctx.check_model_fits`.
 
     Raises:
         UsageError: If it does not (M7).
     """
     try:
-        return check_model_fits(ctx, build, ranks)
+        return ctx.check_model_fits(build, ranks)
     except KernbenchError as error:
         if error.code != "M7":
             raise

@@ -9,6 +9,7 @@ from math import sqrt
 
 import kernbench.torch as torch
 import kernbench.torch.nn.functional as F
+from kernbench.tp import parallel_state
 from kernbench.tp.config import ModelParallelConfig
 from kernbench.tp.cross_entropy import vocab_parallel_cross_entropy
 from kernbench.tp.layers import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
@@ -84,7 +85,7 @@ class Attention(torch.nn.Module):
 
     def __init__(self, shape: Shape, config: ModelParallelConfig, rotary: Rotary) -> None:
         super().__init__()
-        tp = config.tensor_model_parallel_size
+        tp = parallel_state.get_tensor_model_parallel_world_size()
         self.width = shape.head
         self.queries = shape.heads // shape.kv_heads
         self.groups = divide(shape.kv_heads, tp)

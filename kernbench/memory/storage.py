@@ -19,6 +19,10 @@ class UninitialisedReadError(KernbenchError):
     """Memory was read that nobody has written (M5, M6)."""
 
 
+class NoBytesError(KernbenchError, AssertionError):
+    """Memory was read whose writer was skipped, since something before it had failed."""
+
+
 class Buffer:
     """The bytes of a block of memory, for as long as somebody still has to read or write them.
 
@@ -185,7 +189,13 @@ class View:
         data = self.buffer.data
         if self._array is not None and data is self._data:
             return self._array
-        assert data is not None, f"{self.buffer.allocation.label} has no bytes"
+        if data is None:
+            block = self.buffer.allocation
+            raise NoBytesError(
+                f"{block.label} has no bytes",
+                [site_fact(block.site, "allocated at")],
+                hint="look at the first error; what would have written it was not run after that",
+            )
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype.numpy)
         itemsize = self.dtype.itemsize

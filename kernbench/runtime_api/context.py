@@ -25,6 +25,7 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.tl import launch as launches
 
 if TYPE_CHECKING:
+    from kernbench.runtime_api.model_memory import Build, ModelMemory
     from kernbench.tl.recording import Recording
 
 T = TypeVar("T")
@@ -153,6 +154,29 @@ class RuntimeContext:
     def progress(self, items: Sequence[T], description: str) -> Iterable[T]:
         """Returns the items one by one, and shows on a terminal how many are left."""
         return items if self._progress is None else self._progress(items, description)
+
+    def check_model_fits(
+        self, build: "Build", nprocs: int, *, accumulates: bool = False
+    ) -> "list[ModelMemory]":
+        """Refuses a model that its devices have no room for, before it runs.
+
+        Args:
+            build: Called with each rank; returns its model, and its optimiser or None.
+            nprocs: Number of ranks.
+            accumulates: Whether gradients of several backward passes add up, see
+                `model_memory.model_memory`.
+
+        Returns:
+            What each rank needs, by rank.
+
+        Raises:
+            OutOfMemoryError: If it does not fit (M7): names ranks, tensors and bytes.
+            SpawnException: If `build` fails.
+        """
+        # Late: counting makes a context of its own.
+        from kernbench.runtime_api.model_memory import check_model_fits
+
+        return check_model_fits(self, build, nprocs, accumulates=accumulates)
 
     def flight_record(self) -> dict[str, Any]:
         """Returns what every rank of the last spawn did last, as plain values for JSON."""

@@ -3,17 +3,22 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from kernbench.errors import CallSite, call_site, site_fact
+from kernbench.memory import dtypes
 from kernbench.memory.allocator import OutOfMemoryError
 from kernbench.runtime_api import process as processes
 from kernbench.runtime_api.comm.rendezvous import folded
-from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.nn.module import Module
 from kernbench.runtime_api.optimizer import Optimizer
+from kernbench.runtime_api.tensor_base import OperandError
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import Topology
 from kernbench.units import Bytes, format_bytes
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.context import RuntimeContext
 
 Build = Callable[[int], tuple[Module, Optimizer | None]]
 """Builds the model of a rank, and what will change its parameters."""
@@ -52,7 +57,8 @@ class ModelMemory:
         sip: Its device.
         capacity: Bytes of HBM.
         parameters: Every parameter once.
-        gradients_bytes: One gradient per parameter that needs one, of its type.
+        gradients_bytes: One gradient per parameter that needs one, of its type; if they accumulate,
+            with the float32 sum that the second backward pass makes of each narrower one.
         optimizer_bytes: What the optimiser keeps per parameter, two tensors with AdamW.
     """
 
@@ -74,7 +80,9 @@ class ModelMemory:
         return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
 
 
-def model_memory(ctx: RuntimeContext, build: Build, nprocs: int) -> list[ModelMemory]:
+def model_memory(
+    ctx: "RuntimeContext", build: Build, nprocs: int, *, accumulates: bool = False
+) -> list[ModelMemory]:
     """Returns what the model of each rank needs, by rank, without any of it.
 
     `build` runs once a rank on a copy of the machine that is never short of HBM, holds no values
@@ -82,8 +90,12 @@ def model_memory(ctx: RuntimeContext, build: Build, nprocs: int) -> list[ModelMe
 
     Args:
         ctx: The machine.
-        build: Called with the rank.
+        build: Called with the rank; returns its module, and its optimiser or None.
         nprocs: Number of ranks.
+        accumulates: Whether several backward passes add up before gradients are set to None; also
+            if they are set to 0 instead. Parameters narrower than 32 bits then have a sum in
+            float32 besides. One that a single pass uses several times has it in any case, which is
+            counted with `accumulates` only.
 
     Raises:
         SpawnException: If `build` fails.
@@ -91,14 +103,16 @@ def model_memory(ctx: RuntimeContext, build: Build, nprocs: int) -> list[ModelMe
     machine = ctx.engine.topology
     engine = GraphEngine(_roomy(machine), enable_data=False, fidelity="functional", record="none")
     found: dict[int, ModelMemory] = {}
+    site = call_site()
     capacity = ctx.engine.device(ctx.devices[0]).hbm.capacity
     assert capacity is not None
 
     def count(rank: int) -> None:
-        found[rank] = _counted(rank, ctx.devices[rank], capacity, *build(rank))
+        model, optimizer = _pair(build(rank), site)
+        found[rank] = _counted(rank, ctx.devices[rank], capacity, model, optimizer, accumulates)
 
     try:
-        with RuntimeContext(
+        with type(ctx)(
             engine=engine,
             target_device=ctx.target_device,
             seed=ctx.seed,
@@ -112,7 +126,9 @@ def model_memory(ctx: RuntimeContext, build: Build, nprocs: int) -> list[ModelMe
     return [found[rank] for rank in range(nprocs)]
 
 
-def check_model_fits(ctx: RuntimeContext, build: Build, nprocs: int) -> list[ModelMemory]:
+def check_model_fits(
+    ctx: "RuntimeContext", build: Build, nprocs: int, *, accumulates: bool = False
+) -> list[ModelMemory]:
     """Does what `model_memory` does, and refuses a model that does not fit its devices.
 
     Parameters, one gradient for each, and the optimiser's state are counted; activations, which
@@ -122,16 +138,28 @@ def check_model_fits(ctx: RuntimeContext, build: Build, nprocs: int) -> list[Mod
         ctx: The machine.
         build: Called with the rank.
         nprocs: Number of ranks.
+        accumulates: Whether gradients of several backward passes add up, see `model_memory`.
 
     Raises:
         OutOfMemoryError: If they do not fit (M7): names ranks, tensors and bytes.
         SpawnException: If `build` fails.
     """
-    found = model_memory(ctx, build, nprocs)
+    found = model_memory(ctx, build, nprocs, accumulates=accumulates)
     large = [each for each in found if each.total_bytes > each.capacity]
     if large:
-        raise _too_large(large)
+        raise _too_large(large, accumulates)
     return found
+
+
+def _pair(built: object, site: CallSite | None) -> tuple[Module, Optimizer | None]:
+    match built:
+        case (Module() as model, Optimizer() | None as optimizer):
+            return model, optimizer
+    raise OperandError(
+        "build(rank) returns a module, and its optimizer or None",
+        [site_fact(site), f"got {type(built).__name__}"],
+        hint="without an optimizer: return model, None",
+    )
 
 
 def _roomy(machine: Topology) -> Topology:
@@ -143,19 +171,27 @@ def _roomy(machine: Topology) -> Topology:
 
 
 def _counted(
-    rank: int, sip: int, capacity: int, model: Module, optimizer: Optimizer | None
+    rank: int,
+    sip: int,
+    capacity: int,
+    model: Module,
+    optimizer: Optimizer | None,
+    accumulates: bool,
 ) -> ModelMemory:
     parameters, gradients = [], 0
     for name, parameter in model.named_parameters():
         shape, dtype = tuple(parameter.shape), parameter.dtype
         size = TensorSize(name, shape, str(dtype), prod(shape) * dtype.itemsize)
         parameters.append(size)
-        gradients += size.nbytes if parameter.requires_grad else 0
+        if parameter.requires_grad:
+            gradients += size.nbytes
+            if accumulates and dtype.itemsize < dtypes.float32.itemsize:
+                gradients += prod(shape) * dtypes.float32.itemsize
     state = 0 if optimizer is None else optimizer.state_bytes()
     return ModelMemory(rank, sip, capacity, tuple(parameters), gradients, state)
 
 
-def _too_large(large: list[ModelMemory]) -> OutOfMemoryError:
+def _too_large(large: list[ModelMemory], accumulates: bool) -> OutOfMemoryError:
     worst = max(large, key=lambda each: (each.total_bytes, -each.rank))
     by_size = sorted(worst.parameters, key=lambda each: -each.nbytes)
     rest = by_size[_SHOWN:]
@@ -167,7 +203,13 @@ def _too_large(large: list[ModelMemory]) -> OutOfMemoryError:
             ("optimizer state", worst.optimizer_bytes),
         )
     ]
-    facts += ["activations are not counted", "largest parameters:"]
+    facts += [
+        "gradients add up over backward passes: with float32 sums of narrower ones"
+        if accumulates
+        else "gradients are of one backward pass a step; accumulates=True counts several",
+        "activations are not counted",
+        "largest parameters:",
+    ]
     facts += [f"  {each}" for each in by_size[:_SHOWN]]
     if rest:
         facts.append(f"  and {len(rest)} more, {format_bytes(sum(each.nbytes for each in rest))}")

@@ -16,11 +16,15 @@ Their numbers agree within the tolerances of their type.
 class ModelParallelConfig:
     """Megatron's configuration of the same name, as far as the layers look at it.
 
+    A size that is None is that of the group, which layers take from `parallel_state` or are given;
+    one that contradicts it is refused where the layer is made.
+
     Attributes:
-        tensor_model_parallel_size: Ranks that share a layer.
+        tensor_model_parallel_size: Ranks that share a layer, other than those of experts.
         context_parallel_size: Ranks that share a sequence.
         expert_model_parallel_size: Ranks that share the experts; more than one make experts'
-            layers leave their communication to whoever dispatches tokens.
+            layers leave their communication to whoever dispatches tokens. A layer that is given
+            its group does not look for that of experts, and takes None for 1.
         sequence_parallel: Whether activations between layers are cut along dimension 0.
         params_dtype: Type of the parameters.
         perform_initialization: Whether layers draw first values; without, nobody has written them.
@@ -32,9 +36,9 @@ class ModelParallelConfig:
         kernel: Who multiplies matrices, where a layer does not say.
     """
 
-    tensor_model_parallel_size: int = 1
-    context_parallel_size: int = 1
-    expert_model_parallel_size: int = 1
+    tensor_model_parallel_size: int | None = None
+    context_parallel_size: int | None = None
+    expert_model_parallel_size: int | None = None
     sequence_parallel: bool = False
     params_dtype: DType = dtypes.float32
     perform_initialization: bool = True

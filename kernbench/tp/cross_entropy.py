@@ -39,7 +39,8 @@ def vocab_parallel_cross_entropy(
 
     Args:
         vocab_parallel_logits: `[s, b, V/tp]`, the calling rank's part of the vocabulary.
-        target: `[s, b]`, ids of the whole vocabulary.
+        target: `[s, b]`, ids of the whole vocabulary. A token that counts for nothing has any of
+            them, and its loss is left out by the caller.
         label_smoothing: From 0 up to 1, without it.
         tp_group: Which ranks share the vocabulary; by default the tensor-parallel group.
 
@@ -48,6 +49,7 @@ def vocab_parallel_cross_entropy(
 
     Raises:
         ParallelAssertionError: If the smoothing is out of range, or shapes do not fit.
+        IndexOutOfBoundsError: If no rank has such a class (M1); found when the kernel runs.
     """
     group = group_of(tp_group)
     loss: torch.Tensor = _VocabParallelCrossEntropy.apply(

@@ -51,6 +51,8 @@ _OF_THE_STATE: Final[dict[str, Callable[..., Any]]] = {
     "tp_ep": parallel_state.get_expert_tensor_and_model_parallel_group,
     "tp_ep_pp": parallel_state.get_expert_tensor_model_pipeline_parallel_group,
     "expt_dp": parallel_state.get_expert_data_parallel_group,
+    "intra_expt_dp": parallel_state.get_expert_data_parallel_group,
+    "intra_dist_opt": parallel_state.get_intra_distributed_optimizer_instance_group,
 }
 
 
@@ -205,28 +207,33 @@ class ProcessGroupCollection:
     ) -> "ProcessGroupCollection":
         """Returns the groups that `initialize_model_parallel` made.
 
+        It makes one instance of a distributed optimiser, as Megatron-Core does unless told
+        otherwise: its parts are what they are parts of, and `inter_dist_opt`, between instances,
+        is None.
+
         Args:
-            required_pgs: Which; None for all that it makes.
+            required_pgs: Which; None for all.
 
         Raises:
-            OptionError: If a name is unknown, or not one of those that it makes.
+            OptionError: If a name is unknown.
             ParallelStateError: If it was not called.
         """
-        names = [*_OF_THE_STATE, "dp", "dp_cp", "tp_dp_cp"]
-        wanted = names if required_pgs is None else list(required_pgs)
-        invalid = [name for name in wanted if name not in names]
+        wanted = FIELDS if required_pgs is None else list(required_pgs)
+        invalid = [name for name in wanted if name not in FIELDS]
         if invalid:
             raise OptionError(
                 f"Invalid process groups requested: {invalid}",
-                [site_fact(call_site()), f"expected some of {', '.join(names)}"],
+                [site_fact(call_site()), f"expected some of {', '.join(FIELDS)}"],
             )
         return cls(**{name: _of_the_state(name, required_pgs is not None) for name in wanted})
 
 
 def _of_the_state(name: str, required: bool) -> Any:
-    if name in {"dp", "dp_cp"}:
-        return parallel_state.get_data_parallel_group(with_context_parallel=name == "dp_cp")
+    if name in {"dp", "dp_cp", "intra_dp_cp"}:
+        return parallel_state.get_data_parallel_group(with_context_parallel=name != "dp")
     if name == "tp_dp_cp":
         return parallel_state.get_tensor_and_data_parallel_group(with_context_parallel=True)
+    if name == "inter_dist_opt":
+        return None
     optional = name in {"embd", "pos_embd", "hcp"} and not required
     return _OF_THE_STATE[name](check_initialized=not optional)

@@ -1,10 +1,12 @@
 """Products of matrices: a tile kernel of our own, or the machine's library."""
 
+from math import prod
 from typing import Any, Final
 
 import kernbench.torch as torch
 from kernbench import tl
 from kernbench.memory import DType, dtypes
+from kernbench.runtime_api.ops.linalg import check_gemm
 from kernbench.runtime_api.process import current_process
 from kernbench.runtime_api.tensor_base import new_tensor
 from kernbench.tp.config import GemmKernel
@@ -47,6 +49,39 @@ BLOCK: Final = 128
 """Three blocks of float64 take 384 KiB of a PE's memory, which leaves room for the next ones."""
 
 
+def check_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    whole_width: int | None = None,
+) -> None:
+    """Refuses operands of `x @ weight.T + bias`, before anything is issued.
+
+    The words are those of the library's product, whoever multiplies in the end.
+
+    Args:
+        x: `[..., in]`.
+        weight: `[out, in]`.
+        bias: `[out]`.
+        whole_width: What `in` is of `x`, if only a part of it meets the weight.
+
+    Raises:
+        TensorError: If shapes, types or devices do not fit.
+    """
+    out, width = _matrix("weight", weight)
+    shape = x.window.shape
+    rows = (prod(shape[:-1]), shape[-1]) if shape else ()
+    check_gemm(x, weight, bias, rows, (whole_width or width, out))
+
+
+def _matrix(name: str, tensor: torch.Tensor) -> tuple[int, int]:
+    shape = tensor.window.shape
+    if len(shape) != 2:
+        raise refuse(f"{name} must be a matrix; it has shape {list(shape)}")
+    return shape
+
+
 def gemm(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -63,13 +98,25 @@ def gemm(
         kernel: Who computes it.
 
     Raises:
-        ParallelError: If there is no such kernel.
+        ParallelError: If there is no such kernel, or it cannot multiply numbers of this type.
+        TensorError: If shapes, types or devices do not fit.
     """
     if kernel not in {"tile", "library"}:
         raise refuse(f"kernel={kernel!r}: expected 'tile' or 'library'")
-    (m, k), n = a.shape, b.shape[1]
+    (m, k), (depth, n) = _matrix("a", a), _matrix("b", b)
+    if kernel == "library" and bias is None:
+        return torch.matmul(a, b)
+    check_gemm(a, b, bias, (m, k), (depth, n))
     if kernel == "library" or not m * n * k:
         return torch.matmul(a, b) if bias is None else torch.addmm(bias, a, b)
+    if not a.dtype.is_floating_point:
+        raise refuse(
+            f"kernel='tile' multiplies floating-point numbers; got {a.dtype}",
+            hint="kernel='library' takes integers, too",
+        )
+    if bias is not None:
+        # The kernel adds it along the columns, with a stride of 1.
+        bias = bias.contiguous()
     c = new_tensor(current_process(), (m, n), a.dtype, a.device)
     strides = [(each.stride()[0], each.stride()[1]) for each in (a, b)]
     _gemm_kernel[tl.cdiv(m, BLOCK), tl.cdiv(n, BLOCK)](

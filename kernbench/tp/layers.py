@@ -4,13 +4,12 @@ Activations are `[s, b, h]`. Weights stand as in `y = x @ weight.T + bias`. Rank
 one seed have parts of one and the same dense layer.
 """
 
-import warnings
-from collections.abc import Callable
 from typing import Any
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.tp.config import GemmKernel, ModelParallelConfig
+from kernbench.tp.kernels import check_linear
 from kernbench.tp.mappings import (
     gather_from_tensor_model_parallel_region,
     reduce_from_tensor_model_parallel_region,
@@ -26,92 +25,20 @@ from kernbench.tp.primitives import (
     linear_bwd,
     linear_fwd,
 )
+from kernbench.tp.shards import (
+    InitMethod,
+    bias_of,
+    checked_stride,
+    expert_ranks_of,
+    layer_group,
+    marked,
+    sequence_parallel_of,
+    shard_of,
+    transposed_pieces,
+)
 from kernbench.tp.utils import Group, VocabUtility, divide, group_of, refuse, size_of
 
 __all__ = ["ColumnParallelLinear", "RowParallelLinear", "VocabParallelEmbedding", "parallel_linear"]
-
-InitMethod = Callable[[torch.Tensor], object]
-"""Fills a tensor in place, such as `torch.nn.init.normal_`."""
-
-
-# Parameters
-
-
-def _marked(parameter: torch.nn.Parameter, **marks: Any) -> torch.nn.Parameter:
-    for name, value in marks.items():
-        setattr(parameter, name, value)
-    return parameter
-
-
-def _shard(
-    size: tuple[int, int],
-    dim: int,
-    group: Group,
-    config: ModelParallelConfig,
-    init_method: InitMethod,
-    *,
-    stride: int = 1,
-    is_expert: bool = False,
-) -> tuple[torch.nn.Parameter, torch.Tensor | None]:
-    """Returns this rank's part of a dense weight, and that weight.
-
-    The dense weight is cut into `tp * stride` pieces, of which rank r has r, r + tp, r + 2 tp, ...:
-    with a stride of 2, half a gate and half of what it is for. It is drawn in full, from the rank's
-    generator: all ranks draw the same, and their generators stay in step.
-
-    Raises:
-        ParallelAssertionError: If the pieces cannot be equal.
-    """
-    ranks = size_of(group)
-    piece = divide(divide(size[dim], ranks), stride)
-    master = None
-    if config.perform_initialization:
-        # On the host: a weight that only fits a device in parts must fit here.
-        master = torch.empty(size, dtype=config.params_dtype, device="cpu")
-        with torch.no_grad():
-            init_method(master)
-            mine = master.split(piece, dim)[dist.get_rank(group) :: ranks]
-            weight = torch.cat(mine, dim).cuda()
-    else:
-        shape = [*size]
-        shape[dim] = piece * stride
-        weight = torch.empty(shape, dtype=config.params_dtype, device="cuda")
-    parameter = _marked(
-        torch.nn.Parameter(weight),
-        tensor_model_parallel=True,
-        partition_dim=dim,
-        partition_stride=stride,
-        allreduce=not (is_expert and config.expert_model_parallel_size > 1),
-    )
-    return parameter, master
-
-
-def _bias(size: int, config: ModelParallelConfig) -> torch.nn.Parameter:
-    make = torch.zeros if config.perform_initialization else torch.empty
-    return torch.nn.Parameter(make(size, dtype=config.params_dtype, device="cuda"))
-
-
-def _group(tp_group: Group | None, is_expert: bool) -> Group:
-    if tp_group is None and is_expert:
-        from kernbench.tp import parallel_state
-
-        found: Group = parallel_state.get_expert_tensor_parallel_group()
-        return found
-    return group_of(tp_group)
-
-
-def _sequence_parallel(config: ModelParallelConfig, ranks: int) -> bool:
-    if config.sequence_parallel and ranks == 1:
-        warnings.warn(
-            "`sequence_parallel` is set to `True`, but tensor model parallel size is 1. Disabling "
-            "sequence parallel.",
-            stacklevel=3,
-        )
-        return False
-    return config.sequence_parallel
-
-
-# The product
 
 
 class _ParallelLinear(torch.autograd.Function):
@@ -181,7 +108,9 @@ class ColumnParallelLinear(torch.nn.Module):
         init_method: Fills the dense weight `[output_size, input_size]` in place.
         bias: Whether to add one; it is 0 at first.
         gather_output: Whether every rank gets the outputs of all.
-        stride: How many weights lie below each other in this one, such as 3 for q, k and v.
+        stride: How many weights lie below each other in this one, such as 3 for q, k and v. A
+            rank has its part of each; a gathered output is in the order of the dense layer, which
+            takes a copy beside the message.
         keep_master_weight_for_test: Whether `master_weight` keeps the dense weight.
         skip_bias_add: Whether `forward` returns the bias rather than to add it.
         skip_weight_param_allocation: Whether `forward` is given the weight.
@@ -196,7 +125,9 @@ class ColumnParallelLinear(torch.nn.Module):
         bias: `[output_size/tp]`, or None.
 
     Raises:
-        ParallelAssertionError: If the ranks cannot share the outputs equally.
+        ParallelAssertionError: If the ranks cannot share the outputs equally, or the stride is no
+            number of weights.
+        ParallelError: If the configuration names other sizes than the groups have.
     """
 
     weight: torch.nn.Parameter | None
@@ -226,32 +157,35 @@ class ColumnParallelLinear(torch.nn.Module):
         self.gather_output = gather_output
         self.skip_bias_add = skip_bias_add
         self.config = config
-        self.tp_group = _group(tp_group, is_expert)
+        self.tp_group = layer_group(tp_group, is_expert)
         self.kernel = kernel or config.kernel
+        expert_ranks = expert_ranks_of(config, self.tp_group, tp_group, is_expert)
+        allreduce = not (is_expert and expert_ranks > 1)
         ranks = size_of(self.tp_group)
         self.output_size_per_partition = divide(output_size, ranks)
+        self.stride = checked_stride(stride)
         self.master_weight: torch.Tensor | None = None
         self.register_parameter("weight", None)
         if not skip_weight_param_allocation:
             size = (output_size, input_size)
-            self.weight, master = _shard(
-                size, 0, self.tp_group, config, init_method, stride=stride, is_expert=is_expert
+            self.weight, master = shard_of(
+                size, 0, self.tp_group, config, init_method, stride=stride, allreduce=allreduce
             )
             if keep_master_weight_for_test:
                 self.master_weight = master
         self.register_parameter("bias", None)
         if bias:
-            self.bias = _marked(
-                _bias(self.output_size_per_partition, config),
+            self.bias = marked(
+                bias_of(self.output_size_per_partition, config),
                 tensor_model_parallel=True,
                 partition_dim=0,
                 partition_stride=stride,
-                allreduce=not (is_expert and config.expert_model_parallel_size > 1),
+                allreduce=allreduce,
             )
-        self.explicit_expert_comm = is_expert and (
-            ranks > 1 or config.expert_model_parallel_size > 1
+        self.explicit_expert_comm = is_expert and (ranks > 1 or expert_ranks > 1)
+        self.sequence_parallel = (
+            sequence_parallel_of(config, ranks) and not self.explicit_expert_comm
         )
-        self.sequence_parallel = _sequence_parallel(config, ranks) and not self.explicit_expert_comm
         self.allreduce_dgrad = (
             ranks > 1
             and not self.sequence_parallel
@@ -277,6 +211,7 @@ class ColumnParallelLinear(torch.nn.Module):
 
         Raises:
             ParallelError: If there is no weight, or it has another shape.
+            TensorError: If the input does not fit the weight in width, type or device.
         """
         if weight is None:
             weight = self.weight
@@ -302,6 +237,7 @@ class ColumnParallelLinear(torch.nn.Module):
         gather = self.gather_output if runtime_gather_output is None else runtime_gather_output
         if gather:
             out = gather_from_tensor_model_parallel_region(out, self.tp_group)
+            out = transposed_pieces(out, size_of(self.tp_group), self.stride)
         return out, self.bias if self.skip_bias_add else None
 
     def extra_repr(self) -> str:
@@ -323,7 +259,8 @@ class RowParallelLinear(torch.nn.Module):
         bias: Whether to add one, once, after the sum; it is 0 at first.
         input_is_parallel: Whether each rank has its part of the input's last dimension already.
         skip_bias_add: Whether `forward` returns the bias rather than to add it.
-        stride: How many weights lie side by side in this one.
+        stride: How many weights lie side by side in this one. A rank has its part of each; an
+            input that is not parallel is dealt out like that, which takes a copy.
         keep_master_weight_for_test: Whether `master_weight` keeps the dense weight.
         is_expert: See `ColumnParallelLinear`; the bias is then left to the caller too.
         tp_group: Which ranks; by default the tensor-parallel group, or that of experts.
@@ -336,8 +273,10 @@ class RowParallelLinear(torch.nn.Module):
             gradients sums them over the group.
 
     Raises:
-        ParallelAssertionError: If the ranks cannot share the inputs equally.
-        ParallelError: If it is sequence parallel, and the input is not parallel.
+        ParallelAssertionError: If the ranks cannot share the inputs equally, or the stride is no
+            number of weights.
+        ParallelError: If it is sequence parallel, and the input is not parallel; if the
+            configuration names other sizes than the groups have.
     """
 
     weight: torch.nn.Parameter
@@ -367,27 +306,28 @@ class RowParallelLinear(torch.nn.Module):
         self.config = config
         if config.sequence_parallel and not input_is_parallel:
             raise refuse("To enable `sequence_parallel`, `input_is_parallel` must be `True`")
-        self.tp_group = _group(tp_group, is_expert)
+        self.tp_group = layer_group(tp_group, is_expert)
         self.kernel = kernel or config.kernel
+        expert_ranks = expert_ranks_of(config, self.tp_group, tp_group, is_expert)
+        allreduce = not (is_expert and expert_ranks > 1)
         ranks = size_of(self.tp_group)
         self.input_size_per_partition = divide(input_size, ranks)
+        self.stride = checked_stride(stride)
         size = (output_size, input_size)
-        self.weight, master = _shard(
-            size, 1, self.tp_group, config, init_method, stride=stride, is_expert=is_expert
+        self.weight, master = shard_of(
+            size, 1, self.tp_group, config, init_method, stride=stride, allreduce=allreduce
         )
         self.master_weight = master if keep_master_weight_for_test else None
-        self.explicit_expert_comm = is_expert and (
-            ranks > 1 or config.expert_model_parallel_size > 1
-        )
+        self.explicit_expert_comm = is_expert and (ranks > 1 or expert_ranks > 1)
         if self.explicit_expert_comm and bias and not skip_bias_add:
             raise refuse("a RowParallelLinear of an expert needs `skip_bias_add`, or no bias")
-        self.sequence_parallel = _sequence_parallel(config, ranks)
+        self.sequence_parallel = sequence_parallel_of(config, ranks)
         self.register_parameter("bias", None)
         if bias:
-            self.bias = _marked(
-                _bias(output_size, config),
+            self.bias = marked(
+                bias_of(output_size, config),
                 sequence_parallel=self.sequence_parallel,
-                allreduce=not (is_expert and config.expert_model_parallel_size > 1),
+                allreduce=allreduce,
             )
 
     def forward(self, input_: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -399,8 +339,13 @@ class RowParallelLinear(torch.nn.Module):
         Returns:
             `[s, b, output_size]`, the same bits on all ranks, or this rank's part of dimension 0 if
             sequence parallel; and the bias or None.
+
+        Raises:
+            TensorError: If the input does not fit the weight in width, type or device.
         """
         if not self.input_is_parallel:
+            check_linear(input_, self.weight, whole_width=self.input_size)
+            input_ = transposed_pieces(input_, self.stride, size_of(self.tp_group))
             input_ = scatter_to_tensor_model_parallel_region(input_, self.tp_group)
         partial = parallel_linear(
             input_,
@@ -433,16 +378,18 @@ class RowParallelLinear(torch.nn.Module):
 
 class _Lookup(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, ids: torch.Tensor, weight: torch.Tensor, first: int) -> torch.Tensor:
-        out, saved = embedding_fwd(ids, weight, first)
+    def forward(
+        ctx: Any, ids: torch.Tensor, weight: torch.Tensor, first: int, vocabulary: int
+    ) -> torch.Tensor:
+        out, saved = embedding_fwd(ids, weight, first, vocabulary)
         ctx.save_for_backward(saved.ids)
         ctx.rows = saved.rows
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor, None, None]:
         (ids,) = ctx.saved_tensors
-        return None, embedding_bwd(EmbeddingSaved(ids, ctx.rows), grad), None
+        return None, embedding_bwd(EmbeddingSaved(ids, ctx.rows), grad), None, None
 
 
 class VocabParallelEmbedding(torch.nn.Module):
@@ -464,6 +411,7 @@ class VocabParallelEmbedding(torch.nn.Module):
 
     Raises:
         ParallelAssertionError: If the ranks cannot share the rows equally.
+        ParallelError: If the configuration names other sizes than the groups have.
     """
 
     weight: torch.nn.Parameter
@@ -484,18 +432,17 @@ class VocabParallelEmbedding(torch.nn.Module):
         self.reduce_scatter_embeddings = reduce_scatter_embeddings
         self.config = config
         self.tp_group = group_of(tp_group)
+        expert_ranks_of(config, self.tp_group, tp_group, is_expert=False)
         place, ranks = dist.get_rank(self.tp_group), size_of(self.tp_group)
         self.vocab_start_index, self.vocab_end_index = (
             VocabUtility.vocab_range_from_global_vocab_size(num_embeddings, place, ranks)
         )
-        self.weight, _ = _shard(
+        self.weight, _ = shard_of(
             (num_embeddings, embedding_dim), 0, self.tp_group, config, init_method
         )
 
     def forward(self, input_: torch.Tensor) -> torch.Tensor:
         """Returns the rows that the ids name. Does not wait on the host.
-
-        An id that no rank has gives zeros; with one rank it is an error (M1), when the kernel runs.
 
         Args:
             input_: Integers `[b, s]`, the same on all ranks.
@@ -503,11 +450,14 @@ class VocabParallelEmbedding(torch.nn.Module):
         Returns:
             `[b, s, embedding_dim]`, the same bits on all ranks; with `reduce_scatter_embeddings`
             `[s/tp, b, embedding_dim]`.
+
+        Raises:
+            IndexOutOfBoundsError: If no rank has such a row (M1); found when the kernel runs.
         """
         if size_of(self.tp_group) == 1:
             rows = torch.nn.functional.embedding(input_, self.weight)
         else:
-            rows = _Lookup.apply(input_, self.weight, self.vocab_start_index)
+            rows = _Lookup.apply(input_, self.weight, self.vocab_start_index, self.num_embeddings)
         if self.reduce_scatter_embeddings:
             turned = rows.transpose(0, 1).contiguous()
             return reduce_scatter_to_sequence_parallel_region(turned, self.tp_group)

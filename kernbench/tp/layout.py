@@ -6,6 +6,7 @@ pipeline stages must be the same on both, since a stage holds dense and expert l
 """
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
@@ -24,6 +25,14 @@ class ParallelStateError(KernbenchError, AssertionError):
 
 class LayoutError(KernbenchError, RuntimeError):
     """The ranks of a world cannot be laid out as asked."""
+
+
+def whole_number(value: object, *, at_least: float = -math.inf) -> bool:
+    """Returns whether something is a whole number, and not too small."""
+    try:
+        return operator.index(value) >= at_least  # type: ignore[arg-type]
+    except TypeError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,7 @@ KINDS: Final = {
     "expt_dp": Kind("expert", "dp", "expert data parallel"),
     "tp_ep": Kind("expert", "tp-ep", "expert tensor and model parallel"),
     "tp_ep_pp": Kind("expert", "tp-ep-pp", "expert tensor model pipeline parallel"),
+    "intra_dist_opt": Kind("expert", "tp-ep-dp-pp", "intra distributed optimizer instance"),
 }
 
 # Some ranks of each pipeline, chosen by a function of its ranks.
@@ -226,7 +236,7 @@ def plan_levels(dense: Grid, sizes: Sequence[int]) -> list[Plan]:
         ParallelStateError: If the sizes do not give that of the context axis.
     """
     size = dense.sizes["cp"]
-    if any(part < 1 for part in sizes) or math.prod(sizes) != size:
+    if not all(whole_number(part, at_least=1) for part in sizes) or math.prod(sizes) != size:
         raise ParallelStateError(
             f"the product of hierarchical_context_parallel_sizes={list(sizes)} is not "
             f"context_parallel_size={size}",

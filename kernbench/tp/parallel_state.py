@@ -14,6 +14,7 @@ import kernbench.torch.distributed as dist
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup
 from kernbench.runtime_api.process import MAIN, NoContextError, Process, current_process
+from kernbench.tp.agreement import agree
 from kernbench.tp.layout import (
     HIERARCHY,
     WORDS,
@@ -24,6 +25,7 @@ from kernbench.tp.layout import (
     lay_out,
     plan_groups,
     plan_levels,
+    whole_number,
 )
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "get_expert_tensor_parallel_rank",
     "get_expert_tensor_parallel_world_size",
     "get_hierarchical_context_parallel_groups",
+    "get_intra_distributed_optimizer_instance_group",
     "get_model_parallel_group",
     "get_model_parallel_src_rank",
     "get_pipeline_model_parallel_first_rank",
@@ -201,7 +204,8 @@ def initialize_model_parallel(
             hierarchical sizes do not give `context_parallel_size`; if pipelines differ between
             dense and expert layers.
         LayoutError: If the ranks cannot be laid out like this.
-        GroupMismatchError: If ranks call it differently (C9).
+        GroupMismatchError: If ranks call it differently (C9). Functions that choose ranks are
+            compared by what they choose.
     """
     del distributed_timeout_minutes
     process, held = _held("initialize_model_parallel")
@@ -222,17 +226,23 @@ def initialize_model_parallel(
     ep, virtual = expert_model_parallel_size, virtual_pipeline_model_parallel_size
     etp = tp if expert_tensor_parallel_size is None else expert_tensor_parallel_size
     everybody = dist.get_world_size()
+    for argument, number in (("rank_offset", rank_offset), ("local_world_size", local_world_size)):
+        if number is not None and not whole_number(number):
+            raise LayoutError(f"{argument}={number!r}: expected a whole number", [here])
     world = everybody - rank_offset if local_world_size is None else local_world_size
-    for argument, size in (
-        ("tensor_model_parallel_size", tp),
-        ("pipeline_model_parallel_size", pp),
-        ("virtual_pipeline_model_parallel_size", 1 if virtual is None else virtual),
-        ("context_parallel_size", cp),
-        ("expert_model_parallel_size", ep),
-        ("expert_tensor_parallel_size", etp),
-    ):
-        if size < 1:
-            raise LayoutError(f"{argument}={size}: expected at least 1", [here])
+    shape = {
+        "tensor_model_parallel_size": tp,
+        "pipeline_model_parallel_size": pp,
+        "virtual_pipeline_model_parallel_size": virtual,
+        "context_parallel_size": cp,
+        "expert_model_parallel_size": ep,
+        "expert_tensor_parallel_size": etp,
+    }
+    for argument, size in shape.items():
+        if size is not None and not whole_number(size, at_least=1):
+            raise LayoutError(
+                f"{argument}={size!r}: expected at least 1, as a whole number", [here]
+            )
     if rank_offset < 0 or world < 1 or rank_offset + world > everybody:
         raise LayoutError(
             f"rank_offset={rank_offset}, local_world_size={local_world_size}: "
@@ -247,6 +257,17 @@ def initialize_model_parallel(
     plans = plan_groups(grids, get_embedding_ranks, get_position_embedding_ranks)
     sizes = hierarchical_context_parallel_sizes
     levels = [] if sizes is None else plan_levels(grids["dense"], sizes)
+    agree(
+        process,
+        "initialize_model_parallel",
+        {
+            **shape,
+            "hierarchical_context_parallel_sizes": None if sizes is None else [*sizes],
+            "order": order.lower(),
+            "rank_offset": rank_offset,
+            "local_world_size": world,
+        },
+    )
 
     # Nothing has been made so far; what fails from here on takes the groups along.
     with ExitStack() as undo:
@@ -349,6 +370,7 @@ get_expert_tensor_parallel_group = _group_getter("expt_tp")
 get_expert_data_parallel_group = _group_getter("expt_dp")
 get_expert_tensor_and_model_parallel_group = _group_getter("tp_ep")
 get_expert_tensor_model_pipeline_parallel_group = _group_getter("tp_ep_pp")
+get_intra_distributed_optimizer_instance_group = _group_getter("intra_dist_opt")
 
 
 def get_hierarchical_context_parallel_groups(

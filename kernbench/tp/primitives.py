@@ -19,8 +19,9 @@ import kernbench.torch.distributed._functional_collectives as funcol
 import kernbench.torch.nn.functional as F
 from kernbench.memory import dtypes
 from kernbench.runtime_api.ops.fused import kernel as fused_kernel
+from kernbench.runtime_api.ops.shaping import check_index, checked
 from kernbench.tp.config import GemmKernel
-from kernbench.tp.kernels import gemm
+from kernbench.tp.kernels import check_linear, gemm
 from kernbench.tp.utils import (
     Group,
     divide,
@@ -345,9 +346,11 @@ def linear_fwd(
 
     Raises:
         ParallelError: If both `allreduce_dgrad` and `sequence_parallel` are asked for.
+        TensorError: If shapes, types or devices do not fit.
     """
     if options.allreduce_dgrad and options.sequence_parallel:
         raise refuse("`allreduce_dgrad` and `sequence_parallel` cannot be enabled at the same time")
+    check_linear(x, weight, bias)
     whole = all_gather(x, options.group, 0) if options.sequence_parallel else x
     flat = whole.reshape(-1, whole.shape[-1])
     out = gemm(flat, weight.T, bias, kernel=options.kernel)
@@ -409,8 +412,18 @@ class EmbeddingSaved(NamedTuple):
     rows: int
 
 
+def _ids_from(name: str, ids: torch.Tensor, first: int, extent: int, dim: int) -> torch.Tensor:
+    """Returns `ids - first`; an id that no rank has is an error (M1), when the kernel runs."""
+    check_index(name, ids)
+
+    def subtract(values: Any) -> Any:
+        return checked(name, values, extent, dim, code="M1") - first
+
+    return fused_kernel("sub", subtract, (ids,), ids.window.shape, ids.dtype)
+
+
 def embedding_fwd(
-    ids: torch.Tensor, weight: torch.Tensor, first: int
+    ids: torch.Tensor, weight: torch.Tensor, first: int, vocabulary: int
 ) -> tuple[torch.Tensor, EmbeddingSaved]:
     """Returns the rows that this rank has of those that `ids` names, and zeros for all others.
 
@@ -418,9 +431,14 @@ def embedding_fwd(
         ids: Integers, of any shape.
         weight: `[rows, width]`, this rank's part of the vocabulary.
         first: The id of its first row.
+        vocabulary: Rows of all ranks together.
+
+    Raises:
+        OperandError: If the ids are no integers.
+        IndexOutOfBoundsError: If no rank has such a row (M1); found when the kernel runs.
     """
     rows = weight.shape[0]
-    local = ids - first
+    local = _ids_from("embedding", ids, first, vocabulary, 0)
     absent = (local < 0) | (local >= rows)
     # Row 0 stands in for rows of others, only so that there is something to read.
     taken = F.embedding(local.masked_fill(absent, 0), weight)
@@ -487,6 +505,8 @@ def cross_entropy_fwd(
 
     Raises:
         ParallelAssertionError: If the smoothing is out of range, or shapes do not fit.
+        OperandError: If the targets are no integers.
+        IndexOutOfBoundsError: If there is no such class (M1); found when the kernel runs.
     """
     if not 0 <= label_smoothing < 1:
         raise refuse_assertion(f"label_smoothing must be in [0, 1); got {label_smoothing}")
@@ -497,12 +517,18 @@ def cross_entropy_fwd(
         )
     columns = logits.shape[-1]
     classes = columns * size_of(group)
+    if label_smoothing and classes < 2:
+        raise refuse_assertion(
+            f"label_smoothing={label_smoothing} needs another class to give a share to; the "
+            f"vocabulary has {classes}"
+        )
+    first = dist.get_rank(group) * columns
+    chosen = _ids_from("cross_entropy", target, first, classes, logits.ndim - 1)
     wide = logits if logits.dtype is dtypes.float64 else logits.float()
     peak = wide.amax(-1)
     if size_of(group) > 1:
         dist.all_reduce(peak, dist.ReduceOp.MAX, group)
     shifted = wide - peak.unsqueeze(-1)
-    chosen = target - dist.get_rank(group) * columns
     absent = (chosen < 0) | (chosen >= columns)
     chosen = chosen.masked_fill(absent, 0)
     picked = shifted.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).masked_fill(absent, 0)

@@ -43,14 +43,14 @@ def size_of(group: Group) -> int:
     return len(dist.get_process_group_ranks(group))
 
 
-def refuse_assertion(text: str, *facts: str) -> ParallelAssertionError:
+def refuse_assertion(text: str, *facts: str, hint: str = "") -> ParallelAssertionError:
     """Returns the error of a failed assertion, with the user's line."""
-    return ParallelAssertionError(text, [site_fact(call_site()), *facts])
+    return ParallelAssertionError(text, [site_fact(call_site()), *facts], hint=hint)
 
 
-def refuse(text: str, *facts: str) -> ParallelError:
+def refuse(text: str, *facts: str, hint: str = "") -> ParallelError:
     """Returns the error of a refused request, with the user's line."""
-    return ParallelError(text, [site_fact(call_site()), *facts])
+    return ParallelError(text, [site_fact(call_site()), *facts], hint=hint)
 
 
 # Division
@@ -168,13 +168,17 @@ def broadcast_data(
         New tensors on the calling rank's device.
 
     Raises:
-        ParallelAssertionError: If a tensor has another type.
+        ParallelAssertionError: If the first rank gives no data, or a tensor of another type.
     """
     group = group_of(group)
     first = dist.get_rank(group) == 0
     given: list[torch.Tensor] = []
     if first:
-        assert data is not None
+        if data is None:
+            raise refuse_assertion(
+                "broadcast_data: the first rank of the group gives the data, and its data is None",
+                f"expected a mapping with {', '.join(map(repr, keys))}",
+            )
         given = [data[key] for key in keys]
     for key, tensor in zip(keys, given, strict=False):
         if tensor.dtype is not datatype:

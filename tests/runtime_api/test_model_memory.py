@@ -1,5 +1,7 @@
 """What a model needs of HBM, before it is there: counted by hand for a few layers."""
 
+from typing import Any
+
 import pytest
 
 import kernbench.torch as torch
@@ -97,6 +99,50 @@ def test_a_count_is_what_a_step_leaves_allocated(kernbench: Kernbench) -> None:
     assert left == [(expected.parameters_bytes, expected.total_bytes)]
 
 
+@pytest.mark.parametrize("zeroed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_a_count_is_what_two_backward_passes_leave_allocated(
+    kernbench: Kernbench, dtype: torch.dtype, zeroed: bool
+) -> None:
+    def build(rank: int) -> Built:
+        del rank
+        model = torch.nn.Linear(1024, 512, bias=False, dtype=dtype)
+        model.register_parameter(
+            "frozen", torch.nn.Parameter(torch.zeros(1024, dtype=dtype), requires_grad=False)
+        )
+        return model, None
+
+    def worker(rank: int) -> None:
+        model, _ = build(rank)
+        for passes in range(2):
+            if passes and zeroed:
+                model.zero_grad(set_to_none=False)
+            model(torch.ones(1, 1024, dtype=dtype)).sum().backward()
+            torch.cuda.synchronize()
+            left.append(torch.cuda.memory_allocated())
+
+    left: list[int] = []
+    ctx = kernbench.context()
+    (once,), (more,) = (
+        model_memory(ctx, build, 1, accumulates=accumulates) for accumulates in (False, True)
+    )
+    ctx.multiprocessing.spawn(worker, nprocs=1)
+    assert left == [once.total_bytes, more.total_bytes]
+    narrow = dtype in {torch.bfloat16, torch.float16}
+    assert more.gradients_bytes - once.gradients_bytes == narrow * 4 * 512 * 1024
+
+
+def test_what_is_refused_depends_on_whether_gradients_add_up(kernbench: Kernbench) -> None:
+    ctx = _small(kernbench, 22)
+    ctx.check_model_fits(_net, 1)
+    with pytest.raises(OutOfMemoryError) as caught:
+        ctx.check_model_fits(_net, 1, accumulates=True)
+    lines = str(caught.value).splitlines()
+    assert "it needs 24 MiB, and the device has 22 MiB" in lines[0]
+    assert lines[2] == "  gradients 7 MiB (7340032 B)"
+    assert lines[4] == "  gradients add up over backward passes: with float32 sums of narrower ones"
+
+
 def test_a_model_that_does_not_fit_is_refused_with_names(kernbench: Kernbench) -> None:
     ctx = _small(kernbench, 21)
     with pytest.raises(OutOfMemoryError) as caught:
@@ -107,6 +153,7 @@ def test_a_model_that_does_not_fit_is_refused_with_names(kernbench: Kernbench) -
         "  parameters 15 MiB (15728640 B)\n"
         "  gradients 13 MiB (13631488 B)\n"
         "  optimizer state 26 MiB (27262976 B)\n"
+        "  gradients are of one backward pass a step; accumulates=True counts several\n"
         "  activations are not counted\n"
         "  largest parameters:\n"
         "    8 MiB (8388608 B) more.weight torch.float32[1024, 2048]\n"
@@ -120,7 +167,9 @@ def test_a_model_that_does_not_fit_is_refused_with_names(kernbench: Kernbench) -
 
 
 def test_a_model_that_just_fits_is_not_refused(kernbench: Kernbench) -> None:
-    found = check_model_fits(_small(kernbench, 22), _net, 2)
+    ctx = _small(kernbench, 22)
+    found = ctx.check_model_fits(_net, 2)
+    assert found == check_model_fits(ctx, _net, 2)
     assert [each.total_bytes for each in found] == [each.capacity for each in found]
 
 
@@ -149,3 +198,18 @@ def test_the_build_may_make_groups_and_its_mistakes_are_told(kernbench: Kernbenc
     with pytest.raises(SpawnException, match="ZeroDivisionError"):
         model_memory(ctx, lambda rank: (Net(1 // rank), None), 2)
     assert current_process() is ctx.main
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda rank: torch.nn.Linear(2, 2),
+        # A container, which has a length too.
+        lambda rank: torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)),
+        lambda rank: (torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)),
+    ],
+)
+def test_a_module_comes_with_its_optimizer_or_none(ctx: RuntimeContext, build: Any) -> None:
+    with pytest.raises(SpawnException, match="returns a module, and its optimizer or None") as told:
+        ctx.check_model_fits(build, 1)
+    assert ": ctx.check_model_fits(build, 1)" in str(told.value)

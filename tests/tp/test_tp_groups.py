@@ -64,7 +64,7 @@ def test_a_collection_of_groups(kernbench: Kernbench) -> None:
         assert groups.tp is parallel_state.get_tensor_model_parallel_group()
         assert groups.dp is parallel_state.get_data_parallel_group()
         assert groups.hcp is None
-        assert groups.intra_dist_opt is None
+        assert groups.inter_dist_opt is None
         some = ProcessGroupCollection.use_mpu_process_groups(["tp", "pp"])
         assert repr(some) == "ProcessGroupCollection(tp=2, pp=2)"
         some.hcp = [groups.tp, groups.dp]
@@ -75,6 +75,32 @@ def test_a_collection_of_groups(kernbench: Kernbench) -> None:
         dist.destroy_process_group()
 
     kernbench.spawn(worker, nprocs=8)
+
+
+def test_one_instance_of_the_distributed_optimizer(kernbench: Kernbench) -> None:
+    """Every declared name may be asked for; parts of one instance are all of it."""
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        parallel_state.initialize_model_parallel(
+            2, context_parallel_size=2, hierarchical_context_parallel_sizes=[2],
+            expert_model_parallel_size=2, rank_offset=1, local_world_size=8,
+        )  # fmt: skip
+        if 1 <= rank <= 8:
+            for name in ("intra_dp_cp", "intra_expt_dp", "inter_dist_opt", "intra_dist_opt"):
+                found = ProcessGroupCollection.use_mpu_process_groups([name])
+                every = ProcessGroupCollection.use_mpu_process_groups()
+                assert getattr(found, name) is getattr(every, name)
+            assert every.intra_dp_cp is every.dp_cp
+            assert every.intra_expt_dp is every.expt_dp
+            assert dist.get_process_group_ranks(every.intra_dist_opt) == [*range(1, 9)]
+            assert every.inter_dist_opt is None
+            present = [name for name in FIELDS if name not in {"embd", "pos_embd"}]
+            ProcessGroupCollection.use_mpu_process_groups(present)
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
+
+    kernbench.spawn(worker, nprocs=10, topology="fattree64")
 
 
 def test_names_that_a_collection_does_not_have() -> None:

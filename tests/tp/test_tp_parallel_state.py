@@ -37,6 +37,7 @@ GETTERS: dict[str, tuple[str, str]] = {
     "get_expert_data_parallel_group": ("expert", "dp"),
     "get_expert_tensor_and_model_parallel_group": ("expert", "tp-ep"),
     "get_expert_tensor_model_pipeline_parallel_group": ("expert", "tp-ep-pp"),
+    "get_intra_distributed_optimizer_instance_group": ("expert", "tp-ep-dp-pp"),
 }
 CHECKED = [*GETTERS, "get_embedding_group", "get_position_embedding_group"]
 CHECKED += ["get_hierarchical_context_parallel_groups"]
@@ -345,7 +346,7 @@ def test_the_groups_work_and_take_no_time_to_make(kernbench: Kernbench) -> None:
         ps.initialize_model_parallel(4, 4, expert_model_parallel_size=2, order="TP-CP-EP-DP-PP")
         assert host.clock == before
         stage = rank // 16
-        kinds = 14 + (stage in {0, 3}) + (stage == 0)
+        kinds = 15 + (stage in {0, 3}) + (stage == 0)
         assert len(dist.live_groups()) == 1 + kinds
         for name in GETTERS:
             group = call(name)
@@ -609,6 +610,25 @@ def test_virtual_stages(kernbench: Kernbench) -> None:
             "pipeline parallel groups of dense and expert layers differ",
         ),
         ({"tensor_model_parallel_size": 0}, RuntimeError, "expected at least 1"),
+        *[
+            ({argument: value}, RuntimeError, f"{argument}={value!r}: expected")
+            for argument in (
+                "tensor_model_parallel_size",
+                "pipeline_model_parallel_size",
+                "context_parallel_size",
+                "expert_model_parallel_size",
+                "expert_tensor_parallel_size",
+                "virtual_pipeline_model_parallel_size",
+                "rank_offset",
+                "local_world_size",
+            )
+            for value in (2.0, "2")
+        ],
+        (
+            {"context_parallel_size": 4, "hierarchical_context_parallel_sizes": [2.0, 2]},
+            AssertionError,
+            "hierarchical_context_parallel_sizes=[2.0, 2] is not context_parallel_size=4",
+        ),
         ({"rank_offset": 5, "local_world_size": 4}, RuntimeError, "expected some of ranks 0..7"),
         ({"rank_offset": -1}, RuntimeError, "expected some of ranks 0..7"),
         ({"rank_offset": 8}, RuntimeError, "expected some of ranks 0..7"),
@@ -665,8 +685,67 @@ def test_ranks_that_disagree(kernbench: Kernbench) -> None:
     with pytest.raises(SpawnException) as caught:
         kernbench.spawn(worker, nprocs=4)
     assert "[C9]" in str(caught.value)
-    assert "TENSOR_MODEL_PARALLEL_GROUP" in str(caught.value)
+    assert "initialize_model_parallel #1 of the world: ranks 0-3 differ in order" in str(
+        caught.value
+    )
     assert left == {rank: ["WORLD"] for rank in (1, 2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("argument", "mine", "others"),
+    [
+        ("virtual_pipeline_model_parallel_size", 2, 3),
+        ("virtual_pipeline_model_parallel_size", None, 2),
+        ("hierarchical_context_parallel_sizes", [1], None),
+        ("order", "tp-cp-ep-dp-pp", "cp-tp-ep-dp-pp"),
+    ],
+)
+def test_arguments_that_differ_and_change_no_group(
+    kernbench: Kernbench, argument: str, mine: object, others: object
+) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        options: dict[str, Any] = {argument: others if rank else mine}
+        ps.initialize_model_parallel(1, 2, **options)
+
+    with pytest.raises(SpawnException) as caught:
+        kernbench.spawn(worker, nprocs=2)
+    error = caught.value.errors[1]
+    assert isinstance(error, GroupMismatchError)
+    assert str(error).splitlines()[0] == (
+        f"[C9] initialize_model_parallel #1 of the world: ranks 0-1 differ in {argument}"
+    )
+    for fact, value in zip(error.facts, (mine, others), strict=True):
+        assert (f"{argument}={value!r}" in fact) == (value is not None)
+        assert "test_tp_parallel_state.py" in fact
+
+
+def test_a_rank_that_does_not_call(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        if rank != 1:
+            ps.initialize_model_parallel(1)
+            ps.destroy_model_parallel()
+
+    with pytest.raises(SpawnException) as caught:
+        kernbench.spawn(worker, nprocs=3)
+    assert (
+        "[C9] initialize_model_parallel #1 of the world: ranks 0, 2 called it, rank 1 did not"
+        in str(caught.value)
+    )
+
+
+def test_equal_arguments_in_other_words(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        for _ in range(2):
+            if rank:
+                ps.initialize_model_parallel(2, expert_tensor_parallel_size=2, local_world_size=4)
+            else:
+                ps.initialize_model_parallel(2, order="TP-CP-EP-DP-PP")
+            ps.destroy_model_parallel()
+
+    kernbench.spawn(worker, nprocs=4)
 
 
 def test_too_many_groups(kernbench: Kernbench) -> None:

@@ -73,6 +73,38 @@ def _check_types(name: str, tensors: Sequence[TensorBase]) -> DType:
     return dtype
 
 
+def check_gemm(
+    a: TensorBase,
+    b: TensorBase,
+    bias: TensorBase | None,
+    shape_a: tuple[int, ...],
+    shape_b: tuple[int, ...],
+) -> None:
+    """Refuses operands of `a @ b + bias` as `matmul` would, and runs nothing.
+
+    Args:
+        a: Left operand.
+        b: Right operand.
+        bias: `[n]`, or None.
+        shape_a: `[m, k]`, as which `a` will be seen.
+        shape_b: `[k, n]`, as which `b` will be seen.
+
+    Raises:
+        TensorError: If shapes, types or devices do not fit.
+        UnsupportedError: For a type that is not multiplied.
+    """
+    _matmul(shape_a, shape_b)
+    if bias is not None and bias.window.shape != shape_b[-1:]:
+        raise TensorError(
+            f"addmm: a bias of shape {list(bias.window.shape)} does not fit a product of shape "
+            f"{[shape_a[0], shape_b[-1]]}",
+            [site_fact(call_site()), f"expected {list(shape_b[-1:])}"],
+        )
+    name, tensors = ("matmul", [a, b]) if bias is None else ("addmm", [bias, a, b])
+    _check_types(name, tensors)
+    same_device(name, tensors)
+
+
 def _gemm_ps(process: Process, sip: int, dtype: DType, sizes: _Sizes, nbytes: int) -> int:
     """Returns how long a device takes for a batch of products of m x k and k x n, in picoseconds.
 
