@@ -110,6 +110,50 @@ def call_site_of(error: BaseException) -> CallSite | None:
     return site
 
 
+class Involved(NamedTuple):
+    """What a rank did that an error is about.
+
+    Attributes:
+        rank: Global rank; -1 on main.
+        call: As reports show it; empty if the rank has called nothing.
+        site: Where the user called it.
+        sequence: Which of the rank's collectives, groups or messages it is, from 1; None if none.
+        time_ps: Simulated time of the call; None if there was none.
+    """
+
+    rank: int
+    call: str
+    site: CallSite | None
+    sequence: int | None
+    time_ps: int | None
+
+    def as_json(self) -> dict[str, object]:
+        """Returns the same as plain values."""
+        site = self.site and {
+            "file": self.site.file,
+            "line": self.site.line,
+            "source": self.site.source,
+        }
+        return {**self._asdict(), "site": site}
+
+
+class Fact(str):
+    """A line of a report that knows whose calls it tells.
+
+    Args:
+        text: The line.
+        involved: The calls.
+    """
+
+    involved: tuple[Involved, ...]
+
+    def __new__(cls, text: str, involved: Sequence[Involved]) -> "Fact":
+        """Returns the line."""
+        fact = super().__new__(cls, text)
+        fact.involved = tuple(involved)
+        return fact
+
+
 class KernbenchError(Exception):
     """Base of every error that kernbench raises for a user's mistake.
 
@@ -142,8 +186,14 @@ class KernbenchError(Exception):
         """Adds a line that only somebody further up knows, such as where a command was issued."""
         self.facts = (*self.facts, fact)
 
+    def involved(self) -> list[Involved]:
+        """Returns the calls that the facts tell, by rank."""
+        told = [fact.involved for fact in self.facts if isinstance(fact, Fact)]
+        calls = dict.fromkeys(call for calls in told for call in calls)
+        return sorted(calls, key=lambda call: (call.rank, call.time_ps or 0))
+
     def as_json(self) -> dict[str, object]:
-        """Returns the same content as plain values."""
+        """Returns the same content as plain values, but for `ranks_as_json`."""
         return {
             "class": type(self).__name__,
             "code": self.code,
@@ -151,6 +201,11 @@ class KernbenchError(Exception):
             "facts": list(self.facts),
             "hint": self.hint,
         }
+
+    def ranks_as_json(self) -> dict[str, object]:
+        """Returns the calls that the facts tell, as plain values; nothing if they tell none."""
+        ranks = [call.as_json() for call in self.involved()]
+        return {"ranks": ranks} if ranks else {}
 
 
 class UsageError(KernbenchError):

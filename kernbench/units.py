@@ -5,7 +5,7 @@ and always rounded up, so that sums do not depend on their grouping (ADR 0001).
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, NewType
@@ -114,6 +114,12 @@ def format_time(ps: int) -> str:
         if abs(ps) >= scale:
             return f"{ps / scale:.4g} {unit}"
     return f"{ps} ps"
+
+
+def format_span(times: Iterable[int]) -> str:
+    """Returns the earliest and the latest of some times, or the only one."""
+    known = sorted(set(times))
+    return " to ".join(format_time(ps) for ps in (known[:1] + known[1:][-1:]))
 
 
 def format_exact(amount: int, units: Units) -> str:

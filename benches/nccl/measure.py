@@ -179,8 +179,17 @@ def measure(rank: int, ranks: int, torch: Any, flags: Flags) -> list[Result]:
     return results
 
 
-def _measurement(flags: Flags, results: list[Result], timed: bool) -> Measurement:
-    """Puts the ranks' results for one size together."""
+def _measurement(
+    flags: Flags, results: list[Result], timed: bool, algorithm: Callable[[int], str]
+) -> Measurement:
+    """Puts the ranks' results for one size together.
+
+    Args:
+        flags: What was measured.
+        results: Of each rank.
+        timed: Whether there are times.
+        algorithm: Which one runs for so many bytes.
+    """
     ranks, count = len(results), results[0].count
     factor = busbw_factor(flags.operation, ranks)
     itemsize = np.dtype(TYPES[flags.dtype]).itemsize
@@ -203,6 +212,7 @@ def _measurement(flags: Flags, results: list[Result], timed: bool) -> Measuremen
         flags.root,
         together([result.out_of_place for result in results]),
         together(in_place) if in_place else None,
+        algorithm(nbytes),
     )
 
 
@@ -248,8 +258,15 @@ def run(
     if not per_rank:
         return 0
     timed = ctx.engine.timed
+    operation = "send_recv" if flags.operation == "sendrecv" else flags.operation
+    # A message goes between two of the ranks, all the others among all of them.
+    sips = tuple(ctx.devices[: 2 if operation == "send_recv" else ranks])
+
+    def chosen(nbytes: int) -> str:
+        return ctx.collectives.choose(operation, nbytes, sips, ranks).name
+
     rows = [
-        _measurement(flags, [per_rank[rank][index] for rank in sorted(per_rank)], timed)
+        _measurement(flags, [per_rank[rank][index] for rank in sorted(per_rank)], timed, chosen)
         for index in range(len(flags.sizes))
     ]
     dials = {
@@ -260,7 +277,6 @@ def run(
     }
     if AVERAGES[flags.average] != "mean of ranks":
         dials["time"] = AVERAGES[flags.average]
-    operation = "send_recv" if flags.operation == "sendrecv" else flags.operation
     algorithm = ctx.choices.name(operation)
     header = Header(flags.operation, ctx.engine.topology.name, ranks, algorithm, dials, timed)
     ctx.results.append(as_json(header, rows))

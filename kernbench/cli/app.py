@@ -135,7 +135,8 @@ def run(
     ] = False,
 ) -> None:
     """Run a bench on a simulated machine."""
-    from kernbench.cli.run import Options, run_bench
+    from kernbench.cli.options import Options
+    from kernbench.cli.run import run_bench
 
     if schedule is not None and not re.fullmatch(r"0|[1-9]\d*(\.[1-9]\d*)*", schedule):
         raise typer.BadParameter("expected numbers from 1 with dots between, such as 2.1; or 0")

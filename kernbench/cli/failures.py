@@ -27,8 +27,13 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-def failed(error: BaseException) -> int:
-    """Tells the user about an exception and returns the exit code."""
+def failed(error: BaseException, replay: str = "") -> int:
+    """Tells the user about an exception and returns the exit code.
+
+    Args:
+        error: What was raised.
+        replay: The command that repeats a failure of the bench; empty if there is none.
+    """
     if isinstance(error, SystemExit):
         return _exit_code(error)
     if isinstance(error, KeyboardInterrupt):
@@ -41,6 +46,8 @@ def failed(error: BaseException) -> int:
     if _is_internal(error):
         return _internal(error)
     print(_describe(error), file=sys.stderr)
+    if replay:
+        print(f"replay: {replay}", file=sys.stderr)
     return Exit.FAILED
 
 
@@ -95,7 +102,8 @@ def _describe_spawn(error: SpawnException) -> str:
             said = [*user_frames(cause), f"{type(cause).__name__}: {text}"]
         else:
             said = [_describe(cause)]
-        lines += [f"{folded(ranks)} failed:", *said]
+        when = error.failed_at(cause, ranks).removesuffix(", ")
+        lines += [f"{folded(ranks)} failed {when}".rstrip() + ":", *said]
     return "\n".join([*lines, *error.aborted_lines()])
 
 

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
@@ -18,6 +18,7 @@ from rich.progress import Progress
 from kernbench import cli
 from kernbench.ccl.config import select
 from kernbench.cli.failures import Exit, as_json, end_process, failed
+from kernbench.cli.options import Options, command
 from kernbench.config.near import did_you_mean
 from kernbench.config.shipped import shipped
 from kernbench.errors import UsageError
@@ -27,36 +28,12 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.runtime_api.ranks import watchdog
 from kernbench.runtime_api.ranks.exploring import Explored, ScheduleError, explore
-from kernbench.sim_engine.engine import Fidelity, GraphEngine
+from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import TopologyHandle, load_topology
 
 T = TypeVar("T")
 
 _ROOTS: Final = {"system": "topology", "defaults": "ccl", "algorithms": "ccl", "queues": "ccl"}
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the command line says; see `kernbench run --help`."""
-
-    bench: str
-    arguments: tuple[str, ...]
-    topology: str
-    ccl: Path | None
-    overrides: tuple[str, ...]
-    trace: Path | None
-    flight_recorder: Path | None
-    json: Path | None
-    breakdown: bool
-    data: bool
-    fidelity: Fidelity
-    seed: int
-    eager_limit: int
-    watchdog: float
-    quiet: bool
-    verbose: bool
-    explore: int = 0
-    schedule: tuple[int, ...] | None = None
 
 
 def run_bench(options: Options) -> int:
@@ -66,7 +43,7 @@ def run_bench(options: Options) -> int:
     try:
         return _run(options)
     except BaseException as error:
-        return failed(error)
+        return failed(error, command(options, _schedule(options, error)))
     finally:
         watchdog.last_resort = None
 
@@ -104,7 +81,8 @@ def _explore(options: Options, handle: TopologyHandle, ccl: tuple[str, ...]) -> 
         tried = explore(attempt, options.explore, "--schedule {}".format)
     except ScheduleError as error:
         if options.json is not None:
-            document = {"kernbench": 1, "run": _name(options), "failure": as_json(error)}
+            failure = _failure(options, error)
+            document = {"kernbench": 1, "run": _name(options), "failure": failure}
             _write_of_failure(options.json, document, "the failure")
         raise
     if not options.quiet:
@@ -171,7 +149,7 @@ def _attempt(
                 record = ctx.flight_record()
                 _write_of_failure(options.flight_recorder, record, "what every rank did last")
             if options.json is not None:
-                document = {**_document(ctx), "failure": as_json(error)}
+                document = {**_document(ctx), "failure": _failure(options, error)}
                 _write_of_failure(options.json, document, "the failure")
             raise
         finally:
@@ -187,6 +165,23 @@ def _attempt(
         rows = breakdown(engine.op_log, engine.dispatch_ps)
         print_breakdown(rows, Console(width=None if sys.stdout.isatty() else 110))
     return status if type(status) is int else Exit.OK
+
+
+def _schedule(options: Options, error: BaseException) -> str:
+    """Returns the schedule that a run failed under."""
+    if isinstance(error, SpawnException):
+        return error.schedule
+    return ".".join(map(str, options.schedule or (0,)))
+
+
+def _failure(options: Options, error: BaseException) -> dict[str, Any]:
+    schedule = _schedule(options, error)
+    replay = {
+        "command": command(options, schedule),
+        "seed": options.seed,
+        "schedule": schedule,
+    }
+    return {**as_json(error), "replay": replay}
 
 
 def _print_choice(line: str) -> None:

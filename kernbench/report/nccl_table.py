@@ -69,6 +69,7 @@ class Measurement:
         root: Root rank; -1 for operations without one.
         out_of_place: With an output of its own.
         in_place: With the input as output; None for operations that cannot be called so.
+        algorithm: What ran, also where the choice was automatic.
     """
 
     size_bytes: int
@@ -78,6 +79,7 @@ class Measurement:
     root: int
     out_of_place: Timing
     in_place: Timing | None
+    algorithm: str
 
 
 def _both_ways(ranks: int) -> Fraction:
@@ -215,6 +217,7 @@ def as_json(header: Header, measurements: Sequence[Measurement]) -> dict[str, An
                 "type": row.dtype,
                 "redop": row.redop,
                 "root": row.root,
+                "algorithm": row.algorithm,
                 "out_of_place": _timing_json(row.out_of_place),
                 "in_place": None if row.in_place is None else _timing_json(row.in_place),
             }

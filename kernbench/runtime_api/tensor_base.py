@@ -18,6 +18,7 @@ from kernbench.memory import (
     contiguous_strides,
     dtypes,
 )
+from kernbench.runtime_api.called import called, issued
 from kernbench.runtime_api.process import MAIN, Process
 from kernbench.runtime_api.types import Device, Size
 from kernbench.sim_engine.command import Command, Stream
@@ -342,8 +343,8 @@ def _check_order(
     raise AccessError(
         f"{process.name} {verb} a tensor before {command.name} on it was waited for",
         [
-            site_fact(call_site()),
-            site_fact(command.site, f"{command.name} was issued at"),
+            called(process, verb),
+            issued(command),
             f"it runs on {_in_words(command.stream)}",
             f"{part.buffer.allocation.label}, bytes {max(low, mine_low)}..{min(high, mine_high)}: "
             f"{'read' if verb == 'read' else 'write'} after {earlier}",

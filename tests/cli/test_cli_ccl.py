@@ -20,6 +20,7 @@ from benches.nccl.flags import REFUSED, parse
 from benches.nccl.operations import OPERATIONS, Case, expected, values, wrong_elements
 from kernbench.errors import UsageError
 from kernbench.testing import Kernbench
+from kernbench.units import format_bytes
 
 ROOT = Path(__file__).parents[2]
 REDUCE = ["all_reduce", "reduce", "reduce_scatter"]
@@ -44,6 +45,23 @@ def test_these_operations_are_measured() -> None:
     assert [name for name in ALL if OPERATIONS[name].reduces] == REDUCE
     assert {name for name in ALL if OPERATIONS[name].rooted} == set(ROOTED)
     assert {name for name in ALL if not OPERATIONS[name].in_place} == set(OUT_OF_PLACE_ONLY)
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "sendrecv"])
+def test_each_row_names_the_algorithm_that_ran(name: str, kernbench: Kernbench) -> None:
+    """Sizes on both sides of where the choice changes; `-v` prints what was chosen."""
+    said: list[str] = []
+    argv = ["--op", name, "-b", "1K", "-e", "16M", "-f", "128"]
+    overrides = ["defaults.algorithm=auto"]
+    with kernbench.context(argv=argv, data=False, overrides=overrides) as ctx:
+        ctx.on_choice = said.append
+        assert benches.ccl.run(ctx) == 0
+    (document,) = ctx.results
+    assert document["algorithm"] == "auto"
+    for row in document["rows"]:
+        head = f"{name} {format_bytes(row['size_bytes'])}, 8 ranks of WORLD: "
+        (line,) = {line for line in said if line.startswith(head)}
+        assert line == f"{head}{row['algorithm']} (auto)"
 
 
 @pytest.mark.parametrize("name", ALL)

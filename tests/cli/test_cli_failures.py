@@ -46,7 +46,8 @@ def test_ranks_of_one_deadlock_are_told_once(
         "ranks 0-2 failed:\n"
         "RankDeadlockError: [P4] ranks 0-2 wait for one another: "
         "0 recv<-1 (l.N) -> 1 recv<-2 -> 2 recv<-0 -> 0\n"
-        "  ranks 0-2 wait in recv, at FILE: dist.recv(x, (rank + 1) % 3)\n"
+        "  ranks 0-2 wait in recv([2], torch.float32, tag 0) at 2 us, "
+        "at FILE: dist.recv(x, (rank + 1) % 3)\n"
         "  hint: let one side send before it receives, or start both with batch_isend_irecv\n"
     )
     views = [entry["view"] for entry in as_json(error)["errors"].values()]
@@ -61,12 +62,12 @@ def test_errors_of_users_code_come_with_their_traceback(
 ) -> None:
     assert failed(_failure(kernbench, 5)) == Exit.FAILED
     text = capsys.readouterr().err
-    assert "rank 3 failed:\nTraceback of your code" in text
+    assert "rank 3 failed at 2 us:\nTraceback of your code" in text
     assert "RecursionError: maximum recursion depth exceeded" in text
     assert "the calls were " in text
-    assert "rank 4 failed:\nTraceback of your code" in text
+    assert "rank 4 failed at 2 us:\nTraceback of your code" in text
     assert "OSError: disk of rank 4" in text
-    assert "ranks 0-2 aborted at " in text
+    assert "ranks 0-2 aborted at 6 us, at " in text
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ import benches.transformer
 import kernbench.torch as torch
 from benches.models.llama import Llama, Shape
 from benches.models.measure import tensor_parallel
-from kernbench.cli.run import Options, run_bench
+from kernbench.cli.options import Options
+from kernbench.cli.run import run_bench
 from kernbench.errors import UsageError
 from kernbench.testing import Kernbench
 from kernbench.tp.config import ModelParallelConfig

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 import benches.ccl_allreduce
 from kernbench.cli import defaults
 from kernbench.cli.app import app
-from kernbench.cli.run import Options, run_bench
+from kernbench.cli.options import Options
+from kernbench.cli.run import run_bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.ranks import watchdog
 from kernbench.testing import Kernbench
@@ -289,7 +290,8 @@ def test_a_failure_is_written_as_json_too(
     document = json.loads(results.read_text())
     failure = document.pop("failure")
     assert document == {"kernbench": 1, "run": "hang", "results": [{"a": 1}]}
-    assert failure["replay"] == {"seed": 3, "schedule": "0"}
+    command = f"kernbench run {bench} --seed 3"
+    assert failure["replay"] == {"command": command, "seed": 3, "schedule": "0"}
     assert [error["code"] for error in failure["errors"].values()] == ["C1"] * 3
     assert list(failure["errors"]) == ["0", "1", "2"]
 
@@ -304,6 +306,7 @@ def test_a_failure_on_main_is_written_as_json_too(tmp_path: Path) -> None:
         "code": "",
         "summary": "boom",
         "at": {"site": f"{bench}:2:5", "source": "raise ValueError('boom')"},
+        "replay": {"command": f"kernbench run {bench} --seed 0", "seed": 0, "schedule": "0"},
     }
 
 
@@ -436,6 +439,7 @@ def test_p8_explore_tells_what_depends_on_the_order(
         "all ranks return\n"
         "  hint: name the source, or use what comes in a way that no order changes; "
         "--schedule 2.1 runs the second one again\n"
+        f"replay: kernbench run {bench} --explore 5 --seed 0\n"
     )
     assert len(set(re.findall("data ([0-9a-f]{12})", err))) == 2
     assert json.loads(file.read_text())["failure"]["code"] == "P8"

@@ -33,6 +33,7 @@ def row(size: int, out_ps: int, in_ps: int, wrong: int | None = 0) -> Measuremen
         -1,
         timing(size, out_ps, FACTOR, wrong=wrong),
         timing(size, in_ps, FACTOR, wrong=wrong),
+        "ring_allreduce_tcm",
     )
 
 
@@ -99,7 +100,7 @@ def test_one_rank_sends_nothing() -> None:
 
 def test_what_cannot_be_called_in_place_is_left_out() -> None:
     out_of_place = timing(4096, 10**6, Fraction(1), wrong=2)
-    lone = Measurement(4096, 128, "float", "none", -1, out_of_place, None)
+    lone = Measurement(4096, 128, "float", "none", -1, out_of_place, None, "ring")
     line = row_line(lone)
     assert len(line) == len(row_line(row(1024, 14_000_000, 13_900_000)))
     assert line.split()[9:] == ["N/A"] * 4
@@ -155,6 +156,7 @@ def test_the_json_holds_the_same() -> None:
                 "type": "float",
                 "redop": "sum",
                 "root": -1,
+                "algorithm": "ring_allreduce_tcm",
                 "out_of_place": {**out_of_place, "busbw_gb_per_s": 1024 / 14000 * 1.75},
                 "in_place": {
                     "time_us": 13.9,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from report_text import alike, cut
+from report_text import alike, relative
 
 import kernbench.torch as torch
 from kernbench.errors import KernbenchError
@@ -18,11 +18,6 @@ Texts = tuple[tuple[tuple[int, ...], str], ...]
 def ones(*shape: int, dtype: Any = torch.float32) -> torch.Tensor:
     """Returns a tensor on the rank's device, by default of 4 elements."""
     return torch.ones(shape or (4,), dtype=dtype, device="cuda")
-
-
-def _shown(error: BaseException) -> str:
-    assert isinstance(error, KernbenchError), error
-    return cut(str(error))
 
 
 class Case:
@@ -49,7 +44,11 @@ class Case:
         ctx.group_limit = 4
         with pytest.raises(SpawnException) as caught:
             ctx.multiprocessing.spawn(self.worker, nprocs=self.nprocs)
-        return tuple(alike(caught.value, _shown).items())
+        return tuple(alike(caught.value, self._shown).items())
+
+    def _shown(self, error: BaseException) -> str:
+        assert isinstance(error, KernbenchError), error
+        return relative(str(error), self.worker)
 
     def expected(self) -> Texts:
         """Returns what its ranks should be told."""

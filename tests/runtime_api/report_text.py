@@ -1,5 +1,6 @@
 """Texts of reports as tests state them: files by no name, ranks that get the same together."""
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -24,9 +25,15 @@ def cut(text: str) -> str:
 
 def relative(text: str, worker: Worker) -> str:
     """Writes `FILE+2` for the second line after that of the worker's `def`."""
-    first = worker.__code__.co_firstlineno
+    first = _line_of_def(worker)
     text = _PLACE.sub(lambda found: f"FILE+{int(found[1]) - first}", text)
     return _LINE.sub(lambda found: f"(l.+{int(found[1]) - first})", text)
+
+
+def _line_of_def(worker: Worker) -> int:
+    """Returns the line of `def`: decorators, with the texts in them, come before it."""
+    lines, first = inspect.getsourcelines(worker)
+    return first + next(i for i, line in enumerate(lines) if line.lstrip().startswith("def "))
 
 
 def failure(kernbench: Kernbench, worker: Worker, nprocs: int, **dials: Any) -> SpawnException:

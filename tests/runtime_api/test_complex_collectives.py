@@ -159,7 +159,7 @@ def test_operations_that_pytorch_refuses(kernbench: Kernbench, name: str, call: 
     def worker(rank: int) -> None:
         op = getattr(dist.ReduceOp, name)
         x = torch.ones(N, dtype=torch.complex64, device="cuda")
-        message = rf"\[C6\] {call} does not support RedOpType\.{name} on complex tensors"
+        message = rf"\[C6\] rank \d: {call} does not support RedOpType\.{name} on complex tensors"
         arguments = {"all_reduce": (x, op), "reduce": (x, 0, op)}.get(call, (x[:1], x, op))
         with pytest.raises(ValueError, match=message):
             getattr(dist, call)(*arguments)

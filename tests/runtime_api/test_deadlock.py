@@ -106,23 +106,23 @@ def test_c10_two_groups_in_crossing_order(kernbench: Kernbench) -> None:
         (0,): """\
 RankDeadlockError: [C10] groups are used in crossing order: 0 waits in G1{0-2} for 1; 1 waits in G2{0-1} for 0
   rank 0 waits in all_reduce #1 of group G1{0-2}: all_reduce([4], torch.float32, sum) at 2 us, at FILE+4: dist.all_reduce(x, group=a)
-  rank 0 waits in all_reduce #1 of group G1{0-2}, at FILE+4: dist.all_reduce(x, group=a)
-  rank 1 waits in all_reduce #1 of group G2{0-1}, at FILE+7: dist.all_reduce(x, group=b)
-  rank 2 waits in all_reduce #1 of group G1{0-2}, at FILE+10: dist.all_reduce(x, group=a)
+  rank 0 waits in all_reduce #1 of group G1{0-2} at 2 us, at FILE+4: dist.all_reduce(x, group=a)
+  rank 1 waits in all_reduce #1 of group G2{0-1} at 2 us, at FILE+7: dist.all_reduce(x, group=b)
+  rank 2 waits in all_reduce #1 of group G1{0-2} at 2 us, at FILE+10: dist.all_reduce(x, group=a)
   hint: every rank must use the groups in the same order""",
         (1,): """\
 RankDeadlockError: [C10] groups are used in crossing order: 0 waits in G1{0-2} for 1; 1 waits in G2{0-1} for 0
   rank 1 waits in all_reduce #1 of group G2{0-1}: all_reduce([4], torch.float32, sum) at 2 us, at FILE+7: dist.all_reduce(x, group=b)
-  rank 0 waits in all_reduce #1 of group G1{0-2}, at FILE+4: dist.all_reduce(x, group=a)
-  rank 1 waits in all_reduce #1 of group G2{0-1}, at FILE+7: dist.all_reduce(x, group=b)
-  rank 2 waits in all_reduce #1 of group G1{0-2}, at FILE+10: dist.all_reduce(x, group=a)
+  rank 0 waits in all_reduce #1 of group G1{0-2} at 2 us, at FILE+4: dist.all_reduce(x, group=a)
+  rank 1 waits in all_reduce #1 of group G2{0-1} at 2 us, at FILE+7: dist.all_reduce(x, group=b)
+  rank 2 waits in all_reduce #1 of group G1{0-2} at 2 us, at FILE+10: dist.all_reduce(x, group=a)
   hint: every rank must use the groups in the same order""",
         (2,): """\
 RankDeadlockError: [C10] groups are used in crossing order: 0 waits in G1{0-2} for 1; 1 waits in G2{0-1} for 0
   rank 2 waits in all_reduce #1 of group G1{0-2}: all_reduce([4], torch.float32, sum) at 2 us, at FILE+10: dist.all_reduce(x, group=a)
-  rank 0 waits in all_reduce #1 of group G1{0-2}, at FILE+4: dist.all_reduce(x, group=a)
-  rank 1 waits in all_reduce #1 of group G2{0-1}, at FILE+7: dist.all_reduce(x, group=b)
-  rank 2 waits in all_reduce #1 of group G1{0-2}, at FILE+10: dist.all_reduce(x, group=a)
+  rank 0 waits in all_reduce #1 of group G1{0-2} at 2 us, at FILE+4: dist.all_reduce(x, group=a)
+  rank 1 waits in all_reduce #1 of group G2{0-1} at 2 us, at FILE+7: dist.all_reduce(x, group=b)
+  rank 2 waits in all_reduce #1 of group G1{0-2} at 2 us, at FILE+10: dist.all_reduce(x, group=a)
   hint: every rank must use the groups in the same order""",
     }
 
@@ -138,14 +138,14 @@ def test_c10_across_streams_of_ranks_that_have_returned(kernbench: Kernbench) ->
         (0,): """\
 RankDeadlockError: [C10] groups are used in crossing order: 0 waits in G2{0-1} for 1; 1 waits in G1{0-1} for 0
   rank 0 waits in all_reduce #1 of group G2{0-1}: all_reduce([4], torch.float32, sum) at 2 us, at FILE+4: dist.all_reduce(x, group=group)
-  rank 0 waits in all_reduce #1 of group G2{0-1}, at FILE+4: dist.all_reduce(x, group=group)
-  rank 1 waits in all_reduce #1 of group G1{0-1}, at FILE+4: dist.all_reduce(x, group=group)
+  rank 0 waits in all_reduce #1 of group G2{0-1} at 2 us, at FILE+4: dist.all_reduce(x, group=group)
+  rank 1 waits in all_reduce #1 of group G1{0-1} at 2 us, at FILE+4: dist.all_reduce(x, group=group)
   hint: every rank must use the groups in the same order""",
         (1,): """\
 RankDeadlockError: [C10] groups are used in crossing order: 0 waits in G2{0-1} for 1; 1 waits in G1{0-1} for 0
   rank 1 waits in all_reduce #1 of group G1{0-1}: all_reduce([4], torch.float32, sum) at 2 us, at FILE+4: dist.all_reduce(x, group=group)
-  rank 0 waits in all_reduce #1 of group G2{0-1}, at FILE+4: dist.all_reduce(x, group=group)
-  rank 1 waits in all_reduce #1 of group G1{0-1}, at FILE+4: dist.all_reduce(x, group=group)
+  rank 0 waits in all_reduce #1 of group G2{0-1} at 2 us, at FILE+4: dist.all_reduce(x, group=group)
+  rank 1 waits in all_reduce #1 of group G1{0-1} at 2 us, at FILE+4: dist.all_reduce(x, group=group)
   hint: every rank must use the groups in the same order""",
     }
 
@@ -320,22 +320,22 @@ def test_p4_everybody_receives_first(kernbench: Kernbench) -> None:
         (0,): """\
 RankDeadlockError: [P4] ranks 0-3 wait for one another: 0 recv<-3 (l.+4) -> 3 recv<-2 -> 2 recv<-1 -> 1 recv<-0 -> 0
   rank 0 waits in recv([4], torch.float32, from rank 3, tag 0) at 2 us, at FILE+4: dist.recv(x, (rank - 1) % n)
-  ranks 0-3 wait in recv, at FILE+4: dist.recv(x, (rank - 1) % n)
+  ranks 0-3 wait in recv([4], torch.float32, tag 0) at 2 us to 8 us, at FILE+4: dist.recv(x, (rank - 1) % n)
   hint: let one side send before it receives, or start both with batch_isend_irecv""",
         (1,): """\
 RankDeadlockError: [P4] ranks 0-3 wait for one another: 0 recv<-3 (l.+4) -> 3 recv<-2 -> 2 recv<-1 -> 1 recv<-0 -> 0
   rank 1 waits in recv([4], torch.float32, from rank 0, tag 0) at 4 us, at FILE+4: dist.recv(x, (rank - 1) % n)
-  ranks 0-3 wait in recv, at FILE+4: dist.recv(x, (rank - 1) % n)
+  ranks 0-3 wait in recv([4], torch.float32, tag 0) at 2 us to 8 us, at FILE+4: dist.recv(x, (rank - 1) % n)
   hint: let one side send before it receives, or start both with batch_isend_irecv""",
         (2,): """\
 RankDeadlockError: [P4] ranks 0-3 wait for one another: 0 recv<-3 (l.+4) -> 3 recv<-2 -> 2 recv<-1 -> 1 recv<-0 -> 0
   rank 2 waits in recv([4], torch.float32, from rank 1, tag 0) at 6 us, at FILE+4: dist.recv(x, (rank - 1) % n)
-  ranks 0-3 wait in recv, at FILE+4: dist.recv(x, (rank - 1) % n)
+  ranks 0-3 wait in recv([4], torch.float32, tag 0) at 2 us to 8 us, at FILE+4: dist.recv(x, (rank - 1) % n)
   hint: let one side send before it receives, or start both with batch_isend_irecv""",
         (3,): """\
 RankDeadlockError: [P4] ranks 0-3 wait for one another: 0 recv<-3 (l.+4) -> 3 recv<-2 -> 2 recv<-1 -> 1 recv<-0 -> 0
   rank 3 waits in recv([4], torch.float32, from rank 2, tag 0) at 8 us, at FILE+4: dist.recv(x, (rank - 1) % n)
-  ranks 0-3 wait in recv, at FILE+4: dist.recv(x, (rank - 1) % n)
+  ranks 0-3 wait in recv([4], torch.float32, tag 0) at 2 us to 8 us, at FILE+4: dist.recv(x, (rank - 1) % n)
   hint: let one side send before it receives, or start both with batch_isend_irecv""",
     }
 
@@ -355,14 +355,14 @@ def test_p4_names_the_shortest_circle_and_elides_a_long_one(kernbench: Kernbench
         (3,): """\
 RankDeadlockError: [P4] ranks 3, 7 wait for one another: 3 send->7 (l.+5) -> 7 send->3 (l.+3) -> 3
   rank 3 waits in send([4], torch.float32, to rank 7, tag 0) at 2 us, at FILE+5: dist.send(x, 7)
-  rank 3 waits in send, at FILE+5: dist.send(x, 7)
-  rank 7 waits in send, at FILE+3: dist.send(x, 3)
+  rank 3 waits in send([4], torch.float32, tag 0) at 2 us, at FILE+5: dist.send(x, 7)
+  rank 7 waits in send([4], torch.float32, tag 0) at 2 us, at FILE+3: dist.send(x, 3)
   hint: let one side send before it receives, or start both with batch_isend_irecv""",
         (7,): """\
 RankDeadlockError: [P4] ranks 3, 7 wait for one another: 3 send->7 (l.+5) -> 7 send->3 (l.+3) -> 3
   rank 7 waits in send([4], torch.float32, to rank 3, tag 0) at 2 us, at FILE+3: dist.send(x, 3)
-  rank 3 waits in send, at FILE+5: dist.send(x, 7)
-  rank 7 waits in send, at FILE+3: dist.send(x, 3)
+  rank 3 waits in send([4], torch.float32, tag 0) at 2 us, at FILE+5: dist.send(x, 7)
+  rank 7 waits in send([4], torch.float32, tag 0) at 2 us, at FILE+3: dist.send(x, 3)
   hint: let one side send before it receives, or start both with batch_isend_irecv""",
     }
 
@@ -375,7 +375,7 @@ RankDeadlockError: [P4] ranks 3, 7 wait for one another: 3 send->7 (l.+5) -> 7 s
     assert relative(str(error), long) == (
         """[P4] ranks 0-9 wait for one another: 0 send->1 (l.+2) -> 1 send->2 -> 2 send->3 -> ... -> 9 send->0 -> 0
   rank 4 waits in send([4], torch.float32, to rank 5, tag 0) at 2 us, at FILE+2: dist.send(x, (rank + 1) % n)
-  ranks 0-9 wait in send, at FILE+2: dist.send(x, (rank + 1) % n)
+  ranks 0-9 wait in send([4], torch.float32, tag 0) at 2 us, at FILE+2: dist.send(x, (rank + 1) % n)
   hint: let one side send before it receives, or start both with batch_isend_irecv"""
     )
 
@@ -393,20 +393,20 @@ def test_p4_between_a_message_and_a_collective(kernbench: Kernbench) -> None:
         (0,): """\
 RankDeadlockError: [P4] ranks 0-2 wait for one another: 0 all_reduce #1 of group WORLD (l.+4) -> 2 recv<-0 (l.+3) -> 0
   rank 0 waits in all_reduce #1 of group WORLD: all_reduce([4], torch.float32, sum) at 2 us, at FILE+4: dist.all_reduce(x)
-  ranks 0-1 wait in all_reduce #1 of group WORLD, at FILE+4: dist.all_reduce(x)
-  rank 2 waits in recv, at FILE+3: dist.recv(x, 0)
+  ranks 0-1 wait in all_reduce #1 of group WORLD at 2 us, at FILE+4: dist.all_reduce(x)
+  rank 2 waits in recv([4], torch.float32, tag 0) at 2 us, at FILE+3: dist.recv(x, 0)
   hint: every rank must come to collectives and messages in the same order""",
         (1,): """\
 RankDeadlockError: [P4] ranks 0-2 wait for one another: 0 all_reduce #1 of group WORLD (l.+4) -> 2 recv<-0 (l.+3) -> 0
   rank 1 waits in all_reduce #1 of group WORLD: all_reduce([4], torch.float32, sum) at 2 us, at FILE+4: dist.all_reduce(x)
-  ranks 0-1 wait in all_reduce #1 of group WORLD, at FILE+4: dist.all_reduce(x)
-  rank 2 waits in recv, at FILE+3: dist.recv(x, 0)
+  ranks 0-1 wait in all_reduce #1 of group WORLD at 2 us, at FILE+4: dist.all_reduce(x)
+  rank 2 waits in recv([4], torch.float32, tag 0) at 2 us, at FILE+3: dist.recv(x, 0)
   hint: every rank must come to collectives and messages in the same order""",
         (2,): """\
 RankDeadlockError: [P4] ranks 0-2 wait for one another: 0 all_reduce #1 of group WORLD (l.+4) -> 2 recv<-0 (l.+3) -> 0
   rank 2 waits in recv([4], torch.float32, from rank 0, tag 0) at 2 us, at FILE+3: dist.recv(x, 0)
-  ranks 0-1 wait in all_reduce #1 of group WORLD, at FILE+4: dist.all_reduce(x)
-  rank 2 waits in recv, at FILE+3: dist.recv(x, 0)
+  ranks 0-1 wait in all_reduce #1 of group WORLD at 2 us, at FILE+4: dist.all_reduce(x)
+  rank 2 waits in recv([4], torch.float32, tag 0) at 2 us, at FILE+3: dist.recv(x, 0)
   hint: every rank must come to collectives and messages in the same order""",
     }
 
@@ -771,5 +771,6 @@ def test_waiting_for_what_nobody_makes_happen(kernbench: Kernbench) -> None:
     assert str(caught.value) == (
         "rank 1 failed\n"
         "rank 1: RankDeadlockError: ranks wait for what can never happen\n"
-        "  rank 1 waits for a door to open since 0 ps"
+        "  rank 1 waits for a door to open since 0 ps\n"
+        "replay: seed 0, schedule 0"
     )

@@ -23,8 +23,8 @@ CASES = Cases()
         (0, 2),
         """
 [C1] all_reduce #2 of group WORLD: ranks 0, 2 wait for rank 1
-  waiting ranks 0, 2: all_reduce([4], torch.float32, sum) at T, at FILE: dist.all_reduce(x)
-  missing rank 1 returned at FILE: return; its last collective was #1, rank 1: all_reduce([4], torch.float32, sum) at T, at FILE: dist.all_reduce(x)
+  waiting ranks 0, 2: all_reduce([4], torch.float32, sum) at 4 us, at FILE+6: dist.all_reduce(x)
+  missing rank 1 returned at FILE+5: return; its last collective was #1, rank 1: all_reduce([4], torch.float32, sum) at 2 us, at FILE+3: dist.all_reduce(x)
   hint: every rank of a group must call the collective; look for a branch on the rank
 """,
     ),
@@ -45,8 +45,8 @@ def c1_returned(rank: int) -> None:
         (0,),
         """
 [C1] barrier #1 of group G1{0,2}: rank 0 waits for rank 2
-  waiting rank 0: barrier() at T, at FILE: dist.barrier(pair)
-  missing rank 2 returned at FILE: if rank == 0:; it called none, and last of all #1 of group WORLD, rank 2: all_reduce([4], torch.float32, sum) at T, at FILE: dist.all_reduce(ones())
+  waiting rank 0: barrier() at 4 us, at FILE+5: dist.barrier(pair)
+  missing rank 2 returned at FILE+4: if rank == 0:; it called none, and last of all #1 of group WORLD, rank 2: all_reduce([4], torch.float32, sum) at 2 us, at FILE+3: dist.all_reduce(ones())
   hint: every rank of a group must call the collective; look for a branch on the rank
 """,
     ),
@@ -65,8 +65,8 @@ def c1_group(rank: int) -> None:
         (0, 1, 2),
         """
 [C2] collective #2 of group WORLD: ranks 0-2 differ in collective
-  ranks 0, 2: all_reduce([4], torch.float32, sum) at T, at FILE: dist.all_reduce(x)
-  rank 1: broadcast([4], torch.float32, src=0) at T, at FILE: dist.broadcast(x, 0)
+  ranks 0, 2: all_reduce([4], torch.float32, sum) at 4 us, at FILE+6: dist.all_reduce(x)
+  rank 1: broadcast([4], torch.float32, src=0) at 4 us, at FILE+5: dist.broadcast(x, 0)
   hint: every rank of a group calls the same collectives in the same order
 """,
     ),
@@ -86,8 +86,8 @@ def c2(rank: int) -> None:
         (0, 1, 2),
         """
 [C2] collective #1 of group WORLD: ranks 0-2 differ in device
-  ranks 0, 2: all_reduce([4], torch.float32, sum) at T, at FILE: dist.all_reduce(x)
-  rank 1: all_reduce([4], torch.float32, sum) on cpu at T, at FILE: dist.all_reduce(x)
+  ranks 0, 2: all_reduce([4], torch.float32, sum) at 2 us, at FILE+3: dist.all_reduce(x)
+  rank 1: all_reduce([4], torch.float32, sum) on cpu at 6 us, at FILE+3: dist.all_reduce(x)
   hint: all ranks give tensors on the host, or all on devices: move one with .cuda() or .cpu() first; or the order of calls differs
 """,
     ),
@@ -104,9 +104,9 @@ def c2_device(rank: int) -> None:
         (0, 1, 2),
         """
 [C2] collective #1 of group WORLD: ranks 0-2 differ in collective
-  rank 0: all_reduce([4], torch.float32, sum) at T, at FILE: dist.all_reduce(x)
-  rank 1: all_reduce([4], torch.float32, sum) on cpu at T, at FILE: dist.all_reduce(x)
-  rank 2: broadcast([4], torch.float32, src=0) at T, at FILE: dist.broadcast(x, 0)
+  rank 0: all_reduce([4], torch.float32, sum) at 2 us, at FILE+6: dist.all_reduce(x)
+  rank 1: all_reduce([4], torch.float32, sum) on cpu at 6 us, at FILE+6: dist.all_reduce(x)
+  rank 2: broadcast([4], torch.float32, src=0) at 2 us, at FILE+4: dist.broadcast(x, 0)
   hint: every rank of a group calls the same collectives in the same order
 """,
     ),
@@ -126,8 +126,8 @@ def c2_device_and_more(rank: int) -> None:
         (0, 1),
         """
 [C4] collective #1 of group WORLD: ranks 0-1 differ in dtype
-  rank 0: all_reduce([4], torch.float32, sum) at T, at FILE: dist.all_reduce(x)
-  rank 1: all_reduce([4], torch.float16, sum) at T, at FILE: dist.all_reduce(x)
+  rank 0: all_reduce([4], torch.float32, sum) at 2 us, at FILE+3: dist.all_reduce(x)
+  rank 1: all_reduce([4], torch.float16, sum) at 2 us, at FILE+3: dist.all_reduce(x)
   hint: all ranks give tensors of one type; convert with .to(dtype) first
 """,
     ),
@@ -144,8 +144,8 @@ def c4_sizes(rank: int) -> None:
         (0, 1, 2),
         """
 [C3] collective #1 of group WORLD: ranks 0-2 differ in shape
-  rank 0: all_reduce([8, 4], torch.float32, sum) at T, at FILE: dist.all_reduce(x)
-  ranks 1-2: all_reduce([4, 8], torch.float32, sum) at T, at FILE: dist.all_reduce(x)
+  rank 0: all_reduce([8, 4], torch.float32, sum) at 2 us, at FILE+3: dist.all_reduce(x)
+  ranks 1-2: all_reduce([4, 8], torch.float32, sum) at 2 us, at FILE+3: dist.all_reduce(x)
   hint: the number of elements is the same, so hardware would not notice
 """,
     ),
@@ -162,8 +162,8 @@ def c3_first(rank: int) -> None:
         (0, 1, 2),
         """
 [C3] collective #1 of group WORLD: ranks 0-2 differ in shape
-  rank 0: all_gather_into_tensor(3 x [2, 2], torch.float32) at T, at FILE: dist.all_gather_into_tensor(out, x)
-  ranks 1-2: all_gather_into_tensor(3 x [4], torch.float32) at T, at FILE: dist.all_gather_into_tensor(out, x)
+  rank 0: all_gather_into_tensor(3 x [2, 2], torch.float32) at 2 us, at FILE+4: dist.all_gather_into_tensor(out, x)
+  ranks 1-2: all_gather_into_tensor(3 x [4], torch.float32) at 2 us, at FILE+4: dist.all_gather_into_tensor(out, x)
   hint: the numbers of elements are the same, so hardware would not notice
 """,
     ),
@@ -181,8 +181,8 @@ def c3_gather(rank: int) -> None:
         (0, 1, 2),
         """
 [C3] collective #1 of group WORLD: ranks 0-2 differ in shape
-  ranks 0-1: all_gather([1], [2], [3], torch.float32) at T, at FILE: dist.all_gather([ones(s) for s in sizes], ones(sizes[rank]))
-  rank 2: all_gather([1], [1], [3], torch.float32) at T, at FILE: dist.all_gather([ones(s) for s in sizes], ones(sizes[rank]))
+  ranks 0-1: all_gather([1], [2], [3], torch.float32) at 8 us, at FILE+3: dist.all_gather([ones(s) for s in sizes], ones(sizes[rank]))
+  rank 2: all_gather([1], [1], [3], torch.float32) at 8 us, at FILE+3: dist.all_gather([ones(s) for s in sizes], ones(sizes[rank]))
   hint: all ranks must agree on what belongs to each rank
 """,
     ),
@@ -199,8 +199,8 @@ def c3_lists(rank: int) -> None:
         (0, 1, 2),
         """
 [C4] collective #1 of group WORLD: ranks 0-2 differ in dtype
-  ranks 0, 2: all_reduce([4], torch.bfloat16, sum) at T, at FILE: dist.all_reduce(x)
-  rank 1: all_reduce([4], torch.float16, sum) at T, at FILE: dist.all_reduce(x)
+  ranks 0, 2: all_reduce([4], torch.bfloat16, sum) at 2 us, at FILE+3: dist.all_reduce(x)
+  rank 1: all_reduce([4], torch.float16, sum) at 2 us, at FILE+3: dist.all_reduce(x)
   hint: the types have the same size, so hardware would take the one for the other
 """,
     ),
@@ -217,8 +217,8 @@ def c4(rank: int) -> None:
         (0, 1, 2),
         """
 [C5] collective #1 of group WORLD: ranks 0-2 differ in reduce operation
-  ranks 0-1: all_reduce([4], torch.float32, sum) at T, at FILE: dist.all_reduce(ones(), op)
-  rank 2: all_reduce([4], torch.float32, max) at T, at FILE: dist.all_reduce(ones(), op)
+  ranks 0-1: all_reduce([4], torch.float32, sum) at 2 us, at FILE+3: dist.all_reduce(ones(), op)
+  rank 2: all_reduce([4], torch.float32, max) at 2 us, at FILE+3: dist.all_reduce(ones(), op)
   hint: all ranks name the same reduction, with the same factor if it has one
 """,
     ),
@@ -235,8 +235,8 @@ def c5(rank: int) -> None:
         (0, 1, 2),
         """
 [C5] collective #1 of group WORLD: ranks 0-2 differ in reduce operation
-  ranks 0-1: all_reduce([4], torch.float32, premul_sum(0.5)) at T, at FILE: dist.all_reduce(ones(), dist._make_nccl_premul_sum(0.5 + rank // 2))
-  rank 2: all_reduce([4], torch.float32, premul_sum(1.5)) at T, at FILE: dist.all_reduce(ones(), dist._make_nccl_premul_sum(0.5 + rank // 2))
+  ranks 0-1: all_reduce([4], torch.float32, premul_sum(0.5)) at 2 us, at FILE+2: dist.all_reduce(ones(), dist._make_nccl_premul_sum(0.5 + rank // 2))
+  rank 2: all_reduce([4], torch.float32, premul_sum(1.5)) at 2 us, at FILE+2: dist.all_reduce(ones(), dist._make_nccl_premul_sum(0.5 + rank // 2))
   hint: all ranks name the same reduction, with the same factor if it has one
 """,
     ),
@@ -252,8 +252,8 @@ def c5_premul(rank: int) -> None:
         (0, 1, 2),
         """
 [C7] collective #1 of group WORLD: ranks 0-2 differ in root
-  ranks 0-1: broadcast([4], torch.float32, src=0) at T, at FILE: dist.broadcast(ones(), 1 if rank == 2 else 0)
-  rank 2: broadcast([4], torch.float32, src=1) at T, at FILE: dist.broadcast(ones(), 1 if rank == 2 else 0)
+  ranks 0-1: broadcast([4], torch.float32, src=0) at 2 us, at FILE+2: dist.broadcast(ones(), 1 if rank == 2 else 0)
+  rank 2: broadcast([4], torch.float32, src=1) at 2 us, at FILE+2: dist.broadcast(ones(), 1 if rank == 2 else 0)
   hint: ranks 0 and 1 of the group were named; src= and dst= are global ranks, group_src= and group_dst= ranks in the group
 """,
     ),
@@ -269,8 +269,8 @@ def c7_differs(rank: int) -> None:
         (0, 1, 2),
         """
 [C9] new_group #2 of the world: ranks 0-2 differ in members
-  ranks 0, 2: new_group([0, 2]) at T, at FILE: dist.new_group([1, 2] if rank == 1 else [0, 2])
-  rank 1: new_group([1, 2]) at T, at FILE: dist.new_group([1, 2] if rank == 1 else [0, 2])
+  ranks 0, 2: new_group([0, 2]) at 0 ps, at FILE+3: dist.new_group([1, 2] if rank == 1 else [0, 2])
+  rank 1: new_group([1, 2]) at 0 ps, at FILE+3: dist.new_group([1, 2] if rank == 1 else [0, 2])
   hint: every rank makes the same groups in the same order, also those that it is not a member of
 """,
     ),
@@ -288,8 +288,8 @@ def c9_lists(rank: int) -> None:
         (0, 1, 2),
         """
 [C9] new_group #1 of the world: ranks 0-2 differ in description
-  rank 0: new_group([0, 1], 'dp') at T, at FILE: dist.new_group([0, 1], group_desc="tp" if rank else "dp")
-  ranks 1-2: new_group([0, 1], 'tp') at T, at FILE: dist.new_group([0, 1], group_desc="tp" if rank else "dp")
+  rank 0: new_group([0, 1], 'dp') at 0 ps, at FILE+2: dist.new_group([0, 1], group_desc="tp" if rank else "dp")
+  ranks 1-2: new_group([0, 1], 'tp') at 0 ps, at FILE+2: dist.new_group([0, 1], group_desc="tp" if rank else "dp")
   hint: every rank makes the same groups in the same order, also those that it is not a member of
 """,
     ),
@@ -305,8 +305,8 @@ def c9_desc(rank: int) -> None:
         (0, 2),
         """
 [C9] new_group #1 of the world: ranks 0, 2 called it, rank 1 did not
-  waiting ranks 0, 2: new_group([0, 2]) at T, at FILE: dist.new_group([0, 2])
-  missing rank 1 returned at FILE: if rank != 1:; it called none
+  waiting ranks 0, 2: new_group([0, 2]) at 0 ps, at FILE+3: dist.new_group([0, 2])
+  missing rank 1 returned at FILE+2: if rank != 1:; it called none
   hint: every rank makes the same groups in the same order, also those that it is not a member of
 """,
     ),
@@ -323,8 +323,8 @@ def c9_subset(rank: int) -> None:
         (0, 1, 2),
         """
 [C9] split_group #1 of the world: ranks 0-2 differ in parts
-  rank 0: split_group(WORLD, [[0], [1, 2]]) at T, at FILE: dist.split_group(None, parts)
-  ranks 1-2: split_group(WORLD, [[0, 1], [2]]) at T, at FILE: dist.split_group(None, parts)
+  rank 0: split_group(WORLD, [[0], [1, 2]]) at 0 ps, at FILE+3: dist.split_group(None, parts)
+  ranks 1-2: split_group(WORLD, [[0, 1], [2]]) at 0 ps, at FILE+3: dist.split_group(None, parts)
   hint: every rank makes the same groups in the same order, also those that it is not a member of
 """,
     ),
@@ -343,8 +343,8 @@ def c9_split(rank: int) -> None:
 [C11] all_to_all_single #1 of group WORLD: ranks do not expect what others send, 2 times
   rank 1 sends 3 rows to rank 0; rank 0 expects 2 from rank 1
   rank 1 sends 1 row to rank 2; rank 2 expects 2 from rank 1
-  ranks 0, 2: all_to_all_single(rows of [2], torch.float32, to each 2, from each 2) at T, at FILE: dist.all_to_all_single(out, x, [2, 2, 2], splits)
-  rank 1: all_to_all_single(rows of [2], torch.float32, to each [3, 2, 1], from each 2) at T, at FILE: dist.all_to_all_single(out, x, [2, 2, 2], splits)
+  ranks 0, 2: all_to_all_single(rows of [2], torch.float32, to each 2, from each 2) at 2 us, at FILE+5: dist.all_to_all_single(out, x, [2, 2, 2], splits)
+  rank 1: all_to_all_single(rows of [2], torch.float32, to each [3, 2, 1], from each 2) at 2 us, at FILE+5: dist.all_to_all_single(out, x, [2, 2, 2], splits)
   hint: what rank i sends to rank j is what rank j expects from rank i
 """,
     ),
@@ -363,9 +363,9 @@ def c11(rank: int) -> None:
         (0, 1, 2),
         """
 [C11] all_to_all #1 of group WORLD: rank 2 sends 3 elements to rank 0; rank 0 expects 1 from rank 2
-  rank 0: all_to_all(torch.float32, to each 1, from each [1, 2, 1]) at T, at FILE: dist.all_to_all(outs, ins)
-  rank 1: all_to_all(torch.float32, to each 2, from each [1, 2, 3]) at T, at FILE: dist.all_to_all(outs, ins)
-  rank 2: all_to_all(torch.float32, to each 3, from each [1, 2, 3]) at T, at FILE: dist.all_to_all(outs, ins)
+  rank 0: all_to_all(torch.float32, to each 1, from each [1, 2, 1]) at 12 us, at FILE+4: dist.all_to_all(outs, ins)
+  rank 1: all_to_all(torch.float32, to each 2, from each [1, 2, 3]) at 12 us, at FILE+4: dist.all_to_all(outs, ins)
+  rank 2: all_to_all(torch.float32, to each 3, from each [1, 2, 3]) at 12 us, at FILE+4: dist.all_to_all(outs, ins)
   hint: what rank i sends to rank j is what rank j expects from rank i
 """,
     ),
@@ -392,10 +392,10 @@ def c11_lists(rank: int) -> None:
   rank 2 sends 2 elements to rank 0; rank 0 expects 0 from rank 2
   rank 2 sends 2 elements to rank 1; rank 1 expects 1 from rank 2
   and 4 more
-  rank 0: all_to_all_single(torch.float32, to each 0, from each 0) at T, at FILE: dist.all_to_all_single(ones(4 * rank), ones(4 * rank))
-  rank 1: all_to_all_single(torch.float32, to each 1, from each 1) at T, at FILE: dist.all_to_all_single(ones(4 * rank), ones(4 * rank))
-  rank 2: all_to_all_single(torch.float32, to each 2, from each 2) at T, at FILE: dist.all_to_all_single(ones(4 * rank), ones(4 * rank))
-  rank 3: all_to_all_single(torch.float32, to each 3, from each 3) at T, at FILE: dist.all_to_all_single(ones(4 * rank), ones(4 * rank))
+  rank 0: all_to_all_single(torch.float32, to each 0, from each 0) at 4 us, at FILE+2: dist.all_to_all_single(ones(4 * rank), ones(4 * rank))
+  rank 1: all_to_all_single(torch.float32, to each 1, from each 1) at 4 us, at FILE+2: dist.all_to_all_single(ones(4 * rank), ones(4 * rank))
+  rank 2: all_to_all_single(torch.float32, to each 2, from each 2) at 4 us, at FILE+2: dist.all_to_all_single(ones(4 * rank), ones(4 * rank))
+  rank 3: all_to_all_single(torch.float32, to each 3, from each 3) at 4 us, at FILE+2: dist.all_to_all_single(ones(4 * rank), ones(4 * rank))
   hint: what rank i sends to rank j is what rank j expects from rank i
 """,
     ),
@@ -411,8 +411,8 @@ def c11_everywhere(rank: int) -> None:
         (0, 1, 2),
         """
 [C3] collective #1 of group WORLD: ranks 0-2 differ in shape
-  ranks 0, 2: broadcast([3], torch.float32, src=2) at T, at FILE: dist.broadcast(x, 2)
-  rank 1: broadcast([2], torch.float32, src=2) at T, at FILE: dist.broadcast(x, 2)
+  ranks 0, 2: broadcast([3], torch.float32, src=2) at 2 us, at FILE+3: dist.broadcast(x, 2)
+  rank 1: broadcast([2], torch.float32, src=2) at 2 us, at FILE+3: dist.broadcast(x, 2)
   hint: all ranks give tensors of one shape
 """,
     ),
@@ -429,9 +429,9 @@ def c3_broadcast(rank: int) -> None:
         (0, 1, 2),
         """
 [C2] collective #1 of group WORLD: ranks 0-2 differ in collective
-  rank 0: all_reduce([4], torch.float32, sum) at T, at FILE: dist.all_reduce(ones())
-  rank 1: barrier() at T, at FILE: dist.barrier()
-  rank 2: reduce([4], torch.float32, sum, dst=0) at T, at FILE: dist.reduce(ones(), 0)
+  rank 0: all_reduce([4], torch.float32, sum) at 2 us, at FILE+3: dist.all_reduce(ones())
+  rank 1: barrier() at 0 ps, at FILE+5: dist.barrier()
+  rank 2: reduce([4], torch.float32, sum, dst=0) at 2 us, at FILE+7: dist.reduce(ones(), 0)
   hint: every rank of a group calls the same collectives in the same order
 """,
     ),
@@ -452,8 +452,8 @@ def c2_three(rank: int) -> None:
         (0, 1, 2),
         """
 [C2] collective #1 of group WORLD: ranks 0-2 differ in collective
-  ranks 0, 2: all_to_all_single(rows of [2], torch.float32, to each 1, from each 1) at T, at FILE: dist.all_to_all_single(out, x)
-  rank 1: all_to_all(torch.float32, to each 2, from each 2) at T, at FILE: dist.all_to_all(list(out.split(1)), list(x.split(1)))
+  ranks 0, 2: all_to_all_single(rows of [2], torch.float32, to each 1, from each 1) at 4 us, at FILE+6: dist.all_to_all_single(out, x)
+  rank 1: all_to_all(torch.float32, to each 2, from each 2) at 4 us, at FILE+4: dist.all_to_all(list(out.split(1)), list(x.split(1)))
   hint: every rank of a group calls the same collectives in the same order
 """,
     ),
@@ -473,8 +473,8 @@ def c2_exchanges_of_two_kinds(rank: int) -> None:
         (0, 1),
         """
 [C2] collective #1 of group WORLD: ranks 0-1 differ in collective
-  rank 0: broadcast([1], torch.int64, src=0) at T, at FILE: dist.broadcast(ones(1, dtype=torch.int64), 0)
-  rank 1: broadcast_object_list([1], torch.int64, src=0) at T, at FILE: dist.broadcast_object_list([None], 0)
+  rank 0: broadcast([1], torch.int64, src=0) at 2 us, at FILE+3: dist.broadcast(ones(1, dtype=torch.int64), 0)
+  rank 1: broadcast_object_list([1], torch.int64, src=0) at 0 ps, at FILE+5: dist.broadcast_object_list([None], 0)
   hint: every rank of a group calls the same collectives in the same order
 """,
     ),
@@ -493,8 +493,8 @@ def c2_broadcast_of_objects(rank: int) -> None:
         (0, 1),
         """
 [C2] collective #1 of group WORLD: ranks 0-1 differ in collective
-  rank 0: scatter_object_list([1], torch.int64, src=0) at T, at FILE: dist.scatter_object_list([None], ["a", "b"], 0)
-  rank 1: broadcast([1], torch.int64, src=1) at T, at FILE: dist.broadcast(ones(1, dtype=torch.int64), 1)
+  rank 0: scatter_object_list([1], torch.int64, src=0) at 4 us, at FILE+3: dist.scatter_object_list([None], ["a", "b"], 0)
+  rank 1: broadcast([1], torch.int64, src=1) at 2 us, at FILE+5: dist.broadcast(ones(1, dtype=torch.int64), 1)
   hint: every rank of a group calls the same collectives in the same order
 """,
     ),
@@ -513,8 +513,8 @@ def c2_scatter_of_objects(rank: int) -> None:
         (0, 1),
         """
 [C2] collective #1 of group WORLD: ranks 0-1 differ in collective
-  rank 0: all_gather(2 x [4], torch.float32) at T, at FILE: dist.all_gather([ones(), ones()], ones())
-  rank 1: gather_object(2 x [1], torch.int64) at T, at FILE: dist.gather_object("a", None, 0)
+  rank 0: all_gather(2 x [4], torch.float32) at 6 us, at FILE+3: dist.all_gather([ones(), ones()], ones())
+  rank 1: gather_object(2 x [1], torch.int64) at 4 us, at FILE+5: dist.gather_object("a", None, 0)
   hint: every rank of a group calls the same collectives in the same order
 """,
     ),
@@ -533,8 +533,8 @@ def c2_gather_of_objects(rank: int) -> None:
         (1,),
         """
 [P7] rank 0 sends a tensor to rank 1, which receives objects
-  rank 0: send([1], torch.int64, to rank 1, tag 0) at T, at FILE: dist.send(ones(1, dtype=torch.int64), 1)
-  rank 1: recv_object_list([1], torch.int64, from rank 0, tag 0) at T, at FILE: dist.recv_object_list([None], 0)
+  rank 0: send([1], torch.int64, to rank 1, tag 0) at 2 us, at FILE+3: dist.send(ones(1, dtype=torch.int64), 1)
+  rank 1: recv_object_list([1], torch.int64, from rank 0, tag 0) at 0 ps, at FILE+5: dist.recv_object_list([None], 0)
   hint: recv_object_list receives what send_object_list sends
 """,
     ),
@@ -646,33 +646,39 @@ def test_what_differs_in_the_name_of_its_rank_only_is_told_together(kernbench: K
     assert told(c12) == (
         """ranks 0-3 failed
 ranks 0-1, 3: CollectiveArgumentError: [C12] each of ranks 0-1, 3 called all_gather with 2 tensors in tensor_list
-  at FILE+2: dist.all_gather([ones()] * (3 if rank == 2 else 2), ones())
+  call #1 of group WORLD at 4 us, at FILE+2: dist.all_gather([ones()] * (3 if rank == 2 else 2), ones())
   needed 4, one for each rank of group WORLD; got 2
+  hint: make the list with one entry for each of dist.get_world_size(group)
 rank 2: CollectiveArgumentError: [C12] rank 2 called all_gather with 3 tensors in tensor_list
-  at FILE+2: dist.all_gather([ones()] * (3 if rank == 2 else 2), ones())
-  needed 4, one for each rank of group WORLD; got 3"""
+  call #1 of group WORLD at 4 us, at FILE+2: dist.all_gather([ones()] * (3 if rank == 2 else 2), ones())
+  needed 4, one for each rank of group WORLD; got 3
+  hint: make the list with one entry for each of dist.get_world_size(group)
+replay: seed 0, schedule 0"""
     )
     assert told(c13) == (
         """ranks 0-3 failed
 ranks 0-3: LeakError: [C13] each of ranks 0-3 returned without waiting for 1 operation
-  isend issued at FILE+2: dist.isend(ones(), (rank + 1) % 4)
-  hint: keep the work that each of these calls returned, and call its wait()"""
+  isend #1 of group WORLD issued at 2 us, at FILE+2: dist.isend(ones(), (rank + 1) % 4)
+  hint: keep the work that each of these calls returned, and call its wait()
+replay: seed 0, schedule 0"""
     )
     assert told(c14) == (
         """ranks 0-3 failed
 ranks 0-3: AccessError: [C14] each of ranks 0-3 wrote a tensor before all_reduce on it was waited for
-  at FILE+4: x.zero_()
-  all_reduce was issued at FILE+3: dist.all_reduce(x, async_op=True)
+  at 4 us, at FILE+4: x.zero_()
+  all_reduce #1 of group WORLD was issued at 2 us, at FILE+3: dist.all_reduce(x, async_op=True)
   it runs on the communication stream
   tensor [4] torch.float32, bytes 0..16: write after write
-  hint: call work.wait() first"""
+  hint: call work.wait() first
+replay: seed 0, schedule 0"""
     )
     assert told(c18) == (
         """ranks 0-3 failed
 ranks 0-3: GroupError: [C18] each of ranks 0-3 called barrier without an initialised process group
-  at FILE+3: dist.barrier()
+  at 0 ps, at FILE+3: dist.barrier()
   destroyed at FILE+2: dist.destroy_process_group()
-  hint: call torch.distributed.init_process_group() again first"""
+  hint: call torch.distributed.init_process_group() again first
+replay: seed 0, schedule 0"""
     )
     assert told(users_own).count("ValueError: rank") == 4
 

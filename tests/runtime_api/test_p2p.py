@@ -308,8 +308,8 @@ def test_p7_the_type_differs(kernbench: Kernbench) -> None:
     assert views(kernbench, _other_type, 3) == {
         (0, 2): """\
 TransferMismatchError: [P7] rank 0 sends [4] torch.float32, 16 B to rank 2, which receives [4] torch.int32, 16 B
-  rank 0: send([4], torch.float32, to rank 2, tag 0) at 2 us, at FILE+3: dist.send(_x(0), 2)
-  rank 2: recv([4], torch.int32, from rank 0, tag 0) at 2 us, at FILE+5: dist.recv(torch.zeros(4, dtype=torch.int32, device="cuda"), 0)
+  rank 0, message #1 of group WORLD: send([4], torch.float32, to rank 2, tag 0) at 2 us, at FILE+3: dist.send(_x(0), 2)
+  rank 2, message #1 of group WORLD: recv([4], torch.int32, from rank 0, tag 0) at 2 us, at FILE+5: dist.recv(torch.zeros(4, dtype=torch.int32, device="cuda"), 0)
   hint: both sides of a message have one type; nothing is cut or reinterpreted""",
     }
 
@@ -318,8 +318,8 @@ def test_p7_the_size_differs(kernbench: Kernbench) -> None:
     assert views(kernbench, _other_size_from_anybody, 3) == {
         (0, 1): """\
 TransferMismatchError: [P7] rank 1 sends [6] torch.float32, 24 B to rank 0, which receives [4] torch.float32, 16 B
-  rank 1: send([6], torch.float32, to rank 0, tag 0) at 2 us, at FILE+3: dist.send(_x(0, 6), 0)
-  rank 0: recv([4], torch.float32, from any rank, tag 0) at 2 us, at FILE+5: dist.recv(_x(0))
+  rank 1, message #1 of group WORLD: send([6], torch.float32, to rank 0, tag 0) at 2 us, at FILE+3: dist.send(_x(0, 6), 0)
+  rank 0, message #1 of group WORLD: recv([4], torch.float32, from any rank, tag 0) at 2 us, at FILE+5: dist.recv(_x(0))
   hint: both sides of a message have one size; nothing is cut or reinterpreted""",
     }
 
@@ -353,20 +353,24 @@ def test_p9_a_rank_that_does_not_exist(kernbench: Kernbench) -> None:
     assert views(kernbench, worker, 4) == {
         (0,): """\
 PeerError: [P9] rank 0 called send(dst=4): there is no such rank
-  at FILE+4: dist.send(_x(0), 4)
-  expected 0..3, numbered globally""",
+  message #1 of group WORLD at 2 us, at FILE+4: dist.send(_x(0), 4)
+  expected 0..3, numbered globally
+  hint: dst= takes global ranks, group_dst= ranks in the group""",
         (1,): """\
 PeerError: [P9] rank 1 called recv(src=-1): there is no such rank
-  at FILE+6: dist.recv(_x(0), -1)
-  expected 0..3, numbered globally""",
+  message #1 of group WORLD at 2 us, at FILE+6: dist.recv(_x(0), -1)
+  expected 0..3, numbered globally
+  hint: src= takes global ranks, group_src= ranks in the group""",
         (2,): """\
 PeerError: [P9] rank 2 called isend(dst=1): there is no such rank
-  at FILE+8: dist.isend(_x(0), 1, group=group)
-  expected a member of group G1{0,2-3}, numbered globally: 0, 2, 3""",
+  message #1 of group G1{0,2-3} at 2 us, at FILE+8: dist.isend(_x(0), 1, group=group)
+  expected a member of group G1{0,2-3}, numbered globally: 0, 2, 3
+  hint: dst= takes global ranks, group_dst= ranks in the group""",
         (3,): """\
 PeerError: [P9] rank 3 called irecv(group_src=3): there is no such rank
-  at FILE+10: dist.irecv(_x(0), group=group, group_src=3)
-  expected 0..2, numbered inside group G1{0,2-3}""",
+  message #1 of group G1{0,2-3} at 2 us, at FILE+10: dist.irecv(_x(0), group=group, group_src=3)
+  expected 0..2, numbered inside group G1{0,2-3}
+  hint: src= takes global ranks, group_src= ranks in the group""",
     }
 
 
@@ -381,12 +385,12 @@ def test_p6_to_oneself(kernbench: Kernbench) -> None:
     assert views(kernbench, worker, 3) == {
         (1,): """\
 PeerError: [P6] rank 1 called send with itself as the other side
-  at FILE+3: dist.send(_x(0), 1)
+  message #1 of group WORLD at 2 us, at FILE+3: dist.send(_x(0), 1)
   PyTorch refuses it, and a blocking one never ends
   hint: copy inside a rank with copy_()""",
         (2,): """\
 PeerError: [P6] rank 2 called recv with itself as the other side
-  at FILE+5: dist.recv(_x(0), group_src=2)
+  message #1 of group WORLD at 2 us, at FILE+5: dist.recv(_x(0), group_src=2)
   PyTorch refuses it, and a blocking one never ends
   hint: copy inside a rank with copy_()""",
     }

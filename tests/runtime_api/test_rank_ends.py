@@ -37,9 +37,10 @@ def test_r1_siblings_are_aborted_where_they_wait(kernbench: Kernbench) -> None:
     assert relative(str(failure(kernbench, worker, 4)), worker) == (
         """rank 2 failed
 rank 2: ValueError: boom
-  at FILE+2: raise ValueError("boom")
-ranks 0-1 aborted at FILE+6: x.tolist()
-rank 3 aborted at FILE+5: torch.cuda.synchronize()"""
+  at 0 ps, at FILE+2: raise ValueError("boom")
+ranks 0-1 aborted at 6 us, at FILE+6: x.tolist()
+rank 3 aborted at 4 us, at FILE+5: torch.cuda.synchronize()
+replay: seed 0, schedule 0"""
     )
 
 
@@ -52,9 +53,10 @@ def test_r2_ranks_that_fail_alike_are_told_once(kernbench: Kernbench) -> None:
     assert relative(str(failure(kernbench, worker, 8)), worker) == (
         """ranks 0-7 failed
 ranks 0-6: ValueError: the same
-  at FILE+2: raise ValueError("the same")
+  at 0 ps, at FILE+2: raise ValueError("the same")
 rank 7: KeyError: 7
-  at FILE+3: raise KeyError(rank)"""
+  at 0 ps, at FILE+3: raise KeyError(rank)
+replay: seed 0, schedule 0"""
     )
 
 
@@ -70,11 +72,12 @@ def test_r3_an_exit_with_a_number_is_an_error_of_its_rank(
     assert relative(str(error), worker) == (
         """rank 1 failed
 rank 1: SystemExit: 3
-  at FILE+2: sys.exit(3)
-rank 0 aborted at FILE+3: _sum(rank).tolist()"""
+  at 0 ps, at FILE+2: sys.exit(3)
+rank 0 aborted at 6 us, at FILE+3: _sum(rank).tolist()
+replay: seed 0, schedule 0"""
     )
     assert failed(error) == Exit.FAILED
-    assert "rank 1 failed:" in capsys.readouterr().err
+    assert "rank 1 failed at 0 ps:" in capsys.readouterr().err
 
 
 def test_r5_an_interrupt_is_told_in_a_word(
@@ -120,7 +123,8 @@ rank 1: OutOfBoundsError: [M2] tl.store out of bounds of tensor [4] torch.float3
   first bad offset 4 (sip1.hbm+0x10); 4 of 8 lanes
   allocated at FILE+2: x = torch.ones(4, device="cuda")
   _one_too_far was issued at FILE+4: _one_too_far[(1,)](x)
-  hint: mask the lanes beyond the end: tl.store(ptr + offs, value, mask=offs < n)"""
+  hint: mask the lanes beyond the end: tl.store(ptr + offs, value, mask=offs < n)
+replay: seed 0, schedule 0"""
     )
 
 
@@ -177,7 +181,8 @@ def test_r10_an_error_whose_text_fails_is_not_lost(
     assert relative(str(error), worker) == (
         """rank 1 failed
 rank 1: UnprintableError: <its text could not be made>
-  at FILE+2: raise UnprintableError"""
+  at 0 ps, at FILE+2: raise UnprintableError
+replay: seed 0, schedule 0"""
     )
     assert error.as_json()["errors"]["1"]["summary"] == "<its text could not be made>"
     assert failed(error) == Exit.FAILED

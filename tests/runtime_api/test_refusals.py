@@ -20,8 +20,8 @@ shared: list[dist.ProcessGroup] = []
     (
         (1,),
         """
-[C6] all_reduce: bxor is not defined on backend nccl
-  at FILE: dist.all_reduce(ones(dtype=torch.int32), dist.ReduceOp.BXOR)
+[C6] rank 1: all_reduce: bxor is not defined on backend nccl
+  call #1 of group WORLD at 2 us, at FILE+3: dist.all_reduce(ones(dtype=torch.int32), dist.ReduceOp.BXOR)
   hint: nccl has sum, product, min, max, avg and premul_sum; gloo has sum, product, min, max, band, bor and bxor; the backend ccl has all
 """,
     ),
@@ -37,8 +37,8 @@ def c6_nccl(rank: int) -> None:
     (
         (1,),
         """
-[C6] reduce: bxor is not defined for torch.float32 on backend ccl
-  at FILE: dist.reduce(ones(), 0, dist.ReduceOp.BXOR)
+[C6] rank 1: reduce: bxor is not defined for torch.float32 on backend ccl
+  call #1 of group WORLD at 2 us, at FILE+3: dist.reduce(ones(), 0, dist.ReduceOp.BXOR)
   hint: sum, product, min and max take every type but 8-bit floats; avg all of them but bool; premul_sum takes floats, band, bor and bxor integers
 """,
     ),
@@ -54,8 +54,8 @@ def c6_dtype(rank: int) -> None:
     (
         (1,),
         """
-[C6] all_reduce: avg is not defined on backend gloo
-  at FILE: dist.all_reduce(ones(), dist.ReduceOp.AVG)
+[C6] rank 1: all_reduce: avg is not defined on backend gloo
+  call #1 of group WORLD at 2 us, at FILE+3: dist.all_reduce(ones(), dist.ReduceOp.AVG)
   hint: nccl has sum, product, min, max, avg and premul_sum; gloo has sum, product, min, max, band, bor and bxor; the backend ccl has all
 """,
     ),
@@ -71,8 +71,8 @@ def c6_gloo(rank: int) -> None:
     (
         (1,),
         """
-[C6] all_reduce does not support RedOpType.MAX on complex tensors
-  at FILE: dist.all_reduce(ones(dtype=torch.complex64), dist.ReduceOp.MAX)
+[C6] rank 1: all_reduce does not support RedOpType.MAX on complex tensors
+  call #1 of group WORLD at 2 us, at FILE+3: dist.all_reduce(ones(dtype=torch.complex64), dist.ReduceOp.MAX)
   got a tensor of torch.complex64
   hint: complex numbers travel as their parts: sum, avg and premul_sum take them
 """,
@@ -90,8 +90,9 @@ def c6_complex(rank: int) -> None:
         (1,),
         """
 [C12] rank 1 called all_gather_coalesced with output_tensor_lists that do not fit
-  at FILE: dist.all_gather_coalesced(lists, [ones()])
+  call #1 of group WORLD at 6 us, at FILE+4: dist.all_gather_coalesced(lists, [ones()])
   needed 2 lists, one for each rank of group WORLD, of tensors of [4] elements; got [[4], [3]]
+  hint: make each list like the inputs: [torch.empty_like(x) for x in inputs]
 """,
     ),
 )
@@ -108,7 +109,7 @@ def c12_coalesced(rank: int) -> None:
         (1,),
         """
 rank 1 called all_reduce_coalesced with tensors that is no list of tensors
-  at FILE: dist.all_reduce_coalesced([])
+  call #1 of group WORLD at 0 ps, at FILE+3: dist.all_reduce_coalesced([])
   got []
 """,
     ),
@@ -124,8 +125,8 @@ def coalesced_nothing(rank: int) -> None:
     (
         (1,),
         """
-[C6] all_reduce: ReduceOp.PREMUL_SUM needs a factor
-  at FILE: dist.all_reduce(ones(), dist.ReduceOp.PREMUL_SUM)
+[C6] rank 1: all_reduce: ReduceOp.PREMUL_SUM needs a factor
+  call #1 of group WORLD at 2 us, at FILE+3: dist.all_reduce(ones(), dist.ReduceOp.PREMUL_SUM)
   hint: call ReduceOp.PREMUL_SUM(factor), and use its result
 """,
     ),
@@ -141,8 +142,8 @@ def c6_factor(rank: int) -> None:
     (
         (1,),
         """
-[C6] all_reduce: a builtin_function_or_method is no reduce operation
-  at FILE: dist.all_reduce(ones(), max)
+[C6] rank 1: all_reduce: a builtin_function_or_method is no reduce operation
+  call #1 of group WORLD at 2 us, at FILE+3: dist.all_reduce(ones(), max)
   hint: use one of torch.distributed.ReduceOp
 """,
     ),
@@ -159,8 +160,9 @@ def c6_none(rank: int) -> None:
         (1,),
         """
 [C7] rank 1 called broadcast(src=3): group WORLD has no such rank
-  at FILE: dist.broadcast(ones(), 3)
+  call #1 of group WORLD at 2 us, at FILE+3: dist.broadcast(ones(), 3)
   src= is a global rank: expected ranks 0-2
+  hint: ranks are counted from 0
 """,
     ),
 )
@@ -176,7 +178,7 @@ def c7_range(rank: int) -> None:
         (2,),
         """
 [C7] rank 2 called reduce(dst=0): group G1{1-2} has no such rank
-  at FILE: dist.reduce(ones(), 0, group=g)
+  call #1 of group G1{1-2} at 2 us, at FILE+4: dist.reduce(ones(), 0, group=g)
   dst= is a global rank: expected ranks 1-2
   hint: group_dst= takes ranks in the group
 """,
@@ -195,7 +197,7 @@ def c7_member(rank: int) -> None:
         (2,),
         """
 [C7] rank 2 called scatter(group_src=2): group G1{1-2} has no such rank
-  at FILE: dist.scatter(ones(), group_src=2, group=g)
+  call #1 of group G1{1-2} at 2 us, at FILE+4: dist.scatter(ones(), group_src=2, group=g)
   group_src= is a rank in the group: expected 0..1
   hint: src= takes global ranks
 """,
@@ -214,8 +216,9 @@ def c7_group(rank: int) -> None:
         (1,),
         """
 [C7] rank 1 called broadcast with both of src= and group_src=
-  at FILE: dist.broadcast(ones(), 0, group_src=0)
+  call #1 of group WORLD at 2 us, at FILE+3: dist.broadcast(ones(), 0, group_src=0)
   expected one of them
+  hint: src= takes global ranks, group_src= ranks in the group
 """,
     ),
 )
@@ -231,8 +234,9 @@ def c7_both(rank: int) -> None:
         (1,),
         """
 [C7] rank 1 called reduce with neither of dst= and group_dst=
-  at FILE: dist.reduce(ones())
+  call #1 of group WORLD at 2 us, at FILE+3: dist.reduce(ones())
   expected one of them
+  hint: dst= takes global ranks, group_dst= ranks in the group
 """,
     ),
 )
@@ -248,9 +252,9 @@ def c7_none(rank: int) -> None:
         (0,),
         """
 [C8] rank 0 called all_reduce on a group that it is not in (NON_GROUP_MEMBER)
-  at FILE: dist.all_reduce(ones(), group=b)
-  not in G1{1-2}; group G1{1-2} was made by rank 0 at FILE: dist.new_group([1, 2])
-  not in G2{2}; group G2{2} was made by rank 0 at FILE: b = dist.new_group([2])
+  at 2 us, at FILE+5: dist.all_reduce(ones(), group=b)
+  not in G1{1-2}; group G1{1-2} was made by rank 0 at FILE+2: dist.new_group([1, 2])
+  not in G2{2}; group G2{2} was made by rank 0 at FILE+3: b = dist.new_group([2])
   hint: call it on the members only: `if group != GroupMember.NON_GROUP_MEMBER:`
 """,
     ),
@@ -269,8 +273,8 @@ def c8(rank: int) -> None:
         (1,),
         """
 [C8] rank 1 called all_reduce on group G1{0,2}, which it is not in
-  at FILE: dist.all_reduce(ones(), group=shared.pop())
-  group G1{0,2} was made by rank 1 at FILE: g = dist.new_group([0, 2])
+  at 8.249 us, at FILE+7: dist.all_reduce(ones(), group=shared.pop())
+  group G1{0,2} was made by rank 1 at FILE+2: g = dist.new_group([0, 2])
   hint: call it on the members only: `if dist.get_rank(group) >= 0:`
 """,
     ),
@@ -291,8 +295,8 @@ def c8_shared(rank: int) -> None:
         (1,),
         """
 [C9] rank 1 called barrier on group G1{0-1} before it made the group itself
-  at FILE: dist.barrier(shared[0])
-  group G1{0-1} was made by rank 0 at FILE: shared.append(dist.new_group([0, 1]))
+  call #1 of group G1{0-1} at 6.249 us, at FILE+6: dist.barrier(shared[0])
+  group G1{0-1} was made by rank 0 at FILE+3: shared.append(dist.new_group([0, 1]))
   hint: every rank calls new_group() for every group, and uses its own result
 """,
     ),
@@ -312,8 +316,9 @@ def c9_early(rank: int) -> None:
         (1,),
         """
 [C12] rank 1 called all_gather with 2 tensors in tensor_list
-  at FILE: dist.all_gather([ones(), ones()], ones())
+  call #1 of group WORLD at 6 us, at FILE+3: dist.all_gather([ones(), ones()], ones())
   needed 3, one for each rank of group WORLD; got 2
+  hint: make the list with one entry for each of dist.get_world_size(group)
 """,
     ),
 )
@@ -329,8 +334,9 @@ def c12_list(rank: int) -> None:
         (1,),
         """
 [C12] rank 1 called all_gather with tensor_list[1] of 2 elements
-  at FILE: dist.all_gather([ones(), ones(2), ones()], ones())
+  call #1 of group WORLD at 8 us, at FILE+3: dist.all_gather([ones(), ones(2), ones()], ones())
   needed 4, as many as the tensor [4] of this rank; got [2]
+  hint: make it like the tensor, or give a tensor like tensor_list[1]
 """,
     ),
 )
@@ -346,8 +352,9 @@ def c12_block(rank: int) -> None:
         (1,),
         """
 [C12] rank 1 called all_gather_into_tensor with an output of 8 elements
-  at FILE: dist.all_gather_into_tensor(ones(8), ones(4))
+  call #1 of group WORLD at 4 us, at FILE+3: dist.all_gather_into_tensor(ones(8), ones(4))
   needed 12 = 3 ranks x 4 of the input [4]; got [8]
+  hint: make the output 3 times as large as the input
 """,
     ),
 )
@@ -363,8 +370,9 @@ def c12_into(rank: int) -> None:
         (1,),
         """
 [C12] rank 1 called reduce_scatter_tensor with an input of 5 elements
-  at FILE: dist.reduce_scatter_tensor(ones(2), ones(5))
+  call #1 of group WORLD at 4 us, at FILE+3: dist.reduce_scatter_tensor(ones(2), ones(5))
   needed 6 = 3 ranks x 2 of the output [2]; got [5]
+  hint: make the input 3 times as large as the output
 """,
     ),
 )
@@ -380,7 +388,7 @@ def c12_rs(rank: int) -> None:
         (1,),
         """
 [C12] rank 1 called gather with a gather_list, but dst=0 has it
-  at FILE: dist.gather(ones(), [ones()] * 3, dst=0)
+  call #1 of group WORLD at 4 us, at FILE+3: dist.gather(ones(), [ones()] * 3, dst=0)
   hint: give gather_list on that rank only
 """,
     ),
@@ -397,7 +405,7 @@ def c12_gather(rank: int) -> None:
         (0,),
         """
 rank 0 called gather with gather_list of type NoneType
-  at FILE: dist.gather(ones(), None, dst=0)
+  call #1 of group WORLD at 2 us, at FILE+3: dist.gather(ones(), None, dst=0)
   expected a list of tensors
 """,
     ),
@@ -414,8 +422,9 @@ def c12_gather2(rank: int) -> None:
         (1,),
         """
 [C12] rank 1 called all_to_all_single with an input that cannot be split
-  at FILE: dist.all_to_all_single(ones(6), ones(5))
+  call #1 of group WORLD at 4 us, at FILE+3: dist.all_to_all_single(ones(6), ones(5))
   needed a number of rows that 3 ranks can share, or input_split_sizes; got shape [5]
+  hint: split sizes count rows, one number for each rank of the group
 """,
     ),
 )
@@ -431,8 +440,9 @@ def c12_splits(rank: int) -> None:
         (1,),
         """
 [C12] rank 1 called all_to_all_single with an input that cannot be split
-  at FILE: dist.all_to_all_single(ones(6), ones(6), None, [1, 2, 2])
+  call #1 of group WORLD at 4 us, at FILE+3: dist.all_to_all_single(ones(6), ones(6), None, [1, 2, 2])
   needed 3 sizes that add up to 6 rows; got shape [6], input_split_sizes=[1, 2, 2]
+  hint: split sizes count rows, one number for each rank of the group
 """,
     ),
 )
@@ -448,8 +458,9 @@ def c12_splits2(rank: int) -> None:
         (1,),
         """
 [C4] rank 1 called all_gather with tensors of different dtypes
-  at FILE: dist.all_gather([ones(dtype=torch.float16)] * 3, ones())
+  call #1 of group WORLD at 4 us, at FILE+3: dist.all_gather([ones(dtype=torch.float16)] * 3, ones())
   got torch.float32 and torch.float16
+  hint: convert them to one with .to()
 """,
     ),
 )
@@ -465,8 +476,8 @@ def c4_lists(rank: int) -> None:
         (1,),
         """
 [C13] rank 1 destroys WORLD while 1 operation is pending
-  at FILE: dist.destroy_process_group()
-  all_reduce was issued at FILE: work = dist.all_reduce(ones(), async_op=True)
+  at 4 us, at FILE+4: dist.destroy_process_group()
+  all_reduce #1 of group WORLD was issued at 2 us, at FILE+2: work = dist.all_reduce(ones(), async_op=True)
   hint: call work.wait() first
 """,
     ),
@@ -486,8 +497,8 @@ def c13(rank: int) -> None:
         (1,),
         """
 [C14] rank 1 wrote a tensor before all_reduce on it was waited for
-  at FILE: x.zero_()
-  all_reduce was issued at FILE: work = dist.all_reduce(x, async_op=True)
+  at 4 us, at FILE+5: x.zero_()
+  all_reduce #1 of group WORLD was issued at 2 us, at FILE+3: work = dist.all_reduce(x, async_op=True)
   it runs on the communication stream
   tensor [4] torch.float32, bytes 0..16: write after write
   hint: call work.wait() first
@@ -509,8 +520,8 @@ def c14(rank: int) -> None:
         (1,),
         """
 [C15] rank 1 read a tensor before all_gather_into_tensor on it was waited for
-  at FILE: y.numpy()
-  all_gather_into_tensor was issued at FILE: work = dist.all_gather_into_tensor(y, x, async_op=True)
+  at 6 us, at FILE+5: y.numpy()
+  all_gather_into_tensor #1 of group WORLD was issued at 4 us, at FILE+3: work = dist.all_gather_into_tensor(y, x, async_op=True)
   it runs on the communication stream
   tensor [12] torch.float32, bytes 0..48: read after write
   hint: call work.wait() first
@@ -532,8 +543,8 @@ def c15(rank: int) -> None:
         (1,),
         """
 [C14] rank 1 wrote a tensor before all_gather_into_tensor on it was waited for
-  at FILE: x.add_(1)
-  all_gather_into_tensor was issued at FILE: work = dist.all_gather_into_tensor(y, x, async_op=True)
+  at 10 us, at FILE+6: x.add_(1)
+  all_gather_into_tensor #1 of group WORLD was issued at 6 us, at FILE+3: work = dist.all_gather_into_tensor(y, x, async_op=True)
   it runs on the communication stream
   tensor [4] torch.float32, bytes 0..16: write after read
   hint: call work.wait() first
@@ -556,8 +567,8 @@ def c14_read_on_two_streams(rank: int) -> None:
         (1,),
         """
 [C15] rank 1 read a tensor before irecv on it was waited for
-  at FILE: b.tolist()
-  irecv was issued at FILE: first, second = (dist.batch_isend_irecv([dist.P2POp(op, x, 1 - rank)])[0] for x in (a, b))
+  at 12 us, at FILE+7: b.tolist()
+  irecv #2 of group WORLD was issued at 8 us, at FILE+4: first, second = (dist.batch_isend_irecv([dist.P2POp(op, x, 1 - rank)])[0] for x in (a, b))
   it runs on the stream of message 0 of batches
   tensor [4] torch.float32, bytes 0..16: read after write
   hint: call work.wait() first
@@ -581,7 +592,7 @@ def c15_waited_for_an_earlier_batch(rank: int) -> None:
         (0,),
         """
 [C18] rank 0 called all_reduce without an initialised process group
-  at FILE: dist.all_reduce(ones())
+  at 2 us, at FILE+1: dist.all_reduce(ones())
   hint: call torch.distributed.init_process_group() in every worker first
 """,
     ),
@@ -596,7 +607,7 @@ def c18_early(rank: int) -> None:
         (0,),
         """
 [C18] rank 0 called init_process_group twice
-  at FILE: dist.init_process_group("nccl")
+  at 0 ps, at FILE+2: dist.init_process_group("nccl")
   hint: call destroy_process_group in between
 """,
     ),
@@ -612,7 +623,7 @@ def c18_twice(rank: int) -> None:
         (1,),
         """
 [C18] init_process_group(world_size=8) on rank 1
-  at FILE: dist.init_process_group("nccl", world_size=8 if rank else 2)
+  at 0 ps, at FILE+1: dist.init_process_group("nccl", world_size=8 if rank else 2)
   expected one of -1, 2
   hint: spawn as many ranks, or leave it out
 """,
@@ -628,8 +639,8 @@ def c18_world_size(rank: int) -> None:
         (0,),
         """
 [C18] rank 0 called get_rank: Default process group has not been initialized, please make sure to call init_process_group.
-  at FILE: dist.get_rank()
-  destroyed at FILE: dist.destroy_process_group()
+  at 0 ps, at FILE+3: dist.get_rank()
+  destroyed at FILE+2: dist.destroy_process_group()
   hint: ask before destroy_process_group()
 """,
     ),
@@ -646,8 +657,8 @@ def c18_rank(rank: int) -> None:
         (0,),
         """
 [C18] rank 0 called all_reduce without an initialised process group
-  at FILE: dist.all_reduce(ones())
-  destroyed at FILE: dist.destroy_process_group()
+  at 2 us, at FILE+3: dist.all_reduce(ones())
+  destroyed at FILE+2: dist.destroy_process_group()
   hint: call torch.distributed.init_process_group() again first
 """,
     ),
@@ -664,9 +675,9 @@ def c18_destroyed(rank: int) -> None:
         (0,),
         """
 [C18] rank 0 called barrier on group G1{0-1}, which it has destroyed
-  at FILE: dist.barrier(g)
-  destroyed at FILE: dist.destroy_process_group(g)
-  group G1{0-1} was made by rank 0 at FILE: g = dist.new_group([0, 1])
+  call #1 of group G1{0-1} at 0 ps, at FILE+4: dist.barrier(g)
+  destroyed at FILE+3: dist.destroy_process_group(g)
+  group G1{0-1} was made by rank 0 at FILE+2: g = dist.new_group([0, 1])
   hint: destroy a group after its last use
 """,
     ),
@@ -674,9 +685,9 @@ def c18_destroyed(rank: int) -> None:
         (1,),
         """
 [C18] rank 1 called barrier on group G1{0-1}, which it has destroyed
-  at FILE: dist.barrier(g)
-  destroyed at FILE: dist.destroy_process_group(g)
-  group G1{0-1} was made by rank 1 at FILE: g = dist.new_group([0, 1])
+  call #1 of group G1{0-1} at 0 ps, at FILE+4: dist.barrier(g)
+  destroyed at FILE+3: dist.destroy_process_group(g)
+  group G1{0-1} was made by rank 1 at FILE+2: g = dist.new_group([0, 1])
   hint: destroy a group after its last use
 """,
     ),
@@ -694,9 +705,9 @@ def c18_group(rank: int) -> None:
         (0,),
         """
 [C18] rank 0 called destroy_process_group on group G1{0-1}, which it has destroyed
-  at FILE: dist.destroy_process_group(g)
-  destroyed at FILE: dist.destroy_process_group(g)
-  group G1{0-1} was made by rank 0 at FILE: g = dist.new_group([0, 1])
+  call #1 of group G1{0-1} at 0 ps, at FILE+4: dist.destroy_process_group(g)
+  destroyed at FILE+3: dist.destroy_process_group(g)
+  group G1{0-1} was made by rank 0 at FILE+2: g = dist.new_group([0, 1])
   hint: destroy a group after its last use
 """,
     ),
@@ -704,9 +715,9 @@ def c18_group(rank: int) -> None:
         (1,),
         """
 [C18] rank 1 called destroy_process_group on group G1{0-1}, which it has destroyed
-  at FILE: dist.destroy_process_group(g)
-  destroyed at FILE: dist.destroy_process_group(g)
-  group G1{0-1} was made by rank 1 at FILE: g = dist.new_group([0, 1])
+  call #1 of group G1{0-1} at 0 ps, at FILE+4: dist.destroy_process_group(g)
+  destroyed at FILE+3: dist.destroy_process_group(g)
+  group G1{0-1} was made by rank 1 at FILE+2: g = dist.new_group([0, 1])
   hint: destroy a group after its last use
 """,
     ),
@@ -724,7 +735,7 @@ def c18_destroy_twice(rank: int) -> None:
         (1,),
         """
 rank 1 called all_reduce on a tensor on cpu: No backend type associated with device type cpu
-  at FILE: dist.all_reduce(torch.ones(2, device="cpu"))
+  call #1 of group WORLD at 0 ps, at FILE+3: dist.all_reduce(torch.ones(2, device="cpu"))
   group WORLD has the backend nccl, for tensors on cuda:1
   hint: move it with .to('cuda:1') first, or use the backend 'cpu:gloo,cuda:nccl'
 """,
@@ -742,7 +753,7 @@ def tensors_host(rank: int) -> None:
         (0,),
         """
 rank 0 called all_reduce on a tensor on cuda:2
-  at FILE: dist.all_reduce(ones())
+  at 2 us, at FILE+3: dist.all_reduce(ones())
   expected one on cuda:0
   hint: move it with .to('cuda:0') first: rank r has the r-th device
 """,
@@ -751,7 +762,7 @@ rank 0 called all_reduce on a tensor on cuda:2
         (1,),
         """
 rank 1 called all_reduce on a tensor on cuda:3
-  at FILE: dist.all_reduce(ones())
+  at 2 us, at FILE+3: dist.all_reduce(ones())
   expected one on cuda:1
   hint: move it with .to('cuda:1') first: rank r has the r-th device
 """,
@@ -769,7 +780,7 @@ def tensors_elsewhere(rank: int) -> None:
         (1,),
         """
 rank 1 called all_reduce on a tensor that is not contiguous
-  at FILE: dist.all_reduce(ones(2, 3).t())
+  at 2 us, at FILE+3: dist.all_reduce(ones(2, 3).t())
   shape [3, 2], strides [1, 3]
   hint: call .contiguous() first, and use its result
 """,
@@ -787,7 +798,7 @@ def tensors_strided(rank: int) -> None:
         (1,),
         """
 rank 1 called all_reduce with tensor of type list
-  at FILE: dist.all_reduce([ones()])
+  at 2 us, at FILE+3: dist.all_reduce([ones()])
   expected a tensor
 """,
     ),
@@ -804,7 +815,7 @@ def tensors_kind(rank: int) -> None:
         (1,),
         """
 all_reduce(group='tp'): expected a ProcessGroup or None
-  at FILE: dist.all_reduce(ones(), group="tp")
+  at 2 us, at FILE+3: dist.all_reduce(ones(), group="tp")
 """,
     ),
 )
@@ -820,8 +831,8 @@ def group_kind(rank: int) -> None:
         (1,),
         """
 work.wait of an operation that is coalesced with others
-  at FILE: w.wait()
-  noted down at FILE: w = dist.all_reduce(ones(), async_op=True)
+  at FILE+5: w.wait()
+  noted down at FILE+4: w = dist.all_reduce(ones(), async_op=True)
   hint: wait for all of them: `with _coalescing_manager(async_ops=True) as cm: ...`, then cm.wait()
 """,
     ),
@@ -840,7 +851,7 @@ def coal(rank: int) -> None:
         (1,),
         """
 _coalescing_manager: collectives of one kind only
-  at FILE: with dist._coalescing_manager():
+  at FILE+3: with dist._coalescing_manager():
   got all_reduce max, all_reduce sum
 """,
     ),
@@ -859,8 +870,8 @@ def coal_mixed(rank: int) -> None:
         (1,),
         """
 [C17] rank 1 holds 5 process groups; the limit is 4
-  at FILE: dist.new_group([0, 1])
-  5 of them were made at FILE: dist.new_group([0, 1])
+  new_group #5 of the world: new_group([0, 1]) at 0 ps, at FILE+4: dist.new_group([0, 1])
+  5 of them were made at FILE+4: dist.new_group([0, 1])
   hint: destroy groups after their last use, or make them in `with group_scope():`; ctx.group_limit sets the limit
 """,
     ),
@@ -878,7 +889,7 @@ def c17(rank: int) -> None:
         (0, 1),
         """
 a group of ranks [0, 2]: rank 2 does not exist
-  at FILE: dist.new_group([0, 2])
+  at FILE+5: dist.new_group([0, 2])
   expected ranks 0..1 of global numbering, each at most once
 """,
     ),
@@ -897,8 +908,9 @@ def c9_by_list(rank: int) -> None:
         (1,),
         """
 [C12] rank 1 called all_gather_object with 2 entries as object_list
-  at FILE: dist.all_gather_object([None] * 2, "x")
+  call #1 of group WORLD at 0 ps, at FILE+3: dist.all_gather_object([None] * 2, "x")
   needed a list of 3, one for each rank of group WORLD
+  hint: make it [None] * dist.get_world_size(group)
 """,
     ),
 )
@@ -914,8 +926,9 @@ def c12_objects(rank: int) -> None:
         (1,),
         """
 [C12] rank 1 called all_to_all_single with rows of different size
-  at FILE: dist.all_to_all_single(ones(3, 2), ones(3, 4))
+  call #1 of group WORLD at 4 us, at FILE+3: dist.all_to_all_single(ones(3, 2), ones(3, 4))
   input rows [4], output rows [2]
+  hint: only the first dimension is split: make the others alike
 """,
     ),
 )
@@ -931,7 +944,7 @@ def c12_rows(rank: int) -> None:
         (1,),
         """
 a tensor inside an object that goes to other ranks is not simulated
-  at FILE: dist.all_gather_object([None] * 3, {"x": ones()})
+  at FILE+3: dist.all_gather_object([None] * 3, {"x": ones()})
   hint: send its values with .tolist(), or the tensor with a collective for tensors
 """,
     ),
@@ -948,7 +961,7 @@ def objects_tensor(rank: int) -> None:
         (1,),
         """
 monitored_barrier is only implemented for GLOO backend.
-  at FILE: dist.monitored_barrier()
+  at FILE+3: dist.monitored_barrier()
   the backend is nccl
   hint: call barrier(): a rank that does not come is named in its report, too
 """,
@@ -966,7 +979,7 @@ def monitored(rank: int) -> None:
         (1,),
         """
 Mesh should not be bigger than default world size 3, but found 4 ranks!
-  at FILE: dist.init_device_mesh("cuda", (2, 2))
+  at FILE+3: dist.init_device_mesh("cuda", (2, 2))
 """,
     ),
 )
@@ -982,7 +995,7 @@ def mesh_small(rank: int) -> None:
         (1,),
         """
 new_group(pg_options=) is not simulated
-  at FILE: dist.new_group([0], pg_options=1)
+  at FILE+3: dist.new_group([0], pg_options=1)
 """,
     ),
 )

@@ -1,5 +1,7 @@
 """Ranks of a spawn: bound, aborted, reported, and gone afterwards."""
 
+# ruff: noqa: E501 - texts as users see them
+
 import functools
 import gc
 import json
@@ -175,7 +177,8 @@ rank 0: OutOfBoundsError: [M2] tl.store out of bounds of tensor [4] torch.float3
   first bad offset 4 (sip0.hbm+0x10); 4 of 8 lanes
   allocated at FILE+1: x = torch.ones(4, device="cuda")
   _one_too_far was issued at FILE+2: _one_too_far[(1,)](x)
-  hint: mask the lanes beyond the end: tl.store(ptr + offs, value, mask=offs < n)"""
+  hint: mask the lanes beyond the end: tl.store(ptr + offs, value, mask=offs < n)
+replay: seed 0, schedule 0"""
     assert relative(str(caught.value), worker) == expected
     _usable(ctx)
 
@@ -295,11 +298,11 @@ def test_work_that_nobody_waits_for_is_a_leak(kernbench: Kernbench) -> None:
     assert views(kernbench, worker, 2) == {
         (0,): """\
 LeakError: [C13] rank 0 returned without waiting for 1 operation
-  all_reduce issued at FILE+2: dist.all_reduce(torch.ones(1, device="cuda"), async_op=True)
+  all_reduce #1 of group WORLD issued at 2 us, at FILE+2: dist.all_reduce(torch.ones(1, device="cuda"), async_op=True)
   hint: keep the work that each of these calls returned, and call its wait()""",
         (1,): """\
 LeakError: [C13] rank 1 returned without waiting for 1 operation
-  all_reduce issued at FILE+2: dist.all_reduce(torch.ones(1, device="cuda"), async_op=True)
+  all_reduce #1 of group WORLD issued at 2 us, at FILE+2: dist.all_reduce(torch.ones(1, device="cuda"), async_op=True)
   hint: keep the work that each of these calls returned, and call its wait()""",
     }
 
@@ -317,7 +320,7 @@ def test_many_works_from_one_line_are_counted(kernbench: Kernbench) -> None:
     assert views(kernbench, worker, 2) == {
         (0,): """\
 LeakError: [C13] rank 0 returned without waiting for 3 operations
-  3 times all_reduce issued at FILE+4: work = dist.all_reduce(x, async_op=True)
+  3 times, first all_reduce #1 of group WORLD issued at 2 us, at FILE+4: work = dist.all_reduce(x, async_op=True)
   hint: keep the work that each of these calls returned, and call its wait()""",
     }
 
@@ -453,9 +456,10 @@ def test_errors_come_in_the_order_in_which_ranks_failed(kernbench: Kernbench) ->
     assert relative(str(failed), worker) == (
         """ranks 0-3 failed
 ranks 2-3: ValueError: 1
-  at FILE+4: raise ValueError(rank // 2)
+  at 6 us to 8 us, at FILE+4: raise ValueError(rank // 2)
 ranks 0-1: ValueError: 0
-  at FILE+4: raise ValueError(rank // 2)"""
+  at 10 us to 12 us, at FILE+4: raise ValueError(rank // 2)
+replay: seed 0, schedule 0"""
     )
 
 
@@ -489,10 +493,24 @@ def test_a_failure_as_plain_values(kernbench: Kernbench) -> None:
                 "code": "P9",
                 "summary": "rank 2 called recv(src=7): there is no such rank",
                 "facts": [
+                    "message #1 of group WORLD at 2 us, "
                     'at FILE+6: dist.recv(torch.ones(1, device="cuda"), 7)',
                     "expected 0..2, numbered globally",
                 ],
-                "hint": "",
+                "hint": "src= takes global ranks, group_src= ranks in the group",
+                "ranks": [
+                    {
+                        "rank": 2,
+                        "call": "recv",
+                        "site": {
+                            "file": __file__,
+                            "line": worker.__code__.co_firstlineno + 6,
+                            "source": 'dist.recv(torch.ones(1, device="cuda"), 7)',
+                        },
+                        "sequence": 1,
+                        "time_ps": 2_000_000,
+                    }
+                ],
                 "at": {
                     "site": "FILE+6",
                     "source": 'dist.recv(torch.ones(1, device="cuda"), 7)',
@@ -533,8 +551,9 @@ def test_a_rank_that_is_aborted_after_sys_exit_0_has_not_failed(kernbench: Kernb
     expected = """\
 rank 0 failed
 rank 0: ValueError: boom
-  at FILE+6: raise ValueError("boom")
-rank 1 aborted after the worker had returned at FILE+5: sys.exit(0)"""
+  at 2 us, at FILE+6: raise ValueError("boom")
+rank 1 aborted at 4 us, after the worker had returned at FILE+5: sys.exit(0)
+replay: seed 0, schedule 0"""
     assert relative(str(failure(kernbench, worker, 2)), worker) == expected
 
 
@@ -588,8 +607,9 @@ def test_a_rank_that_is_killed_from_outside(kernbench: Kernbench) -> None:
     assert relative(str(caught.value), worker) == (
         """rank 0 failed
 rank 0: RankKilledError: [R6] rank 0 was ended by GreenletExit, which kernbench did not throw
-  at FILE+9: x.tolist()
-ranks 1-2 aborted at FILE+9: x.tolist()"""
+  at 6 us, at FILE+9: x.tolist()
+ranks 1-2 aborted at 6 us, at FILE+9: x.tolist()
+replay: seed 0, schedule 0"""
     )
     _usable(ctx)
 
@@ -602,7 +622,7 @@ def test_a_rank_that_raises_greenlet_exit(kernbench: Kernbench) -> None:
     assert views(kernbench, worker, 2) == {
         (0,): """\
 RankKilledError: [R6] rank 0 was ended by GreenletExit, which kernbench did not throw
-  at FILE+2: raise greenlet.GreenletExit""",
+  at 0 ps, at FILE+2: raise greenlet.GreenletExit""",
     }
 
 

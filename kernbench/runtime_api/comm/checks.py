@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernbench.ccl.operations import Reduction
-from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.errors import KernbenchError
 from kernbench.memory import DType
+from kernbench.runtime_api.called import called
 from kernbench.runtime_api.comm.groups import (
     GroupError,
     backend_of,
@@ -13,7 +14,7 @@ from kernbench.runtime_api.comm.groups import (
     libraries_of,
     library_of,
 )
-from kernbench.runtime_api.comm.reduce_ops import check_reduction, reduction_of
+from kernbench.runtime_api.comm.reduce_ops import ReductionError, check_reduction, reduction_of
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup, folded
 from kernbench.runtime_api.process import Process
 from kernbench.runtime_api.tensor_base import OperandError, TensorBase, is_contiguous, numel
@@ -45,21 +46,21 @@ def check_tensor(
     if not isinstance(tensor, TensorBase):
         raise OperandError(
             f"rank {process.rank} called {name} with {label} of type {type(tensor).__name__}",
-            [site_fact(call_site()), "expected a tensor"],
+            [called(process, name), "expected a tensor"],
         )
     if home is None:
         home = home_of(process)
     if tensor.device.index != home and tensor.device.index is not None:
         raise CollectiveArgumentError(
             f"rank {process.rank} called {name} on a tensor on {tensor.device}",
-            [site_fact(call_site()), f"expected one on cuda:{home}"],
+            [called(process, name), f"expected one on cuda:{home}"],
             hint=f"move it with .to('cuda:{home}') first: rank r has the r-th device",
         )
     if not is_contiguous(tensor.window):
         raise CollectiveArgumentError(
             f"rank {process.rank} called {name} on a tensor that is not contiguous",
             [
-                site_fact(call_site()),
+                called(process, name),
                 f"shape {list(tensor.window.shape)}, strides {list(tensor.window.strides)}",
             ],
             hint="call .contiguous() first, and use its result",
@@ -90,7 +91,7 @@ def check_library(process: Process, group: ProcessGroup, name: str, device: str)
         f"rank {process.rank} called {name} on a tensor on {device}: No backend type associated "
         f"with device type {device}",
         [
-            site_fact(call_site()),
+            called(process, name, group),
             f"group {group.name} has the backend {backend}, for tensors on "
             + " and ".join(home if each == "cuda" else each for each in sorted(libraries)),
         ],
@@ -102,10 +103,20 @@ def reduction_for(
     process: Process, group: ProcessGroup, name: str, op: object, tensor: TensorBase
 ) -> Reduction:
     """Returns the reduce operation that an argument means, once it is defined (C6)."""
-    reduction = reduction_of(name, op)
     library = library_of(process, group, tensor)
-    check_reduction(name, reduction, tensor.window.dtype, library)
+    try:
+        reduction = reduction_of(name, op)
+        check_reduction(name, reduction, tensor.window.dtype, library)
+    except ReductionError as error:
+        raise told(error, process, name, group) from None
     return reduction
+
+
+def told(error: ReductionError, process: Process, name: str, group: ProcessGroup) -> ReductionError:
+    """Returns an error of a reduce operation that says which rank called it, and when (C6)."""
+    error.summary = f"{process.name}: {error.summary}"
+    error.facts = (called(process, name, group), *error.facts[1:])
+    return error
 
 
 def root_of(
@@ -137,7 +148,8 @@ def root_of(
         both = "both" if given is not None else "neither"
         raise GroupError(
             f"rank {process.rank} called {name} with {both} of {label}= and group_{label}=",
-            [site_fact(call_site()), "expected one of them"],
+            [called(process, name, group), "expected one of them"],
+            hint=f"{label}= takes global ranks, group_{label}= ranks in the group",
             code="C7",
         )
     place = place_of(group, given, local)
@@ -148,16 +160,21 @@ def root_of(
             f"rank {process.rank} called {name}(group_{label}={local}): group {group.name} has no "
             "such rank",
             [
-                site_fact(call_site()),
-                f"group_{label}= is a rank in the group: expected 0..{group.size() - 1}",
+                called(process, name, group),
+                f"group_{label}= is a rank in the group: expected 0..{len(group.ranks) - 1}",
             ],
             hint=f"{label}= takes global ranks",
             code="C7",
         )
     raise GroupError(
         f"rank {process.rank} called {name}({label}={given}): group {group.name} has no such rank",
-        [site_fact(call_site()), f"{label}= is a global rank: expected {folded(group.ranks)}"],
-        hint=f"group_{label}= takes ranks in the group" if group.birth is not None else "",
+        [
+            called(process, name, group),
+            f"{label}= is a global rank: expected {folded(group.ranks)}",
+        ],
+        hint=f"group_{label}= takes ranks in the group"
+        if group.birth is not None
+        else "ranks are counted from 0",
         code="C7",
     )
 
@@ -174,7 +191,7 @@ def place_of(group: ProcessGroup, rank: object, group_rank: object) -> int | Non
     if isinstance(number, bool) or not isinstance(number, int):
         return None
     if group_rank is not None:
-        return number if number in range(group.size()) else None
+        return number if number in range(len(group.ranks)) else None
     return group.place(number) if number in group else None
 
 
@@ -185,23 +202,26 @@ def check_list(
     if not isinstance(tensors, list):
         raise OperandError(
             f"rank {process.rank} called {name} with {label} of type {type(tensors).__name__}",
-            [site_fact(call_site()), "expected a list of tensors"],
+            [called(process, name, group), "expected a list of tensors"],
         )
-    if len(tensors) != group.size():
+    if len(tensors) != len(group.ranks):
         raise CollectiveArgumentError(
             f"rank {process.rank} called {name} with {len(tensors)} tensors in {label}",
             [
-                site_fact(call_site()),
-                f"needed {group.size()}, one for each rank of group {group.name}; got "
+                called(process, name, group),
+                f"needed {len(group.ranks)}, one for each rank of group {group.name}; got "
                 f"{len(tensors)}",
             ],
+            hint="make the list with one entry for each of dist.get_world_size(group)",
             code="C12",
         )
     for tensor in tensors:
         check_tensor(process, name, tensor, f"an entry of {label}")
 
 
-def one_dtype(process: Process, name: str, tensors: Sequence[TensorBase]) -> DType:
+def one_dtype(
+    process: Process, group: ProcessGroup, name: str, tensors: Sequence[TensorBase]
+) -> DType:
     """Returns the dtype of all tensors, which are on one device.
 
     Raises:
@@ -213,14 +233,15 @@ def one_dtype(process: Process, name: str, tensors: Sequence[TensorBase]) -> DTy
         if tensor.device is not device and tensor.device != device:
             raise CollectiveArgumentError(
                 f"rank {process.rank} called {name} with tensors on different devices",
-                [site_fact(call_site()), f"got {device} and {tensor.device}"],
+                [called(process, name, group), f"got {device} and {tensor.device}"],
                 hint="move them to one device with .to()",
                 code="C12",
             )
         if tensor.window.dtype is not dtype:
             raise CollectiveArgumentError(
                 f"rank {process.rank} called {name} with tensors of different dtypes",
-                [site_fact(call_site()), f"got {dtype} and {tensor.dtype}"],
+                [called(process, name, group), f"got {dtype} and {tensor.dtype}"],
+                hint="convert them to one with .to()",
                 code="C4",
             )
     return dtype
@@ -251,7 +272,7 @@ def block_shapes(
         CollectiveArgumentError: If it does not fit (C4, C12).
     """
     check_list(process, group, name, tensors, label)
-    one_dtype(process, name, [own, *tensors])
+    one_dtype(process, group, name, [own, *tensors])
     place = group.place(process.rank)
     for index in range(len(tensors)) if even else (place,):
         shape = tensors[index].window.shape
@@ -260,10 +281,11 @@ def block_shapes(
                 f"rank {process.rank} called {name} with {label}[{index}] of {numel(shape)} "
                 f"elements",
                 [
-                    site_fact(call_site()),
+                    called(process, name, group),
                     f"needed {numel(own.window.shape)}, as many as the tensor "
                     f"{list(own.window.shape)} of this rank; got {list(shape)}",
                 ],
+                hint=f"make it like the tensor, or give a tensor like {label}[{index}]",
                 code="C12",
             )
     return tuple([tensor.window.shape for tensor in tensors])
@@ -279,16 +301,17 @@ def check_whole(
     part_label: str,
 ) -> None:
     """Checks that a tensor holds a part for each rank of the group (C4, C12)."""
-    one_dtype(process, name, (part, whole))
-    needed, got = numel(part.window.shape) * group.size(), numel(whole.window.shape)
+    one_dtype(process, group, name, (part, whole))
+    needed, got = numel(part.window.shape) * len(group.ranks), numel(whole.window.shape)
     if needed != got:
         raise CollectiveArgumentError(
             f"rank {process.rank} called {name} with an {label} of {got} elements",
             [
-                site_fact(call_site()),
-                f"needed {needed} = {group.size()} ranks x {numel(part.window.shape)} of the "
+                called(process, name, group),
+                f"needed {needed} = {len(group.ranks)} ranks x {numel(part.window.shape)} of the "
                 f"{part_label} {list(part.window.shape)}; got {list(whole.window.shape)}",
             ],
+            hint=f"make the {label} {len(group.ranks)} times as large as the {part_label}",
             code="C12",
         )
 
@@ -306,7 +329,7 @@ def splits_of(
     Raises:
         CollectiveArgumentError: If they are not those of the tensor (C12).
     """
-    shape, ranks = tensor.window.shape, group.size()
+    shape, ranks = tensor.window.shape, len(group.ranks)
     if not shape:
         needed = "a tensor with at least one dimension"
     elif not sizes:
@@ -321,9 +344,10 @@ def splits_of(
     raise CollectiveArgumentError(
         f"rank {process.rank} called {name} with an {label} that cannot be split",
         [
-            site_fact(call_site()),
+            called(process, name, group),
             f"needed {needed}; got shape {list(shape)}"
             + (f", {label}_split_sizes={list(sizes)}" if sizes else ""),
         ],
+        hint="split sizes count rows, one number for each rank of the group",
         code="C12",
     )

@@ -7,6 +7,7 @@ from typing import Any
 from kernbench.ccl.operations import Reduction
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import DType
+from kernbench.runtime_api.called import called
 from kernbench.runtime_api.comm.checks import (
     CollectiveArgumentError,
     check_tensor,
@@ -151,7 +152,7 @@ def all_reduce_coalesced(
     process = current_process()
     members = find_group(process, group, name)
     given = [tensors] if isinstance(tensors, TensorBase) else tensors
-    _check_each(process, name, given, "tensors")
+    _check_each(process, members, name, given, "tensors")
     reduction = reduction_for(process, members, name, op, given[0])
     entries = [Entry("all_reduce", tensor, tensor, reduction) for tensor in given]
     work = _issue(process, members, entries, async_op)
@@ -179,20 +180,21 @@ def all_gather_coalesced(
     name = "all_gather_coalesced"
     process = current_process()
     members = find_group(process, group, name)
-    _check_each(process, name, input_tensor_list, "input_tensor_list")
+    _check_each(process, members, name, input_tensor_list, "input_tensor_list")
     sizes = [numel(tensor.window.shape) for tensor in input_tensor_list]
     found = []
     for part in output_tensor_lists:
-        _check_each(process, name, [*input_tensor_list, *part], "output_tensor_lists")
+        _check_each(process, members, name, [*input_tensor_list, *part], "output_tensor_lists")
         found.append([numel(tensor.window.shape) for tensor in part])
     if found != [sizes] * members.size():
         raise CollectiveArgumentError(
             f"rank {process.rank} called {name} with output_tensor_lists that do not fit",
             [
-                site_fact(call_site()),
+                called(process, name, members),
                 f"needed {members.size()} lists, one for each rank of group {members.name}, of "
                 f"tensors of {sizes} elements; got {found}",
             ],
+            hint="make each list like the inputs: [torch.empty_like(x) for x in inputs]",
             code="C12",
         )
     shapes = tuple(tensor.window.shape for tensor in input_tensor_list)
@@ -203,16 +205,18 @@ def all_gather_coalesced(
     return handle(process, command, taken).get_future() if async_op else None
 
 
-def _check_each(process: Process, name: str, tensors: Sequence[TensorBase], label: str) -> None:
+def _check_each(
+    process: Process, group: ProcessGroup, name: str, tensors: Sequence[TensorBase], label: str
+) -> None:
     """Checks a list of tensors of one dtype and device, at least one."""
     if not isinstance(tensors, list | tuple) or not tensors:
         raise OperandError(
             f"rank {process.rank} called {name} with {label} that is no list of tensors",
-            [site_fact(call_site()), f"got {tensors!r}"],
+            [called(process, name, group), f"got {tensors!r}"],
         )
     for tensor in tensors:
         check_tensor(process, name, tensor, f"an entry of {label}")
-    one_dtype(process, name, tensors)
+    one_dtype(process, group, name, tensors)
 
 
 def _kind(entry: Entry) -> tuple[DType, Device]:

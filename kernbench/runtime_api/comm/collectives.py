@@ -10,7 +10,7 @@ and `reduce_scatter` of lists.
 from typing import Any
 
 from kernbench.ccl.operations import Reduction
-from kernbench.errors import call_site, site_fact
+from kernbench.runtime_api.called import called
 from kernbench.runtime_api.comm.checks import (
     CollectiveArgumentError,
     block_shapes,
@@ -18,11 +18,12 @@ from kernbench.runtime_api.comm.checks import (
     check_whole,
     reduction_for,
     root_of,
+    told,
 )
 from kernbench.runtime_api.comm.groups import Group, find_group, library_of
 from kernbench.runtime_api.comm.issuing import run
 from kernbench.runtime_api.comm.noting import noted
-from kernbench.runtime_api.comm.reduce_ops import ReduceOp, reduction_of
+from kernbench.runtime_api.comm.reduce_ops import ReduceOp, ReductionError, reduction_of
 from kernbench.runtime_api.comm.rendezvous import Role
 from kernbench.runtime_api.comm.signatures import even_signature, reducing_signature, signature
 from kernbench.runtime_api.comm.works import IllegalWork, Work
@@ -88,11 +89,14 @@ def all_reduce_into(
     process = current_process()
     members = find_group(process, group, "all_reduce")
     check_tensor(process, "all_reduce", source)
-    view, reduction = source.window, reduction_of("all_reduce", op)
-    library = library_of(process, members, source)
-    what = reducing_signature(
-        "all_reduce", "all_reduce", view.dtype, (view.shape,), reduction, library
-    )
+    view, library = source.window, library_of(process, members, source)
+    try:
+        reduction = reduction_of("all_reduce", op)
+        what = reducing_signature(
+            "all_reduce", "all_reduce", view.dtype, (view.shape,), reduction, library
+        )
+    except ReductionError as error:
+        raise told(error, process, "all_reduce", members) from None
     if noted(process, members, "all_reduce", source, target, reduction):
         return IllegalWork() if async_op else None
     sources = (source,)
@@ -215,7 +219,7 @@ def all_gather_into_tensor(
     check_whole(process, members, name, output_tensor, "output", input_tensor, "input")
     if noted(process, members, "all_gather", input_tensor, output_tensor):
         return IllegalWork() if async_op else None
-    shape, ranks = input_tensor.window.shape, members.size()
+    shape, ranks = input_tensor.window.shape, len(members.ranks)
     what = even_signature(name, "all_gather", input_tensor.dtype, shape, ranks)
     return run(process, members, what, (input_tensor,), (output_tensor,), async_op)
 
@@ -333,7 +337,7 @@ def reduce_scatter_tensor(
     reduction = reduction_for(process, members, name, op, output)
     if noted(process, members, "reduce_scatter", input, output, reduction):
         return IllegalWork() if async_op else None
-    shape, ranks = output.window.shape, members.size()
+    shape, ranks = output.window.shape, len(members.ranks)
     what = even_signature(name, "reduce_scatter", output.dtype, shape, ranks, reduction)
     return run(process, members, what, (input,), (output,), async_op)
 
@@ -364,12 +368,12 @@ def _at_root(
     elif tensors:
         raise CollectiveArgumentError(
             f"rank {process.rank} called {name} with a {list_label}, but {text} has it",
-            [site_fact(call_site())],
+            [called(process, name, members)],
             hint=f"give {list_label} on that rank only",
             code="C12",
         )
     many = tensors if mine and tensors is not None else ()
-    shape, ranks = tensor.window.shape, members.size()
+    shape, ranks = tensor.window.shape, len(members.ranks)
     what = even_signature(name, name, tensor.dtype, shape, ranks, None, root, text)
     if label == "dst":
         return run(process, members, what, (tensor,), many, async_op)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from kernbench.errors import call_site, site_fact
+from kernbench.runtime_api.called import called
 from kernbench.runtime_api.comm.checks import (
     CollectiveArgumentError,
     check_list,
@@ -43,7 +43,7 @@ def all_to_all(
     members = find_group(process, group, name)
     check_list(process, members, name, output_tensor_list, "output_tensor_list")
     check_list(process, members, name, input_tensor_list, "input_tensor_list")
-    dtype = one_dtype(process, name, [*input_tensor_list, *output_tensor_list])
+    dtype = one_dtype(process, members, name, [*input_tensor_list, *output_tensor_list])
     sends, receives = (
         tuple([numel(tensor.window.shape) for tensor in tensors])
         for tensors in (input_tensor_list, output_tensor_list)
@@ -79,7 +79,7 @@ def all_to_all_single(
     members = find_group(process, group, name)
     check_tensor(process, name, output, "output")
     check_tensor(process, name, input, "input")
-    dtype = one_dtype(process, name, (input, output))
+    dtype = one_dtype(process, members, name, (input, output))
     sends = splits_of(process, members, name, "input", input, input_split_sizes)
     receives = splits_of(process, members, name, "output", output, output_split_sizes)
     row = input.window.shape[1:]
@@ -87,9 +87,10 @@ def all_to_all_single(
         raise CollectiveArgumentError(
             f"rank {process.rank} called {name} with rows of different size",
             [
-                site_fact(call_site()),
+                called(process, name, members),
                 f"input rows {list(row)}, output rows {list(output.window.shape[1:])}",
             ],
+            hint="only the first dimension is split: make the others alike",
             code="C12",
         )
     what = exchange_signature(name, dtype, sends, receives, row)

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
+from kernbench.runtime_api.called import called, issued
 from kernbench.runtime_api.comm.groups import (
     BACKENDS,
     GroupError,
@@ -93,7 +94,7 @@ def init_process_group(
     if process.rank in world.backend:
         raise GroupError(
             f"rank {process.rank} called init_process_group twice",
-            [site_fact(call_site())],
+            [called(process, "init_process_group")],
             hint="call destroy_process_group in between",
             code="C18",
         )
@@ -110,7 +111,10 @@ def init_process_group(
         if value not in expected:
             raise GroupError(
                 f"init_process_group({name}={value!r}) on rank {process.rank}",
-                [site_fact(call_site()), f"expected one of {', '.join(map(repr, expected))}"],
+                [
+                    called(process, "init_process_group"),
+                    f"expected one of {', '.join(map(repr, expected))}",
+                ],
                 hint=_HINTS[name],
                 code="C18",
             )
@@ -120,7 +124,7 @@ def init_process_group(
     world.held.setdefault(process.rank, {})[world.group.name] = world.group
 
 
-def destroy_process_group(group: ProcessGroup | None = None) -> None:
+def destroy_process_group(group: Any = None) -> None:
     """Ends the use of a group by the calling rank. Waits, on the host, for its collectives.
 
     Args:
@@ -132,9 +136,9 @@ def destroy_process_group(group: ProcessGroup | None = None) -> None:
             others (C8).
         KernbenchError: If asynchronous operations on it have not been waited for (C13).
     """
-    if group is not None and group == GroupMember.NON_GROUP_MEMBER:
-        return
     process = current_process()
+    if isinstance(group, int) and group == GroupMember.NON_GROUP_MEMBER:
+        return
     world, rank = process.ctx.world, process.rank
     chosen = find_group(process, group, "destroy_process_group")
     everything = chosen is world.group
@@ -168,11 +172,8 @@ def _check_idle(process: Process, doomed: Sequence[ProcessGroup]) -> None:
             f"rank {process.rank} destroys {label} while {len(pending)} "
             f"operation{'s are' if several else ' is'} pending",
             [
-                site_fact(call_site()),
-                *(
-                    site_fact(work.command.site, f"{work.command.name} was issued at")
-                    for work in pending[:_SHOWN]
-                ),
+                called(process, "destroy_process_group"),
+                *(issued(work.command) for work in pending[:_SHOWN]),
             ],
             hint="call work.wait() first",
             code="C13",

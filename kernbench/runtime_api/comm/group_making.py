@@ -314,7 +314,7 @@ def _received(process: Process, group: ProcessGroup, meeting: Meeting, outsider:
     if count > process.ctx.group_limit:
         raise GroupError(
             f"rank {rank} holds {count} process groups; the limit is {process.ctx.group_limit}",
-            [site_fact(call_site()), *_most_made(process)],
+            [meeting.calls[rank].fact(meeting.title), *_most_made(process)],
             hint="destroy groups after their last use, or make them in `with group_scope():`; "
             "ctx.group_limit sets the limit",
             code="C17",

@@ -5,6 +5,8 @@ from functools import cache
 from typing import Any, Final
 
 from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.runtime_api.called import called
+from kernbench.runtime_api.comm.rendezvous import GroupError as GroupError  # noqa: PLC0414
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup
 from kernbench.runtime_api.comm.world import World
 from kernbench.runtime_api.process import MAIN, Process, current_process
@@ -40,13 +42,6 @@ _TYPES: Final[dict[str, tuple[str, ...]]] = {
     "gloo": ("cpu", "cuda"),
     "ccl": ("cpu", "cuda"),
 }
-
-
-class GroupError(KernbenchError, RuntimeError, ValueError):
-    """A process group was used where it cannot be (C7, C8, C17, C18).
-
-    PyTorch raises `RuntimeError` for some of these and `ValueError` for others.
-    """
 
 
 class Backend(str):
@@ -182,7 +177,7 @@ def find_group(process: Process, group: Group, name: str) -> ProcessGroup:
 
 
 def _unusable(process: Process, world: World, group: Any, name: str) -> KernbenchError:
-    rank, here = process.rank, site_fact(call_site())
+    rank, here = process.rank, called(process, name)
     if rank not in world.backend:
         left = [site_fact(world.left[rank], "destroyed at")] if rank in world.left else []
         return GroupError(
@@ -205,7 +200,11 @@ def _unusable(process: Process, world: World, group: Any, name: str) -> Kernbenc
     if rank in group.destroyed:
         return GroupError(
             f"rank {rank} called {name} on group {group.name}, which it has destroyed",
-            [here, site_fact(group.destroyed[rank], "destroyed at"), group.made(rank)],
+            [
+                called(process, name, group),
+                site_fact(group.destroyed[rank], "destroyed at"),
+                group.made(rank),
+            ],
             code="C18",
             hint="destroy a group after its last use",
         )
@@ -225,7 +224,7 @@ def _unusable(process: Process, world: World, group: Any, name: str) -> Kernbenc
         )
     return GroupError(
         f"rank {rank} called {name} on group {group.name} before it made the group itself",
-        [here, group.made(rank)],
+        [called(process, name, group), group.made(rank)],
         hint="every rank calls new_group() for every group, and uses its own result",
         code="C9",
     )
@@ -261,9 +260,16 @@ def get_rank(group: Group = None) -> int:
     if group is None:
         _check_not_left(process, "get_rank")
         return process.rank
-    if group == GroupMember.NON_GROUP_MEMBER or process.rank not in group:
+    if _is_of_others(process, group):
         return -1
     return find_group(process, group, "get_rank").place(process.rank)
+
+
+def _is_of_others(process: Process, group: object) -> bool:
+    """Returns whether a group, or what stands for one, leaves the caller out."""
+    if isinstance(group, ProcessGroup):
+        return process.rank not in group
+    return isinstance(group, int) and group == GroupMember.NON_GROUP_MEMBER
 
 
 _NOT_INITIALISED: Final = (
@@ -276,7 +282,7 @@ def _check_not_left(process: Process, name: str) -> None:
     if rank in world.left and rank not in world.backend:
         raise GroupError(
             f"rank {rank} called {name}: {_NOT_INITIALISED}",
-            [site_fact(call_site()), site_fact(world.left[rank], "destroyed at")],
+            [called(process, name), site_fact(world.left[rank], "destroyed at")],
             hint="ask before destroy_process_group()",
             code="C18",
         )
@@ -295,7 +301,7 @@ def get_world_size(group: Group = None) -> int:
     if group is None:
         _check_not_left(process, "get_world_size")
         return process.ctx.world.size or len(process.ctx.devices)
-    if group == GroupMember.NON_GROUP_MEMBER or process.rank not in group:
+    if _is_of_others(process, group):
         return -1
     return find_group(process, group, "get_world_size").size()
 
@@ -311,11 +317,12 @@ def get_group_rank(group: ProcessGroup, global_rank: int) -> int:
     Raises:
         GroupError: If it is not a member.
     """
-    chosen = find_group(current_process(), group, "get_group_rank")
-    if global_rank not in chosen:
+    process = current_process()
+    chosen = find_group(process, group, "get_group_rank")
+    if not isinstance(global_rank, int) or global_rank not in chosen:
         raise GroupError(
-            f"Global rank {global_rank} is not part of group {chosen.name}",
-            [site_fact(call_site()), f"its ranks are {list(chosen.ranks)}"],
+            f"Global rank {global_rank!r} is not part of group {chosen.name}",
+            [called(process, "get_group_rank"), f"its ranks are {list(chosen.ranks)}"],
         )
     return chosen.place(global_rank)
 
@@ -326,10 +333,11 @@ def get_global_rank(group: ProcessGroup, group_rank: int) -> int:
     Raises:
         GroupError: If there is no such rank.
     """
-    chosen = find_group(current_process(), group, "get_global_rank")
-    if not 0 <= group_rank < chosen.size():
+    process = current_process()
+    chosen = find_group(process, group, "get_global_rank")
+    if not isinstance(group_rank, int) or not 0 <= group_rank < chosen.size():
         raise GroupError(
-            f"Group rank {group_rank} is not part of group {chosen.name}",
-            [site_fact(call_site()), f"it has ranks 0..{chosen.size() - 1}"],
+            f"Group rank {group_rank!r} is not part of group {chosen.name}",
+            [called(process, "get_global_rank"), f"it has ranks 0..{chosen.size() - 1}"],
         )
     return chosen.ranks[group_rank]

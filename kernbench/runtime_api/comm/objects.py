@@ -15,6 +15,7 @@ import numpy as np
 
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.memory import DType, dtypes
+from kernbench.runtime_api.called import called
 from kernbench.runtime_api.comm.checks import CollectiveArgumentError, root_of
 from kernbench.runtime_api.comm.groups import (
     Group,
@@ -315,9 +316,10 @@ class _Talk:
             raise CollectiveArgumentError(
                 f"rank {self.process.rank} called {self._name} with {got} as {label}",
                 [
-                    site_fact(call_site()),
+                    called(self.process, self._name, self.group),
                     f"needed a list of {ranks}, one for each rank of group {self.group.name}",
                 ],
+                hint="make it [None] * dist.get_world_size(group)",
                 code="C12",
             )
 
@@ -329,7 +331,7 @@ class _Talk:
             raise CollectiveArgumentError(
                 f"rank {self.process.rank} called {self._name} with {label}, but "
                 f"{self._root_text} has it",
-                [site_fact(call_site())],
+                [called(self.process, self._name, self.group)],
                 hint=f"give {label} on that rank only",
                 code="C12",
             )

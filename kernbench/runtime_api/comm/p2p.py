@@ -188,7 +188,7 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
         OptionError: If the list is empty, or of several groups.
         KernbenchError: As `isend` and `irecv` do.
     """
-    groups = {op.group for op in p2p_op_list if isinstance(op, P2POp)}
+    groups = {id(op.group) for op in p2p_op_list if isinstance(op, P2POp)}
     if len(groups) != 1 or not all(isinstance(op, P2POp) for op in p2p_op_list):
         raise OptionError(
             "batch_isend_irecv takes a list of P2POp of one group",

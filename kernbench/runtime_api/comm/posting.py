@@ -4,7 +4,8 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.errors import Fact, KernbenchError, call_site, site_fact
+from kernbench.runtime_api.called import called
 from kernbench.runtime_api.comm.checks import check_library, check_tensor, place_of
 from kernbench.runtime_api.comm.groups import backend_of, find_group
 from kernbench.runtime_api.comm.hosted import HOST
@@ -78,11 +79,14 @@ class Post:
         if number == self.process.rank:
             raise PeerError(
                 f"rank {number} called {self._name} with itself as the other side",
-                [site_fact(self._site), "PyTorch refuses it, and a blocking one never ends"],
+                [self._called(), "PyTorch refuses it, and a blocking one never ends"],
                 hint="copy inside a rank with copy_()",
                 code="P6",
             )
         return number
+
+    def _called(self) -> Fact:
+        return called(self.process, self._name, self.group, message=True, site=self._site)
 
     def _no_peer(self, rank: object, group_rank: object, argument: str) -> PeerError:
         group, world = self.group, self.process.ctx.world.size
@@ -93,12 +97,15 @@ class Post:
         elif group.size() != world:
             members = ", ".join(map(str, group.ranks))
             valid = f"a member of group {group.name}, numbered globally: {members}"
+        hint = f"{argument.removeprefix('group_')}= takes global ranks, group_"
+        hint += f"{argument.removeprefix('group_')}= ranks in the group"
         is_rank = isinstance(number, int) and not isinstance(number, bool)
         expected = f"expected {valid}" if is_rank else "a rank is an integer"
         return PeerError(
             f"rank {self.process.rank} called {self._name}({argument}={number!r}): there is no "
             "such rank",
-            [site_fact(self._site), expected],
+            [self._called(), expected],
+            hint=hint,
             code="P9",
         )
 
@@ -195,7 +202,10 @@ class Post:
             f"{self._name}({list(view.shape)}, {view.dtype}, {'to' if sends else 'from'} {other}, "
             f"tag {self._tag})"
         )
+        done = self.group.messages
+        number = done[process.rank] = done.get(process.rank, 0) + 1
         call = Call(process.rank, self._name, (), text, self._site, process.host.clock)
+        call.number = number
         destination = peer if sends else process.rank
         assert destination is not None
         key = (self.group.name, destination, self._tag)

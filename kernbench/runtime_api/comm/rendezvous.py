@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from kernbench.errors import CallSite, KernbenchError, site_fact
+from kernbench.errors import CallSite, Fact, Involved, KernbenchError, site_fact
+from kernbench.runtime_api.called import called
 from kernbench.runtime_api.process import current_process
 from kernbench.units import format_time
 
@@ -26,6 +27,13 @@ class CollectiveMismatchError(KernbenchError, RuntimeError):
     differing: str = ""
     unfit: "Sequence[_Amount]" = ()
     unfit_count: int = 0
+
+
+class GroupError(KernbenchError, RuntimeError, ValueError):
+    """A process group was used where it cannot be (C7, C8, C17, C18).
+
+    PyTorch raises `RuntimeError` for some of these and `ValueError` for others.
+    """
 
 
 class _Amount(NamedTuple):
@@ -113,6 +121,7 @@ class Call:
         command: What waits in the rank's stream; None until issued, and if nothing is.
         splits: What must fit between each two ranks; None if there is no such thing.
         hint: Told instead of the general one if others never come.
+        number: Which of the rank's calls where it meets others, or of its messages in the group.
     """
 
     rank: int
@@ -124,10 +133,16 @@ class Call:
     command: "Command | None" = None
     splits: Splits | None = None
     hint: str = ""
+    number: int = 0
 
-    def fact(self, label: str) -> str:
+    def fact(self, label: str) -> Fact:
         """Returns a line of a report."""
-        return f"{label}: {self.text} at {format_time(self.time)}, {site_fact(self.site)}"
+        text = f"{label}: {self.text} at {format_time(self.time)}, {site_fact(self.site)}"
+        return Fact(text, [self.involved()])
+
+    def involved(self) -> Involved:
+        """Returns what reports say as plain values."""
+        return Involved(self.rank, self.text, self.site, self.number, self.time)
 
 
 @dataclass(slots=True, eq=False)
@@ -161,14 +176,17 @@ class Meeting:
         """Returns the ranks that have not called."""
         return [rank for rank in self.members if rank not in self.calls]
 
-    def grouped(self) -> list[str]:
+    def grouped(self) -> list[Fact]:
         """Returns a line for each different call, with the ranks that made it."""
         alike: dict[tuple[str, object], list[Call]] = {}
         for rank in sorted(self.calls):
             call = self.calls[rank]
             where = str(call.site) if call.site is not None else ""
             alike.setdefault((call.text, where), []).append(call)
-        return [calls[0].fact(folded([c.rank for c in calls])) for calls in alike.values()]
+        return [
+            Fact(calls[0].fact(folded([c.rank for c in calls])), [c.involved() for c in calls])
+            for calls in alike.values()
+        ]
 
 
 class Gathering:
@@ -225,6 +243,7 @@ class Gathering:
         rank = call.rank
         number = self._numbers[rank] = self._numbers[rank] + 1
         self.history[rank] = call
+        call.number = number
         meeting = self.open.get(number)
         if meeting is None:
             title = self.title(call.operation, number)
@@ -358,7 +377,7 @@ class Gathering:
         never = [rank for rank in absent if rank in exited or rank in stuck]
         coming = [rank for rank in absent if rank not in exited and rank not in stuck]
         first = meeting.calls[waiting[0]]
-        facts = [f"waiting {fact}" for fact in meeting.grouped()]
+        facts: list[str] = [Fact(f"waiting {fact}", fact.involved) for fact in meeting.grouped()]
         facts += [self._whereabouts(rank, exited.get(rank), stuck.get(rank, "")) for rank in never]
         if coming:
             facts.append(f"on the way: {folded(coming)}")
@@ -378,12 +397,13 @@ class Gathering:
             code="C1",
         )
 
-    def _whereabouts(self, rank: int, exited: "Process | None", state: str) -> str:
+    def _whereabouts(self, rank: int, exited: "Process | None", state: str) -> Fact:
         """Returns what a rank that is missed did last, and where it is now."""
+        site = None if exited is None else exited.ctx.world.exit_sites.get(rank)
         if exited is not None:
-            site = exited.ctx.world.exit_sites.get(rank)
             state = "returned" if site is None else f"returned {site_fact(site)}"
         last = self.history.get(rank)
+        done = Involved(rank, "", site, None, None) if last is None else last.involved()
         if last is not None:
             said = f"its last collective was #{self._numbers[rank]}, {last.fact(f'rank {rank}')}"
         else:
@@ -394,7 +414,7 @@ class Gathering:
                 latest, group = max(calls, key=lambda found: found[0].time)
                 said += f", and last of all #{group.number(rank)} of group {group.name}, "
                 said += latest.fact(f"rank {rank}")
-        return f"missing rank {rank} {state}; {said}"
+        return Fact(f"missing rank {rank} {state}; {said}", [done])
 
 
 class ProcessGroup(Gathering):
@@ -408,6 +428,7 @@ class ProcessGroup(Gathering):
 
     Attributes:
         last: By global rank, its latest operation on a device.
+        messages: By global rank, how many it has sent and received, or begun to.
         birth: Where ranks met to make it; None for all ranks.
         destroyed: By global rank, where it gave the group up.
         sips: Device of each rank; empty until the first collective.
@@ -426,6 +447,7 @@ class ProcessGroup(Gathering):
         self.desc: Final = desc
         self.backend: Final = backend
         self.last: dict[int, Command] = {}
+        self.messages: dict[int, int] = {}
         self.birth: Meeting | None = None
         self.destroyed: dict[int, CallSite | None] = {}
         self.sips: tuple[int, ...] = ()
@@ -442,12 +464,38 @@ class ProcessGroup(Gathering):
         return self.desc
 
     def size(self) -> int:
-        """Returns the number of ranks."""
+        """Returns the number of ranks.
+
+        Raises:
+            GroupError: If the calling rank has destroyed the group (C18).
+        """
+        self._check_not_destroyed("size")
         return len(self.ranks)
 
     def rank(self) -> int:
-        """Returns the calling rank's rank in the group; -1 if it is not a member."""
+        """Returns the calling rank's rank in the group; -1 if it is not a member.
+
+        Raises:
+            GroupError: If it has destroyed the group (C18).
+        """
+        self._check_not_destroyed("rank")
         return self._places.get(current_process().rank, -1)
+
+    def _check_not_destroyed(self, name: str) -> None:
+        process = current_process()
+        world, rank = process.ctx.world, process.rank
+        if rank in self.destroyed:
+            site = self.destroyed[rank]
+        elif self is world.group and rank in world.left and rank not in world.backend:
+            site = world.left[rank]
+        else:
+            return
+        raise GroupError(
+            f"rank {rank} called {name} on group {self.name}, which it has destroyed",
+            [called(process, name, self), site_fact(site, "destroyed at"), self.made(rank)],
+            hint="ask before destroy_process_group()",
+            code="C18",
+        )
 
     def __repr__(self) -> str:
         return f"<group {self.name} of {len(self.ranks)} ranks>"
@@ -459,10 +507,11 @@ class ProcessGroup(Gathering):
         call = self.birth.calls.get(rank) or next(iter(self.birth.calls.values()))
         return site_fact(call.site, f"group {self.name} was made by rank {call.rank} at")
 
-    def _whereabouts(self, rank: int, exited: "Process | None", state: str) -> str:
+    def _whereabouts(self, rank: int, exited: "Process | None", state: str) -> Fact:
         said = super()._whereabouts(rank, exited, state)
         if self.birth is not None and rank not in self.birth.calls:
-            said += f"; it has not called {self.birth.title}, which makes this group"
+            text = f"{said}; it has not called {self.birth.title}, which makes this group"
+            return Fact(text, said.involved)
         return said
 
 

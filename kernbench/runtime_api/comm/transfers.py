@@ -346,7 +346,10 @@ class Mailbox:
         error = TransferMismatchError(
             f"rank {ranks[0]} sends {transfer.sides[ranks[0]].text} to rank {ranks[1]}, which "
             f"receives {transfer.sides[ranks[1]].text}",
-            [transfer.calls[rank].fact(f"rank {rank}") for rank in ranks],
+            [
+                call.fact(f"rank {call.rank}, message #{call.number} of group {self.group.name}")
+                for call in map(transfer.calls.__getitem__, ranks)
+            ],
             hint=f"both sides of a message have one {what}; nothing is cut or reinterpreted",
             code="P7",
         )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from kernbench.errors import CallSite, site_fact
+from kernbench.errors import CallSite, Fact, site_fact
 from kernbench.runtime_api.comm.rendezvous import Call, Meeting, folded
 from kernbench.runtime_api.comm.transfers import Transfer
 from kernbench.runtime_api.comm.world import World
@@ -15,6 +15,7 @@ from kernbench.runtime_api.ranks.verdicts import (
     view_of,
 )
 from kernbench.runtime_api.ranks.waiting import Head, Node, WaitGraph
+from kernbench.units import format_span
 
 _MOST_HOPS: Final = 8
 _MOST_PLACES: Final = 8
@@ -105,16 +106,23 @@ def _cut(parts: list[str]) -> list[str]:
 
 def _places(waits: Iterable[tuple[Call, Meeting]]) -> list[str]:
     """Returns a line for each place where ranks wait, with the ranks."""
-    alike: dict[tuple[str, str], tuple[set[int], CallSite | None]] = {}
+    alike: dict[tuple[str, CallSite | None], dict[Call, None]] = {}
     for call, meeting in waits:
+        what = meeting.title
+        if isinstance(meeting, Transfer):
+            view = meeting.sides[call.rank].view
+            what = f"{call.operation}({list(view.shape)}, {view.dtype}, tag {meeting.box.tag})"
         # The instruction, not its text: finding the line of each of many ranks takes long.
-        site = call.site
-        what = call.operation if isinstance(meeting, Transfer) else meeting.title
-        key = (what, "" if site is None else f"{site.file}:{id(site.code)}:{site.lasti}")
-        alike.setdefault(key, (set(), site))[0].add(call.rank)
-    lines = [
-        f"{folded(sorted(ranks))} wait{'s' if len(ranks) == 1 else ''} in {what}, {site_fact(site)}"
-        for (what, _), (ranks, site) in sorted(alike.items(), key=lambda item: min(item[1][0]))
+        alike.setdefault((what, call.site), {})[call] = None
+    places = [(what, site, list(calls)) for (what, site), calls in alike.items()]
+    lines: list[str] = [
+        Fact(
+            f"{folded(sorted({call.rank for call in calls}))} "
+            f"wait{'s' if len(calls) == 1 else ''} in {what} "
+            f"at {format_span([call.time for call in calls])}, {site_fact(site)}",
+            [call.involved() for call in calls],
+        )
+        for what, site, calls in sorted(places, key=lambda place: min(c.rank for c in place[2]))
     ]
     more = len(lines) - _MOST_PLACES
     return lines if more <= 0 else [*lines[:_MOST_PLACES], f"and {more} more places"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kernbench.des import DeadlockError, Killed, SwallowedAbortError, current_carrier
 from kernbench.errors import CallSite, KernbenchError, call_site, call_site_of, site_fact
 from kernbench.runtime_api import flight
+from kernbench.runtime_api.called import called, issued
 from kernbench.runtime_api.comm.rendezvous import ProcessGroup
 from kernbench.runtime_api.comm.world import GroupLeakWarning, World
 from kernbench.runtime_api.process import Process
@@ -65,6 +66,7 @@ class Spawn:
         self._errors: dict[int, BaseException] = {}
         self._failed_at: dict[int, int] = {}
         self._aborted: dict[int, str] = {}
+        self._aborted_at: dict[int, int] = {}
         self._aborting = False
         self._interrupts = 0
         self._reviewer: Reviewer | None = None
@@ -105,8 +107,9 @@ class Spawn:
             order = sorted(self._errors, key=lambda rank: (self._failed_at[rank], rank))
             errors = {rank: self._errors[rank] for rank in order}
             aborted = dict(sorted(self._aborted.items()))
+            times = {**self._aborted_at, **self._failed_at}
             schedule = "0" if ctx.schedule is None else ctx.schedule.name
-            raise SpawnException(errors, aborted, ctx.seed, schedule) from errors[min(order)]
+            raise SpawnException(errors, aborted, ctx.seed, schedule, times) from errors[min(order)]
         site = self._site
         for warning in (hidden, self._leaks):
             if warning is not None and site is not None:
@@ -183,6 +186,7 @@ class Spawn:
                 place = world.exit_sites.get(process.rank)
                 where = "after the worker had returned" + (f" {site_fact(place)}" if place else "")
             self._aborted[process.rank] = where
+            self._aborted_at[process.rank] = process.host.clock
         except BaseException as error:
             self._raised(process, error)
         finally:
@@ -270,14 +274,17 @@ class Spawn:
         ]
         if not works:
             return
-        places: dict[str, int] = {}
+        places: dict[tuple[str, CallSite | None], list[str]] = {}
         for work in works:
-            place = site_fact(work.command.site, f"{work.command.name} issued at")
-            places[place] = places.get(place, 0) + 1
+            command = work.command
+            places.setdefault((command.name, command.site), []).append(issued(command, "issued"))
         raise LeakError(
             f"rank {process.rank} returned without waiting for {len(works)} operation"
             f"{'s' if len(works) > 1 else ''}",
-            [place if n == 1 else f"{n} times {place}" for place, n in places.items()],
+            [
+                told[0] if len(told) == 1 else f"{len(told)} times, first {told[0]}"
+                for told in places.values()
+            ],
             hint="keep the work that each of these calls returned, and call its wait()",
             code="C13",
         )
@@ -290,7 +297,7 @@ class Spawn:
         elif isinstance(error, Killed):
             killed = RankKilledError(
                 f"rank {process.rank} was ended by GreenletExit, which kernbench did not throw",
-                [site_fact(call_site_of(error))],
+                [called(process, "", site=call_site_of(error))],
                 code="R6",
             )
             killed.__cause__ = error

@@ -7,7 +7,7 @@ from typing import Final
 from kernbench.ccl.collective import Collective
 from kernbench.ccl.jams import MOST_SLOTS, least_slots
 from kernbench.des import DeadlockError
-from kernbench.errors import KernbenchError, site_fact
+from kernbench.errors import Fact, Involved, KernbenchError, site_fact
 from kernbench.runtime_api.comm.rendezvous import Call, Gathering, Meeting, folded
 from kernbench.runtime_api.comm.transfers import Transfer
 from kernbench.runtime_api.comm.world import World
@@ -28,6 +28,11 @@ class RankDeadlockError(KernbenchError, RuntimeError):
     """
 
     view: str = ""
+
+    def involved(self) -> list[Involved]:
+        """Returns the calls that the facts and the view tell, by rank."""
+        mine = self.view.involved if isinstance(self.view, Fact) else ()
+        return sorted({*super().involved(), *mine}, key=lambda call: (call.rank, call.time_ps or 0))
 
     def __str__(self) -> str:
         if not self.view:
@@ -284,10 +289,10 @@ def _and(parts: Sequence[str]) -> str:
     return f"{', '.join(some)} and {last}" if some else last
 
 
-def view_of(call: Call, meeting: Meeting) -> str:
+def view_of(call: Call, meeting: Meeting) -> Fact:
     """Returns a line that says what a rank waits in."""
     fact = call.fact("" if isinstance(meeting, Transfer) else meeting.title)
-    return f"rank {call.rank} waits in {fact.removeprefix(': ')}"
+    return Fact(f"rank {call.rank} waits in {fact.removeprefix(': ')}", fact.involved)
 
 
 def _unmatched(world: World, ranks: Sequence[int]) -> list[str]:
