@@ -11,6 +11,7 @@ from kernbench.ccl.prepared import Prepared
 from kernbench.ccl.values import Array, Operands, evaluate
 from kernbench.errors import KernbenchError
 from kernbench.memory import Allocator, Buffer, Space, View, contiguous_strides
+from kernbench.memory.arithmetic import Function, function_named
 from kernbench.tl.tile import Pointer
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ class Delivery:
         self.faults: Final[dict[int, KernbenchError]] = {}
         self._workspaces: dict[int, Pointer] = {}
         self._ranks: Final = len(prepared.shape.sips)
+        self._factor, self._divides = (
+            (None, False)
+            if reduction is None
+            else reduction.scaling(prepared.shape.dtype, self._ranks)
+        )
         # What ranks gave that were done before others had come.
         self._copies: dict[int, Array] = {}
         # The bytes that each rank takes, or that all of them do.
@@ -138,9 +144,12 @@ class Delivery:
         else:
             arrays = [view.array().reshape(-1) for view in sources]
             flat = np.concatenate([np.empty(0, self._prepared.shape.dtype.numpy), *arrays])
-        if self._reduction is not None and self._reduction.factor is not None:
-            flat = flat * flat.dtype.type(self._reduction.factor)
+        if self._factor is not None:
+            flat = self._function("multiply")(flat, flat.dtype.type(self._factor))
         return flat
+
+    def _function(self, name: str) -> Function:
+        return function_named(name, self._prepared.shape.dtype.numpy)
 
     def _evaluate(self, ranks: Sequence[int]) -> list[Bytes]:
         """Computes the bytes that some ranks take, from the inputs of those that have come."""
@@ -148,7 +157,7 @@ class Delivery:
         dtype = prepared.shape.dtype.numpy
         outputs = [np.empty(prepared.taken[rank][1], dtype) for rank in ranks]
         flat = self._inputs()
-        combine = None if self._reduction is None else getattr(np, self._reduction.combine)
+        combine = None if self._reduction is None else self._function(self._reduction.combine)
         for number, channel in enumerate(prepared.channels):
             runs = [
                 (rank, chunks, output[where])
@@ -185,7 +194,7 @@ class Delivery:
         return found
 
     def _average(self, values: Array) -> None:
-        if self._reduction is not None and self._reduction.average:
+        if self._divides:
             average(values, self._ranks)
 
 

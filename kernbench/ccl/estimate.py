@@ -16,6 +16,7 @@ import numpy as np
 
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.costs import pass_over
+from kernbench.ccl.layout import full_messages
 from kernbench.ccl.operations import OPERATIONS, Ints
 from kernbench.ccl.plan import NOTHING, Plan, Setting, plan_of
 from kernbench.hw.path import Path
@@ -269,7 +270,7 @@ class Estimator:
         n, blocks = len(sips), OPERATIONS[operation].blocks
         block = -(-nbytes // (_ITEMSIZE if blocks == "one" else _ITEMSIZE * n))
         share = -(-block // chosen.channels)
-        messages = max(1, -(-share // (chosen.queue.slot_size // _ITEMSIZE)))
+        messages = full_messages(share, chosen.queue.slot_size // _ITEMSIZE, chosen.align)
         grid = self._topology.grid(sips)
         plans = []
         for channel in range(chosen.channels):

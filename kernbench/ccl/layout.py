@@ -111,6 +111,20 @@ def _aligned(sizes: Ints, parts: int, align: int) -> Ints:
     return aligned
 
 
+def full_messages(share: int, piece: int, align: int) -> int:
+    """Returns how many full messages a share of a block takes; at least 1.
+
+    A share of `n` of them, cut into `n` chunks that begin at multiples of `align`, has chunks of
+    one message each; so a message counts as a multiple of `align`, if it is that large.
+
+    Args:
+        share: Elements.
+        piece: Elements of the largest message.
+        align: Chunks begin at multiples of this many elements.
+    """
+    return max(1, -(-share // (piece // align * align or piece)))
+
+
 def turns(leaving: int, arriving: int, n_slots: int) -> Iterator[tuple[int | None, int | None]]:
     """Yields which message of an exchange leaves and which arrives, turn by turn, None for neither.
 

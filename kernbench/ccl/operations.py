@@ -6,6 +6,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
+from kernbench.memory import DType
+
 Blocks = Literal["one", "ranks", "pairs"]
 Share = Literal["all", "own", "root"]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -25,6 +27,16 @@ class Reduction(NamedTuple):
     combine: str
     average: bool = False
     factor: float | None = None
+
+    def scaling(self, dtype: DType, ranks: int) -> tuple[float | None, bool]:
+        """Returns what inputs are multiplied by, if anything, and whether the result is divided.
+
+        A sum of 8-bit floats would be cut off before it is divided, so their average, like NCCL's,
+        is one of inputs that are multiplied by `1 / ranks`.
+        """
+        if self.average and dtype.saturates:
+            return 1 / ranks, False
+        return self.factor, self.average
 
 
 def average(total: "np.ndarray[Any, Any]", ranks: int) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from kernbench.ccl.channel import ChannelPlan
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.costs import StepCosts, pass_over
+from kernbench.ccl.layout import full_messages
 from kernbench.ccl.operations import OPERATIONS, Operation
 from kernbench.ccl.plan import Setting, plan_of
 from kernbench.ccl.rows import SMALL, Rows
@@ -80,7 +81,7 @@ class Prepared:
                 grid,
                 number,
                 chosen.channels,
-                max(1, -(-share // costs.piece)),
+                full_messages(share, costs.piece, chosen.align),
             )
             plan = plan_of(algorithm, setting)
             self.channels.append(

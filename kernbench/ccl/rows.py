@@ -7,6 +7,7 @@ import numpy as np
 
 from kernbench.ccl.operations import Ints
 from kernbench.ccl.values import Array, Operands, Recipe, Run
+from kernbench.memory.arithmetic import Function
 
 SMALL: Final = 1 << 22
 """Bytes of rows up to which the values of a recipe are computed so."""
@@ -75,7 +76,7 @@ class Rows:
             return self._all[rows[0] : rows[-1] + 1], None
         return self._all, rows
 
-    def evaluate(self, operands: Operands, combine: np.ufunc, runs: Sequence[Run]) -> None:
+    def evaluate(self, operands: Operands, combine: Function, runs: Sequence[Run]) -> None:
         """Computes what chunks end with, as `values.evaluate` does.
 
         Args:

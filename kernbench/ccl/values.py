@@ -11,6 +11,7 @@ import numpy as np
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.operations import Ints
 from kernbench.ccl.plan import NOTHING, AlgorithmError, Exchange, Plan
+from kernbench.memory.arithmetic import Function
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -266,7 +267,7 @@ class Operands(NamedTuple):
 def evaluate(
     how: Recipe,
     operands: Operands,
-    combine: np.ufunc | None,
+    combine: Function | None,
     runs: Sequence[Run],
 ) -> None:
     """Computes what chunks end with, chunk by chunk.
@@ -314,7 +315,7 @@ def _cut(layout: Layout, runs: Sequence[Run]) -> tuple[list[tuple[int, int]], li
 def _in_blocks(
     how: Recipe,
     operands: Operands,
-    combine: np.ufunc,
+    combine: Function,
     finals: Sequence[int],
     outputs: Sequence[Array],
     scratch: list[Array],

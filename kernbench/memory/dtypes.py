@@ -36,6 +36,11 @@ class DType:
             return np.dtype(np.float32)
         return self.numpy
 
+    @property
+    def saturates(self) -> bool:
+        """Whether sums and products of elements end at the largest value: of 8-bit floats."""
+        return self.is_floating_point and self.itemsize == 1
+
     def __repr__(self) -> str:
         return f"torch.{self.name}"
 

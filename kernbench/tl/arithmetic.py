@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from kernbench.memory import DType, dtypes
+from kernbench.memory.arithmetic import function_named
 from kernbench.tl.operands import common_shape, refusal
 from kernbench.tl.tile import Scalar, Tile
 
@@ -73,7 +74,6 @@ def _is_float(kind: DType | type) -> bool:
 
 @lru_cache(1024)
 def _elementwise(name: str, kinds: tuple[DType | type, ...]) -> tuple[Function, DType]:
-    function: Any = _FUNCTIONS.get(name) or getattr(np, name)
     floats = [k for k in kinds if isinstance(k, DType) and k.is_floating_point]
     wanted: Any = None
     if floats:
@@ -81,6 +81,7 @@ def _elementwise(name: str, kinds: tuple[DType | type, ...]) -> tuple[Function, 
     elif name in _OF_FLOATS or float in kinds:
         wanted = np.dtype(np.float32)
     casts = [None if k in floats else wanted for k in kinds]
+    function = _FUNCTIONS.get(name) or function_named(name, wanted)
 
     def compute(*values: Any) -> Array:
         if wanted is not None:

@@ -109,7 +109,7 @@ class Program:
         self.channel = channel
         largest = max(max(case.blocks(rank)) for rank in range(case.ranks))
         share = -(-largest // case.channels)
-        self.messages = max(1, -(-share // case.slot))
+        self.messages = max(1, -(-share // (case.slot // case.align * case.align or case.slot)))
         self.parts = case.ranks if case.what.blocks == "one" else 1
         self.scratch = 0
         self.exchanges: list[Exchange] = []

@@ -1,8 +1,6 @@
 """The shipped algorithms: what they compute, what they send, and that they never jam."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
 
@@ -11,7 +9,6 @@ import pytest
 from ccl_operations import (
     Case,
     Program,
-    Rank,
     draw,
     even,
     execute,
@@ -19,6 +16,7 @@ from ccl_operations import (
     simulate,
     uneven,
 )
+from ccl_shipped import ENTRIES, as_run, ranks_of, shipped
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +31,6 @@ from kernbench.ccl.algorithms import (
     two_level,
     two_shot,
 )
-from kernbench.ccl.config import Chosen, choose, load_ccl, shipped_ccl_file
 from kernbench.ccl.operations import OPERATIONS
 from kernbench.memory import DType, dtypes
 from kernbench.sim_engine.engine import Fidelity
@@ -52,6 +49,14 @@ MODULES = (
     two_level,
 )
 RANKS = (*range(1, 18), 64)
+FLOATS = (
+    dtypes.float64,
+    dtypes.float32,
+    dtypes.float16,
+    dtypes.bfloat16,
+    dtypes.float8_e4m3fn,
+    dtypes.float8_e5m2,
+)
 SPANS_BLOCKS = {(halving_doubling, "all_gather"), (halving_doubling, "reduce_scatter")}
 """What sends blocks in a row and so works with one channel only."""
 
@@ -65,10 +70,6 @@ PAIRS = [
 
 def channels(module: ModuleType, operation: str) -> tuple[int, ...]:
     return (1,) if (module, operation) in SPANS_BLOCKS else (1, 3)
-
-
-def ranks_of(operation: str, *ranks: int) -> tuple[int, ...]:
-    return (2,) if operation == "send_recv" else ranks
 
 
 def grids(ranks: int) -> Iterator[tuple[int, ...]]:
@@ -97,10 +98,27 @@ def check(module: ModuleType, case: Case) -> None:
 def test_every_rank_ends_with_what_the_operation_says(module: ModuleType, operation: str) -> None:
     for ranks in ranks_of(operation, *RANKS):
         for number, root in enumerate(roots(operation, ranks)):
-            for size in (0, 1, 37) if ranks < 9 else (37,):
+            # What is empty looks alike from every root.
+            for size in (0, 1, 37) if ranks < 9 or not number else (37,):
                 check(
                     module, even(operation, ranks, size, root=root, slot=8, n_slots=1 + number % 3)
                 )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "operation"), ENTRIES)
+def test_a_mebi_of_elements(topology: Callable[[str], Topology], name: str, operation: str) -> None:
+    """A prime number of them, cut as the engine cuts them, on a number of ranks and one less."""
+    machine, many = topology("torus4x4"), 1_048_573
+    for most in (4, 7) if OPERATIONS[operation].blocks == "one" else (4,):
+        (ranks,) = ranks_of(operation, most)
+        size = many if OPERATIONS[operation].blocks == "one" else many // ranks
+        case = uneven(operation, ranks, size, root=ranks - 1)
+        chosen = shipped(name, machine)
+        given = [values.astype(np.int32) for values in draw(case)]
+        taken = simulate(machine, chosen, case, given, dtype=dtypes.int32).taken
+        for got, wanted in zip(taken, expected(case, given), strict=True):
+            np.testing.assert_array_equal(got, wanted)
 
 
 @pytest.mark.parametrize(("module", "operation"), PAIRS)
@@ -144,12 +162,21 @@ def test_a_large_buffer_never_jams(module: ModuleType, operation: str) -> None:
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if hasattr(module, "all_reduce")])
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_all_ranks_end_bitwise_equal(module: ModuleType, dtype: Any) -> None:
-    for ranks in (2, 3, 7, 8, 12):
-        case = even("all_reduce", ranks, 203, slot=16, channels=2, grid=[*grids(ranks)][-1])
-        result = execute(module.all_reduce, case, draw(case, dtype, seed=ranks))
-        assert len({taken.tobytes() for taken in result.taken}) == 1
+@pytest.mark.parametrize("dtype", FLOATS, ids=repr)
+def test_all_ranks_end_bitwise_equal(module: ModuleType, dtype: DType) -> None:
+    """Though they add in an order in which the sum depends on it."""
+    depends = 0
+    for ranks in range(1, 18):
+        size, number = (53, 23, 1)[ranks % 3], 1 + ranks % 2
+        case = even("all_reduce", ranks, size, slot=16, channels=number, grid=[*grids(ranks)][-1])
+        given = [values.astype(dtype.numpy) for values in draw(case, np.float64, seed=ranks)]
+        taken = execute(module.all_reduce, case, given, add(dtype)).taken
+        assert len({one.tobytes() for one in taken}) == 1
+        straight = given[0]
+        for values in given[1:]:
+            straight = add(dtype)(straight, values)
+        depends += taken[0].tobytes() != straight.tobytes()
+    assert depends or module is direct
 
 
 def test_one_shot_adds_in_the_order_of_ranks() -> None:
@@ -313,31 +340,6 @@ def test_the_number_of_waits(
 # Through the engine
 
 
-def shipped(name: str, machine: Topology, *overrides: str) -> Chosen:
-    path = shipped_ccl_file()
-    return choose(load_ccl(path, overrides), path, name, machine.machine.system)
-
-
-def as_run(case: Case, chosen: Chosen, machine: Topology, itemsize: int) -> Case:
-    """Returns what the engine is going to do with a collective."""
-    return replace(
-        case,
-        grid=machine.grid(range(case.ranks)),
-        channels=chosen.channels,
-        slot=chosen.queue.slot_size // itemsize,
-        n_slots=chosen.queue.n_slots,
-        align=chosen.align,
-    )
-
-
-ENTRIES = [
-    pytest.param(name, operation, id=f"{name}-{operation}")
-    for name, spec in load_ccl(shipped_ccl_file()).value.algorithms.items()
-    for operation in OPERATIONS
-    if hasattr(import_module(spec.module), operation)
-]
-
-
 @pytest.mark.parametrize(("name", "operation"), ENTRIES)
 def test_the_engine_computes_the_same_and_every_tier_agrees(
     topology: Callable[[str], Topology], name: str, operation: str
@@ -372,52 +374,35 @@ def add(dtype: DType) -> Callable[[Any, Any], Any]:
     return lambda a, b: np.add(a, b).astype(dtype.numpy)
 
 
-@pytest.mark.parametrize(("name", "operation"), ENTRIES)
-def test_nothing_is_faster_than_the_links(
-    topology: Callable[[str], Topology], name: str, operation: str
-) -> None:
-    for machine_name, ranks in (("sip8", 8), ("torus4x4", 16), ("h200x8", 3)):
-        check_bound(
-            topology(machine_name), name, operation, 2 if operation == "send_recv" else ranks
-        )
-
-
 @given(
-    data=st.data(),
-    count=st.integers(2, 9),
-    entry=st.sampled_from([param.values for param in ENTRIES]),
+    entry=st.sampled_from(ENTRIES),
+    ranks=st.integers(1, 16),
+    size=st.sampled_from([0, 1, 2, 53, 1009]),
+    dtype=st.sampled_from([*FLOATS, dtypes.int32, dtypes.uint8]),
+    place=st.integers(0, 15),
+    slot=st.sampled_from([64, 100, 4096]),
+    n_slots=st.integers(1, 4),
 )
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_nothing_is_faster_than_the_links_of_any_machine(
-    make_topology: Callable[..., Topology],
-    data: st.DataObject,
-    count: int,
-    entry: tuple[str, str],
+@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_engine_computes_the_same_on_any_number_of_ranks(
+    topology: Callable[[str], Topology],
+    entry: Any,
+    ranks: int,
+    size: int,
+    dtype: DType,
+    place: int,
+    slot: int,
+    n_slots: int,
 ) -> None:
-    cables = [
-        {"ends": [f"sip{data.draw(st.integers(0, sip - 1))}", f"sip{sip}"]}
-        for sip in range(1, count)
-    ]
-    machine = make_topology(count, {"kind": "graph", "edges": cables})
-    name, operation = entry
-    check_bound(machine, name, operation, *ranks_of(operation, count))
-
-
-def check_bound(machine: Topology, name: str, operation: str, ranks: int) -> None:
-    """What the ranks send cannot be done before the busiest link has carried its share."""
-    chosen = shipped(name, machine)
-    case = even(operation, ranks, 40_000 if OPERATIONS[operation].blocks == "one" else 5_000)
-    case = as_run(case, chosen, machine, 4)
-    loads = dict.fromkeys(range(len(machine.links)), 0)
-    for channel in range(chosen.channels):
-        for rank in range(ranks):
-            program = Program(case, rank, channel)
-            getattr(chosen.module, operation)(program)
-            place = Rank(case, program, np.empty(0))
-            for step in program.exchanges:
-                if step.send >= 0 and step.to != rank:
-                    pieces = place.pieces(step.send, step.span)
-                    for link in machine.sip_route(rank, step.to):
-                        loads[link.index] += 4 * sum(p.stop - p.start for p in pieces)
-    bound = max(link.bandwidth.duration_ps(loads[link.index]) for link in machine.links)
-    assert simulate(machine, chosen, case).time >= bound
+    name, operation = entry.values
+    machine, (ranks,) = topology("torus4x4"), ranks_of(operation, ranks)
+    chosen = shipped(name, machine, f"defaults.slot_size={slot} B", f"defaults.n_slots={n_slots}")
+    case = as_run(
+        uneven(operation, ranks, size, root=place % ranks), chosen, machine, dtype.itemsize
+    )
+    given = [values.astype(dtype.numpy) for values in draw(case, seed=size)]
+    wanted = execute(getattr(chosen.module, operation), case, given, add(dtype)).taken
+    taken = simulate(machine, chosen, case, given, dtype=dtype).taken
+    assert [t.tobytes() for t in taken] == [w.tobytes() for w in wanted]
+    if operation == "all_reduce":
+        assert len({t.tobytes() for t in taken}) == 1

@@ -15,8 +15,22 @@ from programs_steps import OBJECTS, Call, Local, Program, Read, Ref
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_TYPES = {"int32": np.int32, "int64": np.int64, "float32": np.float64, "bfloat16": np.float64}
-_ROUNDING = {"int32": 0.0, "int64": 0.0, "float32": 2.0**-23, "bfloat16": 2.0**-8}
+_TYPES = {
+    "bool": np.bool_,
+    "uint8": np.uint8,
+    "int32": np.int32,
+    "int64": np.int64,
+    "complex64": np.complex128,
+}
+_ROUNDING = {
+    "float64": 2.0**-52,
+    "float32": 2.0**-23,
+    "complex64": 2.0**-22,
+    "float16": 2.0**-10,
+    "bfloat16": 2.0**-8,
+}
+_TINY = {"float16": 2.0**-24}
+"""What a result may be off since numbers are not smaller; the other types have smaller ones."""
 _METHODS = ("add_", "sub_", "mul_", "fill_")
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
@@ -28,7 +42,7 @@ class Cells:
 
     Attributes:
         dtype: As `torch` calls it.
-        value: Exact for integers, in double precision for floats.
+        value: Exact for integers, in double precision for floats and complex numbers.
         slack: How far a correct result may be off.
         origin: Equal for elements that must have equal bits.
     """
@@ -88,7 +102,7 @@ def differences(want: Sequence[Sequence[Any]], got: Sequence[Sequence[Any]]) -> 
                 wrong.append(f"{where}: {other}, not {one.value.tolist()}")
             if one.slack.any():
                 origins.append(one.origin)
-                bits.append(values.view(np.int64))
+                bits.append(_bits(values))
                 places += [where] * len(values)
     if origins:
         origin, bit = np.concatenate(origins), np.concatenate(bits)
@@ -102,8 +116,16 @@ def differences(want: Sequence[Sequence[Any]], got: Sequence[Sequence[Any]]) -> 
     return wrong
 
 
+def _bits(values: Array) -> Array:
+    """Returns a number for the bits of each value."""
+    if values.dtype.kind != "c":
+        return values.view(np.int64)
+    parts = values.view(np.uint64).reshape(-1, 2)
+    return np.asarray(_mixed(parts[:, 0], 1) ^ parts[:, 1]).view(np.int64)
+
+
 def _close(values: Array, cells: Cells) -> bool:
-    if cells.value.dtype.kind == "i":
+    if cells.value.dtype.kind in "biu":
         return np.array_equal(values, cells.value)
     return bool(np.all(abs(values - cells.value) <= cells.slack))
 
@@ -112,7 +134,8 @@ def _made(program: Program, index: int, rank: int) -> Cells:
     slot = program.slots[index]
     values = slot.values[rank] if slot.values is not None else (0,) * slot.size
     first = (rank * len(program.slots) + index) << 16
-    value = np.array(values, _TYPES[slot.dtype])
+    kind: Any = _TYPES.get(slot.dtype, np.float64)
+    value: Array = np.array(values, kind)
     origin = np.arange(first, first + slot.size, dtype=np.uint64)
     return Cells(slot.dtype, value, np.zeros(slot.size), origin)
 
@@ -128,7 +151,7 @@ def _mixed(origin: Array, code: int) -> Array:
 
 def _change(slots: list[Cells], step: Local) -> None:
     cells = _at(slots, step.ref)
-    rounding = _ROUNDING[cells.dtype]
+    rounding = _ROUNDING.get(cells.dtype, 0.0)
     kind = cells.value.dtype.type
     if isinstance(step.other, Ref):
         other = _at(slots, step.other)
@@ -148,10 +171,13 @@ def _change(slots: list[Cells], step: Local) -> None:
         if step.method == "mul_":
             cells.value *= number
             cells.slack *= abs(step.other)
+        elif step.method == "add_":
+            cells.value += number
         else:
-            cells.value += number if step.method == "add_" else -number
+            cells.value -= number
         cells.origin[:] = _mixed(cells.origin, code)
-    cells.slack += rounding * (abs(cells.value) + cells.slack)
+    if rounding:
+        cells.slack += rounding * (abs(cells.value) + cells.slack) + _TINY.get(cells.dtype, 0.0)
 
 
 def _together(
@@ -250,19 +276,23 @@ def _combined(number: int, op: str, given: list[Cells]) -> Cells:
     dtype, count = given[0].dtype, len(given)
     values = np.stack([cells.value for cells in given])
     slacks = np.stack([cells.slack for cells in given])
-    largest = abs(values) + slacks
-    kind, rounding = values.dtype, _ROUNDING[dtype]
-    match op:
-        case "SUM" | "AVG":
-            value = values.sum(0, dtype=kind)
+    kind, rounding, tiny = values.dtype, _ROUNDING.get(dtype, 0.0), _TINY.get(dtype, 0.0)
+    largest = abs(values) + slacks if rounding else slacks
+    name, _, factor = op.partition("(")
+    match name:
+        case "SUM" | "AVG" | "PREMUL_SUM":
+            value = np.asarray(values.any(0) if dtype == "bool" else values.sum(0, dtype=kind))
+            scale = float(factor[:-1]) if factor else 1 / count if op == "AVG" else None
             slack = slacks.sum(0) + count * rounding * largest.sum(0)
-            if op == "AVG":
-                value, slack = value / count, slack / count + rounding * largest.sum(0) / count
+            if scale is not None:
+                value = value * scale
+                slack = abs(scale) * (slack + rounding * largest.sum(0)) + count * tiny
         case "PRODUCT":
             value = values.prod(0, dtype=kind)
             slack = np.zeros(value.shape)
             if rounding:
                 slack = largest.prod(0) * (1 + rounding) ** count - abs(values).prod(0)
+                slack += count * tiny * np.maximum(largest, 1).prod(0)
         case "MIN" | "MAX":
             value = values.min(0) if op == "MIN" else values.max(0)
             slack = slacks.max(0)

@@ -9,26 +9,42 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from programs_places import ONE_TENSOR, Mutant, Place
-from programs_steps import FLOATS, INTEGERS, OBJECTS, Call, Program, Ref, Stop, Wait, independent
+from programs_places import ONE_TENSOR, Mark, Mutant, Place
+from programs_steps import (
+    COMPLEX,
+    FLOATS,
+    INEXACT,
+    INTEGERS,
+    OBJECTS,
+    Call,
+    Program,
+    Ref,
+    Stop,
+    Wait,
+    independent,
+)
 
-_PARTED = frozenset({"C1", "C10", "P1", "P2", "P3", "P4"})
-"""What may be said of ranks that wait for each other after one of them has gone another way."""
+_CYCLES = frozenset({"C10", "P4"})
+"""What is said of ranks that wait for each other after one of them has gone another way."""
 
 
-def random_mutant(program: Program, rng: random.Random) -> Mutant | None:
-    """Returns a program with one mistake; None if there is no place for any."""
+def random_mutant(program: Program, rng: random.Random, kind: "Kind") -> Mutant | None:
+    """Returns a program with one mistake of a kind; None if there is no place for it."""
     places = [
         Place(program, rank, index)
         for rank, steps in enumerate(program.steps)
         for index in range(len(steps))
     ]
-    for kind in rng.sample(_KINDS, len(_KINDS)):
-        for place in rng.sample(places, len(places)):
-            mutant = kind(place, rng)
-            if mutant is not None:
-                return mutant
-    return None
+    return next(filter(None, (kind(p, rng) for p in rng.sample(places, len(places)))), None)
+
+
+def _missing(call: Call) -> frozenset[str]:
+    """Returns as codes what is said of those who wait for a call that never comes."""
+    parts = call.parts if call.is_message and call.parts else (call,)
+    if not call.is_message:
+        return frozenset({"C1"})
+    # The other side of a send receives, which may also be told of a message with another tag.
+    return frozenset(code for p in parts for code in (("P1", "P3") if p.given else ("P2", "P3")))
 
 
 def _mismatch(place: Place, what: str, call: Call, code: str) -> Mutant:
@@ -50,8 +66,9 @@ def _other_op(place: Place, rng: random.Random) -> Mutant | None:
     call = place.collective()
     if call is None or not call.op:
         return None
-    ops = ["SUM", "MIN", "MAX", "PRODUCT"]
-    ops += ["BAND", "BXOR"] if place.dtype(call) in INTEGERS else ["AVG"]
+    dtype = place.dtype(call)
+    ops = ["SUM"] if dtype in COMPLEX else ["SUM", "MIN", "MAX", "PRODUCT"]
+    ops += ["AVG", "PREMUL_SUM(0.5)"] if dtype in INEXACT else ["BAND", "BXOR"]
     op = rng.choice([op for op in ops if op != call.op])
     return _mismatch(place, "another reduce operation", replace(call, op=op), "C5")
 
@@ -153,7 +170,7 @@ def _other_group(place: Place, rng: random.Random) -> Mutant | None:
     other = replace(call, group=rng.choice(groups))
     if place.rank not in place.members(other.group):
         return _alone(place, "a group of others", other, "C8")
-    codes = set(_PARTED)
+    codes = {"C1", *_CYCLES}
     # The others may meet it in the other group, or miss it in its own.
     for mine in (other, call):
         following = place.following(mine.group)
@@ -164,7 +181,10 @@ def _other_group(place: Place, rng: random.Random) -> Mutant | None:
             codes |= found
     marks = place.parts({call.event})
     program = place.with_step(other)
-    return Mutant("another group", place.rank, program, frozenset(codes), marks, guilty=False)
+    # It is missing in one group, and not expected in the other.
+    return Mutant(
+        "another group", place.rank, program, frozenset(codes), marks, guilty=False, reports=2
+    )
 
 
 def _both_ways(call: Call) -> Call:
@@ -186,9 +206,13 @@ def _holds_values(place: Place) -> bool:
     return all(place.program.slots[ref.slot].values is not None for ref in place.step.writes())
 
 
+_LIKE = (INTEGERS, FLOATS, ("complex64", "complex128"), ("bool", "uint8"))
+"""Types that tensors of which may be converted to each other without a further mistake."""
+
+
 def _cast(place: Place, call: Call, rng: random.Random) -> Call:
     dtype = place.dtype(call)
-    dtypes = INTEGERS if dtype in INTEGERS else FLOATS
+    dtypes = next(kinds for kinds in _LIKE if dtype in kinds)
     return replace(call, cast=rng.choice([other for other in dtypes if other != dtype]))
 
 
@@ -221,7 +245,8 @@ def _other_peer(place: Place, rng: random.Random) -> Mutant | None:
     if not place.is_clear(call) or not place.is_clear(other):
         return None
     marks, program = place.parts({call.event}), place.with_step(other)
-    return Mutant("another peer", place.rank, program, _PARTED, marks, guilty=False)
+    codes = frozenset({"P1", "P2", "P4"})
+    return Mutant("another peer", place.rank, program, codes, marks, guilty=False)
 
 
 def _other_message(place: Place, rng: random.Random) -> Mutant | None:
@@ -247,7 +272,8 @@ def _left_out(place: Place, rng: random.Random) -> Mutant | None:
     call = place.step
     if not isinstance(call, Call):
         return None
-    codes = set(_PARTED)
+    codes = set(_CYCLES | _missing(call))
+    also: frozenset[Mark] = frozenset()
     if call.is_message:
         if not all(place.is_clear(part) for part in call.parts or (call,)):
             return None
@@ -257,24 +283,30 @@ def _left_out(place: Place, rng: random.Random) -> Mutant | None:
         found = place.differing(call, following)
         if not found:
             return None
-        codes |= found
-    if not _holds_values(place):
-        codes.add("M5")  # what it would have written may be read first
+        # Those of its group tell the next call from this one, unless all wait before that.
+        codes = set(found) | _CYCLES
+    if place.is_missed():
+        codes.add("M5")
     others = [
         step
         for step in place.steps
         if step is not call and not (isinstance(step, Wait) and step.event == call.event)
     ]
-    # Where the others call, and where the rank goes on without.
-    marks = {mark for mark in place.parts({call.event}) if mark[0] != place.rank}
-    marks |= {(place.rank, index) for index in range(max(place.index - 1, 0), len(others) + 1)}
+    waiting = frozenset(mark for mark in place.parts({call.event}) if mark[0] != place.rank)
+    # Where the rank goes on without.
+    marks = frozenset((place.rank, index) for index in range(place.index, len(others) + 1))
+    if place.is_missed():
+        marks |= waiting
+    else:
+        marks, also = waiting, marks if codes.isdisjoint({"C1", "P1", "P2", "P3"}) else also
     return Mutant(
         "a call left out",
         place.rank,
         place.with_steps(tuple(others)),
         frozenset(codes),
-        frozenset(marks),
+        marks,
         guilty=False,
+        also=also,
     )
 
 
@@ -296,7 +328,7 @@ def _swapped(place: Place, rng: random.Random) -> Mutant | None:
             return None
     else:
         # Whether ranks wait for each other depends on who waits for what in each of both.
-        codes, harmless = frozenset({"C10", "P4"}), True
+        codes, harmless = frozenset({"C10"}), True
     steps = (*place.before, second, first, *place.behind[1:])
     return Mutant(
         "two collectives swapped",
@@ -319,7 +351,7 @@ def _wait_left_out(place: Place, rng: random.Random) -> Mutant | None:
         "a wait left out",
         place.rank,
         place.with_steps((*place.before, *place.behind)),
-        frozenset({"C13", "C14", "C15"}),
+        place.collision(issued),
         frozenset({(place.rank, issued)}),
         frozenset({place.rank}),
         harmless=place.is_covered(issued),
@@ -372,10 +404,13 @@ def _returned(place: Place, rng: random.Random) -> Mutant | None:
         frozenset(rank for rank, _ in marks),
         guilty=False,
         harmless=not missed,
+        also=place.here if statement != "return" else frozenset(),
     )
 
 
-_KINDS: tuple[Callable[[Place, random.Random], Mutant | None], ...] = (
+Kind = Callable[[Place, random.Random], Mutant | None]
+
+KINDS: tuple[Kind, ...] = (
     _other_op,
     _other_root,
     _root_outside,
@@ -388,9 +423,9 @@ _KINDS: tuple[Callable[[Place, random.Random], Mutant | None], ...] = (
     _other_peer,
     _other_message,
     _left_out,
-    _left_out,
     _swapped,
     _wait_left_out,
     _stopped,
     _returned,
 )
+"""All kinds of mistakes."""

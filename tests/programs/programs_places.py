@@ -35,6 +35,8 @@ class Mutant:
         program: The program with it; `events` are those of the correct one.
         codes: What it may be reported as; empty for an exception of the user's.
         marks: The line of one of these steps must be shown.
+        also: That of one of these, too, if there are any and the report is no cycle of waits.
+        reports: How many different ones there may be.
         failed: Ranks that may be reported as failed; None for any.
         guilty: Whether the rank that makes it must be among them.
         harmless: Whether nothing may happen, too; then all values must be right.
@@ -50,6 +52,8 @@ class Mutant:
     guilty: bool = True
     harmless: bool = False
     planted: str = ""
+    also: frozenset[Mark] = frozenset()
+    reports: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,27 @@ class Place:
             "C3": first.name == second.name and _shape(first) != _shape(second),
         }
         return frozenset(code for code, differs in codes.items() if differs)
+
+    def is_missed(self) -> bool:
+        """Returns whether the rank uses what the step would have written, where nothing is yet."""
+        assert isinstance(self.step, Call)
+        empty = [ref for ref in self.step.writes() if self.program.slots[ref.slot].values is None]
+        return any(ref.overlaps(read) for s in self.behind for read in reads_of(s) for ref in empty)
+
+    def collision(self, index: int) -> frozenset[str]:
+        """Returns as codes what is reported if nobody waits for an asynchronous call."""
+        call = self.steps[index]
+        assert isinstance(call, Call)
+        for step in self.behind:
+            if isinstance(step, Call) and step.handle and _line(step) == _line(call):
+                continue
+            read = any(ref.overlaps(one) for ref in call.writes() for one in reads_of(step))
+            written = conflict((call.reads(), call.writes()), ((), writes_of(step)))
+            if read and written and isinstance(step, Call):
+                return frozenset({"C14", "C15"})  # a collective in place does both at once
+            if read or written:
+                return frozenset({"C15" if read else "C14"})
+        return frozenset({"C13"})
 
     def is_free(self, call: Call) -> bool:
         """Returns whether a call that may write more than the one here meddles with nothing else.

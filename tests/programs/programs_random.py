@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from programs_state import State, blocks
-from programs_steps import INTEGERS, OBJECTS, Call, Delay, Event, Local, Program, Read, Ref
+from programs_steps import INEXACT, OBJECTS, Call, Delay, Event, Local, Program, Read, Ref
 
 Shares = dict[int, tuple[tuple[Ref, ...], tuple[Ref, ...]]]
 """By rank, the tensors that it gives and those that it takes."""
 
 
-def random_program(seed: int) -> Program:
-    """Returns the program of a seed."""
-    state = State(random.Random(seed))
+def random_program(choices: int | random.Random) -> Program:
+    """Returns the program of a seed, or of who makes its choices."""
+    state = State(random.Random(choices) if isinstance(choices, int) else choices)
     makers, weights = list(_MENU), list(_MENU.values())
     for _ in range(state.rng.randint(3, 10)):
         state.rng.choices(makers, weights)[0](state)
@@ -52,9 +52,10 @@ def _local(state: State) -> None:
     ref = state.source(ranks)
     dtype = state.slots[ref.slot].dtype
     method = rng.choice(("mul_", "add_", "sub_", "fill_", "copy_", "add_"))
-    if state.is_large(ref):
-        method = "fill_"
-    other: float | Ref = rng.choice((2, 3, -1) if dtype in INTEGERS else (0.5, -1.5, 0.75, 2.0))
+    if state.is_large(ref) or dtype == "bool":
+        method = "fill_" if method != "copy_" else method
+    numbers = (True, False) if dtype == "bool" else (2, 3) if dtype == "uint8" else (2, 3, -1)
+    other: float | Ref = rng.choice(numbers if dtype not in INEXACT else (0.5, -1.5, 0.75, 2.0))
     others = state.slots_with(ranks, dtype, ref.size, (ref,))
     if others and method in {"copy_", "add_"}:
         ref = replace(ref, width=0)
@@ -96,6 +97,8 @@ def _collective(name: str, share: Callable[[State, Sequence[int], Ref, int], Sha
         members = state.groups[group]
         ref = state.source(members)
         op = state.operation(ref, len(members)) if reduces else ""
+        if reduces and not op:
+            return
         root = state.rng.choice(members) if rooted else None
         bound = state.combined_bound(ref, op, len(members))
         shares = share(state, members, ref, -1 if root is None else root)
@@ -193,6 +196,8 @@ def _coalesced(state: State) -> None:
     first = replace(state.source(members), width=0)
     dtype = state.slots[first.slot].dtype
     op = "" if name == "all_gather_into_tensor" else state.operation(first, len(members))
+    if not op and name != "all_gather_into_tensor":
+        return
     refs = [first]
     for slot in state.slots_with(members, dtype, 0, (first,)):
         ref = state.region(slot, state.slots[slot].size)

@@ -58,13 +58,16 @@ def source_of(program: Program) -> Source:
     lines = []
     for rank, steps in enumerate(program.steps):
         out += ["", "", f"def rank{rank}(seen):", '    dist.init_process_group("ccl")']
-        for number, members in enumerate(program.groups[1:], 1):
-            out.append(f"    g{number} = dist.new_group({list(members)})")
+        tab = "    "
+        if program.scoped:
+            out.append("    with dist.group_scope():")
+            tab = "        "
+        out += [f"{tab}{line}" for line in _groups(program, rank)]
         for index in used_slots(steps):
-            out.append(f"    t{index} = {_made(program.slots[index], rank)}")
+            out.append(f"{tab}t{index} = {_made(program.slots[index], rank)}")
         mine = []
         for step in steps:
-            out.append(f"    {_text(program, rank, step)}")
+            out.append(f"{tab}{_text(program, rank, step)}")
             mine.append(len(out))
         out.append("    dist.destroy_process_group()")
         lines.append(mine or [len(out) - 1])
@@ -74,6 +77,28 @@ def source_of(program: Program) -> Source:
     out += ["", "", 'if __name__ == "__main__":']
     out += [f"    mp.spawn(worker, args=({seen},), nprocs={program.ranks})"]
     return Source("\n".join(out) + "\n", lines)
+
+
+def _groups(program: Program, rank: int) -> list[str]:
+    """Returns the lines in which a rank makes the groups."""
+    split = {index for one in program.splits for index in one.groups}
+    lines = [
+        f"g{number} = dist.new_group({list(members)})"
+        for number, members in enumerate(program.groups)
+        if number and number not in split
+    ]
+    for one in program.splits:
+        names = [f"g{number}" for number in one.groups]
+        lines.append(" = ".join([*names, "dist.GroupMember.NON_GROUP_MEMBER"]))
+        mine = [f"g{number} = " for number in one.groups if rank in program.groups[number]]
+        if one.mesh:
+            if not one.dim:
+                lines.append(f'mesh = dist.device_mesh.init_device_mesh("cuda", {one.mesh})')
+            made = f"mesh.get_group({one.dim})"
+        else:
+            made = f"dist.split_group(None, {[list(program.groups[i]) for i in one.groups]})"
+        lines.append("".join([*mine, made]))
+    return lines
 
 
 def run(ctx: RuntimeContext, program: Program, source: Source) -> list[list[Any]]:

@@ -4,7 +4,9 @@ import random
 from collections.abc import Iterable, Sequence
 
 from programs_steps import (
+    DTYPES,
     FLOATS,
+    INEXACT,
     INTEGERS,
     Call,
     Event,
@@ -13,6 +15,7 @@ from programs_steps import (
     Read,
     Ref,
     Slot,
+    Split,
     Step,
     Wait,
     conflict,
@@ -22,6 +25,9 @@ from programs_steps import (
     writes_of,
 )
 
+_MESHES = {4: [(2, 2)], 6: [(2, 3), (3, 2)], 8: [(2, 4), (4, 2)], 9: [(3, 3)], 16: [(4, 4), (2, 8)]}
+"""Device meshes of two dimensions, by the number of ranks."""
+
 _RANKS = (1, *[2] * 6, *[3] * 6, *[4] * 5, 5, 5, 6, 6, 7, 8, 8, 9, 11, 13, 16)
 _SIZES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 17, 24, 31)
 
@@ -29,6 +35,7 @@ _LONG = (600, 1100)
 """More elements than fit into one message of the default queues."""
 
 _LARGEST = 2.0**40
+_LARGEST_HALF = 2.0**13
 """Floats stay smaller, so that no operation overflows."""
 
 
@@ -53,6 +60,14 @@ class State:
         for _ in range(rng.choice((0, 1, 2, 3)) if self.ranks > 1 else 0):
             members = rng.sample(everybody, rng.randint(1, self.ranks))
             self.groups.append(tuple(sorted(members)))
+        self.splits: list[Split] = []
+        if self.ranks > 1 and rng.random() < 0.3:
+            self._split()
+        if (shapes := _MESHES.get(self.ranks)) and rng.random() < 0.4:
+            self._mesh(rng.choice(shapes))
+        self.scoped = rng.random() < 0.25
+        # Values need a single choice, so that a failure is shrunk by what happens.
+        self._any = random.Random(rng.randint(0, 1 << 16))
         self.slots: list[Slot] = []
         self._filled: list[set[int]] = []
         self._bounds: list[float] = []
@@ -60,20 +75,52 @@ class State:
         self._pending: list[dict[int, Call]] = [{} for _ in everybody]
         self._number = 0
         for _ in range(rng.randint(2, 4)):
-            dtype = rng.choice(INTEGERS + FLOATS)
+            dtype = rng.choice(DTYPES)
             size = rng.choice(_LONG if rng.random() < 0.02 else _SIZES)
             values = tuple(tuple(self._values(dtype, size, rank)) for rank in everybody)
             self.slots.append(Slot(dtype, size, values))
             self._filled.append(set(everybody))
             self._bounds.append(4.0)
 
-    def _values(self, dtype: str, size: int, rank: int) -> list[float]:
+    def _split(self) -> None:
+        """Adds groups that `split_group` makes of all ranks, each in at most one."""
+        order = self.rng.sample(range(self.ranks), self.ranks)
+        cuts = sorted(self.rng.sample(range(1, self.ranks + 1), min(self.ranks, 2)))
+        parts = [order[: cuts[0]], *([order[cuts[0] : cuts[1]]] if len(cuts) > 1 else [])]
+        self._add_groups([sorted(part) for part in parts])
+
+    def _mesh(self, shape: tuple[int, int]) -> None:
+        """Adds the groups of a device mesh of all ranks, along each dimension."""
+        rows, columns = shape
+        lines = [[[r * columns + c for r in range(rows)] for c in range(columns)]]
+        lines.append([[r * columns + c for c in range(columns)] for r in range(rows)])
+        for dim, parts in enumerate(lines):
+            self._add_groups(parts, shape, dim)
+
+    def _add_groups(self, parts: list[list[int]], mesh: tuple[int, ...] = (), dim: int = 0) -> None:
+        first = len(self.groups)
+        self.groups += [tuple(part) for part in parts]
+        self.splits.append(Split(range(first, len(self.groups)), mesh, dim))
+
+    def _values(self, dtype: str, size: int, rank: int) -> list[complex]:
         # Every type holds them without rounding.
         if size in _LONG:
-            return pattern(size, rank)
+            return (
+                [bool(value) for value in pattern(size, rank)]
+                if dtype == "bool"
+                else pattern(size, rank)
+            )
+        draw = self._any.randint
+        match dtype:
+            case "bool":
+                return [draw(0, 3) > 0 for _ in range(size)]
+            case "uint8":
+                return [draw(0, 255) for _ in range(size)]
+            case "complex64":
+                return [complex(draw(-8, 8) / 4, draw(-8, 8) / 4) for _ in range(size)]
         if dtype in INTEGERS:
-            return [self.rng.randint(-50, 50) for _ in range(size)]
-        return [self.rng.randint(-16, 16) / 4 for _ in range(size)]
+            return [draw(-50, 50) for _ in range(size)]
+        return [draw(-16, 16) / 4 for _ in range(size)]
 
     # Tensors
 
@@ -122,7 +169,7 @@ class State:
 
     def bound(self, ref: Ref) -> float:
         """Returns what no element of a slot exceeds; only floats are looked after."""
-        return self._bounds[ref.slot] if self.slots[ref.slot].dtype in FLOATS else 0.0
+        return self._bounds[ref.slot] if self.slots[ref.slot].dtype in INEXACT else 0.0
 
     def grow(self, ref: Ref, bound: float) -> None:
         """Takes note that elements of a slot may be larger from now on."""
@@ -130,23 +177,30 @@ class State:
 
     def operation(self, ref: Ref, count: int) -> str:
         """Returns a way to combine the values of some ranks."""
-        ops = ["MIN", "MAX"]
-        if self.slots[ref.slot].dtype in INTEGERS:
+        dtype = self.slots[ref.slot].dtype
+        largest = self._largest(ref)
+        ops = [] if dtype not in (*INTEGERS, *FLOATS, "bool") else ["MIN", "MAX"]
+        if dtype in INTEGERS or dtype == "bool":
             ops += ["SUM", "SUM", "PRODUCT", "BAND", "BOR", "BXOR"]
-        elif self.bound(ref) * count < _LARGEST:
-            ops += ["SUM", "SUM", "AVG"]
-            if self.bound(ref) ** count < _LARGEST:
+        elif self.bound(ref) * count * 2 < largest:
+            ops += ["SUM", "SUM", "AVG", "PREMUL_SUM(0.5)", "PREMUL_SUM(-1.5)"]
+            if dtype in FLOATS and self.bound(ref) ** count < largest:
                 ops.append("PRODUCT")
-        return self.rng.choice(ops)
+        return self.rng.choice(ops or [""])
+
+    def _largest(self, ref: Ref) -> float:
+        return _LARGEST_HALF if self.slots[ref.slot].dtype == "float16" else _LARGEST
 
     def combined_bound(self, ref: Ref, op: str, count: int) -> float:
         """Returns the bound of what an operation makes of the values of some ranks."""
         bound = self.bound(ref)
+        if op.startswith("PREMUL"):
+            return bound * count * 1.5
         return bound * count if op == "SUM" else bound**count if op == "PRODUCT" else bound
 
     def is_large(self, ref: Ref) -> bool:
         """Returns whether elements should not grow any more."""
-        return self.bound(ref) * 8 > _LARGEST
+        return self.bound(ref) * 8 > self._largest(ref)
 
     # Events
 
@@ -203,6 +257,8 @@ class State:
         return Program(
             self.ranks,
             tuple(self.groups),
+            tuple(self.splits),
+            self.scoped,
             tuple(self.slots),
             tuple(self._events),
             tuple(tuple(self._shuffled(mine)) for mine in steps),

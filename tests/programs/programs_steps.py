@@ -4,8 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-INTEGERS = ("int32", "int64")
-FLOATS = ("float32", "bfloat16")
+INTEGERS = ("int32", "int64", "uint8")
+FLOATS = ("float32", "bfloat16", "float16", "float64")
+COMPLEX = ("complex64",)
+INEXACT = FLOATS + COMPLEX
+DTYPES = INTEGERS + INEXACT + ("bool",)
 MESSAGES = ("send", "recv", "isend", "irecv")
 OBJECTS = (
     "all_gather_object",
@@ -27,15 +30,15 @@ class Slot:
 
     dtype: str
     size: int
-    values: tuple[tuple[float, ...], ...] | None
+    values: tuple[tuple[complex, ...], ...] | None
 
 
-def pattern(size: int, rank: int) -> list[float]:
+def pattern(size: int, rank: int) -> list[complex]:
     """Returns the values of a long tensor; `PATTERN` is the same as a text."""
-    return [(7 * i + 3 * rank) % 9 - 4 for i in range(size)]
+    return [(7 * i + 3 * rank) % 9 for i in range(size)]
 
 
-PATTERN = "[(7 * i + 3 * {rank}) % 9 - 4 for i in range({size})]"
+PATTERN = "[(7 * i + 3 * {rank}) % 9 for i in range({size})]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +196,29 @@ Event = dict[int, Step]
 
 
 @dataclass(frozen=True, slots=True)
+class Split:
+    """Groups that all ranks make with one call.
+
+    Attributes:
+        groups: Their indices.
+        mesh: Extents of a device mesh whose lines along `dim` they are; empty for `split_group`.
+        dim: A dimension of the mesh.
+    """
+
+    groups: range
+    mesh: tuple[int, ...] = ()
+    dim: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """A program of several ranks.
 
     Attributes:
         ranks: How many.
         groups: Global ranks of each group, in order; the first one is all ranks.
+        splits: Groups that are not made one by one, with `new_group`.
+        scoped: Whether all of it happens in a `group_scope`.
         slots: Tensors that each rank has.
         events: What happens, in an order in which it could happen one by one; by rank.
         steps: By rank, what it does: its parts of the events, maybe in another order.
@@ -206,6 +226,8 @@ class Program:
 
     ranks: int
     groups: tuple[tuple[int, ...], ...]
+    splits: tuple[Split, ...]
+    scoped: bool
     slots: tuple[Slot, ...]
     events: tuple[Event, ...]
     steps: tuple[tuple[Step, ...], ...]

@@ -1,14 +1,75 @@
 """Random correct programs compute what numpy computes, with equal bits where that is promised."""
 
+import random
+from collections import Counter
+
 import pytest
+from hypothesis import HealthCheck, find, given, settings
+from hypothesis import strategies as st
 from programs_model import differences, expected
 from programs_random import random_program
-from programs_source import run, source_of
+from programs_source import Source, run, source_of
+from programs_steps import DTYPES, Call, Program
 
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.testing import Kernbench
 
 PROGRAMS = 2000
 CHUNK = 250
+SHRINKING = 200
+
+CHOICES = st.randoms(use_true_random=False)
+"""Choices that hypothesis makes, so that it can look for fewer and smaller ones."""
+
+OPERATIONS = (
+    "all_reduce(",
+    "broadcast(",
+    "reduce(",
+    "all_gather(",
+    "all_gather_into_tensor(",
+    "gather(",
+    "scatter(",
+    "reduce_scatter(",
+    "reduce_scatter_tensor(",
+    "all_to_all(",
+    "all_to_all_single(",
+    "barrier(",
+    "send(",
+    "recv(",
+    "isend(",
+    "irecv(",
+    "batch_isend_irecv(",
+    "all_gather_object(",
+    "broadcast_object_list(",
+    "gather_object(",
+    "scatter_object_list(",
+    "_coalescing_manager(",
+    "new_group(",
+    "split_group(",
+    "init_device_mesh(",
+    "group_scope(",
+    "ReduceOp.SUM",
+    "ReduceOp.AVG",
+    "ReduceOp.PRODUCT",
+    "ReduceOp.MIN",
+    "ReduceOp.MAX",
+    "ReduceOp.BAND",
+    "ReduceOp.BOR",
+    "ReduceOp.BXOR",
+    "ReduceOp.PREMUL_SUM(",
+    "async_op=True",
+    "async_ops=True",
+)
+
+
+def mistakes(machines: dict[str, RuntimeContext], program: Program, source: Source) -> str:
+    """Runs a program and returns what it computes wrongly; nothing if all is well."""
+    ctx = machines["sip8" if program.ranks <= 8 else "torus4x4"]
+    try:
+        wrong = differences(expected(program), run(ctx, program, source))
+    except Exception as error:
+        wrong = [f"{type(error).__name__}: {error}"]
+    return "\n".join([*wrong, "", source.text]) if wrong else ""
 
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, CHUNK))
@@ -16,11 +77,44 @@ def test_random_programs_are_right(kernbench: Kernbench, first: int) -> None:
     machines = {name: kernbench.context(name) for name in ("sip8", "torus4x4")}
     for seed in range(first, first + CHUNK):
         program = random_program(seed)
-        source = source_of(program)
-        ctx = machines["sip8" if program.ranks <= 8 else "torus4x4"]
-        try:
-            wrong = differences(expected(program), run(ctx, program, source))
-        except Exception as error:
-            wrong = [f"{type(error).__name__}: {error}"]
-        if wrong:
-            pytest.fail(f"seed {seed}:\n" + "\n".join(wrong) + f"\n\n{source.text}", pytrace=False)
+        if wrong := mistakes(machines, program, source_of(program)):
+            pytest.fail(f"seed {seed}:\n{wrong}", pytrace=False)
+
+
+def test_programs_that_shrink_are_right(kernbench: Kernbench) -> None:
+    """The same with choices of hypothesis: slower, but a failure comes as a short program."""
+    machines = {name: kernbench.context(name) for name in ("sip8", "torus4x4")}
+
+    @settings(max_examples=SHRINKING, suppress_health_check=list(HealthCheck))
+    @given(choices=CHOICES)
+    def check(choices: random.Random) -> None:
+        program = random_program(choices)
+        wrong = mistakes(machines, program, source_of(program))
+        assert not wrong, wrong
+
+    check()
+
+
+def test_a_failure_shrinks_to_a_short_program() -> None:
+    """As if every all-reduce of several ranks were wrong."""
+
+    def fails(program: Program) -> bool:
+        return any(
+            isinstance(step, Call) and step.name == "all_reduce" and len(event) > 1
+            for event in program.events
+            for step in event.values()
+        )
+
+    program = find(st.builds(random_program, CHOICES), fails, settings=settings(max_examples=50))
+    assert program.ranks == 2
+    assert sum(isinstance(s, Call) for event in program.events for s in event.values()) <= 8
+
+
+def test_programs_use_everything() -> None:
+    found: Counter[str] = Counter()
+    for seed in range(150):
+        program = random_program(seed)
+        text = source_of(program).text
+        found.update(name for name in OPERATIONS if name in text)
+        found.update({slot.dtype for slot in program.slots})
+    assert min(found[name] for name in (*OPERATIONS, *DTYPES)) >= 3

@@ -39,7 +39,7 @@ def c6_nccl(rank: int) -> None:
         """
 [C6] rank 1: reduce: bxor is not defined for torch.float32 on backend ccl
   call #1 of group WORLD at 2 us, at FILE+3: dist.reduce(ones(), 0, dist.ReduceOp.BXOR)
-  hint: sum, product, min and max take every type but 8-bit floats; avg all of them but bool; premul_sum takes floats, band, bor and bxor integers
+  hint: sum, product, min and max take every type; avg all of them but bool; premul_sum takes floats, band, bor and bxor integers
 """,
     ),
 )
@@ -64,6 +64,23 @@ def c6_gloo(rank: int) -> None:
     dist.init_process_group("gloo")
     if rank == 1:
         dist.all_reduce(ones(), dist.ReduceOp.AVG)
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C6] rank 1: all_reduce: sum is not defined for torch.float8_e5m2 on backend gloo
+  call #1 of group WORLD at 4 us, at FILE+3: dist.all_reduce(torch.ones(2).to(torch.float8_e5m2))
+  hint: gloo moves 8-bit floats but does not add them: put the tensor on the device, or reduce it as float32
+""",
+    ),
+)
+def c6_eight_bits(rank: int) -> None:
+    dist.init_process_group("gloo")
+    if rank == 1:
+        dist.all_reduce(torch.ones(2).to(torch.float8_e5m2))
 
 
 @CASES.add(

@@ -57,7 +57,8 @@ def all_reduce(
 
     Args:
         tensor: Of one shape and dtype on all ranks.
-        op: How to combine; partial results are rounded to the tensor's dtype.
+        op: How to combine; partial results are rounded to the tensor's dtype, 8-bit floats with
+            saturation, in the order of the algorithm.
         group: None for all ranks.
         async_op: Whether to return a `Work` to wait for.
 

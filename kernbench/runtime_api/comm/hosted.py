@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import accumulate, pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from kernbench.ccl.operations import OPERATIONS, Reduction, average
 from kernbench.errors import KernbenchError
 from kernbench.hw.pe import later
 from kernbench.memory import DType, View
+from kernbench.memory.arithmetic import function_named
 from kernbench.runtime_api.tensor_base import Array
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
@@ -217,11 +218,12 @@ class HostCollective:
     def _combined(self, given: Sequence[Array]) -> Array:
         reduction, number = self._reduction, self._dtype.numpy.type
         assert reduction is not None
-        if reduction.factor is not None:
-            given = [flat * number(reduction.factor) for flat in given]
-        combine: Any = getattr(np, reduction.combine)
-        total: Array = reduce(combine, given)
-        if reduction.average:
+        factor, divides = reduction.scaling(self._dtype, self._ranks)
+        if factor is not None:
+            multiply = function_named("multiply", self._dtype.numpy)
+            given = [multiply(flat, number(factor)) for flat in given]
+        total: Array = reduce(function_named(reduction.combine, self._dtype.numpy), given)
+        if divides:
             average(total, self._ranks)
         return total
 

@@ -98,6 +98,11 @@ class ReduceOp(RedOpType):
     NCCL does, and bools it does not take. `PREMUL_SUM(factor)` multiplies before it adds, and takes
     floats and complex numbers only; of the others complex numbers take `SUM`. As in PyTorch, `nccl`
     has no `BAND`, `BOR` and `BXOR`, and `gloo` no `AVG` and `PREMUL_SUM`; `ccl` has all.
+
+    8-bit floats reduce on `nccl` and `ccl`, as NCCL has done since 2.24 on GPUs that have them, and
+    not on `gloo`. There each sum and product of two values is rounded to the tensor's dtype, to
+    nearest even, before the next one, and what is too large becomes the largest finite value. `AVG`
+    multiplies by `1 / ranks`, itself rounded to the dtype, before it adds.
     """
 
     RedOpType: Final = RedOpType
@@ -116,8 +121,6 @@ class ReduceOp(RedOpType):
 
 
 _BY_NAME: Final = {op.name: op for op in vars(RedOpType).values() if isinstance(op, Reduction)}
-
-_FP8: Final = frozenset({dtypes.float8_e4m3fn, dtypes.float8_e5m2})
 
 
 def reduction_of(name: str, op: object) -> Reduction:
@@ -172,13 +175,21 @@ def check_reduction(name: str, op: Reduction, dtype: DType, backend: str) -> Non
             hint="complex numbers travel as their parts: sum, avg and premul_sum take them",
             code="C6",
         )
+    if dtype.saturates and backend == "gloo":
+        raise ReductionError(
+            f"{name}: {op.name} is not defined for {dtype} on backend gloo",
+            [site_fact(call_site())],
+            hint="gloo moves 8-bit floats but does not add them: put the tensor on the device, or "
+            "reduce it as float32",
+            code="C6",
+        )
     floats = dtype.is_floating_point or dtype.is_complex
     averages = op.average and dtype is not dtypes.bool_
-    if dtype in _FP8 or (bits and floats) or (scaled and not floats and not averages):
+    if (bits and floats) or (scaled and not floats and not averages):
         raise ReductionError(
             f"{name}: {op.name} is not defined for {dtype} on backend {backend}",
             [site_fact(call_site())],
-            hint="sum, product, min and max take every type but 8-bit floats; avg all of them but "
-            "bool; premul_sum takes floats, band, bor and bxor integers",
+            hint="sum, product, min and max take every type; avg all of them but bool; premul_sum "
+            "takes floats, band, bor and bxor integers",
             code="C6",
         )

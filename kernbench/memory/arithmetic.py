@@ -1,0 +1,48 @@
+"""Arithmetic on elements as the device does it, where numpy rounds in another way."""
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+Function = Callable[..., Any]
+
+_SATURATING: Final = {
+    np.dtype(ml_dtypes.float8_e4m3fn): 448.0,
+    np.dtype(ml_dtypes.float8_e5m2): 57344.0,
+}
+"""8-bit floats and the largest finite value of each."""
+
+_ROUNDED: Final = frozenset({"add", "subtract", "multiply"})
+
+
+@cache
+def function_named(name: str, dtype: np.dtype[Any] | None) -> Function:
+    """Returns a function of elements, with the signature of a ufunc: operands, and `out` if wanted.
+
+    It is numpy's ufunc, except that sums, differences and products of 8-bit floats are exact,
+    rounded once to nearest even, and end at the largest finite value: an H100 converts to 8 bits so
+    (`__NV_SATFINITE`), while ml_dtypes overflows to NaN (e4m3) or infinity (e5m2).
+
+    Args:
+        name: Of the ufunc.
+        dtype: Of the operands; None if it does not matter.
+    """
+    ufunc: Function = getattr(np, name)
+    if dtype is None or dtype not in _SATURATING or name not in _ROUNDED:
+        return ufunc
+    return partial(_saturated, ufunc, dtype, _SATURATING[dtype])
+
+
+def _saturated(
+    ufunc: Function, dtype: np.dtype[Any], largest: float, left: Any, right: Any, out: Any = None
+) -> Any:
+    # Two 8-bit floats have a sum and a product that float32 holds without rounding.
+    wide = ufunc(np.asarray(left, np.float32), np.asarray(right, np.float32))
+    values = np.clip(wide, -largest, largest).astype(dtype)
+    if out is None:
+        return values
+    out[...] = values
+    return out
