@@ -52,8 +52,17 @@ class AllReduce:
             Storage(engine.device(rank).hbm, count * float32.itemsize, "buffer", None)
             for rank in range(ranks)
         ]
-        for storage, values in zip(self._storages, buffers or (), strict=buffers is not None):
+        self.fill(buffers or ())
+
+    def fill(self, buffers: Sequence[np.ndarray[Any, Any]]) -> None:
+        """Gives each rank's buffer other values, uncopied."""
+        for storage, values in zip(self._storages, buffers, strict=bool(buffers)):
             storage.buffer.adopt(values)
+
+    def values(self, rank: int) -> np.ndarray[Any, Any]:
+        """Returns what a rank's buffer holds; ranks may share the result of a run."""
+        view = View(self._storages[rank].buffer, float32, (self._count,), (1,), 0)
+        return view.read()
 
     def run(self, starts: Sequence[int]) -> list[int]:
         """Returns when each rank is done, in picoseconds, if they begin at `starts`."""
