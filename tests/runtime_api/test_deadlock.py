@@ -3,8 +3,6 @@
 
 import json
 import re
-import sys
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -728,19 +726,18 @@ def test_ranks_that_only_wait_for_the_dead_are_siblings(kernbench: Kernbench) ->
 
 
 @pytest.mark.slow
-def test_a_deadlock_among_1024_ranks_is_told_within_half_a_second(
+def test_a_deadlock_among_1024_ranks_is_looked_for_once_and_told_briefly(
     make_topology: Callable[..., Topology], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wall time of the report alone, with room for a busy host."""
-    seconds: list[float] = []
+    """What that costs in wall time, `benchmarks/mistakes.py` measures."""
+    looks: list[Reviewer] = []
 
-    def timed(reviewer: Reviewer) -> None:
-        begin = time.perf_counter()
+    def counted(reviewer: Reviewer) -> None:
+        looks.append(reviewer)
         review(reviewer)
-        seconds.append(time.perf_counter() - begin)
 
     review = Reviewer._review
-    monkeypatch.setattr(Reviewer, "_review", timed)
+    monkeypatch.setattr(Reviewer, "_review", counted)
 
     def worker(rank: int) -> None:
         x, n = _x(rank), dist.get_world_size()
@@ -751,11 +748,9 @@ def test_a_deadlock_among_1024_ranks_is_told_within_half_a_second(
     ctx = RuntimeContext(engine=GraphEngine(topology, enable_data=False))
     with pytest.raises(SpawnException) as caught:
         ctx.multiprocessing.spawn(worker, nprocs=1024)
-    begin = time.perf_counter()
+    assert len(looks) == 1
     assert len(str(caught.value)) < 1000
     assert len(caught.value.errors) == 1024
-    limit = 0.5 if sys.gettrace() is None else 5.0
-    assert sum(seconds) + time.perf_counter() - begin < limit
 
 
 def test_waiting_for_what_nobody_makes_happen(kernbench: Kernbench) -> None:
