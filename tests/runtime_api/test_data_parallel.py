@@ -995,3 +995,15 @@ def test_a_loss_falls(kernbench: Kernbench) -> None:
     spawn(kernbench, 2, work)
     means = np.mean([losses[0], losses[1]], axis=0)
     assert means[-1] < 0.7 * means[0]
+
+
+def test_buffers_on_the_host_are_those_of_the_first_rank_too(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+        layer = torch.nn.Linear(2, 2, device="cuda")
+        layer.register_buffer("seen", torch.full((3,), float(rank + 1), device="cpu"))
+        ddp = DistributedDataParallel(layer)
+        assert dict(ddp.module.named_buffers())["seen"].tolist() == [1.0, 1.0, 1.0]
+        dist.destroy_process_group()
+
+    kernbench.spawn(worker, nprocs=3)

@@ -21,6 +21,7 @@ from kernbench.runtime_api.tensor_base import new_tensor
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensor import Tensor
+    from kernbench.runtime_api.types import Device
 
 NAME: Final = "DistributedDataParallel"
 
@@ -105,7 +106,7 @@ def _difference(
 def broadcast_together(process: Process, group: ProcessGroup, tensors: "Sequence[Tensor]") -> None:
     """Copies the tensors of the group's first rank over those of all others; waits for nothing.
 
-    Those of one type travel together, up to 250 MiB at once.
+    Those of one type and device travel together, up to 250 MiB at once.
     """
     source = group.place(process.rank) == 0
     with recording(process, False):
@@ -127,17 +128,17 @@ def broadcast_together(process: Process, group: ProcessGroup, tensors: "Sequence
 
 def _parcels(tensors: "Sequence[Tensor]") -> "list[list[Tensor]]":
     parcels: list[list[Tensor]] = []
-    by_type: dict[DType, list[Tensor]] = {}
-    room: dict[DType, int] = {}
+    alike: dict[tuple[DType, Device], list[Tensor]] = {}
+    room: dict[tuple[DType, Device], int] = {}
     for tensor in tensors:
         nbytes = tensor.window.nbytes
         if not nbytes:
             continue
-        dtype = tensor.dtype
-        if nbytes > room.get(dtype, 0):
-            by_type[dtype] = []
-            room[dtype] = _BROADCAST_BYTES
-            parcels.append(by_type[dtype])
-        by_type[dtype].append(tensor)
-        room[dtype] -= nbytes
+        kind = tensor.dtype, tensor.device
+        if nbytes > room.get(kind, 0):
+            alike[kind] = []
+            room[kind] = _BROADCAST_BYTES
+            parcels.append(alike[kind])
+        alike[kind].append(tensor)
+        room[kind] -= nbytes
     return parcels
