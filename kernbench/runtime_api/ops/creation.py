@@ -91,7 +91,8 @@ def asked(tensor: "Tensor", requires_grad: bool) -> "Tensor":
     return tensor
 
 
-def _sizes(size: tuple[Any, ...], sequence: Sequence[int] | None) -> tuple[int, ...]:
+def sizes_of(size: tuple[Any, ...], sequence: Sequence[int] | None) -> tuple[int, ...]:
+    """Returns the shape given as integers one by one or as `size=`; raises as `shape_of` does."""
     return shape_of(one_way(size, sequence))
 
 
@@ -114,7 +115,8 @@ def _make(
     device: DeviceLike | None,
     values: Callable[[], Array],
     *,
-    pin_memory: bool = False,
+    requires_grad: bool,
+    pin_memory: bool,
     strides: tuple[int, ...] | None = None,
 ) -> "Tensor":
     """Returns a tensor of values that nobody has to copy: a kernel makes them in place."""
@@ -125,7 +127,7 @@ def _make(
     out = new_tensor(process, shape, dtype, where, site, pinned=pin_memory, strides=strides)
     view = out.window
     run(process, f"aten::{name}", (), out, lambda: view.adopt(values()), site=site)
-    return out
+    return asked(out, requires_grad)
 
 
 def empty(
@@ -144,7 +146,7 @@ def empty(
     process = current_process()
     where = find_device(process, device)
     check_pin(where, pin_memory)
-    out = _empty(process, _sizes(sizes, size), dtype or dtypes.float32, where, pinned=pin_memory)
+    out = _empty(process, sizes_of(sizes, size), dtype or dtypes.float32, where, pinned=pin_memory)
     return asked(out, requires_grad)
 
 
@@ -177,10 +179,17 @@ def zeros(
     Raises:
         OutOfMemoryError: If the device has no room for it (M7).
     """
-    shape, dtype = _sizes(sizes, size), dtype or dtypes.float32
+    shape, dtype = sizes_of(sizes, size), dtype or dtypes.float32
     held = dtype.numpy
-    out = _make("zeros", shape, dtype, device, lambda: np.zeros(shape, held), pin_memory=pin_memory)
-    return asked(out, requires_grad)
+    return _make(
+        "zeros",
+        shape,
+        dtype,
+        device,
+        lambda: np.zeros(shape, held),
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
 
 
 def ones(
@@ -196,10 +205,14 @@ def ones(
     Raises:
         OutOfMemoryError: If the device has no room for it (M7).
     """
-    out = full(
-        _sizes(sizes, size), 1, dtype=dtype or dtypes.float32, device=device, pin_memory=pin_memory
+    return full(
+        sizes_of(sizes, size),
+        1,
+        dtype=dtype or dtypes.float32,
+        device=device,
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
     )
-    return asked(out, requires_grad)
 
 
 def full(
@@ -219,10 +232,15 @@ def full(
     shape = shape_of((size,))
     dtype = dtype or scalar_type(fill_value)
     filler, held = number("full", fill_value, dtype), dtype.numpy
-    out = _make(
-        "full", shape, dtype, device, lambda: np.full(shape, filler, held), pin_memory=pin_memory
+    return _make(
+        "full",
+        shape,
+        dtype,
+        device,
+        lambda: np.full(shape, filler, held),
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
     )
-    return asked(out, requires_grad)
 
 
 def empty_like(
@@ -285,10 +303,16 @@ def full_like(
     filler = number("full_like", fill_value, dtype)
     where = input.device if device is None else device
     strides = layout(shape, (input,))
-    out = _make(
-        "full_like", shape, dtype, where, lambda: filler, pin_memory=pin_memory, strides=strides
+    return _make(
+        "full_like",
+        shape,
+        dtype,
+        where,
+        lambda: filler,
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+        strides=strides,
     )
-    return asked(out, requires_grad)
 
 
 def new_empty(
@@ -302,7 +326,7 @@ def new_empty(
 ) -> "Tensor":
     """Returns an unwritten tensor of the type and on the device of this one."""
     return empty(
-        _sizes(sizes, size),
+        sizes_of(sizes, size),
         dtype=dtype or self.dtype,
         device=self.device if device is None else device,
         requires_grad=requires_grad,
@@ -321,7 +345,7 @@ def new_zeros(
 ) -> "Tensor":
     """Returns a tensor of zeros of the type and on the device of this one."""
     return zeros(
-        _sizes(sizes, size),
+        sizes_of(sizes, size),
         dtype=dtype or self.dtype,
         device=self.device if device is None else device,
         requires_grad=requires_grad,
@@ -340,7 +364,7 @@ def new_ones(
 ) -> "Tensor":
     """Returns a tensor of ones of the type and on the device of this one."""
     return ones(
-        _sizes(sizes, size),
+        sizes_of(sizes, size),
         dtype=dtype or self.dtype,
         device=self.device if device is None else device,
         requires_grad=requires_grad,
@@ -409,8 +433,9 @@ def arange(
         steps: Array = np.arange(count, dtype=np.int64 if whole else np.float64)
         return (first + steps * by).astype(held, copy=False)
 
-    out = _make("arange", shape, dtype, device, values, pin_memory=pin_memory)
-    return asked(out, requires_grad)
+    return _make(
+        "arange", shape, dtype, device, values, requires_grad=requires_grad, pin_memory=pin_memory
+    )
 
 
 def linspace(
@@ -434,15 +459,15 @@ def linspace(
             )
     dtype = dtype or dtypes.float32
     held = dtype.numpy
-    out = _make(
+    return _make(
         "linspace",
         shape,
         dtype,
         device,
         lambda: np.linspace(start, end, steps).astype(held),
+        requires_grad=requires_grad,
         pin_memory=pin_memory,
     )
-    return asked(out, requires_grad)
 
 
 def eye(
@@ -458,15 +483,15 @@ def eye(
     rows, columns = shape_of(((n, n if m is None else m),))
     dtype = dtype or dtypes.float32
     held = dtype.numpy
-    out = _make(
+    return _make(
         "eye",
         (rows, columns),
         dtype,
         device,
         lambda: np.eye(rows, columns).astype(held),
+        requires_grad=requires_grad,
         pin_memory=pin_memory,
     )
-    return asked(out, requires_grad)
 
 
 # From values

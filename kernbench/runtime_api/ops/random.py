@@ -12,7 +12,7 @@ import numpy as np
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import DType, dtypes
 from kernbench.runtime_api import tape
-from kernbench.runtime_api.ops.creation import asked, check_pin, shape_of
+from kernbench.runtime_api.ops.creation import asked, check_pin, shape_of, sizes_of
 from kernbench.runtime_api.ops.elementwise import check_distinct
 from kernbench.runtime_api.ops.running import find_device, run
 from kernbench.runtime_api.process import Process, current_process
@@ -22,7 +22,6 @@ from kernbench.runtime_api.tensor_base import (
     TensorBase,
     TensorError,
     new_tensor,
-    one_way,
 )
 from kernbench.runtime_api.types import Device, DeviceLike
 
@@ -189,7 +188,7 @@ def rand(
     pin_memory: bool = False,
 ) -> "Tensor":
     """Returns numbers drawn evenly from 0 up to 1, without it, as `torch.rand`."""
-    shape = shape_of(one_way(sizes, size))
+    shape = sizes_of(sizes, size)
     dtype = _floats("rand", dtype)
     return _drawn(
         "rand",
@@ -213,7 +212,7 @@ def randn(
     pin_memory: bool = False,
 ) -> "Tensor":
     """Returns numbers drawn from the standard normal distribution, as `torch.randn`."""
-    shape = shape_of(one_way(sizes, size))
+    shape = sizes_of(sizes, size)
     dtype = _floats("randn", dtype)
     return _drawn(
         "randn",
