@@ -11,11 +11,11 @@ from typing import Any
 import _measure
 
 from kernbench import torch
-from kernbench.runtime_api.comm import issuing, posting, rendezvous
+from kernbench.distributed import issuing, posting
+from kernbench.process.process import Process
+from kernbench.ranks import gathering, reviewing
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.runtime_api.process import Process
-from kernbench.runtime_api.ranks import reviewing
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import load_topology
 from kernbench.torch import distributed as dist
@@ -62,7 +62,7 @@ def unchecked() -> Iterator[None]:
         (issuing, "check_access", lambda *_: None),
         (Process, "call_site", lambda _: None),
         (posting, "call_site", lambda: None),
-        (rendezvous.Gathering, "_compare", lambda *_: None),
+        (gathering.Gathering, "_compare", lambda *_: None),
         (reviewing, "waits_for", lambda _: False),
     ]
     kept = [(holder, name, getattr(holder, name)) for holder, name, _ in replaced]

@@ -212,6 +212,14 @@ class UsageError(KernbenchError):
     """A wrong command line or file: exit code 2."""
 
 
+class OperandError(KernbenchError, TypeError):
+    """An argument of a kind that an operation does not take."""
+
+
+class OptionError(KernbenchError, ValueError):
+    """An argument of the right kind with a value that an operation does not take."""
+
+
 class NoDataError(KernbenchError):
     """Values were asked for while `data` is off."""
 

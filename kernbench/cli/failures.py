@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from kernbench.config.shipped import shipped
 from kernbench.errors import KernbenchError, UsageError, is_ours
-from kernbench.runtime_api.comm.rendezvous import folded
+from kernbench.ranks.meeting import folded
+from kernbench.ranks.spawn_errors import error_as_json
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.runtime_api.ranks.spawn_errors import error_as_json
 
 
 class Exit(IntEnum):

@@ -22,12 +22,12 @@ from kernbench.cli.options import Options, command
 from kernbench.config.near import did_you_mean
 from kernbench.config.shipped import shipped
 from kernbench.errors import UsageError
+from kernbench.ranks import watchdog
+from kernbench.ranks.exploring import Explored, ScheduleError, explore
+from kernbench.ranks.schedules import Schedule
 from kernbench.report import breakdown, check_writable, print_breakdown, replacing, write_trace
-from kernbench.runtime_api.comm.schedules import Schedule
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.runtime_api.ranks import watchdog
-from kernbench.runtime_api.ranks.exploring import Explored, ScheduleError, explore
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import TopologyHandle, load_topology
 

@@ -4,6 +4,7 @@ from kernbench.memory.address import Address, Space
 from kernbench.memory.allocator import Allocation, Allocator, FreeError, OutOfMemoryError
 from kernbench.memory.dtypes import DType
 from kernbench.memory.storage import (
+    Array,
     Buffer,
     Storage,
     UninitialisedReadError,
@@ -15,6 +16,7 @@ __all__ = [
     "Address",
     "Allocation",
     "Allocator",
+    "Array",
     "Buffer",
     "DType",
     "FreeError",

@@ -14,6 +14,9 @@ from kernbench.memory.address import Address
 from kernbench.memory.allocator import Allocation, Allocator
 from kernbench.memory.dtypes import DType, cast, poison, real_type
 
+Array = np.ndarray[Any, Any]
+"""An array of numpy, of any shape and type."""
+
 
 class UninitialisedReadError(KernbenchError):
     """Memory was read that nobody has written (M5, M6)."""
@@ -44,7 +47,7 @@ class Buffer:
         self.unwritten: np.ndarray[Any, np.dtype[np.bool_]] | None = None
         self.lent = False
 
-    def adopt(self, array: np.ndarray[Any, Any]) -> None:
+    def adopt(self, array: Array) -> None:
         """Takes a contiguous array of the block's size as the bytes, without a copy."""
         assert array.nbytes == self.allocation.nbytes
         self.data = array.reshape(-1).view(np.uint8)
@@ -144,7 +147,7 @@ class View:
         self.strides = strides
         self.offset = offset
         # The array that `array` made last and the bytes that it was made for.
-        self._array: np.ndarray[Any, Any] | None = None
+        self._array: Array | None = None
         self._data: np.ndarray[Any, np.dtype[np.uint8]] | None = None
 
     @property
@@ -184,7 +187,7 @@ class View:
             return self
         return View(self.buffer, real_type(self.dtype), (2 * self.numel,), (1,), 2 * self.offset)
 
-    def array(self) -> np.ndarray[Any, Any]:
+    def array(self) -> Array:
         """Returns the elements in place, written or not."""
         data = self.buffer.data
         if self._array is not None and data is self._data:
@@ -209,7 +212,7 @@ class View:
         )
         return self._array
 
-    def read(self) -> np.ndarray[Any, Any]:
+    def read(self) -> Array:
         """Returns the elements in place, to be read.
 
         Raises:
@@ -219,7 +222,7 @@ class View:
             self._check_written()
         return self.array()
 
-    def write(self) -> np.ndarray[Any, Any]:
+    def write(self) -> Array:
         """Returns the elements in place, to be written in full."""
         self.buffer.own()
         if self.buffer.unwritten is not None:
@@ -250,7 +253,7 @@ class View:
             data = np.empty(self.nbytes, np.uint8)
             if data.size:
                 steps = tuple([stride * itemsize for stride in self.strides])
-                laid_out: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data, 0, steps)
+                laid_out: Array = np.ndarray(shape, dtype, data, 0, steps)
                 laid_out[...] = array
                 array = laid_out
             else:
@@ -263,7 +266,7 @@ class View:
         buffer.lent = False
         self._array = array
 
-    def pick(self, index: Any) -> np.ndarray[Any, Any]:
+    def pick(self, index: Any) -> Array:
         """Returns some elements, to be read: `read()[index]`, if these were written.
 
         Raises:
@@ -272,7 +275,7 @@ class View:
         unwritten = self.buffer.unwritten
         if unwritten is not None and self._flags(unwritten)[index].any():
             self._check_written()
-        picked: np.ndarray[Any, Any] = self.array()[index]
+        picked: Array = self.array()[index]
         return picked
 
     def put(self, index: Any, values: Any) -> None:
@@ -283,7 +286,7 @@ class View:
         if unwritten is not None:
             self._flags(unwritten)[index] = False
 
-    def _flags(self, unwritten: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _flags(self, unwritten: Array) -> Array:
         itemsize = self.dtype.itemsize
         strides = (*(stride * itemsize for stride in self.strides), 1)
         return as_strided(unwritten[self.offset * itemsize :], (*self.shape, itemsize), strides)

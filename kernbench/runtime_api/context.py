@@ -10,18 +10,19 @@ from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.tuner import Choices
 from kernbench.des import Event
 from kernbench.errors import KernbenchError, call_site, site_fact
-from kernbench.runtime_api import cuda, flight
-from kernbench.runtime_api import process as processes
-from kernbench.runtime_api.comm.schedules import Schedule
-from kernbench.runtime_api.comm.world import World
-from kernbench.runtime_api.kernels import current_launcher
+from kernbench.operations import cuda
+from kernbench.process import flight_record as flight
+from kernbench.process import process as processes
+from kernbench.process.process import MAIN, Process, current_process
+from kernbench.process.types import DeviceSelector
+from kernbench.ranks import watchdog
+from kernbench.ranks.schedules import Schedule
+from kernbench.ranks.world import World
 from kernbench.runtime_api.namespace import Namespace, root
-from kernbench.runtime_api.ops.running import wait_for
-from kernbench.runtime_api.process import MAIN, Process, current_process
-from kernbench.runtime_api.ranks import watchdog
-from kernbench.runtime_api.types import DeviceSelector
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.tensors.kernels import current_launcher
+from kernbench.tensors.running import wait_for
 from kernbench.tl import launch as launches
 
 if TYPE_CHECKING:
@@ -104,10 +105,10 @@ class RuntimeContext:
         self.schedule: Final = schedule
         self._progress: Final = progress
         self.devices: Final = target_device.indices(engine.topology.world_size)
-        self.world = World()
+        self.world = World(schedule=schedule)
         self.processes: list[Process] = []
         self.main: Final = Process(self, engine, MAIN, self.devices[0], 0)
-        self._pending_worker_waits: list[Event] = []
+        self.worker_waits: list[Event] = []
         self._ccl_file: Final = ccl_file
         self._ccl_overrides: Final = tuple(ccl_overrides)
         self._names: Final = Namespace(self, root())
@@ -173,10 +174,24 @@ class RuntimeContext:
             OutOfMemoryError: If it does not fit (M7): names ranks, tensors and bytes.
             SpawnException: If `build` fails.
         """
-        # Late: counting makes a context of its own.
         from kernbench.runtime_api.model_memory import check_model_fits
 
         return check_model_fits(self, build, nprocs, accumulates=accumulates)
+
+    def twin(self, engine: GraphEngine) -> "RuntimeContext":
+        """Returns a context with the same devices, seed and arguments that prints nothing.
+
+        Args:
+            engine: What runs the commands of that context.
+        """
+        return RuntimeContext(
+            engine=engine,
+            target_device=self.target_device,
+            seed=self.seed,
+            argv=self.argv,
+            quiet=True,
+            watchdog_s=self.watchdog_s,
+        )
 
     def flight_record(self) -> dict[str, Any]:
         """Returns what every rank of the last spawn did last, as plain values for JSON."""

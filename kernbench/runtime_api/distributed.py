@@ -1,6 +1,6 @@
 """`torch.distributed`: process groups, and what ranks do together."""
 
-from kernbench.runtime_api.comm import (
+from kernbench.distributed import (
     barriers,
     coalescing,
     collectives,
@@ -11,20 +11,20 @@ from kernbench.runtime_api.comm import (
     objects,
     p2p,
 )
-from kernbench.runtime_api.comm.barriers import *  # noqa: F403 - names only
-from kernbench.runtime_api.comm.coalescing import *  # noqa: F403
-from kernbench.runtime_api.comm.collectives import *  # noqa: F403
-from kernbench.runtime_api.comm.device_mesh import DeviceMesh, init_device_mesh
-from kernbench.runtime_api.comm.exchanges import *  # noqa: F403
-from kernbench.runtime_api.comm.functional import functional_all_reduce
-from kernbench.runtime_api.comm.group_lifetime import *  # noqa: F403
-from kernbench.runtime_api.comm.group_making import *  # noqa: F403
-from kernbench.runtime_api.comm.groups import *  # noqa: F403
-from kernbench.runtime_api.comm.objects import *  # noqa: F403
-from kernbench.runtime_api.comm.p2p import *  # noqa: F403
-from kernbench.runtime_api.comm.reduce_ops import ReduceOp
-from kernbench.runtime_api.comm.reduce_ops import premul_sum as _make_nccl_premul_sum
-from kernbench.runtime_api.comm.works import Future, Work
+from kernbench.distributed.barriers import *  # noqa: F403 - names only
+from kernbench.distributed.coalescing import *  # noqa: F403
+from kernbench.distributed.collectives import *  # noqa: F403
+from kernbench.distributed.device_mesh import DeviceMesh, init_device_mesh
+from kernbench.distributed.exchanges import *  # noqa: F403
+from kernbench.distributed.functional import functional_all_reduce
+from kernbench.distributed.group_lifetime import *  # noqa: F403
+from kernbench.distributed.group_making import *  # noqa: F403
+from kernbench.distributed.groups import *  # noqa: F403
+from kernbench.distributed.objects import *  # noqa: F403
+from kernbench.distributed.p2p import *  # noqa: F403
+from kernbench.distributed.reduce_ops import ReduceOp
+from kernbench.distributed.reduce_ops import premul_sum as _make_nccl_premul_sum
+from kernbench.distributed.works import Future, Work
 
 __all__ = [
     "DeviceMesh",

@@ -1,24 +1,32 @@
 """What a model needs of its devices' HBM, found before it is there."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from kernbench.errors import CallSite, call_site, site_fact
+from kernbench.errors import CallSite, OperandError, call_site, site_fact
 from kernbench.memory import dtypes
 from kernbench.memory.allocator import OutOfMemoryError
-from kernbench.runtime_api import process as processes
-from kernbench.runtime_api.comm.rendezvous import folded
-from kernbench.runtime_api.nn.module import Module
-from kernbench.runtime_api.optimizer import Optimizer
-from kernbench.runtime_api.tensor_base import OperandError
+from kernbench.nn.module import Module
+from kernbench.nn.optimizer import Optimizer
+from kernbench.process import process as processes
+from kernbench.ranks.meeting import folded
+from kernbench.ranks.spawning import SpawnSession
+from kernbench.runtime_api.multiprocessing import spawn
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import Topology
 from kernbench.units import Bytes, format_bytes
 
-if TYPE_CHECKING:
-    from kernbench.runtime_api.context import RuntimeContext
+
+class Machine(SpawnSession, Protocol):
+    """A context that can be had again, on an engine of its own."""
+
+    def twin(self, engine: GraphEngine) -> AbstractContextManager[SpawnSession]:
+        """Returns a context with the same devices, seed and arguments that prints nothing."""
+        ...
+
 
 Build = Callable[[int], tuple[Module, Optimizer | None]]
 """Builds the model of a rank, and what will change its parameters."""
@@ -81,7 +89,7 @@ class ModelMemory:
 
 
 def model_memory(
-    ctx: "RuntimeContext", build: Build, nprocs: int, *, accumulates: bool = False
+    ctx: Machine, build: Build, nprocs: int, *, accumulates: bool = False
 ) -> list[ModelMemory]:
     """Returns what the model of each rank needs, by rank, without any of it.
 
@@ -112,22 +120,15 @@ def model_memory(
         found[rank] = _counted(rank, ctx.devices[rank], capacity, model, optimizer, accumulates)
 
     try:
-        with type(ctx)(
-            engine=engine,
-            target_device=ctx.target_device,
-            seed=ctx.seed,
-            argv=ctx.argv,
-            quiet=True,
-            watchdog_s=ctx.watchdog_s,
-        ) as paper:
-            paper.multiprocessing.spawn(count, nprocs=nprocs)
+        with ctx.twin(engine):
+            spawn(count, nprocs=nprocs)
     finally:
         processes.made(ctx.main)
     return [found[rank] for rank in range(nprocs)]
 
 
 def check_model_fits(
-    ctx: "RuntimeContext", build: Build, nprocs: int, *, accumulates: bool = False
+    ctx: Machine, build: Build, nprocs: int, *, accumulates: bool = False
 ) -> list[ModelMemory]:
     """Does what `model_memory` does, and refuses a model that does not fit its devices.
 

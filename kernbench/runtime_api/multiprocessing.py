@@ -3,15 +3,12 @@
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
-from kernbench.runtime_api.process import MAIN, current_process
-from kernbench.runtime_api.ranks.spawn_errors import SpawnException
-from kernbench.runtime_api.ranks.spawning import Spawn
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api.context import RuntimeContext
+from kernbench.process.process import MAIN, current_process
+from kernbench.ranks.spawn_errors import SpawnException
+from kernbench.ranks.spawning import Spawn, SpawnSession, session_of
 
 __all__ = ["SpawnException", "spawn"]
 
@@ -50,7 +47,7 @@ def spawn(
             hint="spawn(fn, args, nprocs) waits for all ranks",
         )
     process = current_process()
-    ctx = process.ctx
+    ctx = session_of(process)
     if process.rank != MAIN or ctx.world.size:
         whose = f"inside rank {process.rank} of" if process.rank != MAIN else "during"
         raise KernbenchError(
@@ -95,7 +92,7 @@ _ALLOCATIONS: Final = 50_000
 """Objects made, less those freed, between two looks at the youngest."""
 
 
-def _drain_pending(ctx: "RuntimeContext") -> None:
+def _drain_pending(ctx: SpawnSession) -> None:
     """Drives the loop until nothing that a worker waits for is pending; for main."""
-    while ctx._pending_worker_waits:
-        ctx.engine.loop.run(until=ctx._pending_worker_waits[0])
+    while ctx.worker_waits:
+        ctx.engine.loop.run(until=ctx.worker_waits[0])

@@ -4,43 +4,34 @@ import functools
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from kernbench.autograd import autograd
 from kernbench.des import current_task
+from kernbench.distributed import comm_debug, device_mesh, differentiable, functional
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import dtypes
-from kernbench.runtime_api import (
-    cuda,
-    distributed,
-    multiprocessing,
-    nvtx,
-    optim,
-    process,
-    profiler,
-    testing,
-)
-from kernbench.runtime_api.comm import comm_debug, device_mesh, differentiable, functional
-from kernbench.runtime_api.gradients import autograd
-from kernbench.runtime_api.nn import data_parallel, init, layers
-from kernbench.runtime_api.nn import functional as nn_functional
-from kernbench.runtime_api.nn import module as nn_module
-from kernbench.runtime_api.nn import utils as nn_utils
-from kernbench.runtime_api.operands import guard
-from kernbench.runtime_api.ops import (
+from kernbench.nn import data_parallel, init, layers, optim
+from kernbench.nn import functional as nn_functional
+from kernbench.nn import module as nn_module
+from kernbench.nn import utils as nn_utils
+from kernbench.operations import (
     complex_numbers,
     copies,
     creation,
+    cuda,
     linalg,
     pointwise,
     random,
     reductions,
     shaping,
 )
-from kernbench.runtime_api.tensor import Tensor
-from kernbench.runtime_api.types import Device, Size
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api.context import RuntimeContext
+from kernbench.process import process
+from kernbench.process.types import Device, Size
+from kernbench.ranks.spawning import SpawnSession
+from kernbench.runtime_api import distributed, multiprocessing, nvtx, profiler, testing
+from kernbench.runtime_api.tensor_methods import Tensor
+from kernbench.tensors.operands import guard
 
 DTYPES: Final[Mapping[str, dtypes.DType]] = {
     **{dtype.name: dtype for dtype in dtypes.ALL},
@@ -134,9 +125,7 @@ class Namespace:
         path: Where it stands in the tree, for errors.
     """
 
-    def __init__(
-        self, ctx: "RuntimeContext", names: Mapping[str, Any], path: str = "torch"
-    ) -> None:
+    def __init__(self, ctx: SpawnSession, names: Mapping[str, Any], path: str = "torch") -> None:
         self._ctx = ctx
         self._names = names
         self._path = path

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from kernbench.process.process import current_process
 from kernbench.runtime_api import ranges
-from kernbench.runtime_api.process import current_process
 
 __all__ = ["range", "range_pop", "range_push"]
 

@@ -5,8 +5,8 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
+from kernbench.process.process import current_process
 from kernbench.runtime_api import ranges
-from kernbench.runtime_api.process import current_process
 
 __all__ = ["record_function"]
 

@@ -8,11 +8,9 @@ range holds both of its directions.
 from typing import Final, NamedTuple
 
 from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
-from kernbench.runtime_api.nodes import tape_of
-from kernbench.runtime_api.process import Process
+from kernbench.process.process import Process, RankLocal
 from kernbench.sim_engine.op_log import Record
-
-_OPEN: Final = "ranges"
+from kernbench.tensors.nodes import grad_state_of
 
 
 class RangeError(KernbenchError, RuntimeError):
@@ -39,14 +37,12 @@ class _Range(NamedTuple):
     outside: tuple[str, ...]
 
 
-def _open(process: Process) -> list[_Range]:
-    found: list[_Range] = process.scratch.setdefault(_OPEN, [])
-    return found
+_OPEN: Final[RankLocal[list[_Range]]] = RankLocal("open ranges", lambda _: [])
 
 
 def enter(process: Process, name: str, owner: object = None, detail: str | None = None) -> int:
     """Begins a range and returns its depth, from 0; takes no simulated time."""
-    ranges = _open(process)
+    ranges = _OPEN.of(process)
     outside = process.ranges
     ranges.append(_Range(owner, name, detail, process.host.clock, call_site(), outside))
     _move(process, (*outside, name))
@@ -59,7 +55,7 @@ def leave(process: Process, owner: object = None) -> int:
     Raises:
         RangeError: If there is none.
     """
-    ranges = _open(process)
+    ranges = _OPEN.of(process)
     depth = next((at for at in reversed(range(len(ranges))) if ranges[at].owner is owner), None)
     if depth is None:
         raise RangeError(
@@ -84,4 +80,4 @@ def leave(process: Process, owner: object = None) -> int:
 
 
 def _move(process: Process, ranges: tuple[str, ...]) -> None:
-    process.ranges = tape_of(process).ranges = ranges
+    process.ranges = grad_state_of(process).ranges = ranges

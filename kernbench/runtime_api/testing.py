@@ -4,11 +4,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from kernbench.errors import KernbenchError, call_site, site_fact
-from kernbench.memory import DType, dtypes
-from kernbench.runtime_api.ops.creation import as_tensor
-from kernbench.runtime_api.ops.running import host_array
-from kernbench.runtime_api.tensor_base import Array, OptionError, TensorBase, refuse
+from kernbench.errors import KernbenchError, OptionError, call_site, site_fact
+from kernbench.memory import Array, DType, dtypes
+from kernbench.operations.creation import as_tensor
+from kernbench.tensors.errors import refuse
+from kernbench.tensors.running import host_array
+from kernbench.tensors.tensor import Tensor
 
 __all__ = ["assert_close"]
 
@@ -122,7 +123,7 @@ def _compare_values(
         if actual.dtype != expected.dtype and not checks["dtype"]:
             checks["dtype"] = False
     a, b = (
-        value if isinstance(value, TensorBase) else as_tensor(value, device="cpu")
+        value if isinstance(value, Tensor) else as_tensor(value, device="cpu")
         for value in (actual, expected)
     )
     where = f"{place})" if place else ""

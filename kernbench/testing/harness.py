@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from kernbench.errors import UsageError
-from kernbench.runtime_api.comm.schedules import Schedule
+from kernbench.ranks import watchdog
+from kernbench.ranks.exploring import Explored, explore
+from kernbench.ranks.schedules import Schedule
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.ranks import watchdog
-from kernbench.runtime_api.ranks.exploring import Explored, explore
 from kernbench.sim_engine.engine import Fidelity, GraphEngine
 from kernbench.sim_engine.op_log import Detail
 from kernbench.topology import load_topology
@@ -189,7 +189,7 @@ def leftovers(ctx: RuntimeContext) -> list[str]:
     """Returns what is still under way in a context, one text each."""
     loop = ctx.engine.loop
     left = [f"task {task.name} waits for {task.waiting_for}" for task in loop.tasks()]
-    left += [f"pending wait for {event.label}" for event in ctx._pending_worker_waits]
+    left += [f"pending wait for {event.label}" for event in ctx.worker_waits]
     if not left and not loop.idle:
         left.append("queued events")
     if ctx.world.size:

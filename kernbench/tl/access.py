@@ -7,12 +7,10 @@ from typing import Any, Final
 import numpy as np
 
 from kernbench.errors import KernbenchError, call_site, site_fact
-from kernbench.memory import UninitialisedReadError, View
+from kernbench.memory import Array, UninitialisedReadError, View
 from kernbench.tl.operands import common_shape
 from kernbench.tl.symbols import Affine, Box, Shape, Symbol, broadcast
 from kernbench.tl.tile import Pointer, Scalar, Tile
-
-Array = np.ndarray[Any, Any]
 
 
 class OutOfBoundsError(KernbenchError):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -11,10 +11,41 @@ from kernbench.memory import DType, View, dtypes
 from kernbench.tl.operands import check_key, refusal
 from kernbench.tl.symbols import Affine, Symbol
 
-if TYPE_CHECKING:
-    from kernbench.tl.program import Program
-
 Scalar = int | float | bool
+
+
+class Engines(Protocol):
+    """What tiles ask of the program that holds them; see `program.Program`.
+
+    Attributes:
+        data_dependent: Whether control flow or a mask has looked at loaded values.
+    """
+
+    data_dependent: bool
+
+    def elementwise(self, name: str, *operands: "Tile | Scalar") -> "Tile":
+        """Applies a function element by element."""
+        ...
+
+    def cast(self, tile: "Tile", dtype: DType) -> "Tile":
+        """Returns the tile with elements of another type."""
+        ...
+
+    def expand(self, tile: "Tile", key: tuple[Any, ...]) -> "Tile":
+        """Returns the tile with an axis of extent 1 for each None of a key."""
+        ...
+
+    def reshape(self, tile: "Tile", shape: tuple[int, ...]) -> "Tile":
+        """Returns the elements in another shape, in the order of rows."""
+        ...
+
+    def transpose(self, tile: "Tile", axes: tuple[int, ...]) -> "Tile":
+        """Returns the tile with its axes in another order."""
+        ...
+
+    def reduce(self, name: str, tile: "Tile", axis: int | None) -> "Tile":
+        """Reduces an axis, or everything."""
+        ...
 
 
 Operator = Callable[["Tile", "Tile | Scalar"], "Tile"]
@@ -46,7 +77,7 @@ class Tile:
 
     def __init__(
         self,
-        program: "Program",
+        program: "Engines",
         shape: tuple[int, ...],
         dtype: DType,
         values: np.ndarray[Any, Any] | None,

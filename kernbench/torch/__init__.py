@@ -4,6 +4,14 @@ Nothing but names. Each function finds the running context and rank when it is c
 and classes may be imported and defined before any context exists.
 """
 
+from kernbench.autograd.autograd import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
 from kernbench.memory import DType as dtype  # noqa: N813 - PyTorch's name
 from kernbench.memory.dtypes import (
     bfloat16,
@@ -21,27 +29,19 @@ from kernbench.memory.dtypes import (
     uint8,
 )
 from kernbench.memory.dtypes import bool_ as bool
-from kernbench.runtime_api.gradients.autograd import (
-    enable_grad,
-    inference_mode,
-    is_grad_enabled,
-    is_inference_mode_enabled,
-    no_grad,
-    set_grad_enabled,
-)
+from kernbench.operations.complex_numbers import *  # noqa: F403 - names only
+from kernbench.operations.copies import *  # noqa: F403
+from kernbench.operations.creation import *  # noqa: F403
+from kernbench.operations.linalg import *  # noqa: F403
+from kernbench.operations.pointwise import *  # noqa: F403
+from kernbench.operations.random import *  # noqa: F403
+from kernbench.operations.reductions import *  # noqa: F403
+from kernbench.operations.shaping import *  # noqa: F403
+from kernbench.process.types import Device as device  # noqa: N813
+from kernbench.process.types import Size
 from kernbench.runtime_api.namespace import not_simulated
-from kernbench.runtime_api.operands import guard as _guard
-from kernbench.runtime_api.ops.complex_numbers import *  # noqa: F403 - names only
-from kernbench.runtime_api.ops.copies import *  # noqa: F403
-from kernbench.runtime_api.ops.creation import *  # noqa: F403
-from kernbench.runtime_api.ops.linalg import *  # noqa: F403
-from kernbench.runtime_api.ops.pointwise import *  # noqa: F403
-from kernbench.runtime_api.ops.random import *  # noqa: F403
-from kernbench.runtime_api.ops.reductions import *  # noqa: F403
-from kernbench.runtime_api.ops.shaping import *  # noqa: F403
-from kernbench.runtime_api.tensor import Tensor
-from kernbench.runtime_api.types import Device as device  # noqa: N813
-from kernbench.runtime_api.types import Size
+from kernbench.runtime_api.tensor_methods import Tensor
+from kernbench.tensors.operands import guard as _guard
 from kernbench.torch import (
     autograd,
     cuda,

@@ -1,6 +1,6 @@
 """`torch.optim`."""
 
+from kernbench.nn.optim import *  # noqa: F403 - names only
 from kernbench.runtime_api.namespace import not_simulated
-from kernbench.runtime_api.optim import *  # noqa: F403 - names only
 
 __getattr__ = not_simulated("torch.optim")

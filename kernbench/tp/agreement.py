@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 
 from kernbench.errors import call_site
-from kernbench.runtime_api.comm.creations import meet
-from kernbench.runtime_api.comm.rendezvous import Call, Term
-from kernbench.runtime_api.process import Process
+from kernbench.process.process import Process
+from kernbench.ranks.making import meet
+from kernbench.ranks.meeting import Call, Term
+from kernbench.ranks.world import world_of
 
 
 def agree(process: Process, name: str, arguments: Mapping[str, object]) -> None:
@@ -27,7 +28,7 @@ def agree(process: Process, name: str, arguments: Mapping[str, object]) -> None:
         del expected, got
         return f"every rank of the world calls {name} with the same arguments"
 
-    world = process.ctx.world
+    world = world_of(process)
     ranks = tuple(range(world.size))
     shown = ", ".join(f"{key}={value!r}" for key, value in arguments.items() if value is not None)
     terms = tuple([Term("C9", key, value, hint) for key, value in arguments.items()])

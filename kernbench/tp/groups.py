@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, Final
 
-from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.errors import KernbenchError, OptionError, call_site, site_fact
+from kernbench.ranks.groups import ProcessGroup
 from kernbench.runtime_api import distributed as dist
-from kernbench.runtime_api.comm.rendezvous import ProcessGroup
-from kernbench.runtime_api.tensor_base import OptionError
 from kernbench.tp import parallel_state
 from kernbench.tp.layout import Grid, LayoutError
 

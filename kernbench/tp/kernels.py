@@ -6,9 +6,9 @@ from typing import Any, Final
 import kernbench.torch as torch
 from kernbench import tl
 from kernbench.memory import DType, dtypes
-from kernbench.runtime_api.ops.linalg import check_gemm
-from kernbench.runtime_api.process import current_process
-from kernbench.runtime_api.tensor_base import new_tensor
+from kernbench.operations.linalg import check_gemm
+from kernbench.process.process import current_process
+from kernbench.tensors.new import new_tensor
 from kernbench.tp.config import GemmKernel
 from kernbench.tp.utils import refuse
 

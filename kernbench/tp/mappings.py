@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import kernbench.torch as torch
-from kernbench.runtime_api.operands import guard
+from kernbench.tensors.operands import guard
 from kernbench.tp import primitives
 from kernbench.tp.primitives import Cut, Exchange
 from kernbench.tp.utils import Group, group_of, size_of

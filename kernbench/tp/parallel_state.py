@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, Protocol, TypeVar, cast, overload
 
 import kernbench.torch.distributed as dist
 from kernbench.errors import KernbenchError, call_site, site_fact
-from kernbench.runtime_api.comm.rendezvous import ProcessGroup
-from kernbench.runtime_api.process import MAIN, NoContextError, Process, current_process
+from kernbench.process.process import MAIN, NoContextError, Process, RankLocal, current_process
+from kernbench.ranks.groups import ProcessGroup
 from kernbench.tp.agreement import agree
 from kernbench.tp.layout import (
     HIERARCHY,
@@ -110,9 +110,6 @@ class _Held:
     numbers: dict[str, int] = field(default_factory=dict)
 
 
-_SCRATCH: Final = "tp.parallel_state"
-
-
 def find_worker(name: str) -> Process:
     """Returns the process of the calling rank.
 
@@ -135,12 +132,12 @@ def find_worker(name: str) -> Process:
     return process
 
 
+_HELD: Final = RankLocal("parallel state", lambda _: _Held())
+
+
 def _held(name: str) -> tuple[Process, _Held]:
     process = find_worker(name)
-    held: _Held | None = process.scratch.get(_SCRATCH)
-    if held is None:
-        held = process.scratch[_SCRATCH] = _Held()
-    return process, held
+    return process, _HELD.of(process)
 
 
 def _missing(process: Process, held: _Held, words: str) -> ParallelStateError:
@@ -302,7 +299,7 @@ def destroy_model_parallel() -> None:
         # The user may have destroyed it, perhaps together with all others.
         if process.rank not in group.destroyed:
             dist.destroy_process_group(group)
-    del process.scratch[_SCRATCH]
+    _HELD.forget(process)
 
 
 def model_parallel_is_initialized() -> bool:

@@ -18,8 +18,8 @@ import kernbench.torch.distributed as dist
 import kernbench.torch.distributed._functional_collectives as funcol
 import kernbench.torch.nn.functional as F
 from kernbench.memory import dtypes
-from kernbench.runtime_api.ops.fused import kernel as fused_kernel
-from kernbench.runtime_api.ops.shaping import check_index, checked
+from kernbench.operations.fused import kernel as fused_kernel
+from kernbench.operations.shaping import check_index, checked
 from kernbench.tp.config import GemmKernel
 from kernbench.tp.kernels import check_linear, gemm
 from kernbench.tp.utils import (

@@ -10,9 +10,9 @@ from typing import Final
 
 import kernbench.torch as torch
 from kernbench.errors import KernbenchError, call_site, site_fact
-from kernbench.runtime_api.ops import random as generators
-from kernbench.runtime_api.ops.random import Generator
-from kernbench.runtime_api.process import Process
+from kernbench.operations.random import Generator
+from kernbench.process.process import Process, RankLocal
+from kernbench.tensors.generators import DEFAULT_GENERATOR
 from kernbench.tp import parallel_state
 from kernbench.tp.parallel_state import find_worker
 
@@ -34,8 +34,6 @@ EXPERT_PARALLEL: Final = "expert-parallel-rng"
 _MODEL_OFFSET: Final = 2718
 _EXPERT_OFFSET: Final = 1024
 _EXPERT_STRIDE: Final = 100
-
-_SCRATCH: Final = "tp.random"
 
 
 class RngError(KernbenchError, RuntimeError):
@@ -80,7 +78,7 @@ class RngTracker:
             RngError: If there is no such stream, or the tracker is not the calling rank's.
         """
         process = find_worker("fork")
-        if process.scratch.get(_SCRATCH) is not self:
+        if _TRACKER.of(process) is not self:
             raise RngError(
                 f"{process.name} draws from the random streams of another rank",
                 [site_fact(call_site())],
@@ -101,20 +99,19 @@ class RngTracker:
             _exchange(process, default)
 
 
+_TRACKER: Final = RankLocal("random streams", lambda _: RngTracker())
+
+
 def _exchange(process: Process, generator: Generator) -> Generator:
     """Makes a generator the default one of a rank; returns the one that was."""
-    default = generators._default(process)
-    process.scratch[generators._DEFAULT] = generator
+    default = DEFAULT_GENERATOR.of(process)
+    DEFAULT_GENERATOR.set(process, generator)
     return default
 
 
 def get_rng_tracker() -> RngTracker:
     """Returns the named streams of the calling rank."""
-    scratch = find_worker("get_rng_tracker").scratch
-    tracker: RngTracker | None = scratch.get(_SCRATCH)
-    if tracker is None:
-        tracker = scratch[_SCRATCH] = RngTracker()
-    return tracker
+    return _TRACKER.of(find_worker("get_rng_tracker"))
 
 
 def model_parallel_manual_seed(

@@ -14,8 +14,8 @@ from kernbench.cli import defaults
 from kernbench.cli.app import app
 from kernbench.cli.options import Options
 from kernbench.cli.run import run_bench
+from kernbench.ranks import watchdog
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.ranks import watchdog
 from kernbench.testing import Kernbench
 
 ROOT = Path(__file__).parents[2]

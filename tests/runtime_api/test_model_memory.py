@@ -7,10 +7,10 @@ import pytest
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.memory.allocator import OutOfMemoryError
+from kernbench.process.process import current_process
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.model_memory import TensorSize, check_model_fits, model_memory
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.runtime_api.process import current_process
 from kernbench.testing import Kernbench
 
 MIB = 1 << 20

@@ -7,8 +7,8 @@ import pytest
 
 import kernbench.torch as torch
 from kernbench.errors import KernbenchError
+from kernbench.process.process import NoContextError
 from kernbench.runtime_api.namespace import root
-from kernbench.runtime_api.process import NoContextError
 from kernbench.testing import Kernbench
 
 
@@ -63,7 +63,7 @@ def test_what_is_not_simulated_is_named(kernbench: Kernbench) -> None:
 
 
 def test_outside_of_any_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernbench.runtime_api.process._latest", None)
+    monkeypatch.setattr("kernbench.process.process._latest", None)
     with pytest.raises(NoContextError, match="no simulated machine is running here"):
         torch.zeros(3)
 

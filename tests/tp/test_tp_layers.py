@@ -19,7 +19,7 @@ from tp_cases import (
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
-from kernbench.runtime_api.comm.rendezvous import CollectiveMismatchError
+from kernbench.ranks.meeting import CollectiveMismatchError
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.testing import Kernbench
 from kernbench.torch.distributed.comm_debug import CommDebugMode

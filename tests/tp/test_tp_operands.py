@@ -11,8 +11,8 @@ from tp_cases import draw, spawn
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.errors import KernbenchError
+from kernbench.process.process import current_process
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.runtime_api.process import current_process
 from kernbench.testing import Kernbench
 from kernbench.torch.distributed.comm_debug import CommDebugMode
 from kernbench.torch.nn.init import normal_

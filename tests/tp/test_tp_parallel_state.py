@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.errors import KernbenchError
-from kernbench.runtime_api.comm.creations import GroupMismatchError
+from kernbench.process.process import current_process
+from kernbench.ranks.creations import GroupMismatchError
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.runtime_api.process import current_process
 from kernbench.testing import Kernbench
 from kernbench.tp import layout
 from kernbench.tp import parallel_state as ps
@@ -476,7 +476,7 @@ def test_outside_of_a_worker(ctx: RuntimeContext, name: str) -> None:
 
 
 def test_without_any_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernbench.runtime_api.process._latest", None)
+    monkeypatch.setattr("kernbench.process.process._latest", None)
     with pytest.raises(RuntimeError, match=r"get_model_parallel_group\(\) was called outside"):
         ps.get_model_parallel_group()
     assert not ps.is_initialized()

@@ -1,6 +1,6 @@
 """`torch.cuda`."""
 
-from kernbench.runtime_api.cuda import *  # noqa: F403 - names only
+from kernbench.operations.cuda import *  # noqa: F403 - names only
 from kernbench.runtime_api.namespace import not_simulated
 from kernbench.torch.cuda import nvtx
 

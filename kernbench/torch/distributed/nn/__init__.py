@@ -1,6 +1,6 @@
 """`torch.distributed.nn`."""
 
-from kernbench.runtime_api.comm.differentiable import *  # noqa: F403 - names only
+from kernbench.distributed.differentiable import *  # noqa: F403 - names only
 from kernbench.runtime_api.namespace import not_simulated
 from kernbench.torch.distributed.nn import functional
 

@@ -1,0 +1,1 @@
+"""Gradients: the formula of each operation, and the pass back."""

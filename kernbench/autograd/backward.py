@@ -1,0 +1,386 @@
+"""Going back: replays the nodes that a result depends on, in strict reverse order of creation.
+
+That order is the same on all ranks of a program that is the same on all ranks, so collectives in
+the backward pass meet. A rank that prunes a node with a collective, because its input needs no
+gradient there, does not take part; then the others wait for it, and the report says so.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from kernbench.autograd import (  # noqa: F401 - formulas register themselves
+    derivatives_nn,
+    derivatives_reductions,
+)
+from kernbench.autograd.leaves import accumulate, summed
+from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.operations.copies import to
+from kernbench.operations.creation import ones_like
+from kernbench.operations.fused import broadcasts, reduced
+from kernbench.operations.pointwise import add
+from kernbench.process.process import Process, current_process
+from kernbench.tensors.errors import TensorError
+from kernbench.tensors.nodes import (
+    Edge,
+    Hook,
+    Leaf,
+    Like,
+    Node,
+    edge_of,
+    grad_state_of,
+    like,
+    recording,
+)
+from kernbench.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from kernbench.memory import Allocation
+
+
+def run_backward(
+    tensors: Sequence[Tensor],
+    gradients: Sequence[Tensor | None],
+    *,
+    retain_graph: bool,
+    inputs: Sequence[Tensor] | None = None,
+    accumulate: bool = True,
+) -> list[Tensor | None]:
+    """Goes back from tensors to leaves; takes the time of the operations that compute gradients.
+
+    Args:
+        tensors: Where to begin.
+        gradients: Of each; None for 1, of a single value.
+        retain_graph: Whether what the nodes keep is kept.
+        inputs: Tensors whose gradients are wanted; None: all leaves.
+        accumulate: Whether leaves add the gradients to theirs.
+
+    Returns:
+        The gradients of `inputs`, None where nothing led there; empty if they accumulate.
+
+    Raises:
+        TensorError: If a tensor needs no gradient, a gradient does not fit, or the nodes have
+            been used before.
+    """
+    process = current_process()
+    # One call site for all that the pass issues.
+    before, process.site = process.site, process.call_site()
+    tape = grad_state_of(process)
+    # A pass may run inside another one, and has an end of its own.
+    around, tape.at_end = tape.at_end, []
+    try:
+        with recording(process, False):
+            roots = [
+                (_root_edge(place, tensor), _first(place, tensor, gradient))
+                for place, (tensor, gradient) in enumerate(zip(tensors, gradients, strict=True))
+            ]
+            wanted = None if inputs is None else [_wanted_edge(tensor) for tensor in inputs]
+            found = _Pass(process, wanted, retain_graph, accumulate).run(roots)
+            for callback in tape.at_end:
+                callback()
+            return found
+    finally:
+        process.site, tape.at_end = before, around
+
+
+def _root_edge(place: int, tensor: Tensor) -> Edge:
+    edge = edge_of(tensor)
+    if edge is None:
+        raise TensorError(
+            f"element {place} of tensors does not require grad and does not have a grad_fn",
+            [site_fact(call_site())],
+        )
+    return edge
+
+
+def _first(place: int, tensor: Tensor, gradient: Tensor | None) -> Tensor:
+    if gradient is None:
+        if tensor.window.numel != 1:
+            raise TensorError(
+                "grad can be implicitly created only for scalar outputs",
+                [site_fact(call_site()), f"the output has shape {list(tensor.window.shape)}"],
+            )
+        return ones_like(tensor)
+    if gradient.window.shape != tensor.window.shape:
+        raise TensorError(
+            f"Mismatch in shape: grad_output[{place}] has a shape of {gradient.shape} and "
+            f"output[{place}] has a shape of {tensor.shape}.",
+            [site_fact(call_site())],
+        )
+    return fitted(gradient, like(tensor), "backward", place)
+
+
+def _wanted_edge(tensor: Tensor) -> Edge:
+    edge = edge_of(tensor)
+    if edge is None:
+        raise TensorError(
+            "One of the differentiated Tensors does not require grad", [site_fact(call_site())]
+        )
+    return edge
+
+
+def fitted(grad: Tensor, wanted: Like, name: str, index: int) -> Tensor:
+    """Returns a gradient reduced to the shape of its tensor, in its type and on its device.
+
+    Raises:
+        TensorError: If it cannot be.
+    """
+    shape = grad.window.shape
+    if shape != wanted.shape:
+        if not broadcasts(wanted.shape, shape):
+            raise TensorError(
+                f"Function {name} returned an invalid gradient at index {index} - got "
+                f"{list(shape)} but expected shape compatible with {list(wanted.shape)}",
+                [site_fact(call_site())],
+            )
+        grad = reduced(grad, wanted.shape)
+    same = grad.device is wanted.device or grad.device == wanted.device
+    if not same and wanted.shape:
+        raise TensorError(
+            f"Function {name} returned an invalid gradient at index {index} - expected device "
+            f"{wanted.device} but got {grad.device}",
+            [site_fact(call_site())],
+        )
+    if same and grad.window.dtype is wanted.dtype:
+        return grad
+    return to(grad, wanted.device, wanted.dtype)
+
+
+class _Pass:
+    """One backward pass.
+
+    Args:
+        process: Whose.
+        wanted: Where gradients are wanted; None: at all leaves.
+        retain: Whether what the nodes keep is kept.
+        accumulate: Whether leaves add up their gradients; else those of `wanted` are returned.
+    """
+
+    def __init__(
+        self, process: Process, wanted: list[Edge] | None, retain: bool, accumulate: bool
+    ) -> None:
+        self._process: Final = process
+        self._wanted: Final = wanted
+        self._retain: Final = retain
+        self._accumulate: Final = accumulate
+        self._grads: dict[Edge, Tensor] = {}
+        self._captured: dict[Edge, Tensor] = {}
+        # Nodes and leaves from which a wanted place can be reached; None: all.
+        self._open: set[Node | Leaf] | None = None
+        # By leaf, how many nodes may still send it something.
+        self._pending: dict[Leaf, int] = {}
+        # By block, which is never used again, in how many places a gradient lies there: alone, a
+        # leaf may take it over.
+        self._places: dict[Allocation, int] = {}
+
+    def run(self, roots: "Sequence[tuple[Edge, Tensor]]") -> list[Tensor | None]:
+        nodes = self._reachable([edge for edge, _ in roots])
+        for edge, gradient in roots:
+            # Somebody outside may hold it.
+            self._places[gradient.memory.buffer.allocation] = 2
+            if isinstance(edge[0], Leaf):
+                self._pending[edge[0]] = self._pending.get(edge[0], 0) + 1
+        for edge, gradient in roots:
+            self._deliver(edge, gradient)
+        process, outside = self._process, self._process.ranges
+        try:
+            for node in nodes:
+                process.ranges = node.ranges or outside
+                self._step(node)
+        finally:
+            process.ranges = outside
+        if self._wanted is None or self._accumulate:
+            return []
+        return [self._captured.get(edge) for edge in self._wanted]
+
+    def _reachable(self, edges: list[Edge]) -> list[Node]:
+        """Returns the nodes on the way, the latest first, and counts what leaves wait for."""
+        found: set[Node] = set()
+        waiting = [edge[0] for edge in edges]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, Node) and node not in found:
+                found.add(node)
+                waiting += [edge[0] for edge in node.edges if edge is not None]
+        nodes = sorted(found, key=lambda node: node.number)
+        if self._wanted is not None:
+            nodes = self._useful(nodes)
+        for node in nodes:
+            for edge in node.edges:
+                if edge is not None and isinstance(edge[0], Leaf):
+                    self._pending[edge[0]] = self._pending.get(edge[0], 0) + 1
+        return nodes[::-1]
+
+    def _useful(self, nodes: list[Node]) -> list[Node]:
+        """Returns the nodes from which a wanted place can be reached."""
+        assert self._wanted is not None
+        goals = {edge[0] for edge in self._wanted}
+        useful: set[Node | Leaf] = set()
+        for node in nodes:
+            if any(e is not None and (e[0] in useful or e[0] in goals) for e in node.edges):
+                useful.add(node)
+        # A wanted tensor that is an output of a node must see the gradient come by.
+        self._open = useful | goals
+        return [node for node in nodes if node in self._open]
+
+    def _step(self, node: Node) -> None:
+        take = self._grads.pop
+        grads = [take((node, index), None) for index in range(len(node.outputs))]
+        if any(grad is not None for grad in grads):
+            needed = None
+            if self._wanted is not None:
+                needed = [self._takes(edge) for edge in node.edges]
+            if needed is not None or node.hooks is not None or node.retained is not None:
+                self._seen(node, grads)
+            if needed is None or any(needed):
+                self._replay(node, grads, needed)
+                return
+        self._arrived(node.edges)
+
+    def _takes(self, edge: Edge | None) -> bool:
+        """Returns whether a gradient is wanted there or beyond."""
+        return edge is not None and (self._open is None or edge[0] in self._open)
+
+    def _seen(self, node: Node, grads: list[Tensor | None]) -> None:
+        """Shows the gradients of a node's outputs to whoever asked for them."""
+        for index, came in enumerate(grads):
+            if came is None:
+                continue
+            hooks = None if node.hooks is None else node.hooks.get(index)
+            grad = grads[index] = self._hooked(hooks.values(), came) if hooks else came
+            keeper = None if node.retained is None else node.retained.get(index)
+            output = None if keeper is None else keeper()
+            if output is not None:
+                output.grad = grad if output.grad is None else add(output.grad, grad)
+                self._share(grad)
+            if self._wanted is not None and (node, index) in self._wanted:
+                self._captured[node, index] = grad
+                self._share(grad)
+
+    def _hooked(self, hooks: "Iterable[Hook]", grad: Tensor) -> Tensor:
+        for hook in list(hooks):
+            replaced = self._process.call_theirs(hook, grad)
+            grad = grad if replaced is None else replaced
+            self._share(grad)
+        return grad
+
+    def _share(self, grad: Tensor) -> None:
+        """Notes that somebody outside may hold a gradient."""
+        self._places[grad.memory.buffer.allocation] = 2
+
+    def _replay(
+        self, node: Node, grads: list[Tensor | None], needed: Sequence[bool] | None
+    ) -> None:
+        given = [grad.memory.buffer.allocation for grad in grads if grad is not None]
+        before = self._counts(node) if node.foreign else {}
+        results = node.backward(grads, needed)
+        places = self._places
+        for place in given:
+            places[place] = places.get(place, 1) - 1
+        for index, (edge, result) in enumerate(zip(node.edges, results, strict=True)):
+            if edge is None or result is None or not self._takes(edge):
+                continue
+            if before and result.memory.buffer.allocation not in given:
+                count = before.get(result.device.index, 0)
+                if result.memory.buffer.allocation.number <= count:
+                    # It was there before: not made for this gradient.
+                    self._share(result)
+            wanted = node.inputs[index]
+            assert wanted is not None
+            fitting = fitted(result, wanted, node.label, index)
+            block = fitting.memory.buffer.allocation
+            places[block] = places.get(block, 0) + 1
+            self._deliver(edge, fitting, last=False)
+        if not self._retain:
+            node.release()
+        del results, grads
+        self._arrived(node.edges)
+
+    def _counts(self, node: Node) -> dict[int | None, int]:
+        """Returns how many blocks each memory has allocated in which a gradient may be made."""
+        process = self._process
+        sips = {each.device.index for each in node.inputs if each is not None}
+        return {
+            sip: (process.memory if sip is None else process.engine.device(sip).hbm).count
+            for sip in sips
+        }
+
+    def _deliver(self, edge: Edge, grad: Tensor, *, last: bool = True) -> None:
+        """Adds a gradient to those that have come to a place."""
+        held = self._grads.get(edge)
+        if held is not None:
+            self._places.pop(held.memory.buffer.allocation, None)
+            grad = summed(held, grad, wide=isinstance(edge[0], Leaf))
+            self._places[grad.memory.buffer.allocation] = 1
+        self._grads[edge] = grad
+        if last:
+            self._arrived([edge])
+
+    def _arrived(self, edges: Iterable[Edge | None]) -> None:
+        """Notes that the nodes with these edges are done; leaves that wait for no other go on."""
+        for edge in edges:
+            if edge is None or not isinstance(edge[0], Leaf):
+                continue
+            leaf = edge[0]
+            self._pending[leaf] -= 1
+            if not self._pending[leaf]:
+                grad = self._grads.pop(edge, None)
+                if grad is not None:
+                    self._at_leaf(edge, leaf, grad)
+
+    def _at_leaf(self, edge: Edge, leaf: Leaf, grad: Tensor) -> None:
+        tensor = leaf.tensor()
+        if tensor is None:
+            return
+        if leaf.hooks:
+            grad = self._hooked(leaf.hooks.values(), to(grad, tensor.dtype))
+        if not self._accumulate:
+            if self._wanted is not None and edge in self._wanted:
+                self._captured[edge] = to(grad, tensor.dtype)
+            return
+        alone = self._places.get(grad.memory.buffer.allocation, 0) <= 1
+        accumulate(leaf, tensor, grad, owned=alone)
+        for hook in list(leaf.post_hooks.values()):
+            self._process.call_theirs(hook, tensor)
+
+
+# Asking for it
+
+
+def backward(
+    self: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Sequence[Tensor] | Tensor | None = None,
+) -> None:
+    """Computes the gradients of the leaves that this tensor depends on and adds them to `grad`.
+
+    The operations go to the current stream, and the host goes on, as in the forward pass.
+
+    Args:
+        self: Where to begin.
+        gradient: Of this tensor; None for 1, of a single value.
+        retain_graph: Whether to keep what a further backward pass needs.
+        create_graph: Must be False: gradients of gradients are not simulated.
+        inputs: Leaves to add to; None: all.
+
+    Raises:
+        TensorError: If this tensor needs no gradient, the gradient does not fit, what was kept
+            is gone, or it was written in place since.
+        UnsupportedError: For `create_graph`, or an operation without a derivative.
+    """
+    check_create_graph(create_graph)
+    chosen = [inputs] if isinstance(inputs, Tensor) else inputs
+    run_backward([self], [gradient], retain_graph=bool(retain_graph), inputs=chosen)
+
+
+def check_create_graph(create_graph: bool) -> None:
+    """Checks that no gradients of gradients are asked for.
+
+    Raises:
+        UnsupportedError: If they are.
+    """
+    if create_graph:
+        raise UnsupportedError(
+            "create_graph=True: gradients of gradients are not simulated", [site_fact(call_site())]
+        )

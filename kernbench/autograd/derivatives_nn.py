@@ -1,0 +1,132 @@
+"""Gradients of the fused kernels of `torch.nn.functional`: one kernel per operand."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from kernbench.autograd.derivatives_pointwise import sigmoid_values
+from kernbench.memory import Array
+from kernbench.operations.class_loss import ClassLoss
+from kernbench.operations.fused import kernel
+from kernbench.tensors.nodes import Like
+from kernbench.tensors.tape import derivative
+from kernbench.tensors.tensor import Tensor
+
+
+def _embedding(g: Tensor, b: Tensor, like: Like, padding_idx: int | None) -> Tensor:
+    def add(grad: Array, ids: Array) -> Array:
+        total = np.zeros(like.shape, grad.dtype)
+        np.add.at(total, ids.reshape(-1), grad.reshape(-1, like.shape[1]))
+        if padding_idx is not None:
+            total[padding_idx] = 0
+        return total
+
+    # The zeros, and each row of the gradient read and added.
+    traffic = int(np.prod(like.shape)) * g.itemsize + 3 * g.nbytes + b.nbytes
+    name = "embedding_dense_backward"
+    return kernel(name, add, (g, b), like.shape, g.dtype, traffic=traffic)
+
+
+derivative("embedding", _embedding)
+
+
+def _swiglu(g: Tensor, a: Tensor, like: Like) -> Tensor:
+    def slope(grad: Array, x: Array) -> Array:
+        gate, up = np.split(x, 2, axis=-1)
+        s = sigmoid_values(gate)
+        left = grad * up * s * (1 + gate * (1 - s))
+        return np.concatenate([left, grad * gate * s], axis=-1)
+
+    return kernel("swiglu_backward", slope, (g, a), like.shape, g.dtype)
+
+
+def _dropout(g: Tensor, b: Tensor, like: Like, factor: float) -> Tensor:
+    def slope(grad: Array, kept: Array) -> Any:
+        return grad * kept * grad.dtype.type(factor)
+
+    return kernel("native_dropout_backward", slope, (g, b), like.shape, g.dtype)
+
+
+derivative("swiglu", _swiglu)
+derivative("native_dropout", _dropout)
+
+
+# Normalisation
+
+_Axes = tuple[int, ...]
+
+
+def _centred(x: Array, axes: _Axes, eps: float) -> tuple[Array, Array]:
+    """Returns normalised values and the reciprocal of their standard deviation."""
+    gap = x - np.mean(x, axis=axes, keepdims=True)
+    size = np.mean(gap * gap, axis=axes, keepdims=True) + x.dtype.type(eps)
+    return gap / np.sqrt(size), 1 / np.sqrt(size)
+
+
+def _scaled(x: Array, axes: _Axes, eps: float) -> tuple[Array, Array]:
+    """Returns values over their root mean square, and the reciprocal of that."""
+    size = np.mean(x * x, axis=axes, keepdims=True) + x.dtype.type(eps)
+    return x / np.sqrt(size), 1 / np.sqrt(size)
+
+
+_NORMS: Final[dict[str, Callable[[Array, _Axes, float], tuple[Array, Array]]]] = {
+    "layer_norm": _centred,
+    "rms_norm": _scaled,
+}
+
+
+def _norm(name: str) -> None:
+    normal, centred = _NORMS[name], name == "layer_norm"
+
+    def of_input(
+        g: Tensor, a: Tensor, like: Like, axes: _Axes, eps: float, b: Tensor | None = None
+    ) -> Tensor:
+        def slope(grad: Array, x: Array, w: Array | None) -> Any:
+            y, factor = normal(x, axes, eps)
+            grad = grad if w is None else grad * w
+            along = y * np.mean(grad * y, axis=axes, keepdims=True)
+            mean = np.mean(grad, axis=axes, keepdims=True) if centred else 0
+            return factor * (grad - along - mean)
+
+        return kernel(f"{name}_backward", slope, (g, a, b), like.shape, g.dtype)
+
+    def of_weight(g: Tensor, a: Tensor, like: Like, axes: _Axes, eps: float) -> Tensor:
+        def slope(grad: Array, x: Array) -> Any:
+            rest = tuple(range(x.ndim - len(axes)))
+            return np.sum(grad * normal(x, axes, eps)[0], axis=rest)
+
+        return kernel(f"{name}_weight_backward", slope, (g, a), like.shape, g.dtype)
+
+    # The bias gets what comes, summed by whoever fits it to its shape.
+    derivative(name, of_input, of_weight, lambda g: g)
+
+
+for _name in _NORMS:
+    _norm(_name)
+
+
+# Attention and losses
+
+
+def _masked_softmax(g: Tensor, out: Tensor, factor: float) -> Tensor:
+    def slope(grad: Array, y: Array) -> Any:
+        scaled = grad * y
+        return (scaled - y * np.sum(scaled, axis=-1, keepdims=True)) * y.dtype.type(factor)
+
+    name = "scaled_masked_softmax_backward"
+    return kernel(name, slope, (g, out), g.window.shape, g.dtype)
+
+
+derivative(
+    "scaled_masked_softmax",
+    _masked_softmax,
+    lambda g, out: _masked_softmax(g, out, 1.0),
+)
+
+
+def _nll_loss(g: Tensor, b: Tensor, like: Like, law: ClassLoss, c: Tensor | None = None) -> Tensor:
+    return kernel("nll_loss_backward", law.slope, (g, b, c), like.shape, g.dtype)
+
+
+derivative("nll_loss", _nll_loss)

@@ -1,0 +1,169 @@
+"""Gradients of views, of copies and of what moves elements."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kernbench.autograd.derivatives_pointwise import nothing, same
+from kernbench.memory import Array
+from kernbench.operations.creation import zeros
+from kernbench.operations.fused import kernel
+from kernbench.operations.indexing import gathered, gathered_back, scattered
+from kernbench.tensors.nodes import Like
+from kernbench.tensors.tape import derivative
+from kernbench.tensors.tensor import Tensor
+
+Step = tuple[Any, ...]
+
+
+# Views: those of all elements are views of the gradient; others are copied into zeros
+
+
+def _reshaped(g: Tensor, like: Like) -> Tensor:
+    return g.reshape(like.shape)
+
+
+def _ordered_back(g: Tensor, like: Like, step: Step) -> Tensor:
+    dims: tuple[int, ...] = step[1]
+    kept = sorted(dims)
+    g = g.permute([dims.index(dim) for dim in kept])
+    for dim in range(len(like.shape)):
+        if dim not in kept:
+            g = g.unsqueeze(dim)
+    return g
+
+
+def _squeezed(g: Tensor, step: Step) -> Tensor:
+    return g.squeeze(step[1])
+
+
+def _placed(g: Tensor, like: Like, step: Step) -> Tensor:
+    whole = zeros(like.shape, dtype=g.dtype, device=g.device)
+    function, *arguments = step
+    function(whole, *arguments).copy_(g)
+    return whole
+
+
+derivative("view", _reshaped)
+derivative("permute", _ordered_back)
+derivative("unsqueeze", _squeezed)
+derivative("expand", same)
+for _name in ("slice", "select", "diagonal"):
+    derivative(_name, _placed)
+
+
+# Copies
+
+
+def _sent_back(g: Tensor, like: Like) -> Tensor:
+    return g.to(like.device, like.dtype)
+
+
+derivative("clone", same)
+derivative("to_copy", _sent_back)
+derivative("copy", nothing, _sent_back)
+
+
+# Arranging anew
+
+
+def _part(g: Tensor, like: Like, index: int, dim: int, starts: Sequence[int]) -> Tensor:
+    return g.narrow(dim, starts[index], like.shape[dim])
+
+
+derivative("cat", every=_part)
+
+
+def _unrepeated(g: Tensor, like: Like, repeats: Sequence[int]) -> Tensor:
+    shape = (1,) * (len(repeats) - len(like.shape)) + like.shape
+    pairs = [n for pair in zip(repeats, shape, strict=True) for n in pair]
+    return g.reshape(pairs).sum(list(range(0, len(pairs), 2)))
+
+
+def _uninterleaved(g: Tensor, like: Like, repeats: int, dim: int | None) -> Tensor:
+    if dim is None:
+        return g.reshape(*like.shape, repeats).sum(-1)
+    place = dim + 1
+    return g.reshape(*like.shape[:place], repeats, *like.shape[place:]).sum(place)
+
+
+def _unrolled(g: Tensor, shifts: Sequence[int], dims: Sequence[int] | None) -> Tensor:
+    back = [-shift for shift in shifts]
+    return g.roll(back[0]) if dims is None else g.roll(back, dims)
+
+
+derivative("repeat", _unrepeated)
+derivative("repeat_interleave", _uninterleaved)
+derivative("flip", lambda g, dims: g.flip(dims))
+derivative("roll", _unrolled)
+derivative("tril", lambda g, diagonal: g.tril(diagonal))
+derivative("triu", lambda g, diagonal: g.triu(diagonal))
+
+
+# By index tensors
+
+
+def _along(rows: Array, dim: int) -> tuple[Any, ...]:
+    """Returns numpy's key for elements that are chosen along one dimension."""
+    key = list(np.ogrid[tuple(slice(n) for n in rows.shape)])
+    key[dim] = rows
+    return tuple(key)
+
+
+def added_along(name: str, g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
+    """Returns zeros with a gradient added where elements had been chosen along a dimension."""
+
+    def add(grad: Array, rows: Array) -> Array:
+        total = np.zeros(like.shape, grad.dtype)
+        if total.ndim:
+            np.add.at(total, _along(rows, dim), grad)
+        else:
+            total += grad.reshape(())
+        return total
+
+    traffic = int(np.prod(like.shape)) * g.itemsize + 3 * g.nbytes + chosen.nbytes
+    return kernel(name, add, (g, chosen), like.shape, g.dtype, traffic=traffic)
+
+
+def _gathered_back(g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
+    return added_along("gather_backward", g, like, dim, chosen)
+
+
+def _selected_back(g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
+    def add(grad: Array, rows: Array) -> Array:
+        total = np.zeros(like.shape, grad.dtype)
+        key: Any = (*(slice(None),) * dim, rows.reshape(-1))
+        np.add.at(total, key, grad)
+        return total
+
+    traffic = int(np.prod(like.shape)) * g.itemsize + 3 * g.nbytes + chosen.nbytes
+    name = "index_select_backward"
+    return kernel(name, add, (g, chosen), like.shape, g.dtype, traffic=traffic)
+
+
+derivative("gather", _gathered_back)
+derivative("index_select", _selected_back)
+
+
+def _source(g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
+    found = g.gather(dim, chosen)
+    if found.shape == like.shape:
+        return found
+    whole = zeros(like.shape, dtype=g.dtype, device=g.device)
+    whole[tuple(slice(n) for n in found.shape)] = found
+    return whole
+
+
+derivative("scatter", lambda g, dim, chosen: g.scatter(dim, chosen, 0), _source)
+derivative("scatter_add", same, _source)
+
+
+def _cleared(g: Tensor, advanced: Any) -> Tensor:
+    whole = g.clone()
+    scattered(whole, advanced, 0)
+    return whole
+
+
+derivative("index", lambda g, like, advanced: gathered_back(g, like.shape, advanced))
+derivative("index_put", _cleared, gathered)

@@ -1,0 +1,215 @@
+"""`torch.autograd.Function`: operations with a gradient of one's own."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from kernbench.errors import OperandError, call_site, site_fact
+from kernbench.memory import dtypes
+from kernbench.operations.creation import zeros
+from kernbench.process.process import current_process
+from kernbench.process.types import CPU
+from kernbench.tensors.errors import TensorError
+from kernbench.tensors.new import alias
+from kernbench.tensors.nodes import (
+    Edge,
+    GradState,
+    Like,
+    Node,
+    Saved,
+    edge_of,
+    grad_state_of,
+    like,
+)
+from kernbench.tensors.tape import attach, check_in_place, rebase
+from kernbench.tensors.tensor import Tensor
+
+
+class FunctionNode(Node):
+    """What `forward` and `backward` of a `Function` get as `ctx`, and its place in the graph.
+
+    Attributes:
+        needs_input_grad: By argument, whether it needs a gradient.
+    """
+
+    foreign = True
+
+    def __init__(
+        self, tape: GradState, function: "type[Function]", arguments: Sequence[Any]
+    ) -> None:
+        edges: list[Edge | None] = [None] * len(arguments)
+        if tape.enabled:
+            for at, each in enumerate(arguments):
+                if isinstance(each, Tensor):
+                    edges[at] = edge_of(each)
+        self.needs_input_grad = tuple([edge is not None for edge in edges])
+        self._needed = any(self.needs_input_grad)
+        inputs = [None if edge is None else like(arguments[at]) for at, edge in enumerate(edges)]
+        site = call_site() if self._needed else None
+        super().__init__(tape, f"{function.__name__}Backward", edges, inputs, site)
+        self._function = function
+        self._saved: list[Saved | None] | None = []
+        self._given: tuple[Tensor | None, ...] = ()
+        self._plain: set[int] = set()
+        self._dirty: tuple[Tensor, ...] = ()
+        self._materialize = True
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        """Keeps tensors for `backward`, which checks that nobody has written them since."""
+        for tensor in tensors:
+            if tensor is not None and not isinstance(tensor, Tensor):
+                raise OperandError(
+                    f"save_for_backward can only save variables, but got {type(tensor).__name__}",
+                    [site_fact(call_site())],
+                    hint="keep other values as attributes of ctx",
+                )
+        self._given = tensors
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor | None, ...]:
+        """What `save_for_backward` has kept.
+
+        Raises:
+            TensorError: If it is gone, or was written since.
+        """
+        if self._saved is None:
+            raise self.freed()
+        return tuple([None if each is None else each.get(self) for each in self._saved])
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        """Says that outputs have no gradient."""
+        self._plain = {id(tensor) for tensor in tensors}
+
+    def mark_dirty(self, *tensors: Tensor) -> None:
+        """Says that arguments were written in place; they must be returned."""
+        self._dirty = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Says whether missing gradients come as zeros (the default) or as None."""
+        self._materialize = value
+
+    def finish(self, results: Any, arguments: Sequence[Any]) -> Any:
+        """Gives the outputs of `forward` their history, and returns them."""
+        outputs = list(results) if isinstance(results, tuple) else [results]
+        for dirty in self._dirty:
+            check_in_place(dirty)
+        for index, out in enumerate(outputs):
+            if isinstance(out, Tensor):
+                outputs[index] = self._output(index, out, arguments)
+            else:
+                self.outputs.append(_NOTHING)
+        # After the outputs have come to be: what is kept has their version. If nobody will go back
+        # nothing is kept, as in PyTorch.
+        if self._needed:
+            self._saved = [None if each is None else Saved(each) for each in self._given]
+        self._given = ()
+        return tuple(outputs) if isinstance(results, tuple) else outputs[0]
+
+    def _output(self, index: int, out: Tensor, arguments: Sequence[Any]) -> Tensor:
+        self.outputs.append(like(out))
+        mine = [out is argument for argument in arguments]
+        if any(out is dirty for dirty in self._dirty):
+            if self._needed:
+                rebase(self, mine, out)
+            return out
+        if any(mine) or out.graph is not None:
+            # Returned as it came: the caller's tensor keeps its own history.
+            plain = id(out) in self._plain
+            out = alias(out, out.window.shape, out.window.strides, out.window.offset)
+            if plain:
+                return out
+        out.origin = None
+        differentiable = out.dtype.is_floating_point or out.dtype.is_complex
+        if self._needed and differentiable and id(out) not in self._plain:
+            attach(self, index, out)
+        return out
+
+    def backward(
+        self, grads: list[Tensor | None], needed: Sequence[bool] | None = None
+    ) -> Sequence[Tensor | None]:
+        """See `Node`.
+
+        Raises:
+            TensorError: If the function's `backward` returns what does not fit.
+        """
+        del needed  # it is one function for all of them, as in PyTorch
+        if self._materialize:
+            grads = [
+                zeros(wanted.shape, dtype=wanted.dtype, device=wanted.device)
+                if grad is None and wanted.dtype.is_floating_point
+                else grad
+                for grad, wanted in zip(grads, self.outputs, strict=True)
+            ]
+        results = current_process().call_theirs(self._function.backward, self, *grads)
+        results = list(results) if isinstance(results, tuple | list) else [results]
+        count = len(self.edges)
+        while len(results) > count and results[-1] is None:
+            results.pop()
+        if len(results) != count:
+            raise TensorError(
+                f"function {self.label} returned an incorrect number of gradients (expected "
+                f"{count}, got {len(results)})",
+                [site_fact(call_site())],
+            )
+        for index, result in enumerate(results):
+            if result is not None and not isinstance(result, Tensor):
+                raise OperandError(
+                    f"function {self.label} returned a {type(result).__name__} as gradient "
+                    f"{index}; expected a tensor or None",
+                    [site_fact(call_site())],
+                )
+        return results
+
+    def release(self) -> None:
+        """See `Node`; as in PyTorch a function that kept nothing can be used again."""
+        if self._saved:
+            self._saved = None
+
+
+_NOTHING: Final = Like((), dtypes.int64, CPU)
+"""What stands for the gradient of an output that is no tensor."""
+
+
+class Function:
+    """`torch.autograd.Function`: an operation with a gradient of its own.
+
+    Subclasses define `forward(ctx, *args)` and `backward(ctx, *grads)`, or `forward(*args)` with
+    `setup_context(ctx, inputs, output)`. Both run unrecorded, on whatever rank calls `apply`.
+    """
+
+    @staticmethod
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        """Computes the outputs; for subclasses to define."""
+        raise NotImplementedError(
+            "You must implement the forward function for custom autograd.Function."
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> Any:
+        """Keeps what `backward` needs, where `forward` takes no `ctx`."""
+        raise NotImplementedError("setup_context is not implemented.")
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """Returns a gradient, or None, for each argument of `forward`."""
+        raise NotImplementedError(
+            "You must implement the backward function for your custom autograd.Function to use it "
+            "with backward."
+        )
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        """Computes the outputs and records how gradients go back."""
+        process = current_process()
+        tape = grad_state_of(process)
+        enabled = tape.enabled
+        node = FunctionNode(tape, cls, args)
+        tape.enabled = False
+        try:
+            if cls.setup_context is not Function.setup_context:
+                results = cls.forward(*args)
+                cls.setup_context(node, args, results)
+            else:
+                results = cls.forward(node, *args)
+        finally:
+            tape.enabled = enabled
+        return node.finish(results, args)

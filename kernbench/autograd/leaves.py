@@ -1,0 +1,226 @@
+"""Leaves: which tensors need gradients, their `grad`, how it adds up, and hooks."""
+
+import warnings
+import weakref
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kernbench.errors import OperandError, call_site, site_fact
+from kernbench.memory import dtypes
+from kernbench.operations.copies import clone, contiguous, to
+from kernbench.operations.elementwise import elementwise
+from kernbench.operations.pointwise import add, add_
+from kernbench.tensors.errors import TensorError
+from kernbench.tensors.hooks import RemovableHandle, add_hook
+from kernbench.tensors.nodes import Hook, Leaf, Output, edge_of, history, leaf_of
+from kernbench.tensors.tensor import Tensor
+from kernbench.tensors.windows import is_contiguous
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+# Adding up
+
+
+def summed(a: Tensor, b: Tensor, *, wide: bool) -> Tensor:
+    """Returns the sum of two gradients, for a leaf in float32 at least."""
+    if wide and a.dtype.is_floating_point and a.dtype.itemsize < 4:
+        return elementwise("aten::add", np.add, a, b, compute=dtypes.float32)
+    return add(a, b)
+
+
+def accumulate(leaf: Leaf, tensor: Tensor, grad: Tensor, *, owned: bool) -> None:
+    """Adds a gradient to that of a leaf.
+
+    Gradients of 16-bit tensors are added in float32 and rounded once; the float32 sum is kept
+    from the second gradient on, until `grad` is set to None or written by somebody else.
+
+    Args:
+        leaf: The leaf.
+        tensor: Its tensor.
+        grad: Of its type, or in float32.
+        owned: Whether the leaf may keep the very tensor.
+    """
+    held = leaf.grad
+    narrow = tensor.dtype.itemsize < 4
+    if held is None:
+        wide = grad if narrow and grad.dtype is not tensor.dtype else None
+        kept = to(grad, tensor.dtype)
+        plain = is_contiguous(kept.window) or kept.window.strides == tensor.window.strides
+        if not plain:
+            kept = contiguous(kept)
+        elif not owned and kept is grad:
+            kept = clone(kept)
+        leaf.grad, leaf.wide, leaf.wide_version = kept, wide, kept.memory.version
+        return
+    if not narrow:
+        add_(held, grad)
+        return
+    if leaf.wide is None or leaf.wide_version != held.memory.version:
+        leaf.wide = elementwise("aten::add", np.add, held, grad, compute=dtypes.float32)
+    else:
+        add_(leaf.wide, grad)
+    held.copy_(leaf.wide)
+    leaf.wide_version = held.memory.version
+
+
+# What a tensor says about itself
+
+
+def is_leaf(self: Tensor) -> bool:
+    """Returns whether no recorded operation made a tensor."""
+    edge = edge_of(self)
+    return edge is None or isinstance(edge[0], Leaf)
+
+
+def get_grad(self: Tensor) -> Tensor | None:
+    """Returns the gradient of a leaf, or of a tensor whose `retain_grad` was called."""
+    graph = history(self)
+    if isinstance(graph, Output) and not _is_retained(graph):
+        warnings.warn(
+            "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its "
+            ".grad attribute won't be populated during autograd.backward(). If you indeed want the "
+            ".grad field to be populated for a non-leaf Tensor, use .retain_grad() on the non-leaf "
+            "Tensor.",
+            UserWarning,
+            stacklevel=3,
+        )
+    return None if graph is None else graph.grad
+
+
+def _is_retained(output: Output) -> bool:
+    keepers = output.node.retained
+    return output.grad is not None or (keepers is not None and output.index in keepers)
+
+
+def set_grad(self: Tensor, grad: Tensor | None) -> None:
+    """Replaces the gradient; the next one is added to it.
+
+    Raises:
+        OperandError: If it is no tensor.
+        TensorError: If it does not fit.
+    """
+    if grad is None:
+        graph = history(self)
+        if graph is not None:
+            graph.grad = None
+            if isinstance(graph, Leaf):
+                graph.wide = None
+        return
+    if not isinstance(grad, Tensor):
+        raise OperandError(
+            "assigned grad expected to be a Tensor or None but got grad of type "
+            f"{type(grad).__name__}",
+            [site_fact(call_site())],
+        )
+    for what, same in (
+        ("of a different size", grad.window.shape == self.window.shape),
+        ("of a different type", grad.dtype is self.dtype),
+        ("located on a different device", grad.device == self.device),
+    ):
+        if not same:
+            raise TensorError(
+                f"assigned grad has data {what}",
+                [
+                    site_fact(call_site()),
+                    f"tensor {list(self.shape)} {self.dtype} on {self.device}, "
+                    f"grad {list(grad.shape)} {grad.dtype} on {grad.device}",
+                ],
+            )
+    graph = history(self)
+    if isinstance(graph, Output):
+        graph.grad = grad
+    else:
+        leaf = leaf_of(self)
+        leaf.grad, leaf.wide = grad, None
+
+
+def forget(tensor: Tensor, set_to_none: bool) -> None:
+    """Forgets the gradient of a leaf, or sets it to 0."""
+    grad = tensor.grad
+    if grad is not None:
+        if set_to_none:
+            tensor.grad = None
+        else:
+            grad.zero_()
+
+
+def detach_(self: Tensor) -> Tensor:
+    """Makes the tensor a leaf that needs no gradient.
+
+    Raises:
+        TensorError: If it is a view.
+    """
+    if self.origin is not None:
+        raise TensorError(
+            "Can't detach views in-place. Use detach() instead.", [site_fact(call_site())]
+        )
+    self.graph = None
+    return self
+
+
+# Hooks
+
+
+def register_hook(self: Tensor, hook: Hook) -> RemovableHandle:
+    """Has `hook` called with each gradient of this tensor; what it returns takes its place.
+
+    Raises:
+        TensorError: If the tensor needs no gradient.
+    """
+    edge = edge_of(self)
+    if edge is None:
+        raise TensorError(
+            "cannot register a hook on a tensor that doesn't require gradient",
+            [site_fact(call_site())],
+        )
+    target, index = edge
+    if isinstance(target, Leaf):
+        return add_hook(target.hooks, hook)  # type: ignore[arg-type]
+    if target.hooks is None:
+        target.hooks = {}
+    return add_hook(target.hooks.setdefault(index, {}), hook)  # type: ignore[arg-type]
+
+
+def register_post_accumulate_grad_hook(
+    self: Tensor, hook: "Callable[[Tensor], None]"
+) -> RemovableHandle:
+    """Has `hook` called with this leaf each time its gradient of a backward pass was added.
+
+    That is as soon as no node that is left can add to it.
+
+    Raises:
+        TensorError: If the tensor is no leaf that needs a gradient.
+    """
+    edge = edge_of(self)
+    if edge is None:
+        raise TensorError(
+            "cannot register a hook on a tensor that doesn't require gradient",
+            [site_fact(call_site())],
+        )
+    if not isinstance(edge[0], Leaf):
+        raise TensorError(
+            "post accumulate grad hooks cannot be registered on non-leaf tensors",
+            [site_fact(call_site())],
+        )
+    return add_hook(edge[0].post_hooks, hook)  # type: ignore[arg-type]
+
+
+def retain_grad(self: Tensor) -> None:
+    """Has `grad` kept for a tensor that is no leaf.
+
+    Raises:
+        TensorError: If it needs no gradient.
+    """
+    edge = edge_of(self)
+    if edge is None:
+        raise TensorError(
+            "can't retain_grad on Tensor that has requires_grad=False", [site_fact(call_site())]
+        )
+    graph = self.graph
+    if isinstance(graph, Output):
+        if graph.node.retained is None:
+            graph.node.retained = {}
+        graph.node.retained[graph.index] = weakref.ref(graph)

@@ -1,0 +1,352 @@
+"""Checks of the arguments of collectives, before anything changes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from kernbench.ccl.operations import Reduction
+from kernbench.distributed.groups import (
+    backend_of,
+    home_of,
+    libraries_of,
+    library_of,
+)
+from kernbench.distributed.reduce_ops import ReductionError, check_reduction, reduction_of
+from kernbench.errors import KernbenchError, OperandError
+from kernbench.memory import DType
+from kernbench.process.called import called
+from kernbench.process.process import Process
+from kernbench.ranks.groups import GroupError, ProcessGroup
+from kernbench.ranks.meeting import folded
+from kernbench.tensors.tensor import Tensor
+from kernbench.tensors.windows import is_contiguous, numel
+
+
+class CollectiveArgumentError(KernbenchError, RuntimeError, ValueError):
+    """Tensors that cannot take part in a collective, by their place, size or type (C4, C12).
+
+    PyTorch raises `RuntimeError` for some of these and `ValueError` for others.
+    """
+
+
+def check_tensor(
+    process: Process, name: str, tensor: object, label: str = "tensor", home: int | None = None
+) -> None:
+    """Checks that an argument is a tensor that the calling rank may give to other ranks.
+
+    Args:
+        process: Who calls.
+        name: Of the function.
+        tensor: The argument.
+        label: Its name.
+        home: The device where it must be, unless it is on the host; None for that of the rank.
+
+    Raises:
+        OperandError: If it is no tensor.
+        CollectiveArgumentError: If it is elsewhere, or has gaps or another order.
+    """
+    if not isinstance(tensor, Tensor):
+        raise OperandError(
+            f"rank {process.rank} called {name} with {label} of type {type(tensor).__name__}",
+            [called(process, name), "expected a tensor"],
+        )
+    if home is None:
+        home = home_of(process)
+    if tensor.device.index != home and tensor.device.index is not None:
+        raise CollectiveArgumentError(
+            f"rank {process.rank} called {name} on a tensor on {tensor.device}",
+            [called(process, name), f"expected one on cuda:{home}"],
+            hint=f"move it with .to('cuda:{home}') first: rank r has the r-th device",
+        )
+    if not is_contiguous(tensor.window):
+        raise CollectiveArgumentError(
+            f"rank {process.rank} called {name} on a tensor that is not contiguous",
+            [
+                called(process, name),
+                f"shape {list(tensor.window.shape)}, strides {list(tensor.window.strides)}",
+            ],
+            hint="call .contiguous() first, and use its result",
+        )
+
+
+def check_library(process: Process, group: ProcessGroup, name: str, device: str) -> None:
+    """Checks that the backend of a group has a library for tensors on a type of device.
+
+    Args:
+        process: Who calls.
+        group: Which ranks.
+        name: Of the function.
+        device: `cpu` or `cuda`.
+
+    Raises:
+        CollectiveArgumentError: If it has none.
+    """
+    backend = backend_of(process, group)
+    libraries = libraries_of(backend)
+    if device in libraries:
+        return
+    home = f"cuda:{home_of(process)}"
+    hint = f"move it with .to('{home}') first, or use the backend 'cpu:gloo,cuda:nccl'"
+    if device == "cuda":
+        hint = "use the backend 'cpu:gloo,cuda:nccl'"
+    raise CollectiveArgumentError(
+        f"rank {process.rank} called {name} on a tensor on {device}: No backend type associated "
+        f"with device type {device}",
+        [
+            called(process, name, group),
+            f"group {group.name} has the backend {backend}, for tensors on "
+            + " and ".join(home if each == "cuda" else each for each in sorted(libraries)),
+        ],
+        hint=hint,
+    )
+
+
+def reduction_for(
+    process: Process, group: ProcessGroup, name: str, op: object, tensor: Tensor
+) -> Reduction:
+    """Returns the reduce operation that an argument means, once it is defined (C6)."""
+    library = library_of(process, group, tensor)
+    try:
+        reduction = reduction_of(name, op)
+        check_reduction(name, reduction, tensor.window.dtype, library)
+    except ReductionError as error:
+        raise told(error, process, name, group) from None
+    return reduction
+
+
+def told(error: ReductionError, process: Process, name: str, group: ProcessGroup) -> ReductionError:
+    """Returns an error of a reduce operation that says which rank called it, and when (C6)."""
+    error.summary = f"{process.name}: {error.summary}"
+    error.facts = (called(process, name, group), *error.facts[1:])
+    return error
+
+
+def root_of(
+    process: Process,
+    group: ProcessGroup,
+    name: str,
+    label: str,
+    given: int | None,
+    local: int | None,
+    default: int | None = None,
+) -> tuple[int, str]:
+    """Returns the rank in the group that plays a part of its own, and what reports call it.
+
+    Args:
+        process: Who calls.
+        group: Whose ranks.
+        name: Of the function.
+        label: `src` or `dst`.
+        given: The argument of that name: a global rank.
+        local: The argument `group_src` or `group_dst`.
+        default: Global rank if neither is given; None if one must be.
+
+    Raises:
+        GroupError: If there is no such rank, or not exactly one of both is given (C7).
+    """
+    if given is None and local is None:
+        given = default
+    if (given is None) == (local is None):
+        both = "both" if given is not None else "neither"
+        raise GroupError(
+            f"rank {process.rank} called {name} with {both} of {label}= and group_{label}=",
+            [called(process, name, group), "expected one of them"],
+            hint=f"{label}= takes global ranks, group_{label}= ranks in the group",
+            code="C7",
+        )
+    place = place_of(group, given, local)
+    if place is not None:
+        return place, f"{label}={group.ranks[place]}"
+    if local is not None:
+        raise GroupError(
+            f"rank {process.rank} called {name}(group_{label}={local}): group {group.name} has no "
+            "such rank",
+            [
+                called(process, name, group),
+                f"group_{label}= is a rank in the group: expected 0..{len(group.ranks) - 1}",
+            ],
+            hint=f"{label}= takes global ranks",
+            code="C7",
+        )
+    raise GroupError(
+        f"rank {process.rank} called {name}({label}={given}): group {group.name} has no such rank",
+        [
+            called(process, name, group),
+            f"{label}= is a global rank: expected {folded(group.ranks)}",
+        ],
+        hint=f"group_{label}= takes ranks in the group"
+        if group.birth is not None
+        else "ranks are counted from 0",
+        code="C7",
+    )
+
+
+def place_of(group: ProcessGroup, rank: object, group_rank: object) -> int | None:
+    """Returns the rank inside a group that one of two arguments means; None if it has no such one.
+
+    Args:
+        group: Whose ranks.
+        rank: A global rank; only if the other one is None.
+        group_rank: A rank inside the group.
+    """
+    number = rank if group_rank is None else group_rank
+    if isinstance(number, bool) or not isinstance(number, int):
+        return None
+    if group_rank is not None:
+        return number if number in range(len(group.ranks)) else None
+    return group.place(number) if number in group else None
+
+
+def check_list(
+    process: Process, group: ProcessGroup, name: str, tensors: object, label: str
+) -> None:
+    """Checks that an argument is a list of one tensor for each rank of the group (C12)."""
+    if not isinstance(tensors, list):
+        raise OperandError(
+            f"rank {process.rank} called {name} with {label} of type {type(tensors).__name__}",
+            [called(process, name, group), "expected a list of tensors"],
+        )
+    if len(tensors) != len(group.ranks):
+        raise CollectiveArgumentError(
+            f"rank {process.rank} called {name} with {len(tensors)} tensors in {label}",
+            [
+                called(process, name, group),
+                f"needed {len(group.ranks)}, one for each rank of group {group.name}; got "
+                f"{len(tensors)}",
+            ],
+            hint="make the list with one entry for each of dist.get_world_size(group)",
+            code="C12",
+        )
+    for tensor in tensors:
+        check_tensor(process, name, tensor, f"an entry of {label}")
+
+
+def one_dtype(process: Process, group: ProcessGroup, name: str, tensors: Sequence[Tensor]) -> DType:
+    """Returns the dtype of all tensors, which are on one device.
+
+    Raises:
+        CollectiveArgumentError: If there are several types (C4), or devices (C12).
+    """
+    first = tensors[0]
+    dtype, device = first.window.dtype, first.device
+    for tensor in tensors:
+        if tensor.device is not device and tensor.device != device:
+            raise CollectiveArgumentError(
+                f"rank {process.rank} called {name} with tensors on different devices",
+                [called(process, name, group), f"got {device} and {tensor.device}"],
+                hint="move them to one device with .to()",
+                code="C12",
+            )
+        if tensor.window.dtype is not dtype:
+            raise CollectiveArgumentError(
+                f"rank {process.rank} called {name} with tensors of different dtypes",
+                [called(process, name, group), f"got {dtype} and {tensor.dtype}"],
+                hint="convert them to one with .to()",
+                code="C4",
+            )
+    return dtype
+
+
+def block_shapes(
+    process: Process,
+    group: ProcessGroup,
+    name: str,
+    tensors: Any,
+    label: str,
+    own: Tensor,
+    *,
+    even: bool = False,
+) -> tuple[tuple[int, ...], ...]:
+    """Returns the shapes of a list with a tensor for each rank, once it fits the rank's own one.
+
+    Args:
+        process: Who calls.
+        group: Whose ranks.
+        name: Of the function.
+        tensors: The list.
+        label: Its name.
+        own: The single tensor of the call.
+        even: Whether all entries must have as many elements as that.
+
+    Raises:
+        CollectiveArgumentError: If it does not fit (C4, C12).
+    """
+    check_list(process, group, name, tensors, label)
+    one_dtype(process, group, name, [own, *tensors])
+    place = group.place(process.rank)
+    for index in range(len(tensors)) if even else (place,):
+        shape = tensors[index].window.shape
+        if numel(shape) != numel(own.window.shape):
+            raise CollectiveArgumentError(
+                f"rank {process.rank} called {name} with {label}[{index}] of {numel(shape)} "
+                f"elements",
+                [
+                    called(process, name, group),
+                    f"needed {numel(own.window.shape)}, as many as the tensor "
+                    f"{list(own.window.shape)} of this rank; got {list(shape)}",
+                ],
+                hint=f"make it like the tensor, or give a tensor like {label}[{index}]",
+                code="C12",
+            )
+    return tuple([tensor.window.shape for tensor in tensors])
+
+
+def check_whole(
+    process: Process,
+    group: ProcessGroup,
+    name: str,
+    whole: Tensor,
+    label: str,
+    part: Tensor,
+    part_label: str,
+) -> None:
+    """Checks that a tensor holds a part for each rank of the group (C4, C12)."""
+    one_dtype(process, group, name, (part, whole))
+    needed, got = numel(part.window.shape) * len(group.ranks), numel(whole.window.shape)
+    if needed != got:
+        raise CollectiveArgumentError(
+            f"rank {process.rank} called {name} with an {label} of {got} elements",
+            [
+                called(process, name, group),
+                f"needed {needed} = {len(group.ranks)} ranks x {numel(part.window.shape)} of the "
+                f"{part_label} {list(part.window.shape)}; got {list(whole.window.shape)}",
+            ],
+            hint=f"make the {label} {len(group.ranks)} times as large as the {part_label}",
+            code="C12",
+        )
+
+
+def splits_of(
+    process: Process,
+    group: ProcessGroup,
+    name: str,
+    label: str,
+    tensor: Tensor,
+    sizes: Sequence[int] | None,
+) -> tuple[int, ...]:
+    """Returns the rows of a tensor that belong to each rank.
+
+    Raises:
+        CollectiveArgumentError: If they are not those of the tensor (C12).
+    """
+    shape, ranks = tensor.window.shape, len(group.ranks)
+    if not shape:
+        needed = "a tensor with at least one dimension"
+    elif not sizes:
+        if shape[0] % ranks == 0:
+            return (shape[0] // ranks,) * ranks
+        needed = f"a number of rows that {ranks} ranks can share, or {label}_split_sizes"
+    else:
+        counts = tuple(sizes)
+        if len(counts) == ranks and sum(counts) == shape[0] and min(counts) >= 0:
+            return counts
+        needed = f"{ranks} sizes that add up to {shape[0]} rows"
+    raise CollectiveArgumentError(
+        f"rank {process.rank} called {name} with an {label} that cannot be split",
+        [
+            called(process, name, group),
+            f"needed {needed}; got shape {list(shape)}"
+            + (f", {label}_split_sizes={list(sizes)}" if sizes else ""),
+        ],
+        hint="split sizes count rows, one number for each rank of the group",
+        code="C12",
+    )

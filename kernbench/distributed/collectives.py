@@ -1,0 +1,381 @@
+"""`torch.distributed`: the collectives in which all ranks give or take blocks of agreed sizes.
+
+All of them put the calling rank's part in a stream and let the host go on. With `async_op` that is
+the communication stream of the group, behind what the current stream holds now, and the call
+returns a `Work`; otherwise it is the current stream. As for the NCCL backend, tensors are
+contiguous and on the calling rank's device. Sizes may be uneven where PyTorch says so: `all_gather`
+and `reduce_scatter` of lists.
+"""
+
+from typing import Any
+
+from kernbench.ccl.operations import Reduction
+from kernbench.distributed.checks import (
+    CollectiveArgumentError,
+    block_shapes,
+    check_tensor,
+    check_whole,
+    reduction_for,
+    root_of,
+    told,
+)
+from kernbench.distributed.groups import Group, find_group, library_of
+from kernbench.distributed.issuing import run
+from kernbench.distributed.noting import noted
+from kernbench.distributed.reduce_ops import ReduceOp, ReductionError, reduction_of
+from kernbench.distributed.signatures import even_signature, reducing_signature, signature
+from kernbench.distributed.works import IllegalWork, Work
+from kernbench.process.called import called
+from kernbench.process.process import current_process
+from kernbench.ranks.meeting import Role
+from kernbench.tensors.tensor import Tensor
+
+__all__ = [
+    "_all_gather_base",
+    "_reduce_scatter_base",
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_single",
+    "all_reduce",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_tensor",
+    "scatter",
+]
+
+
+def all_reduce(
+    tensor: Tensor,
+    op: Reduction = ReduceOp.SUM,
+    group: Group = None,
+    async_op: bool = False,
+) -> Any:
+    """Combines the tensors of all ranks, in place; every rank ends with the same bits.
+
+    Args:
+        tensor: Of one shape and dtype on all ranks.
+        op: How to combine; partial results are rounded to the tensor's dtype, 8-bit floats with
+            saturation, in the order of the algorithm.
+        group: None for all ranks.
+        async_op: Whether to return a `Work` to wait for.
+
+    Raises:
+        CollectiveMismatchError: If the ranks do not call the same thing (C2-C5).
+        KernbenchError: If the operation, the group or the tensor cannot be used (C6, C8, C18).
+    """
+    return all_reduce_into(tensor, tensor, op, group, async_op)
+
+
+def all_reduce_into(
+    target: Tensor,
+    source: Tensor,
+    op: object,
+    group: Group,
+    async_op: bool,
+    role: Role | None = None,
+) -> Any:
+    """Does what `all_reduce` does, from a tensor into another one, or the same.
+
+    Args:
+        target: Takes the result.
+        source: What the calling rank gives.
+        op: How to combine.
+        group: None for all ranks.
+        async_op: Whether to return a `Work` to wait for.
+        role: What it is for, if the user has not called it by its name.
+    """
+    process = current_process()
+    members = find_group(process, group, "all_reduce")
+    check_tensor(process, "all_reduce", source)
+    view, library = source.window, library_of(process, members, source)
+    try:
+        reduction = reduction_of("all_reduce", op)
+        what = reducing_signature(
+            "all_reduce", "all_reduce", view.dtype, (view.shape,), reduction, library
+        )
+    except ReductionError as error:
+        raise told(error, process, "all_reduce", members) from None
+    if noted(process, members, "all_reduce", source, target, reduction):
+        return IllegalWork() if async_op else None
+    sources = (source,)
+    targets = sources if target is source else (target,)
+    return run(process, members, what, sources, targets, async_op, process.call_site(), role)
+
+
+def broadcast(
+    tensor: Tensor,
+    src: int | None = None,
+    group: Group = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> Any:
+    """Copies the tensor of one rank over those of all others.
+
+    Args:
+        tensor: Of one shape and dtype on all ranks.
+        src: Global rank of the source; or give `group_src`.
+        group: None for all ranks.
+        async_op: Whether to return a `Work` to wait for.
+        group_src: Rank of the source in the group.
+
+    Raises:
+        CollectiveMismatchError: If the ranks do not call the same thing (C2-C4, C7).
+        KernbenchError: If the source, the group or the tensor cannot be used (C7, C8, C18).
+    """
+    process = current_process()
+    members = find_group(process, group, "broadcast")
+    root, text = root_of(process, members, "broadcast", "src", src, group_src)
+    check_tensor(process, "broadcast", tensor)
+    shape = tensor.window.shape
+    what = signature("broadcast", "broadcast", tensor.dtype, (shape,), None, root, text)
+    both = (tensor,)
+    sources = both if members.place(process.rank) == root else ()
+    return run(process, members, what, sources, both, async_op)
+
+
+def reduce(
+    tensor: Tensor,
+    dst: int | None = None,
+    op: Reduction = ReduceOp.SUM,
+    group: Group = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Any:
+    """Combines the tensors of all ranks, in place, on one of them; others keep theirs.
+
+    Args:
+        tensor: Of one shape and dtype on all ranks.
+        dst: Global rank of the destination; or give `group_dst`.
+        op: How to combine.
+        group: None for all ranks.
+        async_op: Whether to return a `Work` to wait for.
+        group_dst: Rank of the destination in the group.
+
+    Raises:
+        CollectiveMismatchError: If the ranks do not call the same thing (C2-C5, C7).
+        KernbenchError: If an argument cannot be used (C6-C8, C18).
+    """
+    process = current_process()
+    members = find_group(process, group, "reduce")
+    root, text = root_of(process, members, "reduce", "dst", dst, group_dst)
+    check_tensor(process, "reduce", tensor)
+    reduction = reduction_for(process, members, "reduce", op, tensor)
+    shape = tensor.window.shape
+    what = signature("reduce", "reduce", tensor.dtype, (shape,), reduction, root, text)
+    both = (tensor,)
+    targets = both if members.place(process.rank) == root else ()
+    return run(process, members, what, both, targets, async_op)
+
+
+def all_gather(
+    tensor_list: list[Tensor], tensor: Tensor, group: Group = None, async_op: bool = False
+) -> Any:
+    """Gives every rank the tensors of all ranks.
+
+    Args:
+        tensor_list: Where they go, one for each rank of the group; sizes may be uneven, but all
+            ranks must agree on them.
+        tensor: What the calling rank gives.
+        group: None for all ranks.
+        async_op: Whether to return a `Work` to wait for.
+
+    Raises:
+        CollectiveMismatchError: If the ranks do not call the same thing (C2-C4).
+        KernbenchError: If an argument cannot be used (C8, C12, C18).
+    """
+    process = current_process()
+    members = find_group(process, group, "all_gather")
+    check_tensor(process, "all_gather", tensor)
+    blocks = block_shapes(process, members, "all_gather", tensor_list, "tensor_list", tensor)
+    what = signature("all_gather", "all_gather", tensor.dtype, blocks)
+    return run(process, members, what, (tensor,), tensor_list, async_op)
+
+
+def all_gather_into_tensor(
+    output_tensor: Tensor,
+    input_tensor: Tensor,
+    group: Group = None,
+    async_op: bool = False,
+) -> Any:
+    """Gives every rank the tensors of all ranks, one behind the other.
+
+    Args:
+        output_tensor: As many elements as the inputs of all ranks, concatenated or stacked.
+        input_tensor: What the calling rank gives; may be its part of the output.
+        group: None for all ranks.
+        async_op: Whether to return a `Work` to wait for.
+
+    Raises:
+        CollectiveMismatchError: If the ranks do not call the same thing (C2-C4).
+        KernbenchError: If an argument cannot be used (C8, C12, C18).
+    """
+    name = "all_gather_into_tensor"
+    process = current_process()
+    members = find_group(process, group, name)
+    check_tensor(process, name, output_tensor, "output_tensor")
+    check_tensor(process, name, input_tensor, "input_tensor")
+    check_whole(process, members, name, output_tensor, "output", input_tensor, "input")
+    if noted(process, members, "all_gather", input_tensor, output_tensor):
+        return IllegalWork() if async_op else None
+    shape, ranks = input_tensor.window.shape, len(members.ranks)
+    what = even_signature(name, "all_gather", input_tensor.dtype, shape, ranks)
+    return run(process, members, what, (input_tensor,), (output_tensor,), async_op)
+
+
+def gather(
+    tensor: Tensor,
+    gather_list: list[Tensor] | None = None,
+    dst: int | None = None,
+    group: Group = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Any:
+    """Gives one rank the tensors of all ranks.
+
+    Args:
+        tensor: Of one shape and dtype on all ranks.
+        gather_list: On the destination, where they go, one for each rank; elsewhere None.
+        dst: Global rank of the destination, by default 0; or give `group_dst`.
+        group: None for all ranks.
+        async_op: Whether to return a `Work` to wait for.
+        group_dst: Rank of the destination in the group.
+
+    Raises:
+        CollectiveMismatchError: If the ranks do not call the same thing (C2-C4, C7).
+        KernbenchError: If an argument cannot be used (C7, C8, C12, C18).
+    """
+    return _at_root(
+        "gather", "dst", tensor, gather_list, "gather_list", dst, group, async_op, group_dst
+    )
+
+
+def scatter(
+    tensor: Tensor,
+    scatter_list: list[Tensor] | None = None,
+    src: int | None = None,
+    group: Group = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> Any:
+    """Gives every rank one of the tensors of one rank.
+
+    Args:
+        tensor: Where it goes; of one shape and dtype on all ranks.
+        scatter_list: On the source, one tensor for each rank; elsewhere None.
+        src: Global rank of the source, by default 0; or give `group_src`.
+        group: None for all ranks.
+        async_op: Whether to return a `Work` to wait for.
+        group_src: Rank of the source in the group.
+
+    Raises:
+        CollectiveMismatchError: If the ranks do not call the same thing (C2-C4, C7).
+        KernbenchError: If an argument cannot be used (C7, C8, C12, C18).
+    """
+    return _at_root(
+        "scatter", "src", tensor, scatter_list, "scatter_list", src, group, async_op, group_src
+    )
+
+
+def reduce_scatter(
+    output: Tensor,
+    input_list: list[Tensor],
+    op: Reduction = ReduceOp.SUM,
+    group: Group = None,
+    async_op: bool = False,
+) -> Any:
+    """Combines the lists of all ranks entry by entry; rank i gets the i-th result.
+
+    Args:
+        output: Where the calling rank's result goes.
+        input_list: One tensor for each rank; sizes may be uneven, but all ranks must agree on them.
+        op: How to combine.
+        group: None for all ranks.
+        async_op: Whether to return a `Work` to wait for.
+
+    Raises:
+        CollectiveMismatchError: If the ranks do not call the same thing (C2-C5).
+        KernbenchError: If an argument cannot be used (C6, C8, C12, C18).
+    """
+    name = "reduce_scatter"
+    process = current_process()
+    members = find_group(process, group, name)
+    check_tensor(process, name, output, "output")
+    blocks = block_shapes(process, members, name, input_list, "input_list", output)
+    reduction = reduction_for(process, members, name, op, output)
+    what = signature(name, "reduce_scatter", output.dtype, blocks, reduction)
+    return run(process, members, what, input_list, (output,), async_op)
+
+
+def reduce_scatter_tensor(
+    output: Tensor,
+    input: Tensor,
+    op: Reduction = ReduceOp.SUM,
+    group: Group = None,
+    async_op: bool = False,
+) -> Any:
+    """Combines the inputs of all ranks; rank i gets the i-th part of the result.
+
+    Args:
+        output: Where the calling rank's part goes; may be that part of the input.
+        input: As many elements as the outputs of all ranks, concatenated or stacked.
+        op: How to combine.
+        group: None for all ranks.
+        async_op: Whether to return a `Work` to wait for.
+
+    Raises:
+        CollectiveMismatchError: If the ranks do not call the same thing (C2-C5).
+        KernbenchError: If an argument cannot be used (C6, C8, C12, C18).
+    """
+    name = "reduce_scatter_tensor"
+    process = current_process()
+    members = find_group(process, group, name)
+    check_tensor(process, name, output, "output")
+    check_tensor(process, name, input, "input")
+    check_whole(process, members, name, input, "input", output, "output")
+    reduction = reduction_for(process, members, name, op, output)
+    if noted(process, members, "reduce_scatter", input, output, reduction):
+        return IllegalWork() if async_op else None
+    shape, ranks = output.window.shape, len(members.ranks)
+    what = even_signature(name, "reduce_scatter", output.dtype, shape, ranks, reduction)
+    return run(process, members, what, (input,), (output,), async_op)
+
+
+all_gather_single = _all_gather_base = all_gather_into_tensor
+reduce_scatter_single = _reduce_scatter_base = reduce_scatter_tensor
+
+
+def _at_root(
+    name: str,
+    label: str,
+    tensor: Tensor,
+    tensors: list[Tensor] | None,
+    list_label: str,
+    given: int | None,
+    group: Group,
+    async_op: bool,
+    local: int | None,
+) -> Work | None:
+    """Gathers into, or scatters, a list that only one rank has."""
+    process = current_process()
+    members = find_group(process, group, name)
+    root, text = root_of(process, members, name, label, given, local, default=0)
+    check_tensor(process, name, tensor)
+    mine = members.place(process.rank) == root
+    if mine:
+        block_shapes(process, members, name, tensors, list_label, tensor, even=True)
+    elif tensors:
+        raise CollectiveArgumentError(
+            f"rank {process.rank} called {name} with a {list_label}, but {text} has it",
+            [called(process, name, members)],
+            hint=f"give {list_label} on that rank only",
+            code="C12",
+        )
+    many = tensors if mine and tensors is not None else ()
+    shape, ranks = tensor.window.shape, len(members.ranks)
+    what = even_signature(name, name, tensor.dtype, shape, ranks, None, root, text)
+    if label == "dst":
+        return run(process, members, what, (tensor,), many, async_op)
+    return run(process, members, what, many, (tensor,), async_op)

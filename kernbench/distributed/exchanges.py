@@ -1,0 +1,98 @@
+"""`torch.distributed`: collectives in which each rank sends something else to each other one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from kernbench.distributed.checks import (
+    CollectiveArgumentError,
+    check_list,
+    check_tensor,
+    one_dtype,
+    splits_of,
+)
+from kernbench.distributed.groups import Group, find_group
+from kernbench.distributed.issuing import run
+from kernbench.distributed.signatures import exchange_signature
+from kernbench.process.called import called
+from kernbench.process.process import current_process
+from kernbench.tensors.tensor import Tensor
+from kernbench.tensors.windows import numel
+
+__all__ = ["all_to_all", "all_to_all_single"]
+
+
+def all_to_all(
+    output_tensor_list: list[Tensor],
+    input_tensor_list: list[Tensor],
+    group: Group = None,
+    async_op: bool = False,
+) -> Any:
+    """Gives the i-th tensor of each rank to rank i.
+
+    Args:
+        output_tensor_list: Where what comes goes, one tensor for each rank; sizes may be uneven.
+        input_tensor_list: One tensor for each rank.
+        group: None for all ranks.
+        async_op: Whether to return a `Work` to wait for.
+
+    Raises:
+        CollectiveMismatchError: If the ranks do not call the same thing (C2, C4, C11).
+        KernbenchError: If an argument cannot be used (C8, C12, C18).
+    """
+    name = "all_to_all"
+    process = current_process()
+    members = find_group(process, group, name)
+    check_list(process, members, name, output_tensor_list, "output_tensor_list")
+    check_list(process, members, name, input_tensor_list, "input_tensor_list")
+    dtype = one_dtype(process, members, name, [*input_tensor_list, *output_tensor_list])
+    sends, receives = (
+        tuple([numel(tensor.window.shape) for tensor in tensors])
+        for tensors in (input_tensor_list, output_tensor_list)
+    )
+    what = exchange_signature(name, dtype, sends, receives, None)
+    return run(process, members, what, input_tensor_list, output_tensor_list, async_op)
+
+
+def all_to_all_single(
+    output: Tensor,
+    input: Tensor,
+    output_split_sizes: Sequence[int] | None = None,
+    input_split_sizes: Sequence[int] | None = None,
+    group: Group = None,
+    async_op: bool = False,
+) -> Any:
+    """Gives the i-th part of each rank's input to rank i.
+
+    Args:
+        output: Where what comes goes, in the order of the ranks.
+        input: Cut along dimension 0.
+        output_split_sizes: Rows that come from each rank; None for equal parts.
+        input_split_sizes: Rows that go to each rank; None for equal parts.
+        group: None for all ranks.
+        async_op: Whether to return a `Work` to wait for.
+
+    Raises:
+        CollectiveMismatchError: If the ranks do not call the same thing (C2-C4, C11).
+        KernbenchError: If an argument cannot be used (C8, C12, C18).
+    """
+    name = "all_to_all_single"
+    process = current_process()
+    members = find_group(process, group, name)
+    check_tensor(process, name, output, "output")
+    check_tensor(process, name, input, "input")
+    dtype = one_dtype(process, members, name, (input, output))
+    sends = splits_of(process, members, name, "input", input, input_split_sizes)
+    receives = splits_of(process, members, name, "output", output, output_split_sizes)
+    row = input.window.shape[1:]
+    if numel(row) != numel(output.window.shape[1:]):
+        raise CollectiveArgumentError(
+            f"rank {process.rank} called {name} with rows of different size",
+            [
+                called(process, name, members),
+                f"input rows {list(row)}, output rows {list(output.window.shape[1:])}",
+            ],
+            hint="only the first dimension is split: make the others alike",
+            code="C12",
+        )
+    what = exchange_signature(name, dtype, sends, receives, row)
+    return run(process, members, what, (input,), (output,), async_op)

@@ -1,0 +1,342 @@
+"""`torch.distributed`: who is in which process group, and which of them a rank may use."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+from kernbench.errors import KernbenchError, OperandError, call_site, site_fact
+from kernbench.process.called import called
+from kernbench.process.process import MAIN, Process, current_process
+from kernbench.process.types import Device
+from kernbench.ranks.groups import GroupError, ProcessGroup
+from kernbench.ranks.world import World, world_of
+from kernbench.tensors.tensor import Tensor
+
+__all__ = [
+    "Backend",
+    "GroupMember",
+    "ProcessGroup",
+    "get_backend",
+    "get_global_rank",
+    "get_group_rank",
+    "get_process_group_ranks",
+    "get_rank",
+    "get_world_size",
+    "group",
+    "is_available",
+    "is_backend_available",
+    "is_gloo_available",
+    "is_initialized",
+    "is_nccl_available",
+]
+
+Group = ProcessGroup | None
+"""What functions take as `group=`: None stands for all ranks."""
+
+BACKENDS: Final = ("nccl", "gloo", "ccl", "cpu:gloo,cuda:nccl")
+"""Names of libraries, and an example of one for each type of device; see `libraries_of`."""
+
+_TYPES: Final[dict[str, tuple[str, ...]]] = {
+    "nccl": ("cuda",),
+    "gloo": ("cpu", "cuda"),
+    "ccl": ("cpu", "cuda"),
+}
+
+
+class Backend(str):
+    """`torch.distributed.Backend`: the name of a backend, in lower case."""
+
+    NCCL: Final = "nccl"
+    GLOO: Final = "gloo"
+
+    def __new__(cls, name: str) -> "Backend":
+        """Returns the name in lower case."""
+        return super().__new__(cls, name.lower())
+
+
+class _DefaultGroup(type):
+    """Gives a class the property `WORLD`."""
+
+    @property
+    def WORLD(cls) -> ProcessGroup | None:  # noqa: N802 - PyTorch's name
+        """The group of all ranks; None before the calling rank has initialised it."""
+        process = current_process()
+        world = world_of(process)
+        return world.group if process.rank in world.backend else None
+
+
+class group(metaclass=_DefaultGroup):  # noqa: N801 - PyTorch's name
+    """`torch.distributed.group`: holds `WORLD`."""
+
+
+class GroupMember(metaclass=_DefaultGroup):
+    """`torch.distributed.GroupMember`: holds `WORLD`, and what stands for groups of others."""
+
+    NON_GROUP_MEMBER: Any = -100
+
+
+def is_available() -> bool:
+    """Returns True: it is what this package is for."""
+    return True
+
+
+def is_backend_available(backend: str) -> bool:
+    """Returns whether `init_process_group` takes a backend."""
+    return bool(libraries_of(backend.lower()))
+
+
+def is_nccl_available() -> bool:
+    """Returns True: `nccl` names the simulated library, with the rules of NCCL."""
+    return True
+
+
+def is_gloo_available() -> bool:
+    """Returns True: on devices `gloo` names the simulated library, with Gloo's operations."""
+    return True
+
+
+def is_initialized() -> bool:
+    """Returns whether the calling rank has called `init_process_group`."""
+    process = current_process()
+    return process.rank in world_of(process).backend
+
+
+@cache
+def libraries_of(backend: str) -> Mapping[str, str]:
+    """Returns the library for each type of device, `cpu` or `cuda`.
+
+    Args:
+        backend: In lower case: the name of a library, for all types that it knows, or a list such
+            as `cpu:gloo,cuda:nccl`.
+
+    Returns:
+        Nothing if there is no such backend.
+    """
+    if backend in _TYPES:
+        return dict.fromkeys(_TYPES[backend], backend)
+    found = {}
+    for part in backend.split(","):
+        device, _, library = part.partition(":")
+        if device in found or device not in _TYPES.get(library, ()):
+            return {}
+        found[device] = library
+    return found
+
+
+def backend_of(process: Process, group: ProcessGroup) -> str:
+    """Returns the backend of a group that the calling rank may use."""
+    return group.backend or world_of(process).backend[process.rank]
+
+
+def library_of(process: Process, group: ProcessGroup, tensor: Tensor) -> str:
+    """Returns the backend that serves a tensor: `cpu:gloo,cuda:nccl` names one for each device."""
+    backend = backend_of(process, group)
+    return libraries_of(backend).get(tensor.device.type, backend) if ":" in backend else backend
+
+
+def meets_on_host(process: Process, group: ProcessGroup) -> bool:
+    """Returns whether what ranks say to each other without tensors goes from host to host."""
+    libraries = libraries_of(backend_of(process, group))
+    return libraries.get("cuda", "gloo") == "gloo"
+
+
+def home_of(process: Process) -> int:
+    """Returns the device with which a rank takes part in what ranks do together."""
+    return process.ctx.devices[process.rank]
+
+
+def check_device_id(name: str, process: Process, device_id: Any) -> None:
+    """Checks that a `device_id=` is None or the calling rank's device."""
+    if device_id is not None and process.sip_of(Device(device_id)) != home_of(process):
+        raise KernbenchError(
+            f"{name}(device_id={device_id!r}) on rank {process.rank}",
+            [site_fact(call_site()), f"its device is cuda:{home_of(process)}"],
+        )
+
+
+def find_group(process: Process, group: Group, name: str) -> ProcessGroup:
+    """Returns the group that an argument means, which the calling rank may use.
+
+    Args:
+        process: Who calls.
+        group: The argument; None for all ranks.
+        name: Of the function, for the report.
+
+    Raises:
+        GroupError: If it is not initialised, destroyed (C18), or not the caller's (C8).
+    """
+    world = world_of(process)
+    held = world.held.get(process.rank)
+    if held:
+        if group is None:
+            group = world.group
+        if isinstance(group, ProcessGroup) and held.get(group.name) is group:
+            return group
+    raise _unusable(process, world, group, name)
+
+
+def _unusable(process: Process, world: World, group: Any, name: str) -> KernbenchError:
+    rank, here = process.rank, called(process, name)
+    if rank not in world.backend:
+        left = [site_fact(world.left[rank], "destroyed at")] if rank in world.left else []
+        return GroupError(
+            f"{process.name} called {name} without an initialised process group",
+            [here, *left],
+            hint="call torch.distributed.init_process_group() "
+            + ("again first" if left else "in every worker first"),
+            code="C18",
+        )
+    if isinstance(group, int) and group == GroupMember.NON_GROUP_MEMBER:
+        made = [f"not in {g.name}; {g.made(rank)}" for g in world.outside.get(rank, ())]
+        return GroupError(
+            f"rank {rank} called {name} on a group that it is not in (NON_GROUP_MEMBER)",
+            [here, *made[-_SHOWN:]],
+            hint="call it on the members only: `if group != GroupMember.NON_GROUP_MEMBER:`",
+            code="C8",
+        )
+    if not isinstance(group, ProcessGroup):
+        return OperandError(f"{name}(group={group!r}): expected a ProcessGroup or None", [here])
+    if rank in group.destroyed:
+        return GroupError(
+            f"rank {rank} called {name} on group {group.name}, which it has destroyed",
+            [
+                called(process, name, group),
+                site_fact(group.destroyed[rank], "destroyed at"),
+                group.made(rank),
+            ],
+            code="C18",
+            hint="destroy a group after its last use",
+        )
+    if world.groups.get(group.name) is not group:
+        return GroupError(
+            f"rank {rank} called {name} on group {group.name} of a spawn that is over",
+            [here, group.made(rank)],
+            code="C18",
+            hint="make groups in the worker; nothing of a spawn survives it",
+        )
+    if rank not in group:
+        return GroupError(
+            f"rank {rank} called {name} on group {group.name}, which it is not in",
+            [here, group.made(rank)],
+            hint="call it on the members only: `if dist.get_rank(group) >= 0:`",
+            code="C8",
+        )
+    return GroupError(
+        f"rank {rank} called {name} on group {group.name} before it made the group itself",
+        [called(process, name, group), group.made(rank)],
+        hint="every rank calls new_group() for every group, and uses its own result",
+        code="C9",
+    )
+
+
+_SHOWN: Final = 3
+"""Groups that a report of a non-member lists; it does not say which of them was meant."""
+
+
+def get_backend(group: Group = None) -> str:
+    """Returns the name given to `init_process_group`, or to `new_group`, in lower case."""
+    process = current_process()
+    chosen = find_group(process, group, "get_backend")
+    return backend_of(process, chosen)
+
+
+def get_rank(group: Group = None) -> int:
+    """Returns the calling rank; in a worker also before `init_process_group`, other than PyTorch.
+
+    Args:
+        group: Whose numbering; None for all ranks. Outside of it the rank is -1.
+
+    Raises:
+        GroupError: After `destroy_process_group()` (C18), or on main, which is no rank.
+    """
+    process = current_process()
+    if process.rank == MAIN:
+        raise GroupError(
+            f"main is no rank: {_NOT_INITIALISED}",
+            [site_fact(call_site())],
+            hint="call it in the worker that multiprocessing.spawn runs",
+        )
+    if group is None:
+        _check_not_left(process, "get_rank")
+        return process.rank
+    if _is_of_others(process, group):
+        return -1
+    return find_group(process, group, "get_rank").place(process.rank)
+
+
+def _is_of_others(process: Process, group: object) -> bool:
+    """Returns whether a group, or what stands for one, leaves the caller out."""
+    if isinstance(group, ProcessGroup):
+        return process.rank not in group
+    return isinstance(group, int) and group == GroupMember.NON_GROUP_MEMBER
+
+
+_NOT_INITIALISED: Final = (
+    "Default process group has not been initialized, please make sure to call init_process_group."
+)
+
+
+def _check_not_left(process: Process, name: str) -> None:
+    world, rank = world_of(process), process.rank
+    if rank in world.left and rank not in world.backend:
+        raise GroupError(
+            f"rank {rank} called {name}: {_NOT_INITIALISED}",
+            [called(process, name), site_fact(world.left[rank], "destroyed at")],
+            hint="ask before destroy_process_group()",
+            code="C18",
+        )
+
+
+def get_world_size(group: Group = None) -> int:
+    """Returns the number of ranks; on main, of those that the machine can hold.
+
+    Args:
+        group: Which ranks; None for all. For a group that the caller is not in, -1.
+
+    Raises:
+        GroupError: After `destroy_process_group()` (C18).
+    """
+    process = current_process()
+    if group is None:
+        _check_not_left(process, "get_world_size")
+        return world_of(process).size or len(process.ctx.devices)
+    if _is_of_others(process, group):
+        return -1
+    return find_group(process, group, "get_world_size").size()
+
+
+def get_process_group_ranks(group: Group) -> list[int]:
+    """Returns the global ranks of a group, in the order of the group."""
+    return list(find_group(current_process(), group, "get_process_group_ranks").ranks)
+
+
+def get_group_rank(group: ProcessGroup, global_rank: int) -> int:
+    """Returns the rank inside a group of a global rank.
+
+    Raises:
+        GroupError: If it is not a member.
+    """
+    process = current_process()
+    chosen = find_group(process, group, "get_group_rank")
+    if not isinstance(global_rank, int) or global_rank not in chosen:
+        raise GroupError(
+            f"Global rank {global_rank!r} is not part of group {chosen.name}",
+            [called(process, "get_group_rank"), f"its ranks are {list(chosen.ranks)}"],
+        )
+    return chosen.place(global_rank)
+
+
+def get_global_rank(group: ProcessGroup, group_rank: int) -> int:
+    """Returns the global rank of a rank inside a group.
+
+    Raises:
+        GroupError: If there is no such rank.
+    """
+    process = current_process()
+    chosen = find_group(process, group, "get_global_rank")
+    if not isinstance(group_rank, int) or not 0 <= group_rank < chosen.size():
+        raise GroupError(
+            f"Group rank {group_rank!r} is not part of group {chosen.name}",
+            [called(process, "get_global_rank"), f"it has ranks 0..{chosen.size() - 1}"],
+        )
+    return chosen.ranks[group_rank]

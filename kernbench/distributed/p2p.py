@@ -1,0 +1,250 @@
+"""`torch.distributed`: messages between two ranks.
+
+A send completes only when its receive is there (no buffering). It holds up streams, never the host:
+what goes between a pair of ranks has a stream of its own, as in PyTorch's NCCL backend.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kernbench.des import Event
+from kernbench.distributed.issuing import follow, handle
+from kernbench.distributed.noting import Message, noted_message
+from kernbench.distributed.posting import Post, Way
+from kernbench.distributed.works import IllegalWork, Work
+from kernbench.errors import OptionError, call_site, site_fact
+from kernbench.process.process import Process, current_process
+from kernbench.ranks.groups import ProcessGroup
+from kernbench.ranks.hosted import HOST
+from kernbench.ranks.transfers import Transfer
+from kernbench.sim_engine.command import Command
+from kernbench.sim_engine.engine import Hold
+from kernbench.tensors.running import wait_for
+from kernbench.tensors.tensor import Tensor
+
+__all__ = ["P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "send"]
+
+
+def send(
+    tensor: Tensor,
+    dst: int | None = None,
+    group: ProcessGroup | None = None,
+    tag: int = 0,
+    group_dst: int | None = None,
+) -> None:
+    """Sends a tensor. The current stream goes on when it is received; the host does not wait.
+
+    A tensor that is not contiguous is refused. PyTorch's `nccl` only warns of it, and sends as many
+    elements as it has from the memory behind its first one, whichever those are.
+
+    Args:
+        tensor: On the calling rank's device, contiguous.
+        dst: Global rank of the receiver; or give `group_dst`.
+        group: None for all ranks.
+        tag: The receive must name the same one.
+        group_dst: Rank of the receiver in the group.
+
+    Raises:
+        PeerError: If the receiver does not exist (P9) or is the caller (P6).
+        TransferMismatchError: If the receive expects another size or type (P7).
+        KernbenchError: If the tensor or the group cannot be used.
+    """
+    post = Post("send", "send", tensor, group, tag)
+    peer = post.peer(dst, group_dst, "dst")
+    if not noted_message(post, peer):
+        give(post, peer)
+
+
+def recv(
+    tensor: Tensor,
+    src: int | None = None,
+    group: ProcessGroup | None = None,
+    tag: int = 0,
+    group_src: int | None = None,
+) -> int:
+    """Receives into a tensor and returns the sender's global rank.
+
+    The current stream goes on when the tensor is there. The host waits only to learn who sends, so
+    not if a source is given.
+
+    Args:
+        tensor: On the calling rank's device, contiguous.
+        src: Global rank of the sender; None (and no `group_src`) for anybody in the group.
+        group: None for all ranks.
+        tag: The send must name the same one.
+        group_src: Rank of the sender in the group.
+
+    Raises:
+        PeerError: If the sender does not exist (P9) or is the caller (P6).
+        TransferMismatchError: If the send brings another size or type (P7).
+        KernbenchError: If the tensor or the group cannot be used.
+    """
+    post = Post("recv", "recv", tensor, group, tag)
+    source = post.source(src, group_src)
+    if source is not None and noted_message(post, source):
+        return source
+    return take(post, source)[0]
+
+
+def give(post: Post, peer: int, mail: Any = None) -> None:
+    """Sends; the current stream goes on when it is received. See `Post.issue`."""
+    command, _ = post.issue(peer, mail=mail)
+    _wait_in_stream(post.process, command)
+
+
+def take(post: Post, source: int | None) -> tuple[int, Transfer]:
+    """Receives, and returns who sends with what both sides share; see `recv`."""
+    command, transfer = post.issue(source)
+    if source is None:
+        if transfer.source is None:
+            transfer.matched = Event(transfer)
+            post.process.wait(transfer.matched)
+        source = transfer.source
+        assert source is not None
+    _wait_in_stream(post.process, command)
+    return source, transfer
+
+
+def isend(
+    tensor: Tensor,
+    dst: int | None = None,
+    group: ProcessGroup | None = None,
+    tag: int = 0,
+    group_dst: int | None = None,
+) -> Any:
+    """Starts sending a tensor; neither the host nor the current stream waits. See `send`."""
+    post = Post("isend", "send", tensor, group, tag)
+    return _start(post, post.peer(dst, group_dst, "dst"))
+
+
+def irecv(
+    tensor: Tensor,
+    src: int | None = None,
+    group: ProcessGroup | None = None,
+    tag: int = 0,
+    group_src: int | None = None,
+) -> Any:
+    """Starts receiving into a tensor; neither the host nor the current stream waits. See `recv`."""
+    post = Post("irecv", "recv", tensor, group, tag)
+    return _start(post, post.source(src, group_src))
+
+
+def _start(post: Post, peer: int | None) -> Any:
+    if noted_message(post, peer):
+        return IllegalWork()
+    command, _ = post.issue(peer)
+    return handle(post.process, command, ())
+
+
+class P2POp:
+    """`torch.distributed.P2POp`: one message of `batch_isend_irecv`.
+
+    Args:
+        op: `isend` or `irecv`.
+        tensor: What is sent, or where it goes.
+        peer: Global rank of the other side; or give `group_peer`.
+        group: None for all ranks.
+        tag: Both sides name the same one.
+        group_peer: Rank of the other side in the group.
+    """
+
+    def __init__(
+        self,
+        op: Callable[..., Any],
+        tensor: Tensor,
+        peer: int | None = None,
+        group: ProcessGroup | None = None,
+        tag: int = 0,
+        group_peer: int | None = None,
+    ) -> None:
+        if inspect.unwrap(op) not in {isend, irecv}:
+            raise OptionError(
+                f"P2POp takes isend or irecv; got {getattr(op, '__name__', op)!r}",
+                [site_fact(call_site())],
+                hint="write P2POp(dist.isend, tensor, peer)",
+            )
+        self.op = op
+        self.tensor = tensor
+        self.peer = peer
+        self.group = group
+        self.tag = tag
+        self.group_peer = group_peer
+
+
+def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
+    """Starts all messages of a list at once: none of them waits for another.
+
+    Batches of a rank run one after the other.
+
+    Args:
+        p2p_op_list: At least one; all of one group.
+
+    Returns:
+        A list of one handle for all of them, as from PyTorch's NCCL backend; for tensors on the
+        host of one for each, as from Gloo.
+
+    Raises:
+        OptionError: If the list is empty, or of several groups.
+        KernbenchError: As `isend` and `irecv` do.
+    """
+    groups = {id(op.group) for op in p2p_op_list if isinstance(op, P2POp)}
+    if len(groups) != 1 or not all(isinstance(op, P2POp) for op in p2p_op_list):
+        raise OptionError(
+            "batch_isend_irecv takes a list of P2POp of one group",
+            [site_fact(call_site()), f"got {len(p2p_op_list)} entries, {len(groups)} groups"],
+        )
+    messages = []
+    for op in p2p_op_list:
+        way: Way = "send" if inspect.unwrap(op.op) is isend else "recv"
+        post = Post(f"i{way}", way, op.tensor, op.group, op.tag)
+        if way == "send":
+            peer: int | None = post.peer(op.peer, op.group_peer, "peer")
+        else:
+            peer = post.source(op.peer, op.group_peer)
+        messages.append(Message(post, peer))
+    hosted = {message.post.hosted for message in messages}
+    if len(hosted) > 1:
+        raise OptionError(
+            "batch_isend_irecv takes messages of one kind of device",
+            [site_fact(call_site()), "got tensors on cpu and on a device"],
+        )
+    if hosted == {True}:
+        return [handle(post.process, post.issue(peer)[0], ()) for post, peer in messages]
+    return [issue_batch(current_process(), "batch_isend_irecv", messages)]
+
+
+def issue_batch(process: Process, name: str, messages: Sequence[Message]) -> Work:
+    """Starts messages of one group together; returns the handle of all of them.
+
+    Args:
+        process: Who calls.
+        name: Of the function that the user called.
+        messages: At least one.
+    """
+    sip = process.device_index
+    batch = process.side_stream("batches of messages", sip)
+    follow(batch, process.current_stream(sip))
+    # Taken first, so that what joins them waits for the same, too.
+    waits, batch.waits = batch.waits, []
+    commands = []
+    for number, (post, peer) in enumerate(messages):
+        stream = process.side_stream(f"message {number} of batches", sip)
+        stream.waits.extend(waits)
+        follow(stream, batch)
+        commands.append(post.issue(peer, stream)[0])
+    for command in commands:
+        batch.waits.append(command.done)
+        batch.learn({**command.stream.seen, command.stream: command.number})
+    joined = process.issue(name, "event", batch, Hold(process.engine, None, 0, None))
+    return handle(process, joined, ())
+
+
+def _wait_in_stream(process: Process, command: Command) -> None:
+    """Lets the current stream, or the host if it is between hosts, wait for a command."""
+    if command.stream.sip == HOST:
+        wait_for(process, command)
+        return
+    current = process.current_stream(command.stream.sip)
+    current.waits.append(command.done)
+    current.learn({**command.stream.seen, command.stream: command.number})

@@ -1,0 +1,313 @@
+"""What a call of a collective is apart from its rank and its tensors: made once, then looked up."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+from typing import Any, Final
+
+from kernbench.ccl.operations import OPERATIONS, Reduction
+from kernbench.distributed.reduce_ops import check_reduction
+from kernbench.memory import DType, dtypes
+from kernbench.ranks.gathering import ON_HOST
+from kernbench.ranks.meeting import Splits, Term
+
+Shape = tuple[int, ...]
+
+_SHOWN: Final = 8
+"""Shapes that a text lists."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Signature:
+    """What a call of a collective is, apart from who calls it with which tensors.
+
+    Attributes:
+        name: Of the function that the user called.
+        kind: What the ranks must have in common: functions of one kind may meet each other.
+        operation: A key of `OPERATIONS`.
+        terms: What the ranks must agree on.
+        text: The call, for reports.
+        sizes: Elements of `wire` in each block; None if it takes the `splits` of all to know.
+        nbytes: Size as nccl-tests counts it: of all blocks of the largest buffer.
+        dtype: Element type.
+        wire: What travels: of a complex type its parts, as in PyTorch, else `dtype`.
+        reduction: How values are combined; None if they are not.
+        root: Rank in the group that plays a part of its own; 0 if there is none.
+        splits: What the calling rank exchanges with each other one; None if all do the same.
+        row: Elements of `wire` in one unit of `splits`.
+        counted: The kind that `CommDebugMode` counts it as; empty if that is `kind`.
+        hosted: Whether its tensors are on the host.
+    """
+
+    name: str
+    kind: str
+    operation: str
+    terms: tuple[Term, ...]
+    text: str
+    sizes: tuple[int, ...] | None
+    nbytes: int
+    dtype: DType
+    wire: DType
+    reduction: Reduction | None = None
+    root: int = 0
+    splits: Splits | None = None
+    row: int = 1
+    counted: str = ""
+    hosted: bool = False
+
+
+@lru_cache(8192)
+def signature(
+    name: str,
+    operation: str,
+    dtype: DType,
+    blocks: tuple[Shape, ...],
+    reduction: Reduction | None = None,
+    root: int = 0,
+    root_text: str = "",
+) -> Signature:
+    """Returns that of an operation whose blocks are the same on all ranks.
+
+    Args:
+        name: Of the function that the user called.
+        operation: A key of `OPERATIONS`.
+        dtype: Element type.
+        blocks: Shape of each block: one, or one for each rank of the group.
+        reduction: How values are combined.
+        root: Rank in the group.
+        root_text: The root as the user gave it, such as `src=2`.
+    """
+    wire, parts = _wire(dtype)
+    sizes = tuple([parts * prod(shape) for shape in blocks])
+    whole: Any = blocks[0] if OPERATIONS[operation].blocks == "one" else blocks
+    terms = _terms(operation, dtype, whole, reduction, root)
+    inside = [_blocks_text(blocks), str(dtype)]
+    if reduction is not None:
+        inside.append(reduction.name)
+    if root_text:
+        inside.append(root_text)
+    return Signature(
+        name,
+        operation,
+        operation,
+        terms,
+        f"{name}({', '.join(inside)})",
+        sizes,
+        sum(sizes) * wire.itemsize,
+        dtype,
+        wire,
+        reduction,
+        root,
+    )
+
+
+@lru_cache(8192)
+def reducing_signature(
+    name: str,
+    operation: str,
+    dtype: DType,
+    blocks: tuple[Shape, ...],
+    reduction: Reduction,
+    backend: str,
+) -> Signature:
+    """Returns that of an operation that combines values, if the backend has it; see `signature`.
+
+    Raises:
+        ReductionError: If it does not (C6).
+    """
+    check_reduction(name, reduction, dtype, backend)
+    return signature(name, operation, dtype, blocks, reduction)
+
+
+@lru_cache(8192)
+def even_signature(
+    name: str,
+    operation: str,
+    dtype: DType,
+    shape: Shape,
+    ranks: int,
+    reduction: Reduction | None = None,
+    root: int = 0,
+    root_text: str = "",
+) -> Signature:
+    """Returns that of an operation with a block of one shape for each rank; see `signature`."""
+    return signature(name, operation, dtype, (shape,) * ranks, reduction, root, root_text)
+
+
+@lru_cache(1024)
+def object_signature(
+    name: str,
+    operation: str,
+    dtype: DType,
+    blocks: tuple[Shape, ...],
+    root: int = 0,
+    root_text: str = "",
+) -> Signature:
+    """Returns that of a collective on bytes of objects, which only its like meets.
+
+    To hardware it is a collective like any other; the ranks would take one value for another.
+    The arguments are those of `signature`.
+    """
+    what = signature(name, operation, dtype, blocks, None, root, root_text)
+    return replace(what, kind=name, counted=operation)
+
+
+@lru_cache(1024)
+def coalesced_signature(
+    operation: str,
+    dtype: DType,
+    blocks: tuple[tuple[Shape, ...], ...],
+    reduction: Reduction | None = None,
+) -> Signature:
+    """Returns that of several operations issued as one: each block holds several tensors.
+
+    Args:
+        operation: A key of `OPERATIONS`.
+        dtype: Element type.
+        blocks: Shapes of the tensors in each block.
+        reduction: How values are combined.
+    """
+    wire, parts = _wire(dtype)
+    sizes = tuple([parts * sum(prod(shape) for shape in shapes) for shapes in blocks])
+    name, count = f"{operation}_coalesced", len(blocks[0])
+    inside = [f"{count} tensor{'s' if count > 1 else ''}", _blocks_text(blocks[0]), str(dtype)]
+    if reduction is not None:
+        inside.append(reduction.name)
+    return Signature(
+        name,
+        name,
+        operation,
+        _terms(operation, dtype, blocks, reduction, 0),
+        f"{name}({', '.join(inside)})",
+        sizes,
+        sum(sizes) * wire.itemsize,
+        dtype,
+        wire,
+        reduction,
+    )
+
+
+@lru_cache(1024)
+def exchange_signature(
+    name: str,
+    dtype: DType,
+    sends: tuple[int, ...],
+    receives: tuple[int, ...],
+    row: Shape | None,
+) -> Signature:
+    """Returns that of an exchange between each two ranks.
+
+    Args:
+        name: Of the function that the user called.
+        dtype: Element type.
+        sends: How many rows, or elements, go to each rank of the group.
+        receives: How many come from each.
+        row: Shape of a row; None if elements are counted.
+    """
+    terms = [Term("C4", "dtype", dtype, _dtype_hint)]
+    unit, length, shown = "element", 1, ""
+    if row is not None:
+        terms.append(Term("C3", "shape of a row", row, _shape_hint))
+    if row:
+        unit, length, shown = "row", prod(row), f"rows of {list(row)}, "
+    wire, parts = _wire(dtype)
+    return Signature(
+        name,
+        name,
+        "all_to_all",
+        tuple(terms),
+        f"{name}({shown}{dtype}, to each {_counts(sends)}, from each {_counts(receives)})",
+        None,
+        max(sum(sends), sum(receives)) * length * dtype.itemsize,
+        dtype,
+        wire,
+        splits=Splits(sends, receives, unit),
+        row=parts * length,
+    )
+
+
+@lru_cache(1024)
+def on_hosts(what: Signature) -> Signature:
+    """Returns that of the same operation on tensors of the host.
+
+    It is of a kind of its own: on hardware it would wait for ever for one on devices.
+    """
+    return replace(
+        what,
+        kind=f"{what.kind}{ON_HOST}",
+        text=f"{what.text}{ON_HOST}",
+        counted=what.counted or what.kind,
+        hosted=True,
+    )
+
+
+def renamed(what: Signature, name: str) -> Signature:
+    """Returns a signature of a kind of its own, which nothing else meets: `name()`."""
+    return replace(what, name=name, kind=name, terms=(), text=f"{name}()")
+
+
+def _wire(dtype: DType) -> tuple[DType, int]:
+    """Returns what an element is sent as, and how many of these it is."""
+    return dtypes.real_type(dtype), 2 if dtype.is_complex else 1
+
+
+def _terms(
+    operation: str, dtype: DType, shape: Any, reduction: Reduction | None, root: int
+) -> tuple[Term, ...]:
+    spec = OPERATIONS[operation]
+    terms = []
+    if spec.rooted:
+        terms.append(Term("C7", "root", root, _root_hint))
+    if reduction is not None:
+        terms.append(Term("C5", "reduce operation", reduction.name, _reduction_hint))
+    terms.append(Term("C4", "dtype", dtype, _dtype_hint))
+    hint = _shape_hint if spec.blocks == "one" else _blocks_hint
+    terms.append(Term("C3", "shape", shape, hint))
+    return tuple(terms)
+
+
+def _root_hint(expected: Any, got: Any) -> str:
+    return (
+        f"ranks {expected} and {got} of the group were named; src= and dst= are global ranks, "
+        "group_src= and group_dst= ranks in the group"
+    )
+
+
+def _reduction_hint(expected: Any, got: Any) -> str:
+    del expected, got
+    return "all ranks name the same reduction, with the same factor if it has one"
+
+
+def _dtype_hint(expected: Any, got: Any) -> str:
+    if expected.itemsize == got.itemsize:
+        return "the types have the same size, so hardware would take the one for the other"
+    return "all ranks give tensors of one type; convert with .to(dtype) first"
+
+
+def _shape_hint(expected: Any, got: Any) -> str:
+    if prod(expected) == prod(got):
+        return "the number of elements is the same, so hardware would not notice"
+    return "all ranks give tensors of one shape"
+
+
+def _blocks_hint(expected: Any, got: Any) -> str:
+    if [prod(shape) for shape in expected] == [prod(shape) for shape in got]:
+        return "the numbers of elements are the same, so hardware would not notice"
+    return "all ranks must agree on what belongs to each rank"
+
+
+def _blocks_text(blocks: Sequence[Shape]) -> str:
+    if len(blocks) == 1:
+        return str(list(blocks[0]))
+    if len(set(blocks)) == 1:
+        return f"{len(blocks)} x {list(blocks[0])}"
+    shown = ", ".join(str(list(shape)) for shape in blocks[:_SHOWN])
+    return shown + (f", ... {len(blocks)} in all" if len(blocks) > _SHOWN else "")
+
+
+def _counts(counts: Sequence[int]) -> str:
+    if len(set(counts)) == 1:
+        return str(counts[0])
+    shown = ", ".join(map(str, counts[:_SHOWN]))
+    return f"[{shown}, ...]" if len(counts) > _SHOWN else f"[{shown}]"

@@ -1,0 +1,1 @@
+"""`torch.nn` and `torch.optim`: modules, losses, optimisers, data parallelism."""

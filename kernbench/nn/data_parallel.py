@@ -1,0 +1,291 @@
+"""`torch.nn.parallel`: the same module on several ranks, each with its part of the batch."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from kernbench.distributed.device_mesh import DeviceMesh
+from kernbench.distributed.groups import Group, check_device_id, find_group, home_of
+from kernbench.errors import OperandError, OptionError, UnsupportedError, call_site, site_fact
+from kernbench.nn.module import Module
+from kernbench.nn.reducer import FIRST_BUCKET_BYTES, MIB, Reducer
+from kernbench.nn.replicas import (
+    NAME,
+    DataParallelError,
+    broadcast_together,
+    check_alike,
+)
+from kernbench.process.process import Process, current_process
+from kernbench.process.types import DeviceLike
+from kernbench.tensors.errors import refuse
+from kernbench.tensors.nodes import grad_state_of
+from kernbench.tensors.running import cuda_device
+from kernbench.tensors.tensor import Tensor
+
+__all__ = ["DistributedDataParallel"]
+
+_DEFAULT_BUCKET_MIB = 25
+
+
+class DistributedDataParallel(Module):
+    """`torch.nn.parallel.DistributedDataParallel`: averages gradients over a group in `backward`.
+
+    Making it checks that all ranks have the same parameters, for which the host waits, and gives
+    all of them the values of the group's first rank. Gradients are averaged in the first backward
+    pass after a call, in buckets: an all-reduce begins on the communication stream of the group as
+    soon as a bucket is full. `backward` lets the current stream wait for them at its end, the host
+    for nothing. Buckets go from the last parameter to the first from the beginning on; PyTorch
+    finds the order in the first step, which it runs with one bucket.
+
+    Args:
+        module: On the calling rank's device; some of its parameters need a gradient.
+        device_ids: None, or a list of the calling rank's device: inputs are then moved there.
+        output_device: None or the calling rank's device.
+        dim: Must be 0.
+        broadcast_buffers: Whether a call, and making it, give all ranks the buffers of the first
+            one; None for True. Deprecated by PyTorch 2.13 for `forward_sync_buffers`.
+        init_sync: Whether parameters are checked and made the same now.
+        process_group: Over whose ranks; None for all. With parts of a model on the ranks of a
+            tensor-parallel group, the data-parallel group.
+        bucket_cap_mb: MiB at which a bucket is full. None: 1 for the first one, 25 for others.
+        find_unused_parameters: Whether a call looks for parameters that its result does not
+            depend on. They count as 0, and keep their gradient if no rank uses them.
+        check_reduction: Must be False.
+        gradient_as_bucket_view: Whether gradients lie in the buckets, which saves a copy.
+        static_graph: Must be False.
+        delay_all_reduce_named_params: Must be None.
+        param_to_hook_all_reduce: Must be None.
+        mixed_precision: Must be None.
+        device_mesh: A mesh of one dimension, instead of a group.
+        skip_all_reduce_unused_params: Must be False.
+        bucket_cap_mb_list: Must be None.
+        batched_grad_copy: Must be False.
+        forward_sync_buffers: Whether a call gives all ranks the buffers of the first one, which
+            making it then does in any case; goes before `broadcast_buffers`.
+
+    Attributes:
+        module: The module.
+        process_group: The group.
+        require_backward_grad_sync: Whether the next call expects gradients to average.
+
+    Raises:
+        DataParallelError: If ranks have different parameters, no parameter needs a gradient, or
+            one of them is not on the rank's device.
+        GroupError: If the group cannot be used (C8, C18).
+        UnsupportedError: For what must have its default.
+    """
+
+    module: Module
+
+    def __init__(
+        self,
+        module: Module,
+        device_ids: Sequence[DeviceLike] | None = None,
+        output_device: DeviceLike | None = None,
+        dim: int = 0,
+        broadcast_buffers: bool | None = None,
+        init_sync: bool = True,
+        process_group: Group = None,
+        bucket_cap_mb: float | None = None,
+        find_unused_parameters: bool = False,
+        check_reduction: bool = False,
+        gradient_as_bucket_view: bool = False,
+        static_graph: bool = False,
+        delay_all_reduce_named_params: Any = None,
+        param_to_hook_all_reduce: Any = None,
+        mixed_precision: Any = None,
+        device_mesh: DeviceMesh | None = None,
+        skip_all_reduce_unused_params: bool = False,
+        bucket_cap_mb_list: Any = None,
+        batched_grad_copy: bool = False,
+        forward_sync_buffers: bool | None = None,
+    ) -> None:
+        super().__init__()
+        refuse(
+            NAME,
+            dim=dim or None,
+            check_reduction=check_reduction or None,
+            static_graph=static_graph or None,
+            delay_all_reduce_named_params=delay_all_reduce_named_params,
+            param_to_hook_all_reduce=param_to_hook_all_reduce,
+            mixed_precision=mixed_precision,
+            skip_all_reduce_unused_params=skip_all_reduce_unused_params or None,
+            bucket_cap_mb_list=bucket_cap_mb_list,
+            batched_grad_copy=batched_grad_copy or None,
+        )
+        if not isinstance(module, Module):
+            raise OperandError(
+                f"{NAME} wraps a Module; got {type(module).__name__}", [site_fact(call_site())]
+            )
+        process = current_process()
+        group = find_group(process, _chosen(process_group, device_mesh), NAME)
+        named = [pair for pair in module.named_parameters() if pair[1].requires_grad]
+        _check_devices(process, named, device_ids, output_device)
+        self.module = module
+        self.process_group = group
+        self.device = cuda_device(home_of(process))
+        self.device_ids = device_ids
+        self.output_device = output_device
+        self.dim = dim
+        shared = broadcast_buffers is not False
+        self.forward_sync_buffers = shared if forward_sync_buffers is None else forward_sync_buffers
+        self.find_unused_parameters = find_unused_parameters
+        self.gradient_as_bucket_view = gradient_as_bucket_view
+        self.static_graph = static_graph
+        self.require_backward_grad_sync = True
+        self.require_forward_param_sync = True
+        if init_sync:
+            everything = [*module.named_parameters(), *module.named_buffers()]
+            check_alike(process, group, everything)
+            if forward_sync_buffers is None and not shared:
+                everything = [*module.named_parameters()]
+            broadcast_together(process, group, [tensor for _, tensor in everything])
+        self.reducer = Reducer(
+            process,
+            group,
+            named,
+            _limits(bucket_cap_mb),
+            find_unused=find_unused_parameters,
+            as_views=gradient_as_bucket_view,
+        )
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Calls the module.
+
+        Raises:
+            DataParallelError: If the backward pass before has left parameters without gradient.
+        """
+        process = current_process()
+        averaging = grad_state_of(process).enabled and self.require_backward_grad_sync
+        if averaging:
+            self.reducer.check_finished()
+        if self.require_forward_param_sync and self.forward_sync_buffers:
+            broadcast_together(process, self.process_group, list(self.module.buffers()))
+        if self.device_ids:
+            inputs, kwargs = self._moved(inputs), self._moved(kwargs)
+        output = self.module(*inputs, **kwargs)
+        self.require_forward_param_sync = averaging
+        if averaging:
+            self.reducer.expect(_tensors_in(output))
+        return output
+
+    @property
+    def broadcast_buffers(self) -> bool:
+        """`forward_sync_buffers` by its old name."""
+        return self.forward_sync_buffers
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Lets calls in a `with` block add gradients up without averaging them.
+
+        The backward pass of the first call behind it averages the sums.
+        """
+        before = self.require_backward_grad_sync
+        self.require_backward_grad_sync = False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
+        """Is not simulated.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        del state, hook
+        raise UnsupportedError(f"{NAME}.register_comm_hook is not simulated", [_here()])
+
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> None:
+        """Is not simulated: all ranks run as many steps.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        del divide_by_initial_world_size, enable, throw_on_early_termination
+        raise UnsupportedError(f"{NAME}.join is not simulated", [_here()])
+
+    def _moved(self, value: Any) -> Any:
+        """Returns arguments with their tensors on the rank's device."""
+        if isinstance(value, Tensor):
+            return value.to(self.device)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*map(self._moved, value))
+        if isinstance(value, list | tuple):
+            return type(value)(map(self._moved, value))
+        if isinstance(value, dict):
+            return {key: self._moved(entry) for key, entry in value.items()}
+        return value
+
+
+def _here() -> str:
+    return site_fact(call_site())
+
+
+def _chosen(group: Group, mesh: DeviceMesh | None) -> Group:
+    if mesh is None:
+        return group
+    if group is not None or mesh.ndim != 1:
+        got = "both" if group is not None else f"one of {mesh.ndim} dimensions"
+        raise OptionError(
+            f"{NAME} takes a process_group or a device_mesh of one dimension; got {got}",
+            [_here()],
+            hint="pass process_group=mesh.get_group(name) for one dimension of a mesh",
+        )
+    return mesh.get_group(0)
+
+
+def _limits(bucket_cap_mb: float | None) -> list[int]:
+    if bucket_cap_mb is None:
+        return [FIRST_BUCKET_BYTES, _DEFAULT_BUCKET_MIB * MIB]
+    return [int(bucket_cap_mb * MIB)]
+
+
+def _check_devices(
+    process: Process,
+    named: "Sequence[tuple[str, Tensor]]",
+    device_ids: Sequence[DeviceLike] | None,
+    output_device: DeviceLike | None,
+) -> None:
+    if not named:
+        raise DataParallelError(
+            f"no parameter of the module given to {NAME} requires a gradient",
+            [_here()],
+            hint="a module without parameters to train needs no DistributedDataParallel",
+        )
+    if device_ids is not None and len(device_ids) > 1:
+        raise OptionError(
+            f"{NAME}(device_ids=) can only be None or contain a single element; "
+            f"got {list(device_ids)}",
+            [_here()],
+        )
+    for device in (*(device_ids or ()), output_device):
+        check_device_id(NAME, process, device)
+    home = cuda_device(home_of(process))
+    for name, parameter in named:
+        if parameter.device != home:
+            raise DataParallelError(
+                f"{NAME} on rank {process.rank}: parameter {name} is on {parameter.device}",
+                [_here(), f"expected {home}, the rank's device"],
+                hint="call module.cuda() first",
+            )
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for entry in value.values():
+            yield from _tensors_in(entry)
+    elif isinstance(value, list | tuple | set):
+        for entry in value:
+            yield from _tensors_in(entry)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _tensors_in(getattr(value, field.name))

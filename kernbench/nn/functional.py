@@ -1,0 +1,446 @@
+"""`torch.nn.functional`: what layers compute. Fused where PyTorch has one kernel for it."""
+
+import warnings
+from collections.abc import Sequence
+from math import prod, sqrt
+
+import numpy as np
+
+from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact
+from kernbench.memory import Array, DType, dtypes
+from kernbench.nn import losses
+from kernbench.nn.losses import *  # noqa: F403 - one namespace for users
+from kernbench.operations import reductions, unary
+from kernbench.operations.fused import kernel
+from kernbench.operations.linalg import matmul, product
+from kernbench.operations.random import drawn_mask
+from kernbench.operations.shaping import check_index, checked, repeat_interleave
+from kernbench.operations.unary import gelu
+from kernbench.tensors.errors import TensorError, refuse
+from kernbench.tensors.tensor import Tensor
+
+__all__ = [
+    "dropout",
+    "embedding",
+    "gelu",
+    "layer_norm",
+    "linear",
+    "log_softmax",
+    "relu",
+    "rms_norm",
+    "scaled_dot_product_attention",
+    "silu",
+    "softmax",
+    "swiglu",
+]
+__all__ += losses.__all__
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Returns `input @ weight.T + bias`: one product of matrices, rounded once.
+
+    Args:
+        input: `[..., in]`.
+        weight: `[out, in]`, of the same type.
+        bias: `[out]`.
+
+    Raises:
+        TensorError: If shapes do not fit, or the types differ.
+    """
+    x, w = input.window.shape, weight.window.shape
+    if not x or len(w) != 2 or x[-1] != w[1]:
+        raise TensorError(
+            f"linear: input of shape {list(x)} does not fit a weight of shape {list(w)}",
+            [site_fact(call_site()), "expected [..., in] and [out, in]"],
+        )
+    if bias is not None and bias.window.shape != w[:1]:
+        raise TensorError(
+            f"linear: a bias of shape {list(bias.window.shape)} does not fit a weight of shape "
+            f"{list(w)}",
+            [site_fact(call_site()), f"expected {list(w[:1])}"],
+        )
+
+    def compute(a: Array, b: Array, c: Array | None = None) -> Array:
+        result: Array = np.matmul(a, b.T)
+        if c is not None:
+            result += c
+        return result
+
+    operands = (input, weight) if bias is None else (input, weight, bias)
+    sizes = (1, prod(x[:-1]), w[0], w[1])
+    return product("linear", operands, (*x[:-1], w[0]), sizes, compute)
+
+
+def refuse_embedding(
+    name: str, max_norm: object, norm_type: float, scale_grad_by_freq: bool, sparse: bool
+) -> None:
+    """Refuses options of embeddings that are not simulated.
+
+    Raises:
+        UnsupportedError: Naming the first of them.
+    """
+    refuse(
+        name,
+        max_norm=max_norm,
+        norm_type=None if norm_type == 2 else norm_type,
+        scale_grad_by_freq=scale_grad_by_freq or None,
+        sparse=sparse or None,
+    )
+
+
+def embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """Returns the rows of `weight` that `input` names.
+
+    Args:
+        input: Integers, of any shape.
+        weight: `[rows, width]`.
+        padding_idx: Row that gets no gradient; may count from the end.
+        max_norm: Must be None.
+        norm_type: Must be 2: it belongs to `max_norm`.
+        scale_grad_by_freq: Must be False.
+        sparse: Must be False.
+
+    Raises:
+        IndexOutOfBoundsError: If there is no such row (M1); found when the kernel runs.
+        UnsupportedError: For what must have its default.
+    """
+    refuse_embedding("embedding", max_norm, norm_type, scale_grad_by_freq, sparse)
+    check_index("embedding", input)
+    rows, width = weight.window.shape
+    if padding_idx is not None:
+        if not -rows <= padding_idx < rows:
+            raise OptionError(
+                f"Padding_idx must be within num_embeddings; got {padding_idx} of {rows}",
+                [site_fact(call_site())],
+            )
+        padding_idx %= rows
+
+    def pick(table: Array, ids: Array) -> Array:
+        taken: Array = table[checked("embedding", ids, rows, 0, code="M1")]
+        return taken
+
+    shape = (*input.window.shape, width)
+    traffic = 2 * prod(shape) * weight.itemsize + input.nbytes
+    return kernel(
+        "embedding",
+        pick,
+        (weight, input),
+        shape,
+        weight.dtype,
+        traffic=traffic,
+        padding_idx=padding_idx,
+    )
+
+
+# Activations
+
+
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """Returns the larger one of each element and 0; with `inplace` writes it."""
+    return unary.relu_(input) if inplace else unary.relu(input)
+
+
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
+    """Returns `x * sigmoid(x)` of each element.
+
+    Raises:
+        UnsupportedError: For `inplace`.
+    """
+    refuse("silu", inplace=inplace or None)
+    return unary.silu(input)
+
+
+def softmax(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None
+) -> Tensor:
+    """Returns the softmax along a dimension, see `torch.softmax`.
+
+    Args:
+        input: The tensor.
+        dim: The dimension. Without one PyTorch chooses and warns: the first of 0, 1 or 3
+            dimensions, else the second.
+        _stacklevel: For whom PyTorch's warning is meant; here it is always the user's line.
+        dtype: Type to convert to first.
+    """
+    del _stacklevel
+    return reductions.softmax(input, _chosen("softmax", input, dim), dtype)
+
+
+def log_softmax(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None
+) -> Tensor:
+    """Returns the logarithm of `softmax`, with the same arguments."""
+    del _stacklevel
+    return reductions.log_softmax(input, _chosen("log_softmax", input, dim), dtype)
+
+
+def _chosen(name: str, input: Tensor, dim: int | None) -> int:
+    if dim is not None:
+        return dim
+    chosen, site = 0 if len(input.window.shape) in {0, 1, 3} else 1, call_site()
+    if site is not None:
+        text = f"Implicit dimension choice for {name} has been deprecated; pass dim=."
+        warnings.warn_explicit(text, UserWarning, site.file, site.line)
+    return chosen
+
+
+def swiglu(input: Tensor) -> Tensor:
+    """Returns `silu(gate) * up`, where `gate` and `up` are the halves of the last dimension.
+
+    Not in PyTorch, where it takes three kernels; here, as in Megatron, it is one.
+
+    Raises:
+        TensorError: If the last dimension is odd.
+    """
+    shape = input.window.shape
+    if not shape or shape[-1] % 2:
+        raise TensorError(
+            f"swiglu: the last dimension must be even, got shape {list(shape)}",
+            [site_fact(call_site())],
+        )
+
+    def compute(x: Array) -> Array:
+        gate, up = np.split(x, 2, axis=-1)
+        result: Array = gate / (1 + np.exp(-gate)) * up
+        return result
+
+    return kernel("swiglu", compute, (input,), (*shape[:-1], shape[-1] // 2), input.dtype)
+
+
+def check_probability(p: float) -> None:
+    """Checks with which probability elements are dropped.
+
+    Raises:
+        OptionError: If it is none.
+    """
+    if not 0 <= p <= 1:
+        raise OptionError(
+            f"dropout probability has to be between 0 and 1, but got {p}", [site_fact(call_site())]
+        )
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Returns elements with probability `1 - p`, scaled by its reciprocal, else 0.
+
+    The numbers come from the calling rank's generator, drawn when the call is made.
+
+    Raises:
+        OptionError: If `p` is no probability.
+        UnsupportedError: For `inplace`.
+    """
+    check_probability(p)
+    if inplace:
+        raise UnsupportedError("dropout(inplace=True) is not simulated", [site_fact(call_site())])
+    if not training or p == 0:
+        return input
+    mask = drawn_mask("dropout_mask", input.window.shape, 1 - p, input.device)
+    factor = 1 / (1 - p) if p < 1 else 0.0
+
+    def compute(x: Array, kept: Array) -> Array:
+        result: Array = x * kept * x.dtype.type(factor)
+        return result
+
+    return kernel(
+        "native_dropout", compute, (input, mask), input.window.shape, input.dtype, factor=factor
+    )
+
+
+# Normalisation
+
+
+def _check_norm(
+    name: str, input: Tensor, normalized_shape: Sequence[int], *affine: Tensor | None
+) -> tuple[int, ...]:
+    """Returns the dimensions that are normalised: the last ones."""
+    wanted, shape = tuple(normalized_shape), input.window.shape
+    if not wanted or shape[len(shape) - len(wanted) :] != wanted:
+        raise TensorError(
+            f"Given normalized_shape={list(wanted)}, expected input with shape "
+            f"[*, {', '.join(map(str, wanted))}], but got input of size{list(shape)}",
+            [site_fact(call_site())],
+        )
+    for each in affine:
+        if each is not None and each.window.shape != wanted:
+            raise TensorError(
+                f"{name}: expected weight and bias of shape {list(wanted)}, got "
+                f"{list(each.window.shape)}",
+                [site_fact(call_site())],
+            )
+    return tuple(range(-len(wanted), 0))
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Returns the last dimensions with mean 0 and variance 1, times `weight` plus `bias`.
+
+    Raises:
+        TensorError: If shapes do not fit.
+    """
+    axes = _check_norm("layer_norm", input, normalized_shape, weight, bias)
+
+    def compute(x: Array, w: Array | None, b: Array | None) -> Array:
+        gap = x - np.mean(x, axis=axes, keepdims=True)
+        gap /= np.sqrt(np.mean(gap * gap, axis=axes, keepdims=True) + x.dtype.type(eps))
+        if w is not None:
+            gap = gap * w
+        result: Array = gap if b is None else gap + b
+        return result
+
+    operands = (input, weight, bias)
+    return kernel(
+        "layer_norm", compute, operands, input.window.shape, input.dtype, axes=axes, eps=eps
+    )
+
+
+def rms_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """Returns the last dimensions divided by their root mean square, times `weight`.
+
+    `eps` is by default the distance from 1 to the next number of the input's type.
+
+    Raises:
+        TensorError: If shapes do not fit.
+    """
+    axes = _check_norm("rms_norm", input, normalized_shape, weight)
+    added = _EPSILON[input.dtype] if eps is None else eps
+
+    def compute(x: Array, w: Array | None) -> Array:
+        size = np.mean(x * x, axis=axes, keepdims=True) + x.dtype.type(added)
+        result: Array = x / np.sqrt(size)
+        return result if w is None else result * w
+
+    operands = (input, weight)
+    return kernel(
+        "rms_norm", compute, operands, input.window.shape, input.dtype, axes=axes, eps=added
+    )
+
+
+_EPSILON = {
+    dtypes.float64: 2.0**-52,
+    dtypes.float32: 2.0**-23,
+    dtypes.float16: 2.0**-10,
+    dtypes.bfloat16: 2.0**-7,
+}
+
+
+# Attention
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Returns `softmax(query @ key.mT * scale + mask) @ value`.
+
+    Two products of matrices with one kernel between them; the weights lie in memory, as with
+    PyTorch's `math` backend.
+
+    Args:
+        query: `[..., heads, L, E]`.
+        key: `[..., heads, S, E]`.
+        value: `[..., heads, S, V]`.
+        attn_mask: Broadcasts to `[..., L, S]`: bools, True to take part, or numbers to add.
+        dropout_p: Probability with which a weight is dropped.
+        is_causal: Whether query i sees keys 0 to i only; not together with `attn_mask`.
+        scale: By default 1 / sqrt(E).
+        enable_gqa: Whether there may be fewer heads of keys and values, each for a group of
+            queries.
+
+    Raises:
+        TensorError: If shapes do not fit.
+    """
+    if attn_mask is not None and is_causal:
+        raise TensorError(
+            "_scaled_dot_product_attention: Explicit attn_mask should not be set when "
+            "is_causal=True",
+            [site_fact(call_site())],
+        )
+    _check_attention(query, key, value)
+    if enable_gqa:
+        key, value = (_grouped(query, each) for each in (key, value))
+    factor = 1 / sqrt(query.window.shape[-1]) if scale is None else scale
+    scores = matmul(query, key.mT)
+    weights = _attention_weights(scores, attn_mask, factor, is_causal)
+    return matmul(dropout(weights, dropout_p), value)
+
+
+def _check_attention(query: Tensor, key: Tensor, value: Tensor) -> None:
+    q, k, v = (each.window.shape for each in (query, key, value))
+    if min(len(q), len(k), len(v)) < 2:
+        wrong = "each needs at least 2 dimensions"
+    elif q[-1] != k[-1]:
+        wrong = f"the last dimensions of query and key differ: {q[-1]} and {k[-1]}"
+    elif k[-2] != v[-2]:
+        wrong = f"key and value are of different length: {k[-2]} and {v[-2]}"
+    else:
+        return
+    raise TensorError(
+        f"scaled_dot_product_attention: {wrong}",
+        [
+            site_fact(call_site()),
+            f"query {list(q)}, key {list(k)}, value {list(v)}",
+            "expected [..., L, E], [..., S, E] and [..., S, V]",
+        ],
+    )
+
+
+def _grouped(query: Tensor, each: Tensor) -> Tensor:
+    heads, groups = query.window.shape[-3], each.window.shape[-3]
+    if heads % groups:
+        raise TensorError(
+            f"Number of heads in key and value must divide the number of heads in query, got "
+            f"{groups} and {heads}",
+            [site_fact(call_site())],
+        )
+    return each if heads == groups else repeat_interleave(each, heads // groups, dim=-3)
+
+
+def _attention_weights(scores: Tensor, mask: Tensor | None, factor: float, causal: bool) -> Tensor:
+    rows, columns = scores.window.shape[-2:]
+
+    def compute(x: Array, m: Array | None) -> Array:
+        x = x * x.dtype.type(factor)
+        if causal:
+            x = np.where(np.tri(rows, columns, dtype=np.bool_), x, -np.inf)
+        elif m is not None:
+            x = np.where(m, x, -np.inf) if m.dtype == np.bool_ else x + m
+        peak = np.max(x, axis=-1, keepdims=True, initial=-np.inf)
+        powers = np.exp(x - np.where(np.isfinite(peak), peak, 0))
+        total = np.sum(powers, axis=-1, keepdims=True)
+        # A row that sees nothing gets nothing, as in PyTorch.
+        result: Array = powers / np.where(total == 0, 1, total)
+        return result
+
+    operands = (scores, mask)
+    return kernel(
+        "scaled_masked_softmax",
+        compute,
+        operands,
+        scores.window.shape,
+        scores.dtype,
+        factor=factor,
+    )

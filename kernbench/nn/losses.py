@@ -1,0 +1,186 @@
+"""Losses of `torch.nn.functional`."""
+
+import warnings
+from typing import Literal
+
+from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact
+from kernbench.memory import dtypes
+from kernbench.operations.class_loss import ClassLoss
+from kernbench.operations.elementwise import check_complex
+from kernbench.operations.fused import kernel
+from kernbench.operations.reductions import log_softmax
+from kernbench.tensors.errors import TensorError, refuse
+from kernbench.tensors.nodes import edge_of
+from kernbench.tensors.tensor import Tensor
+
+__all__ = ["cross_entropy", "mse_loss", "nll_loss"]
+
+Reduction = Literal["none", "mean", "sum"]
+
+
+def _check_reduction(reduction: str) -> None:
+    if reduction not in {"none", "mean", "sum"}:
+        raise OptionError(
+            f"{reduction} is not a valid value for reduction",
+            [site_fact(call_site())],
+            hint="'none', 'mean' or 'sum'",
+        )
+
+
+def _reduced(loss: Tensor, reduction: str) -> Tensor:
+    _check_reduction(reduction)
+    if reduction == "none":
+        return loss
+    return loss.mean() if reduction == "mean" else loss.sum()
+
+
+def mse_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: None = None,
+    reduce: None = None,
+    reduction: Reduction = "mean",
+    weight: None = None,
+) -> Tensor:
+    """Returns the squared differences, their mean or their sum.
+
+    Warns if shapes differ, which broadcast.
+
+    Args:
+        input: Values.
+        target: What they should be.
+        size_average: Must be None: PyTorch's old word for `reduction`.
+        reduce: Must be None, likewise.
+        reduction: `none`, `mean` or `sum`.
+        weight: Must be None.
+
+    Raises:
+        TensorError: If the shapes do not broadcast.
+        ComplexError: For complex numbers, as in PyTorch.
+        UnsupportedError: For what must be None.
+    """
+    refuse("mse_loss", size_average=size_average, reduce=reduce, weight=weight)
+    if input.window.shape != target.window.shape:
+        site = call_site()
+        file, line = (site.file, site.line) if site is not None else (__name__, 0)
+        warnings.warn_explicit(
+            f"mse_loss: a target of shape {list(target.window.shape)} is broadcast with an input "
+            f"of shape {list(input.window.shape)}: give both the same shape",
+            UserWarning,
+            file,
+            line,
+        )
+    difference = input - target
+    if difference.window.dtype.is_complex:
+        check_complex("mse_loss", difference.window.dtype, frozenset())
+    return _reduced(difference.square(), reduction)
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: None = None,
+    ignore_index: int = -100,
+    reduce: None = None,
+    reduction: Reduction = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Returns the cross entropy between logits and classes, as PyTorch's: two kernels.
+
+    Args:
+        input: Logits, `[classes]`, `[N, classes]` or `[N, classes, ...]`.
+        target: Classes, of the input's shape without `classes`; or probabilities, of its shape.
+        weight: A factor per class.
+        size_average: Must be None: PyTorch's old word for `reduction`.
+        ignore_index: Class that counts for nothing.
+        reduce: Must be None, likewise.
+        reduction: `mean` divides by the weights of the targets that count.
+        label_smoothing: Share of the target that is spread over all classes.
+
+    Raises:
+        TensorError: If shapes do not fit.
+        IndexOutOfBoundsError: If there is no such class (M1); found when the kernel runs.
+        UnsupportedError: For what must be None.
+    """
+    refuse("cross_entropy", size_average=size_average, reduce=reduce)
+    _check_reduction(reduction)
+    if not 0 <= label_smoothing <= 1:
+        raise TensorError(
+            f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}",
+            [site_fact(call_site())],
+        )
+    place = 1 if len(input.window.shape) > 1 else 0
+    logs = log_softmax(input, place)
+    if not target.dtype.is_floating_point:
+        return _class_loss(logs, target, weight, ignore_index, reduction, label_smoothing)
+    if target.window.shape != input.window.shape:
+        raise TensorError(
+            f"cross_entropy: probabilities of shape {list(target.window.shape)} for an input of "
+            f"shape {list(input.window.shape)}",
+            [site_fact(call_site())],
+        )
+    classes = input.window.shape[place]
+    soft = target * (1 - label_smoothing) + label_smoothing / classes
+    if weight is not None:
+        soft *= weight.reshape(classes, *(1,) * (len(input.window.shape) - 1 - place))
+    loss = -(soft * logs).sum(place)
+    if reduction == "mean":
+        return loss.sum() / max(loss.window.numel, 1)
+    return _reduced(loss, reduction)
+
+
+def nll_loss(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: None = None,
+    ignore_index: int = -100,
+    reduce: None = None,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Returns minus the logarithms of probabilities that `target` names, see `cross_entropy`."""
+    refuse("nll_loss", size_average=size_average, reduce=reduce)
+    _check_reduction(reduction)
+    return _class_loss(input, target, weight, ignore_index, reduction, 0.0)
+
+
+def _class_loss(
+    logs: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    smoothing: float,
+) -> Tensor:
+    if target.window.dtype not in {dtypes.int64, dtypes.uint8}:
+        raise TensorError(
+            f"cross_entropy: expected a target of torch.int64 or torch.uint8, got "
+            f"{target.window.dtype}",
+            [site_fact(call_site())],
+            hint="target.long() converts classes",
+        )
+    shape = logs.window.shape
+    place = 1 if len(shape) > 1 else 0
+    expected = (*shape[:place], *shape[place + 1 :])
+    if target.window.shape != expected:
+        raise TensorError(
+            f"cross_entropy: target of shape {list(target.window.shape)} for an input of shape "
+            f"{list(shape)}",
+            [site_fact(call_site()), f"expected {list(expected)}"],
+        )
+    classes = shape[place]
+    if weight is not None and weight.window.shape != (classes,):
+        raise TensorError(
+            f"weight tensor should be defined either for all {classes} classes or no classes but "
+            f"got weight tensor of shape: {list(weight.window.shape)}",
+            [site_fact(call_site())],
+        )
+    if weight is not None and edge_of(weight) is not None:
+        raise UnsupportedError(
+            "cross_entropy: the gradient of the weights of classes is not simulated, as in PyTorch",
+            [site_fact(call_site())],
+        )
+    law = ClassLoss(classes, place, ignore_index, reduction, smoothing)
+    out = expected if reduction == "none" else ()
+    return kernel("nll_loss", law.loss, (logs, target, weight), out, logs.dtype, law=law)

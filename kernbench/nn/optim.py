@@ -1,0 +1,237 @@
+"""`torch.optim`: optimisers. A step is one kernel per group of parameters, as with `fused=True`."""
+
+from collections.abc import Iterable, Sequence
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact
+from kernbench.memory import Array
+from kernbench.nn.optimizer import Group, Optimizer
+from kernbench.tensors.errors import refuse
+
+__all__ = ["SGD", "Adam", "AdamW", "Optimizer"]
+
+
+def _check(name: str, value: float, low: float = 0.0, high: float = float("inf")) -> None:
+    if not low <= value < high:
+        raise OptionError(f"Invalid {name}: {value}", [site_fact(call_site())])
+
+
+def _refuse(name: str, foreach: bool | None, **flags: bool) -> None:
+    """Refuses what changes how a step runs: here it is one kernel per group."""
+    refuse(name, foreach=foreach, **{flag: given or None for flag, given in flags.items()})
+
+
+def _check_fused(name: str, fused: bool | None) -> None:
+    if fused is False:
+        raise UnsupportedError(
+            f"{name}(fused=False) is not simulated: a step is one kernel per group",
+            [site_fact(call_site())],
+        )
+
+
+class SGD(Optimizer):
+    """`torch.optim.SGD`.
+
+    Args:
+        params: See `Optimizer`.
+        lr: Step width.
+        momentum: Share of the last step that is kept.
+        dampening: Share of the gradient that the momentum leaves out.
+        weight_decay: Share of the parameter that is added to its gradient.
+        nesterov: Whether to look ahead by the momentum.
+        maximize: Whether to climb.
+        foreach: Must be None: a step is one kernel.
+        differentiable: Must be False.
+        fused: None or True.
+
+    Raises:
+        OptionError: If a value is out of range.
+        UnsupportedError: For what must have its default.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float = 0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        _check("learning rate", lr)
+        _check("momentum value", momentum)
+        _check("weight_decay value", weight_decay)
+        _check_fused("SGD", fused)
+        _refuse("SGD", foreach, differentiable=differentiable)
+        if nesterov and (momentum <= 0 or dampening != 0):
+            raise OptionError(
+                "Nesterov momentum requires a momentum and zero dampening",
+                [site_fact(call_site())],
+            )
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "momentum": momentum,
+                "dampening": dampening,
+                "weight_decay": weight_decay,
+                "nesterov": nesterov,
+                "maximize": maximize,
+            },
+        )
+
+    def _names(self, group: Group) -> Sequence[str]:
+        return ["momentum_buffer"] if group["momentum"] else []
+
+    def _changed(
+        self, values: Array, grad: Array, kept: list[Array], step: int, options: Group
+    ) -> tuple[Array, ...]:
+        number = values.dtype.type
+        if options["weight_decay"]:
+            grad = grad + values * number(options["weight_decay"])
+        momentum = number(options["momentum"])
+        if momentum:
+            first = step == 1
+            new = grad if first else kept[0] * momentum + grad * number(1 - options["dampening"])
+            kept = [new]
+            grad = grad + new * momentum if options["nesterov"] else new
+        return (values - grad * number(options["lr"]), *kept)
+
+
+class Adam(Optimizer):
+    """`torch.optim.Adam`.
+
+    Args:
+        params: See `Optimizer`.
+        lr: Step width.
+        betas: How much of the running means of gradients, and of their squares, is kept.
+        eps: Added to the root of the second.
+        weight_decay: Share of the parameter that is added to its gradient.
+        amsgrad: Must be False.
+        foreach: Must be None: a step is one kernel.
+        maximize: Whether to climb.
+        capturable: Must be False.
+        differentiable: Must be False.
+        fused: None or True.
+        decoupled_weight_decay: Whether weight decay shrinks the parameter itself, as `AdamW`.
+
+    Raises:
+        OptionError: If a value is out of range.
+        UnsupportedError: For what must have its default.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        amsgrad: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        decoupled_weight_decay: bool = False,
+    ) -> None:
+        name = type(self).__name__
+        _check("learning rate", lr)
+        _check("epsilon value", eps)
+        _check("beta parameter at index 0", betas[0], high=1.0)
+        _check("beta parameter at index 1", betas[1], high=1.0)
+        _check("weight_decay value", weight_decay)
+        _check_fused(name, fused)
+        _refuse(
+            name, foreach, amsgrad=amsgrad, capturable=capturable, differentiable=differentiable
+        )
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "betas": betas,
+                "eps": eps,
+                "weight_decay": weight_decay,
+                "maximize": maximize,
+                "decoupled_weight_decay": decoupled_weight_decay,
+            },
+        )
+
+    def _names(self, group: Group) -> Sequence[str]:
+        del group
+        return ["exp_avg", "exp_avg_sq"]
+
+    def _changed(
+        self, values: Array, grad: Array, kept: list[Array], step: int, options: Group
+    ) -> tuple[Array, ...]:
+        number = values.dtype.type
+        lr, decay, (first, second) = options["lr"], options["weight_decay"], options["betas"]
+        if decay and options["decoupled_weight_decay"]:
+            values = values * number(1 - lr * decay)
+        elif decay:
+            grad = grad + values * number(decay)
+        mean = kept[0] + (grad - kept[0]) * number(1 - first)
+        square = kept[1] * number(second) + grad * grad * number(1 - second)
+        size = np.sqrt(square) / number(sqrt(1 - second**step)) + number(options["eps"])
+        return values - mean / size * number(lr / (1 - first**step)), mean, square
+
+
+class AdamW(Adam):
+    """`torch.optim.AdamW`: `Adam` whose weight decay shrinks the parameter itself.
+
+    Args:
+        params: See `Optimizer`.
+        lr: Step width.
+        betas: How much of the running means of gradients, and of their squares, is kept.
+        eps: Added to the root of the second.
+        weight_decay: Share of the parameter, times `lr`, that is taken away.
+        amsgrad: Must be False.
+        foreach: Must be None: a step is one kernel.
+        maximize: Whether to climb.
+        capturable: Must be False.
+        differentiable: Must be False.
+        fused: None or True.
+
+    Raises:
+        OptionError: If a value is out of range.
+        UnsupportedError: For what must have its default.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            foreach=foreach,
+            maximize=maximize,
+            capturable=capturable,
+            differentiable=differentiable,
+            fused=fused,
+            decoupled_weight_decay=True,
+        )

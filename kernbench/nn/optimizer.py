@@ -1,0 +1,252 @@
+"""What optimisers share: groups of parameters, state, and a step in one kernel."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from kernbench.autograd.leaves import forget
+from kernbench.errors import OperandError, OptionError, UnsupportedError, call_site, site_fact
+from kernbench.memory import Array, DType
+from kernbench.operations.copies import to
+from kernbench.operations.creation import zeros_like
+from kernbench.operations.fused import widened
+from kernbench.process.process import current_process
+from kernbench.process.types import Device
+from kernbench.tensors.nodes import recording
+from kernbench.tensors.running import run_on_many
+from kernbench.tensors.tensor import Tensor
+
+Group = dict[str, Any]
+_Bucket = tuple[Device, DType]
+
+
+class Optimizer:
+    """`torch.optim.Optimizer`: parameters in groups, with options and state.
+
+    Subclasses say which tensors they keep per parameter and how one step changes its arrays. A step
+    issues one kernel for all parameters of a group of one type on one device; it computes 16-bit
+    floats in float32 and rounds once, the host goes on.
+
+    Args:
+        params: Parameters, or groups of them: mappings with `params` and options of their own.
+        defaults: Options of groups that do not have them.
+
+    Attributes:
+        param_groups: The groups.
+        state: By parameter, what the optimiser keeps; `step` is a number.
+
+    Raises:
+        OptionError: If there is no parameter, or one twice.
+    """
+
+    def __init__(self, params: Iterable[Any], defaults: Mapping[str, Any]) -> None:
+        self.defaults: Final = dict(defaults)
+        self.param_groups: list[Group] = []
+        self.state: dict[Tensor, dict[str, Any]] = {}
+        if isinstance(params, Tensor):
+            raise OperandError(
+                "params argument given to the optimizer should be an iterable of Tensors or dicts, "
+                f"but got {type(params).__name__}",
+                [site_fact(call_site())],
+            )
+        given: list[Any] = list(params)
+        if not given:
+            raise OptionError("optimizer got an empty parameter list", [site_fact(call_site())])
+        for group in given if isinstance(given[0], dict) else [{"params": given}]:
+            self.add_param_group(group)
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Adds a group.
+
+        Raises:
+            OperandError: If one of the parameters is no tensor.
+            UnsupportedError: If one is of complex numbers.
+            OptionError: If one is no leaf, or in a group already.
+        """
+        params = param_group["params"]
+        members = [params] if isinstance(params, Tensor) else list(params)
+        known = {id(p) for group in self.param_groups for p in group["params"]}
+        for member in members:
+            if not isinstance(member, Tensor):
+                raise OperandError(
+                    f"optimizer can only optimize Tensors, but one of the params is "
+                    f"{type(member).__name__}",
+                    [site_fact(call_site())],
+                )
+            if member.window.dtype.is_complex:
+                raise UnsupportedError(
+                    f"an optimizer of parameters of {member.dtype} is not simulated",
+                    [site_fact(call_site())],
+                    hint="let the parts be parameters, and join them with torch.complex()",
+                )
+            if not member.is_leaf:
+                raise OptionError("can't optimize a non-leaf Tensor", [site_fact(call_site())])
+            if id(member) in known:
+                raise OptionError(
+                    "some parameters appear in more than one parameter group",
+                    [site_fact(call_site())],
+                )
+            known.add(id(member))
+        self.param_groups.append({**self.defaults, **param_group, "params": members})
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients of all parameters, or sets them to 0."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                forget(parameter, set_to_none)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Changes the parameters that have gradients.
+
+        Args:
+            closure: Computes the loss once more; called first, and recorded.
+
+        Returns:
+            What `closure` returns.
+        """
+        process = current_process()
+        loss = None
+        if closure is not None:
+            with recording(process, True):
+                loss = closure()
+        with recording(process, False):
+            for group in self.param_groups:
+                self._step_group(group)
+        return loss
+
+    def _step_group(self, group: Group) -> None:
+        buckets: dict[_Bucket, list[tuple[Tensor, Tensor, list[Tensor], dict[str, Any]]]] = {}
+        for parameter in group["params"]:
+            grad = parameter.grad
+            if grad is not None:
+                state = self.state.setdefault(parameter, {})
+                state["step"] = state.get("step", 0) + 1
+                kept = [self._kept(parameter, state, name) for name in self._names(group)]
+                bucket = buckets.setdefault((parameter.device, parameter.dtype), [])
+                bucket.append((parameter, grad, kept, state))
+        for members in buckets.values():
+            self._update(group, members)
+
+    @staticmethod
+    def _kept(parameter: Tensor, state: dict[str, Any], name: str) -> Tensor:
+        found: Tensor | None = state.get(name)
+        if found is None:
+            found = state[name] = zeros_like(parameter)
+        return found
+
+    def _update(
+        self,
+        group: Group,
+        members: Sequence[tuple[Tensor, Tensor, list[Tensor], dict[str, Any]]],
+    ) -> None:
+        # The options are those of the call, whenever the kernel runs.
+        options = {name: value for name, value in group.items() if name != "params"}
+        views = [
+            (parameter.window, grad.window, [each.window for each in kept], state["step"])
+            for parameter, grad, kept, state in members
+        ]
+
+        def effect() -> None:
+            for target, source, kept, step in views:
+                arrays = [widened(each) for each in kept]
+                values, grad = widened(target), widened(source)
+                if options.get("maximize"):
+                    grad = -grad
+                changed, *states = self._changed(values, grad, arrays, step, options)
+                target.store(changed)
+                for view, state in zip(kept, states, strict=True):
+                    view.store(state)
+
+        run_on_many(
+            current_process(),
+            f"{type(self).__name__}.step",
+            [grad for _, grad, _, _ in members],
+            [each for parameter, _, kept, _ in members for each in (parameter, *kept)],
+            effect,
+        )
+
+    def _names(self, group: Group) -> Sequence[str]:
+        """Returns which tensors are kept per parameter, zeros at first; for subclasses."""
+        raise NotImplementedError
+
+    def _changed(
+        self, values: Array, grad: Array, kept: list[Array], step: int, options: Group
+    ) -> tuple[Array, ...]:
+        """Returns new values of a parameter and of what is kept; for subclasses.
+
+        Args:
+            values: Of the parameter, float32 or wider.
+            grad: Its gradient.
+            kept: What is kept.
+            step: Counts from 1.
+            options: Of the group.
+        """
+        raise NotImplementedError
+
+    # State
+
+    def state_bytes(self) -> int:
+        """Returns the bytes that the state takes once every parameter has made a step."""
+        return sum(
+            len(self._names(group)) * parameter.numel() * parameter.dtype.itemsize
+            for group in self.param_groups
+            for parameter in group["params"]
+            if parameter.requires_grad
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns state and groups by the number of each parameter, counted through the groups."""
+        numbers: dict[int, int] = {}
+        groups = []
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                numbers[id(parameter)] = len(numbers)
+            members = [numbers[id(parameter)] for parameter in group["params"]]
+            groups.append({**group, "params": members})
+        state = {numbers[id(parameter)]: dict(entry) for parameter, entry in self.state.items()}
+        return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave; tensors are copied to where the parameter is.
+
+        Raises:
+            OptionError: If there are other groups, or groups of other sizes.
+        """
+        groups = state_dict["param_groups"]
+        if len(groups) != len(self.param_groups):
+            raise OptionError(
+                "loaded state dict has a different number of parameter groups",
+                [site_fact(call_site())],
+            )
+        if any(
+            len(theirs["params"]) != len(mine["params"])
+            for theirs, mine in zip(groups, self.param_groups, strict=True)
+        ):
+            raise OptionError(
+                "loaded state dict contains a parameter group that doesn't match the size of "
+                "optimizer's group",
+                [site_fact(call_site())],
+            )
+        by_number: dict[int, Tensor] = {}
+        for theirs, mine in zip(groups, self.param_groups, strict=True):
+            by_number |= dict(zip(theirs["params"], mine["params"], strict=True))
+            mine |= {name: value for name, value in theirs.items() if name != "params"}
+        self.state = {
+            by_number[number]: {
+                name: _taken(value, by_number[number]) for name, value in entry.items()
+            }
+            for number, entry in state_dict["state"].items()
+        }
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__} ("]
+        for index, group in enumerate(self.param_groups):
+            lines.append(f"Parameter Group {index}")
+            lines += [f"    {name}: {group[name]}" for name in sorted(group) if name != "params"]
+        return "\n".join([*lines, ")"])
+
+
+def _taken(value: Any, parameter: Tensor) -> Any:
+    """Returns a copy of a tensor where its parameter is; all else as it is."""
+    if isinstance(value, Tensor):
+        return to(value, parameter.device, parameter.dtype, copy=True)
+    return value

@@ -1,0 +1,146 @@
+"""Copies of a module on all ranks of a group: whether they are alike, and made the same."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kernbench.distributed.groups import home_of
+from kernbench.distributed.issuing import issue
+from kernbench.distributed.signatures import object_signature, signature
+from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.memory import DType, dtypes
+from kernbench.operations.copies import array_to
+from kernbench.operations.creation import empty
+from kernbench.operations.shaping import cat
+from kernbench.process.process import Process
+from kernbench.ranks.groups import ProcessGroup
+from kernbench.ranks.meeting import Role
+from kernbench.ranks.world import world_of
+from kernbench.tensors.new import new_tensor
+from kernbench.tensors.nodes import recording
+from kernbench.tensors.running import cuda_device, read_back
+from kernbench.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from kernbench.process.types import Device
+
+NAME: Final = "DistributedDataParallel"
+
+_BROADCAST_BYTES: Final = 250 << 20
+"""Tensors are broadcast together up to this size, as in PyTorch."""
+
+Shown = tuple[str, tuple[int, ...], DType, bool]
+
+
+EVENLY: Final = (
+    f"every rank wraps its module in {NAME} and takes as many steps with it as the others: look "
+    "for uneven numbers of batches, and for a branch on the rank"
+)
+"""Hint if a rank does not come to what the wrapper calls."""
+
+_ALIKE: Final = Role(
+    "which checks that parameters are alike",
+    EVENLY,
+)
+_COPIES: Final = Role(f"of {NAME}'s parameters or buffers", EVENLY)
+
+
+class DataParallelError(KernbenchError, RuntimeError):
+    """A module cannot be trained data parallel, or not as it was used."""
+
+
+def check_alike(
+    process: Process, group: ProcessGroup, named: "Sequence[tuple[str, Tensor]]"
+) -> None:
+    """Checks that all ranks have tensors of the same shapes and types. The host waits.
+
+    That is one small all-gather. Names may differ, as in PyTorch.
+
+    Raises:
+        DataParallelError: On all ranks, with the first difference.
+    """
+    mine = [(name, each.window.shape, each.dtype, each.requires_grad) for name, each in named]
+    device = cuda_device(home_of(process))
+    count = array_to(process, np.array([len(mine)], np.int64), device)
+    counts = new_tensor(process, (group.size(),), dtypes.int64, device)
+    what = object_signature(NAME, "all_gather", dtypes.int64, ((1,),) * group.size())
+    _, meeting = issue(process, group, what, (count,), (counts,), mail=mine, role=_ALIKE)
+    if len(meeting.mail) == group.size():
+        # Whoever comes last looks, and tells the others, which cannot have gone on.
+        _compare(process, group, meeting.mail)
+    read_back(process, counts, lambda _: None)
+
+
+def _compare(process: Process, group: ProcessGroup, shown: Mapping[int, Sequence[Shown]]) -> None:
+    first = group.ranks[0]
+    kinds = [entry[1:] for entry in shown[first]]
+    for rank in group.ranks[1:]:
+        if [entry[1:] for entry in shown[rank]] != kinds:
+            error = _difference(group, first, shown[first], rank, shown[rank])
+            world_of(process).blame(group.ranks, error)
+            raise error
+
+
+def _difference(
+    group: ProcessGroup, first: int, theirs: Sequence[Shown], rank: int, other: Sequence[Shown]
+) -> DataParallelError:
+    pairs = zip(theirs, other, strict=False)
+    shorter = min(len(theirs), len(other))
+    place = next((at for at, (a, b) in enumerate(pairs) if a[1:] != b[1:]), shorter)
+
+    def line(owner: int, shown: Sequence[Shown]) -> str:
+        if place >= len(shown):
+            return f"rank {owner} has {len(shown)} of them, and none at place {place}"
+        name, shape, dtype, requires_grad = shown[place]
+        frozen = "" if requires_grad else ", which requires no gradient"
+        return f"rank {owner} has {name} {list(shape)} {dtype} at place {place}{frozen}"
+
+    return DataParallelError(
+        f"{NAME} over group {group.name}: rank {rank} has other parameters or buffers than "
+        f"rank {first}",
+        [site_fact(call_site()), line(first, theirs), line(rank, other)],
+        hint="build the same module on all ranks of the group; ranks that hold different parts of "
+        "a model belong to different data-parallel groups",
+    )
+
+
+def broadcast_together(process: Process, group: ProcessGroup, tensors: Sequence[Tensor]) -> None:
+    """Copies the tensors of the group's first rank over those of all others; waits for nothing.
+
+    Those of one type and device travel together, up to 250 MiB at once.
+    """
+    source = group.place(process.rank) == 0
+    with recording(process, False):
+        for members in _parcels(tensors):
+            parts = [member.detach().reshape(-1) for member in members]
+            sizes = [part.window.numel for part in parts]
+            if source:
+                whole = cat(parts)
+            else:
+                whole = empty(sum(sizes), dtype=members[0].dtype, device=members[0].device)
+            root, shape = f"src={group.ranks[0]}", whole.window.shape
+            what = signature("broadcast", "broadcast", whole.dtype, (shape,), None, 0, root)
+            both = (whole,)
+            issue(process, group, what, both if source else (), both, role=_COPIES)
+            if not source:
+                for member, part in zip(members, whole.split(sizes), strict=True):
+                    member.copy_(part.view(member.shape))
+
+
+def _parcels(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    parcels: list[list[Tensor]] = []
+    alike: dict[tuple[DType, Device], list[Tensor]] = {}
+    room: dict[tuple[DType, Device], int] = {}
+    for tensor in tensors:
+        nbytes = tensor.window.nbytes
+        if not nbytes:
+            continue
+        kind = tensor.dtype, tensor.device
+        if nbytes > room.get(kind, 0):
+            alike[kind] = []
+            room[kind] = _BROADCAST_BYTES
+            parcels.append(alike[kind])
+        alike[kind].append(tensor)
+        room[kind] -= nbytes
+    return parcels

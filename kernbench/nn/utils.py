@@ -1,0 +1,171 @@
+"""`torch.nn.utils`: norms of gradients, also of models that are split over ranks."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from kernbench.distributed.collectives import all_reduce
+from kernbench.distributed.reduce_ops import ReduceOp
+from kernbench.errors import call_site, site_fact
+from kernbench.memory import Array, dtypes
+from kernbench.operations.creation import zeros
+from kernbench.operations.elementwise import elementwise
+from kernbench.operations.fused import kernel, widened
+from kernbench.process.process import current_process
+from kernbench.ranks.groups import ProcessGroup
+from kernbench.tensors.errors import TensorError, refuse
+from kernbench.tensors.nodes import recording
+from kernbench.tensors.running import run_on_many
+from kernbench.tensors.tensor import Tensor
+
+__all__ = ["clip_grad_norm_", "clip_grads_with_norm_", "get_total_norm"]
+
+Groups = ProcessGroup | Sequence[ProcessGroup] | None
+
+
+def get_total_norm(
+    tensors: Iterable[Tensor],
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+    *,
+    group: Groups = None,
+) -> Tensor:
+    """Returns the norm of tensors of one device as if they were one vector.
+
+    One kernel and, with groups, an all-reduce each. 16-bit floats are added in float32, which is
+    the result's type then.
+
+    Args:
+        tensors: The tensors; none at all have norm 0.
+        norm_type: Which norm; `inf` for the largest size.
+        error_if_nonfinite: Whether to wait for the norm and refuse it if it is not finite.
+        foreach: None or True: all tensors are taken at once.
+        group: Ranks that each hold a different part of the vector: a group, or several, over
+            which the parts are added one after the other. What several ranks hold is counted for
+            each of them: pass it on one rank only.
+
+    Raises:
+        TensorError: If the norm is not finite and that is an error.
+        UnsupportedError: For `foreach=False`.
+    """
+    _check_foreach("get_total_norm", foreach)
+    parts = list(tensors)
+    order = float(norm_type)
+    largest = order == float("inf")
+    wide = any(part.dtype is dtypes.float64 for part in parts)
+    dtype = dtypes.float64 if wide else dtypes.float32
+
+    def powers(*arrays: Array) -> Array:
+        sizes = [np.abs(array).astype(dtype.numpy, copy=False) for array in arrays]
+        if largest:
+            return np.asarray(max([np.max(size, initial=0) for size in sizes], default=0))
+        if order == 2:
+            return np.asarray(sum(np.sum(size * size) for size in sizes))
+        return np.asarray(sum(np.sum(size**order) for size in sizes))
+
+    with recording(current_process(), False):
+        total = kernel("total_norm", powers, parts, (), dtype) if parts else zeros((), dtype=dtype)
+        for each in _groups(group):
+            op = ReduceOp.MAX if largest else ReduceOp.SUM
+            all_reduce(total, op, group=each)
+        if order == 2:
+            total = total.sqrt()
+        elif not largest:
+            total = total.pow(1 / order)
+    if error_if_nonfinite and not np.isfinite(total.item()):
+        raise TensorError(
+            f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, "
+            "so it cannot be clipped. To disable this error and scale the gradients by the "
+            "non-finite norm anyway, set `error_if_nonfinite=False`",
+            [site_fact(call_site())],
+        )
+    return total
+
+
+def _check_foreach(name: str, foreach: bool | None) -> None:
+    if foreach is False:
+        refuse(name, foreach=foreach)
+
+
+def _groups(group: Groups) -> list[ProcessGroup]:
+    if group is None:
+        return []
+    return [group] if isinstance(group, ProcessGroup) else list(group)
+
+
+def clip_grads_with_norm_(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    total_norm: Tensor,
+    foreach: bool | None = None,
+) -> None:
+    """Scales the gradients of parameters so that their norm is at most `max_norm`.
+
+    Two kernels: the factor, and all gradients at once; the host waits for nothing.
+
+    Args:
+        parameters: On one device.
+        max_norm: Largest norm.
+        total_norm: What `get_total_norm` has found.
+        foreach: None or True: all gradients are scaled at once.
+
+    Raises:
+        UnsupportedError: For `foreach=False`.
+    """
+    _check_foreach("clip_grads_with_norm_", foreach)
+    grads = _grads(parameters)
+    if not grads:
+        return
+    with recording(current_process(), False):
+        factor = elementwise(
+            "aten::clip_coefficient",
+            lambda norm: np.minimum(norm.dtype.type(max_norm) / (norm + norm.dtype.type(1e-6)), 1),
+            total_norm,
+        )
+        scale, targets = factor.window, [grad.window for grad in grads]
+
+        def effect() -> None:
+            by = widened(scale)
+            for target in targets:
+                target.store(widened(target) * by)
+
+        run_on_many(current_process(), "aten::_foreach_mul_", [factor], grads, effect)
+
+
+def clip_grad_norm_(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+    *,
+    group: Groups = None,
+) -> Tensor:
+    """Scales the gradients of parameters so that their norm is at most `max_norm`.
+
+    Args:
+        parameters: On one device; those without gradient are left out.
+        max_norm: Largest norm.
+        norm_type: Which norm; `inf` for the largest size.
+        error_if_nonfinite: Whether to wait for the norm and refuse it if it is not finite.
+        foreach: None or True: all tensors are taken at once.
+        group: Ranks whose parameters are parts of the same model, see `get_total_norm`.
+
+    Returns:
+        The norm before, a single value.
+
+    Raises:
+        TensorError: If the norm is not finite and that is an error.
+        UnsupportedError: For `foreach=False`.
+    """
+    _check_foreach("clip_grad_norm_", foreach)
+    members = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    total = get_total_norm(_grads(members), norm_type, error_if_nonfinite, group=group)
+    clip_grads_with_norm_(members, max_norm, total)
+    return total
+
+
+def _grads(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    members = [parameters] if isinstance(parameters, Tensor) else parameters
+    return [member.grad for member in members if member.grad is not None]

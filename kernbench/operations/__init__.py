@@ -1,0 +1,1 @@
+"""Operations on tensors, as `torch` has them, and `torch.cuda`."""

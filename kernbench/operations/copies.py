@@ -1,0 +1,443 @@
+"""Copies: between types, between host and device, between devices."""
+
+import warnings
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from kernbench.errors import OperandError, UnsupportedError, call_site, site_fact
+from kernbench.hw.claims import Use, never
+from kernbench.memory import Array, DType, Storage, View, contiguous_strides, dtypes
+from kernbench.operations.elementwise import check_distinct, layout
+from kernbench.process.process import MAIN, Process, current_process
+from kernbench.process.types import CPU, Device, DeviceLike
+from kernbench.sim_engine.command import Command
+from kernbench.sim_engine.data_executor import Effect
+from kernbench.sim_engine.engine import GraphEngine, Hold
+from kernbench.tensors import tape
+from kernbench.tensors.access import check_access
+from kernbench.tensors.errors import TensorError, refuse
+from kernbench.tensors.memory import Label, Memory
+from kernbench.tensors.new import alias, new_tensor, wrap
+from kernbench.tensors.promotion import FLOATS, category
+from kernbench.tensors.running import find_device, read_back, run, wait_for
+from kernbench.tensors.tensor import Tensor
+from kernbench.tensors.windows import is_contiguous
+
+__all__ = ["clone"]
+
+_VC_CHUNK: Final = 256
+"""Bytes of a virtual-channel chunk of a copy between devices."""
+
+
+def copy_(self: Tensor, other: Tensor, non_blocking: bool = False) -> Tensor:
+    """Copies `other`, broadcast and converted, into this tensor, as `torch.Tensor.copy_`.
+
+    Within a device that is a kernel. From the host the bytes are taken at the call and the host
+    waits; from pinned memory with `non_blocking` they are read when the copy executes, and must
+    not be written before. To the host it waits, unless `non_blocking` into pinned memory.
+
+    Raises:
+        TensorError: If the shape does not fit.
+        AccessError: If an operation on one of them is under way that nobody has waited for.
+    """
+    if not isinstance(other, Tensor):
+        raise OperandError(
+            f"copy_ takes a tensor; got {type(other).__name__}", [site_fact(call_site())]
+        )
+    check_distinct("copy_", self)
+    target, source = self.window, other.window
+    if source.shape != target.shape and not _spreads(source.shape, target.shape):
+        raise TensorError(
+            f"The shape {list(source.shape)} cannot be broadcast to {list(target.shape)}",
+            [site_fact(call_site())],
+        )
+    process, node = current_process(), None
+    if self.memory.tracked or other.memory.tracked:
+        node = tape.begin(process, "aten::copy", (self, other), out=self)
+    _transfer(process, other, self, non_blocking, fresh=False)
+    if node is not None:
+        tape.finish(node, self)
+    return self
+
+
+def _spreads(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    missing = len(wanted) - len(shape)
+    return missing >= 0 and all(n in {1, m} for n, m in zip(shape, wanted[missing:], strict=True))
+
+
+def _transfer(
+    process: Process, src: Tensor, out: Tensor, non_blocking: bool, *, fresh: bool
+) -> None:
+    """Copies `src` to `out`; `fresh` says that nobody else has seen `out` yet."""
+    if src.window.dtype.is_complex and not out.window.dtype.is_complex:
+        _warn_of_parts(out.window.dtype)
+    if src.device == out.device:
+        source, put = src.window, _putter(out.window, fresh)
+        run(process, "aten::copy_", (src,), out, lambda: put(source.read()))
+    elif src.device.index is None:
+        _upload(process, src, out, non_blocking, fresh)
+    else:
+        if src.dtype is not out.dtype:
+            src = _converted(process, src, out.dtype)
+        if out.device.index is None:
+            _download(process, src, out, non_blocking, fresh)
+        elif process.rank != MAIN:
+            raise UnsupportedError(
+                f"{process.name} copies from {src.device} to {out.device}: copies between devices "
+                "are simulated on main only",
+                [site_fact(call_site())],
+                hint="ranks exchange data through torch.distributed",
+            )
+        else:
+            _peer_copy(process, src, out, fresh)
+
+
+def _warn_of_parts(dtype: DType) -> None:
+    site = call_site()
+    if dtype is not dtypes.bool_ and site is not None:
+        text = "Casting complex values to real discards the imaginary part"
+        warnings.warn_explicit(text, UserWarning, site.file, site.line)
+
+
+def _putter(target: View, fresh: bool) -> Callable[[Array], None]:
+    def put(values: Array) -> None:
+        if fresh:
+            target.adopt(np.array(values))
+        else:
+            target.store(values)
+
+    return put
+
+
+def _converted(process: Process, src: Tensor, dtype: DType) -> Tensor:
+    out = new_tensor(process, src.window.shape, dtype, src.device)
+    _transfer(process, src, out, False, fresh=True)
+    return out
+
+
+def _upload(process: Process, src: Tensor, out: Tensor, non_blocking: bool, fresh: bool) -> None:
+    source, put = src.window, _putter(out.window, fresh)
+    check_access(process, src, None, "read")
+    if src.memory.pinned or not process.engine.enable_data:
+        command = _to_device(process, out, lambda: put(source.read()))
+    else:
+        taken = np.array(source.read())
+        command = _to_device(process, out, lambda: put(taken))
+    if src.memory.pinned and non_blocking:
+        src.memory.read(command, source)
+    else:
+        wait_for(process, command)
+
+
+def _to_device(process: Process, out: Tensor, effect: Effect) -> Command:
+    """Issues a copy from the host to `out`."""
+    sip = out.device.index
+    assert sip is not None
+    stream = process.current_stream(sip)
+    check_access(process, out, stream, "wrote")
+    device = process.engine.device(sip)
+    nbytes = out.window.nbytes
+    latency = device.spec.host.pcie.latency
+    work = Hold(process.engine, device.to_device, device.pcie_ps(nbytes), effect, latency)
+    command = process.issue("Memcpy HtoD", "copy", stream, work, args={"bytes": nbytes})
+    out.memory.wrote(command, out.window)
+    return command
+
+
+def _download(process: Process, src: Tensor, out: Tensor, non_blocking: bool, fresh: bool) -> None:
+    check_access(process, out, None, "wrote")
+    put = _putter(out.window, fresh)
+    wait = not (out.memory.pinned and non_blocking)
+    command = read_back(process, src, lambda values: put(np.array(values)), wait=wait)
+    if wait:
+        out.memory.version += 1
+    else:
+        out.memory.wrote(command, out.window)
+
+
+class PeerCopy:
+    """Work that moves bytes from one SIP to another over the machine's links.
+
+    Args:
+        engine: The engine.
+        source: SIP that sends.
+        destination: SIP that receives.
+        nbytes: How much.
+        effect: What it does to the bytes.
+    """
+
+    def __init__(
+        self, engine: GraphEngine, source: int, destination: int, nbytes: int, effect: Effect
+    ) -> None:
+        self._engine: Final = engine
+        self._ends: Final = (source, destination)
+        self._nbytes: Final = nbytes
+        self._effect: Final = effect
+
+    def begin(self, command: Command, start: int) -> None:
+        """See `kernbench.sim_engine.command.Work`."""
+        engine = self._engine
+        if engine.timed:
+            owner = engine.command_owner(command.host.rank)
+            engine.loop.at(start, owner, self._send, command, start)
+        else:
+            engine.complete(command, start, start, self._effect)
+
+    def _send(self, command: Command, start: int) -> None:
+        engine, network, topology = self._engine, self._engine.network, self._engine.topology
+        source, destination = (topology.cube_node(sip) for sip in self._ends)
+        path = network.path(source, destination, topology.machine.system.sip.pe.dma, _VC_CHUNK)
+        owner = engine.command_owner(command.host.rank)
+        # Whoever claims these links meanwhile learns that they are shared.
+        claim = network.claims.take(Use([path]), self, never, alone=False)
+
+        def arrived(end: int) -> None:
+            network.claims.drop(claim)
+            engine.complete(command, start, end, self._effect)
+
+        chunk = topology.machine.system.sips.network.chunk
+        arrival = network.copy(path, self._nbytes, chunk, start, owner)
+        arrival.when_settled(arrived)
+
+
+def _peer_copy(process: Process, src: Tensor, out: Tensor, fresh: bool) -> None:
+    """Copies between two devices: on the source's stream, between what either stream holds."""
+    source_sip, sip = src.device.index, out.device.index
+    assert source_sip is not None
+    assert sip is not None
+    stream, target_stream = process.current_stream(source_sip), process.current_stream(sip)
+    check_access(process, src, stream, "read")
+    check_access(process, out, target_stream, "wrote")
+    source, put = src.window, _putter(out.window, fresh)
+    if target_stream.tail is not None:
+        stream.waits.append(target_stream.tail)
+        stream.learn({**target_stream.seen, target_stream: target_stream.count})
+    nbytes = source.nbytes
+    work = PeerCopy(process.engine, source_sip, sip, nbytes, lambda: put(np.array(source.read())))
+    command = process.issue("Memcpy PtoP", "copy", stream, work, args={"bytes": nbytes})
+    target_stream.waits.append(command.done)
+    target_stream.learn({**stream.seen, stream: command.number})
+    src.memory.read(command, source)
+    out.memory.wrote(command, out.window)
+
+
+# Conversions
+
+
+def to(
+    self: Tensor,
+    *args: "DeviceLike | DType | Tensor | bool | None",
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    non_blocking: bool = False,
+    copy: bool = False,
+) -> Tensor:
+    """Returns the tensor in another type, on another device, or both, as `torch.Tensor.to`.
+
+    It is the tensor itself if nothing changes. `non_blocking` from a device to the host returns
+    pinned memory that must not be read before the stream was waited for.
+
+    Args:
+        self: The tensor.
+        *args: `dtype`, `device`, `device, dtype` or `tensor`; then `non_blocking` and `copy`.
+        dtype: Element type.
+        device: Device.
+        non_blocking: Whether the host need not wait for copies from or to pinned memory.
+        copy: Whether to copy in any case.
+
+    Raises:
+        OwnershipError: If the device belongs to another rank (M14).
+    """
+    flags = []
+    for arg in args:
+        if isinstance(arg, Tensor):
+            device, dtype = arg.device, arg.dtype
+        elif isinstance(arg, DType):
+            dtype = arg
+        elif isinstance(arg, bool):
+            flags.append(arg)
+        elif isinstance(arg, str | int | Device):
+            device = arg
+        elif arg is not None:
+            raise OperandError(
+                f"to() takes a dtype, a device or a tensor; got {arg!r}", [site_fact(call_site())]
+            )
+    if flags:
+        non_blocking, copy = (*flags, copy)[:2]
+    process = current_process()
+    where = self.device if device is None else find_device(process, device)
+    dtype = dtype or self.dtype
+    if where == self.device and dtype is self.dtype and not copy:
+        return self
+    return _moved(process, self, where, dtype, non_blocking)
+
+
+def _moved(
+    process: Process, src: Tensor, where: Device, dtype: DType, non_blocking: bool
+) -> Tensor:
+    pinned = non_blocking and where is CPU and src.is_cuda
+    strides = layout(src.window.shape, (src,))
+    out = new_tensor(process, src.window.shape, dtype, where, pinned=pinned, strides=strides)
+    node = None
+    if src.memory.tracked and category(src.dtype) >= FLOATS and category(dtype) >= FLOATS:
+        node = tape.begin(process, "aten::to_copy", (src,))
+    _transfer(process, src, out, non_blocking, fresh=True)
+    if node is not None:
+        tape.finish(node, out)
+    return out
+
+
+def cuda(self: Tensor, device: DeviceLike | None = None, non_blocking: bool = False) -> Tensor:
+    """Returns the tensor on a device, by default the current one.
+
+    Raises:
+        OwnershipError: If the device belongs to another rank (M14).
+    """
+    return to(self, "cuda" if device is None else device, non_blocking=non_blocking)
+
+
+def cpu(self: Tensor) -> Tensor:
+    """Returns the tensor on the host, and waits for the copy."""
+    return to(self, CPU)
+
+
+def _converter(dtype: DType) -> "Callable[[Tensor], Tensor]":
+    def convert(self: Tensor) -> Tensor:
+        return to(self, dtype)
+
+    convert.__doc__ = f"Returns the tensor as {dtype}; itself if it is that already."
+    return convert
+
+
+double = _converter(dtypes.float64)
+float_ = _converter(dtypes.float32)
+half = _converter(dtypes.float16)
+bfloat16 = _converter(dtypes.bfloat16)
+long = _converter(dtypes.int64)
+int_ = _converter(dtypes.int32)
+short = _converter(dtypes.int16)
+char = _converter(dtypes.int8)
+byte = _converter(dtypes.uint8)
+bool_ = _converter(dtypes.bool_)
+cfloat = _converter(dtypes.complex64)
+cdouble = _converter(dtypes.complex128)
+
+
+def type_(self: Tensor, dtype: DType | None = None, non_blocking: bool = False) -> Tensor:
+    """Returns the tensor in another type.
+
+    Raises:
+        UnsupportedError: Without a type, for the name of the class that PyTorch has for it.
+    """
+    if dtype is None:
+        raise UnsupportedError(
+            "type() without a type is not simulated", [site_fact(call_site())], hint="use .dtype"
+        )
+    return to(self, dtype, non_blocking=non_blocking)
+
+
+def type_as(self: Tensor, other: Tensor) -> Tensor:
+    """Returns the tensor in the type of another one."""
+    return to(self, other.dtype)
+
+
+def clone(input: Tensor) -> Tensor:
+    """Returns a copy on the same device, laid out alike but without gaps."""
+    return _copied(input, layout(input.window.shape, (input,)))
+
+
+def _copied(src: Tensor, strides: tuple[int, ...]) -> Tensor:
+    process = current_process()
+    site = process.call_site()
+    out = new_tensor(process, src.window.shape, src.dtype, src.device, site, strides=strides)
+    source, target, node = src.window, out.window, None
+    if src.memory.tracked and src.dtype.is_floating_point:
+        node = tape.begin(process, "aten::clone", (src,))
+    run(
+        process,
+        "aten::clone",
+        (src,),
+        out,
+        lambda: target.adopt(np.array(source.read())),
+        site=site,
+    )
+    if node is not None:
+        tape.finish(node, out)
+    return out
+
+
+def contiguous(self: Tensor) -> Tensor:
+    """Returns the tensor itself if its elements lie in order without gaps, else a copy."""
+    if is_contiguous(self.window):
+        return self
+    return _copied(self, contiguous_strides(self.window.shape))
+
+
+def detach(self: Tensor) -> Tensor:
+    """Returns a view of all of the tensor, of which autograd knows nothing."""
+    view = self.window
+    return alias(self, view.shape, view.strides, view.offset)
+
+
+def pin_memory(self: Tensor, device: DeviceLike | None = None) -> Tensor:
+    """Returns a copy in pinned host memory; itself if it is there already.
+
+    Raises:
+        TensorError: For a tensor on a device.
+        UnsupportedError: For `device`.
+    """
+    refuse("pin_memory", device=device)
+    if self.is_cuda:
+        raise TensorError("only dense CPU tensors can be pinned", [site_fact(call_site())])
+    if self.memory.pinned:
+        return self
+    process, node = current_process(), None
+    out = new_tensor(process, self.window.shape, self.dtype, CPU, pinned=True)
+    if self.memory.tracked and self.dtype.is_floating_point:
+        node = tape.begin(process, "aten::to_copy", (self,))
+    _transfer(process, self, out, False, fresh=True)
+    if node is not None:
+        tape.finish(node, out)
+    return out
+
+
+def is_pinned(self: Tensor, device: DeviceLike | None = None) -> bool:
+    """Returns whether it lies in pinned host memory.
+
+    Raises:
+        UnsupportedError: For `device`.
+    """
+    refuse("is_pinned", device=device)
+    return self.memory.pinned
+
+
+# Arrays
+
+
+def array_to(process: Process, array: Array, device: Device, *, pinned: bool = False) -> Tensor:
+    """Returns a tensor of the values of a contiguous array that is nobody else's."""
+    dtype = dtypes.from_numpy(array.dtype)
+    assert dtype is not None, array.dtype
+    out = new_tensor(process, array.shape, dtype, device, pinned=pinned)
+    target = out.window
+    if device.index is None:
+        process.engine.executor.apply(lambda: target.adopt(array))
+    else:
+        wait_for(process, _to_device(process, out, lambda: target.adopt(array)))
+    return out
+
+
+def as_host_tensor(process: Process, array: Array, dtype: DType) -> Tensor:
+    """Returns a host tensor that shares the memory of an array without negative strides."""
+    strides = tuple(step // dtype.itemsize for step in array.strides)
+    count = 1 + sum((n - 1) * s for n, s in zip(array.shape, strides, strict=True))
+    count = count if array.size else 0
+    storage = Storage(
+        process.memory, count * dtype.itemsize, Label(dtype, array.shape), call_site()
+    )
+    if process.engine.enable_data:
+        storage.buffer.adopt(as_strided(array, (count,), (dtype.itemsize,)))
+    return wrap(Memory(storage, process), View(storage.buffer, dtype, array.shape, strides, 0), CPU)

@@ -1,0 +1,598 @@
+"""Making tensors: from nothing, from numbers, from other tensors."""
+
+import operator
+from collections.abc import Callable, Sequence
+from math import ceil
+from typing import Any, Final
+
+import numpy as np
+
+from kernbench.errors import OperandError, OptionError, call_site, site_fact
+from kernbench.memory import Array, DType, dtypes
+from kernbench.operations.copies import array_to, as_host_tensor, clone, detach, to
+from kernbench.operations.elementwise import ComplexError, layout
+from kernbench.operations.filling import number
+from kernbench.process.process import Process, current_process
+from kernbench.process.types import CPU, Device, DeviceLike
+from kernbench.tensors.errors import TensorError, one_way
+from kernbench.tensors.new import new_tensor
+from kernbench.tensors.nodes import require
+from kernbench.tensors.promotion import Scalar, scalar_type
+from kernbench.tensors.running import find_device, run
+from kernbench.tensors.tensor import Tensor
+
+__all__ = [
+    "arange",
+    "as_tensor",
+    "empty",
+    "empty_like",
+    "eye",
+    "from_numpy",
+    "full",
+    "full_like",
+    "linspace",
+    "ones",
+    "ones_like",
+    "tensor",
+    "zeros",
+    "zeros_like",
+]
+
+_MOST_ELEMENTS: Final = 1 << 50
+
+
+def shape_of(size: tuple[Any, ...]) -> tuple[int, ...]:
+    """Returns the shape that `size` arguments mean: integers, or one sequence of them.
+
+    Raises:
+        OperandError: If an extent is no integer.
+        TensorError: If one is negative, or all together are beyond any memory.
+    """
+    given = size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size
+    try:
+        shape = tuple([operator.index(extent) for extent in given])
+    except TypeError:
+        raise OperandError(
+            f"a size is made of integers; got {given!r}", [site_fact(call_site())]
+        ) from None
+    count = 1
+    for extent in shape:
+        if extent < 0:
+            raise TensorError(
+                f"Trying to create tensor with negative dimension {extent}: {list(shape)}",
+                [site_fact(call_site())],
+            )
+        count *= extent
+    if count > _MOST_ELEMENTS:
+        raise TensorError(
+            f"Storage size calculation overflowed with sizes={list(shape)}",
+            [site_fact(call_site())],
+        )
+    return shape
+
+
+def asked(tensor: Tensor, requires_grad: bool) -> Tensor:
+    """Returns a new tensor, made a leaf that needs a gradient if asked.
+
+    Raises:
+        TensorError: If its type has no gradients.
+    """
+    if requires_grad:
+        require(tensor, True)
+    return tensor
+
+
+def sizes_of(size: tuple[Any, ...], sequence: Sequence[int] | None) -> tuple[int, ...]:
+    """Returns the shape given as integers one by one or as `size=`; raises as `shape_of` does."""
+    return shape_of(one_way(size, sequence))
+
+
+def check_pin(device: Device, pin_memory: bool) -> None:
+    """Checks that memory which is to be pinned is the host's.
+
+    Raises:
+        TensorError: If it is not.
+    """
+    if pin_memory and device is not CPU:
+        raise TensorError(
+            "Only dense CPU tensors can be pinned", [site_fact(call_site()), f"got {device}"]
+        )
+
+
+def _make(
+    name: str,
+    shape: tuple[int, ...],
+    dtype: DType,
+    device: DeviceLike | None,
+    values: Callable[[], Array],
+    *,
+    requires_grad: bool,
+    pin_memory: bool,
+    strides: tuple[int, ...] | None = None,
+) -> Tensor:
+    """Returns a tensor of values that nobody has to copy: a kernel makes them in place."""
+    process = current_process()
+    where = find_device(process, device)
+    check_pin(where, pin_memory)
+    site = process.call_site()
+    out = new_tensor(process, shape, dtype, where, site, pinned=pin_memory, strides=strides)
+    view = out.window
+    run(process, f"aten::{name}", (), out, lambda: view.adopt(values()), site=site)
+    return asked(out, requires_grad)
+
+
+def empty(
+    *sizes: Any,
+    size: Sequence[int] | None = None,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """Returns a tensor of unwritten elements; reading one is an error (M5).
+
+    Raises:
+        OutOfMemoryError: If the device has no room for it (M7).
+    """
+    process = current_process()
+    where = find_device(process, device)
+    check_pin(where, pin_memory)
+    out = _empty(process, sizes_of(sizes, size), dtype or dtypes.float32, where, pinned=pin_memory)
+    return asked(out, requires_grad)
+
+
+def _empty(
+    process: Process,
+    shape: tuple[int, ...],
+    dtype: DType,
+    device: Device,
+    *,
+    pinned: bool = False,
+    strides: tuple[int, ...] | None = None,
+) -> Tensor:
+    out = new_tensor(process, shape, dtype, device, pinned=pinned, strides=strides)
+    if process.engine.enable_data:
+        # At once, not in stream order: the block is new, so nothing pending can touch it.
+        out.window.buffer.poison(dtype)
+    return out
+
+
+def zeros(
+    *sizes: Any,
+    size: Sequence[int] | None = None,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """Returns a tensor of zeros.
+
+    Raises:
+        OutOfMemoryError: If the device has no room for it (M7).
+    """
+    shape, dtype = sizes_of(sizes, size), dtype or dtypes.float32
+    held = dtype.numpy
+    return _make(
+        "zeros",
+        shape,
+        dtype,
+        device,
+        lambda: np.zeros(shape, held),
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
+
+
+def ones(
+    *sizes: Any,
+    size: Sequence[int] | None = None,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """Returns a tensor of ones.
+
+    Raises:
+        OutOfMemoryError: If the device has no room for it (M7).
+    """
+    return full(
+        sizes_of(sizes, size),
+        1,
+        dtype=dtype or dtypes.float32,
+        device=device,
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
+
+
+def full(
+    size: Sequence[int],
+    fill_value: Scalar,
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """Returns a tensor of one value, of the value's type unless told otherwise.
+
+    Raises:
+        OutOfMemoryError: If the device has no room for it (M7).
+    """
+    shape = shape_of((size,))
+    dtype = dtype or scalar_type(fill_value)
+    filler, held = number("full", fill_value, dtype), dtype.numpy
+    return _make(
+        "full",
+        shape,
+        dtype,
+        device,
+        lambda: np.full(shape, filler, held),
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
+
+
+def empty_like(
+    input: Tensor,
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """Returns an unwritten tensor of the shape, and by default type and device, of another."""
+    process = current_process()
+    where = input.device if device is None else find_device(process, device)
+    shape = input.window.shape
+    check_pin(where, pin_memory)
+    strides = layout(shape, (input,))
+    out = _empty(process, shape, dtype or input.dtype, where, pinned=pin_memory, strides=strides)
+    return asked(out, requires_grad)
+
+
+def zeros_like(
+    input: Tensor,
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """Returns a tensor of zeros like another one, see `empty_like`."""
+    return full_like(
+        input, 0, dtype=dtype, device=device, requires_grad=requires_grad, pin_memory=pin_memory
+    )
+
+
+def ones_like(
+    input: Tensor,
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """Returns a tensor of ones like another one, see `empty_like`."""
+    return full_like(
+        input, 1, dtype=dtype, device=device, requires_grad=requires_grad, pin_memory=pin_memory
+    )
+
+
+def full_like(
+    input: Tensor,
+    fill_value: Scalar,
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """Returns a tensor of one value like another one, see `empty_like`."""
+    shape, dtype = input.window.shape, dtype or input.dtype
+    filler = number("full_like", fill_value, dtype)
+    where = input.device if device is None else device
+    strides = layout(shape, (input,))
+    return _make(
+        "full_like",
+        shape,
+        dtype,
+        where,
+        lambda: filler,
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+        strides=strides,
+    )
+
+
+def new_empty(
+    self: Tensor,
+    *sizes: Any,
+    size: Sequence[int] | None = None,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """Returns an unwritten tensor of the type and on the device of this one."""
+    return empty(
+        sizes_of(sizes, size),
+        dtype=dtype or self.dtype,
+        device=self.device if device is None else device,
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
+
+
+def new_zeros(
+    self: Tensor,
+    *sizes: Any,
+    size: Sequence[int] | None = None,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """Returns a tensor of zeros of the type and on the device of this one."""
+    return zeros(
+        sizes_of(sizes, size),
+        dtype=dtype or self.dtype,
+        device=self.device if device is None else device,
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
+
+
+def new_ones(
+    self: Tensor,
+    *sizes: Any,
+    size: Sequence[int] | None = None,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """Returns a tensor of ones of the type and on the device of this one."""
+    return ones(
+        sizes_of(sizes, size),
+        dtype=dtype or self.dtype,
+        device=self.device if device is None else device,
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
+
+
+def new_full(
+    self: Tensor,
+    size: Sequence[int],
+    fill_value: Scalar,
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """Returns a tensor of one value, of the type and on the device of this one."""
+    return full(
+        size,
+        fill_value,
+        dtype=dtype or self.dtype,
+        device=self.device if device is None else device,
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
+
+
+def arange(
+    start: float | None = None,
+    end: float | None = None,
+    step: float = 1,
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """Returns the values from `start` (0 if alone) up to `end`, without it, as `torch.arange`.
+
+    Raises:
+        OptionError: If `step` is 0 or leads away from `end`.
+    """
+    if end is None:
+        start, end = 0, start
+    elif start is None:
+        start = 0
+    if end is None:
+        raise OperandError("arange() needs an end", [site_fact(call_site())])
+    if complex in {type(start), type(end), type(step)} or (dtype is not None and dtype.is_complex):
+        raise ComplexError('"arange" not implemented for complex numbers', [site_fact(call_site())])
+    if step == 0 or (end - start) * (1 if step > 0 else -1) < 0:
+        problem = (
+            "step must be nonzero"
+            if step == 0
+            else ("upper bound and lower bound inconsistent with step sign")
+        )
+        raise TensorError(f"arange: {problem}", [site_fact(call_site())])
+    whole = all(isinstance(value, int) for value in (start, end, step))
+    dtype = dtype or (dtypes.int64 if whole else dtypes.float32)
+    count = -((start - end) // step) if whole else ceil((end - start) / step)
+    shape = shape_of(((int(count),),))
+    first, by, held = start, step, dtype.numpy
+
+    def values() -> Array:
+        steps: Array = np.arange(count, dtype=np.int64 if whole else np.float64)
+        return (first + steps * by).astype(held, copy=False)
+
+    return _make(
+        "arange", shape, dtype, device, values, requires_grad=requires_grad, pin_memory=pin_memory
+    )
+
+
+def linspace(
+    start: complex,
+    end: complex,
+    steps: int,
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """Returns `steps` values from `start` to `end`, both included, as `torch.linspace`."""
+    shape = shape_of(((steps,),))
+    if complex in {type(start), type(end)}:
+        dtype = dtype or dtypes.complex64
+        if not dtype.is_complex:
+            raise TensorError(
+                f"linspace(): complex ends cannot be converted to {dtype}",
+                [site_fact(call_site())],
+            )
+    dtype = dtype or dtypes.float32
+    held = dtype.numpy
+    return _make(
+        "linspace",
+        shape,
+        dtype,
+        device,
+        lambda: np.linspace(start, end, steps).astype(held),
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
+
+
+def eye(
+    n: int,
+    m: int | None = None,
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """Returns a matrix with ones on the diagonal, as `torch.eye`."""
+    rows, columns = shape_of(((n, n if m is None else m),))
+    dtype = dtype or dtypes.float32
+    held = dtype.numpy
+    return _make(
+        "eye",
+        (rows, columns),
+        dtype,
+        device,
+        lambda: np.eye(rows, columns).astype(held),
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
+
+
+# From values
+
+
+def tensor(
+    data: Any,
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """Returns a tensor with a copy of numbers, nested sequences of them, or an array.
+
+    On a device that is a copy from host to device, for which the host waits.
+
+    Raises:
+        OperandError: If the data is no regular array of numbers.
+    """
+    process = current_process()
+    if isinstance(data, Tensor):
+        where = data.device if device is None else find_device(process, device)
+        copied = clone(detach(data))
+        return asked(to(copied, where, dtype or data.dtype), requires_grad)
+    where = find_device(process, device)
+    check_pin(where, pin_memory)
+    array = _array(data, dtype)
+    return asked(array_to(process, array, where, pinned=pin_memory), requires_grad)
+
+
+def _array(data: Any, dtype: DType | None) -> Array:
+    """Returns a fresh contiguous array of what `torch.tensor` was given."""
+    values = data if isinstance(data, np.ndarray | np.generic) else _nested(data)
+    try:
+        array = np.array(values, order="C")
+    except ValueError:
+        raise OptionError(
+            "expected sequences of the same length", [site_fact(call_site())]
+        ) from None
+    if dtype is None:
+        kind = array.dtype.kind
+        if isinstance(data, np.ndarray | np.generic):
+            dtype = dtypes.from_numpy(array.dtype)
+        elif array.size == 0 or kind == "f":
+            dtype = dtypes.float32
+        else:
+            dtype = {"b": dtypes.bool_, "i": dtypes.int64, "c": dtypes.complex64}.get(kind)
+    if dtype is None or (dtypes.from_numpy(array.dtype) is None and array.dtype.kind not in "iu"):
+        refusal = OperandError if array.dtype.kind == "U" else TensorError
+        raise refusal(
+            f"no tensor can be made of {type(data).__name__} with elements of {array.dtype}",
+            [site_fact(call_site())],
+        )
+    if array.dtype.kind == "c" and not dtype.is_complex and array.imag.any():
+        raise TensorError(
+            f"value cannot be converted to type {dtype} without overflow",
+            [site_fact(call_site()), "it has an imaginary part"],
+        )
+    if array.dtype.kind in "iu" and array.size and dtype.numpy.kind in "iu":
+        limits = np.iinfo(dtype.numpy)
+        if array.min() < limits.min or array.max() > limits.max:
+            raise TensorError(
+                f"value cannot be converted to type {dtype} without overflow",
+                [site_fact(call_site())],
+            )
+    return dtypes.cast(array, dtype)
+
+
+def _nested(data: Any) -> Any:
+    """Replaces tensors inside of sequences by their values."""
+    if isinstance(data, Tensor):
+        return data.tolist()
+    if isinstance(data, list | tuple) and data and isinstance(data[0], list | tuple | Tensor):
+        return [_nested(entry) for entry in data]
+    return data
+
+
+def as_tensor(data: Any, dtype: DType | None = None, device: DeviceLike | None = None) -> Tensor:
+    """Returns `data` as a tensor, without a copy where type and device allow it."""
+    if isinstance(data, np.ndarray):
+        data = from_numpy(data)
+    if isinstance(data, Tensor):
+        where = data.device if device is None else find_device(current_process(), device)
+        return to(data, where, dtype or data.dtype)
+    return tensor(data, dtype=dtype, device=device)
+
+
+def from_numpy(ndarray: Array) -> Tensor:
+    """Returns a host tensor that shares the memory of an array.
+
+    Raises:
+        OperandError: If it is no array, or of a type that tensors do not have.
+        OptionError: If it runs backwards.
+    """
+    if not isinstance(ndarray, np.ndarray):
+        raise OperandError(
+            f"expected np.ndarray (got {type(ndarray).__name__})", [site_fact(call_site())]
+        )
+    dtype = dtypes.from_numpy(ndarray.dtype)
+    if dtype is None:
+        raise OperandError(
+            f"can't convert np.ndarray of type {ndarray.dtype}",
+            [site_fact(call_site())],
+            hint=f"supported are {', '.join(each.name for each in dtypes.ALL)}",
+        )
+    if any(step < 0 or step % ndarray.itemsize for step in ndarray.strides):
+        raise OptionError(
+            "the array has negative strides, which tensors do not have",
+            [site_fact(call_site()), f"strides {ndarray.strides}"],
+            hint="copy it first: array.copy()",
+        )
+    return as_host_tensor(current_process(), ndarray, dtype)

@@ -1,0 +1,131 @@
+"""Choosing between elements, and setting them."""
+
+import numpy as np
+
+from kernbench.errors import call_site, site_fact
+from kernbench.memory import Array, DType, View, dtypes
+from kernbench.operations.elementwise import Operand, argument, check_distinct, elementwise
+from kernbench.process.process import Process, current_process
+from kernbench.tensors import tape
+from kernbench.tensors.errors import TensorError
+from kernbench.tensors.promotion import Scalar
+from kernbench.tensors.running import run, same_device
+from kernbench.tensors.tensor import Tensor
+
+__all__ = ["masked_fill", "where"]
+
+
+def where(condition: Tensor, input: Operand, other: Operand) -> Tensor:
+    """Returns `input` where a bool tensor is true, else `other`, as `torch.where`."""
+    _check_mask("where", condition)
+    return elementwise("aten::where", np.where, condition, input, other, keep=1)
+
+
+def _check_mask(name: str, mask: Tensor) -> None:
+    if not isinstance(mask, Tensor) or mask.window.dtype is not dtypes.bool_:
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TensorError(f"{name} expected a bool tensor, got {got}", [site_fact(call_site())])
+
+
+def masked_fill(input: Tensor, mask: Tensor, value: Operand) -> Tensor:
+    """Returns `input` with `value` where `mask` is true, as `torch.masked_fill`."""
+    _check_mask("masked_fill", mask)
+    compute = _fill_type(input, value)
+    return elementwise("aten::masked_fill", np.where, mask, value, input, keep=1, compute=compute)
+
+
+def _fill_type(tensor: Tensor, value: Operand) -> DType:
+    dtype = tensor.window.dtype
+    if isinstance(value, Tensor):
+        _check_real("masked_fill", value, dtype)
+    else:
+        number("masked_fill", value, dtype)
+    return dtype
+
+
+def number(name: str, value: Scalar, dtype: DType) -> Array:
+    """Returns a number as a single value of a type; integers drop the fraction, as in PyTorch.
+
+    Raises:
+        TensorError: If it lies outside an integer type, or has an imaginary part that is lost.
+    """
+    if dtype.is_complex or dtype is dtypes.bool_:
+        return dtypes.cast(value, dtype)
+    if isinstance(value, complex):
+        if value.imag:
+            raise _overflow(name, value, dtype)
+        value = value.real
+    if dtype.is_floating_point:
+        return dtypes.cast(value, dtype)
+    limits = np.iinfo(dtype.numpy)
+    if not limits.min <= int(value) <= limits.max:
+        raise _overflow(name, value, dtype)
+    return np.asarray(int(value), dtype.numpy)
+
+
+def _overflow(name: str, value: object, dtype: DType) -> TensorError:
+    return TensorError(
+        f"{name}: value {value} cannot be converted to type {dtype} without overflow",
+        [site_fact(call_site())],
+    )
+
+
+def _check_real(name: str, value: Tensor, dtype: DType) -> None:
+    if value.window.dtype.is_complex and not dtype.is_complex:
+        raise TensorError(
+            f"{name}: a value of {value.dtype} cannot be converted to type {dtype}",
+            [site_fact(call_site())],
+            hint="give its real part: value.real",
+        )
+
+
+def masked_fill_(self: Tensor, mask: Tensor, value: Operand) -> Tensor:
+    """Does what `masked_fill` does, in place."""
+    _check_mask("masked_fill_", mask)
+    compute = _fill_type(self, value)
+    return elementwise(
+        "aten::masked_fill_", np.where, mask, value, self, keep=1, compute=compute, out=self
+    )
+
+
+def fill_(self: Tensor, value: Operand) -> Tensor:
+    """Sets every element to a number or a single-value tensor."""
+    check_distinct("fill_", self)
+    process = current_process()
+    node = None
+    if self.memory.tracked or (isinstance(value, Tensor) and value.memory.tracked):
+        node = tape.begin(process, "aten::fill", (self, value), out=self)
+    _fill(process, self, value)
+    if node is not None:
+        tape.finish(node, self)
+    return self
+
+
+def _fill(process: Process, self: Tensor, value: Operand) -> None:
+    target = self.window
+    if isinstance(value, Tensor):
+        if value.window.shape:
+            raise TensorError(
+                "fill_ only supports 0-dimension value tensor but got tensor with "
+                f"{len(value.window.shape)} dimensions",
+                [site_fact(call_site())],
+            )
+        _check_real("fill_", value, target.dtype)
+        if self.device == same_device("fill_", (self, value)) != value.device:
+            values = argument(process, value, target.dtype.numpy)
+            run(process, "aten::fill_", (), self, lambda: _spread(target, values))
+        else:
+            source = value.window
+            run(process, "aten::fill_", (value,), self, lambda: _spread(target, source.read()))
+        return
+    filler = number("fill_", value, target.dtype)
+    run(process, "aten::fill_", (), self, lambda: _spread(target, filler))
+
+
+def _spread(target: View, value: Array) -> None:
+    target.store(value)
+
+
+def zero_(self: Tensor) -> Tensor:
+    """Sets every element to 0."""
+    return fill_(self, 0)

@@ -1,0 +1,82 @@
+"""Kernels of several steps that a device runs as one: those of `torch.nn`, and of gradients."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from kernbench.memory import Array, DType, View
+from kernbench.operations.elementwise import check_complex
+from kernbench.operations.ranking import wide_type
+from kernbench.process.process import current_process
+from kernbench.tensors import tape
+from kernbench.tensors.new import new_tensor
+from kernbench.tensors.running import run, same_device
+from kernbench.tensors.tensor import Tensor
+
+
+def widened(view: View) -> Array:
+    """Returns the values to compute with: 16-bit floats as float32, all others as they are."""
+    values = view.read()
+    return values.astype(wide_type(view.dtype), copy=False)
+
+
+def kernel(
+    name: str,
+    function: Callable[..., Any],
+    operands: Sequence[Tensor | None],
+    shape: tuple[int, ...],
+    dtype: DType,
+    *,
+    traffic: int | None = None,
+    **options: Any,
+) -> Tensor:
+    """Runs one kernel and returns its result; waits for nothing.
+
+    16-bit floats are computed in float32 and rounded once.
+
+    Args:
+        name: For traces and errors, without `aten::`; its derivative, if it has one, is recorded.
+        function: Takes an array per operand, returns the result or what broadcasts to it.
+        operands: Tensors on one device; None for one that is left out, which `function` gets too.
+        shape: Of the result.
+        dtype: Of the result.
+        traffic: Bytes that it reads and writes; None: those of all tensors.
+        options: What the formulas of its gradients need.
+    """
+    process = current_process()
+    site = process.call_site()
+    tensors = [each for each in operands if each is not None]
+    if any(each.window.dtype.is_complex for each in tensors):
+        check_complex(name, dtype, frozenset())
+    out = new_tensor(process, shape, dtype, same_device(name, tensors), site)
+    sources, target = [None if each is None else each.window for each in operands], out.window
+
+    def effect() -> None:
+        values = [None if source is None else widened(source) for source in sources]
+        target.adopt(np.asarray(function(*values)))
+
+    node = None
+    if dtype.is_floating_point and any(each.memory.tracked for each in tensors):
+        node = tape.begin(process, name, operands, options, site=site)
+    run(process, f"aten::{name}", tensors, out, effect, traffic=traffic, site=site)
+    if node is not None:
+        tape.finish(node, out)
+    return out
+
+
+def reduced(grad: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Returns a gradient summed over what broadcasting had repeated: `torch.Tensor.sum_to_size`."""
+    old = grad.window.shape
+    if old == shape:
+        return grad
+    missing = len(old) - len(shape)
+    axes = [*range(missing)]
+    axes += [missing + d for d, n in enumerate(shape) if n == 1 != old[missing + d]]
+    return grad.sum(axes, keepdim=True).reshape(shape) if axes else grad.reshape(shape)
+
+
+def broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
+    """Returns whether a tensor of one shape can be expanded to another."""
+    missing = len(to) - len(shape)
+    return missing >= 0 and all(n in {1, m} for n, m in zip(shape, to[missing:], strict=True))

@@ -1,0 +1,338 @@
+"""`tensor[...]`: views for integers and slices, gathers for index tensors and masks."""
+
+import operator
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from kernbench.errors import OperandError, OptionError, call_site, site_fact
+from kernbench.memory import Array, View, dtypes
+from kernbench.operations.copies import copy_
+from kernbench.operations.elementwise import OPERANDS, argument, broadcast
+from kernbench.operations.filling import fill_, masked_fill_
+from kernbench.operations.shaping import checked
+from kernbench.operations.views import select
+from kernbench.process.process import Process, current_process
+from kernbench.tensors import tape
+from kernbench.tensors.errors import DimensionError, TensorError
+from kernbench.tensors.new import new_tensor
+from kernbench.tensors.running import host_array, run
+from kernbench.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from kernbench.tensors.promotion import Scalar
+
+_MASKS = (dtypes.bool_, dtypes.uint8)
+
+# What is left of a key after its views are taken: per dimension an index, None for all of it.
+_Advanced = list["Tensor | Array | None"]
+
+
+def getitem(self: Tensor, key: Any) -> Tensor:
+    """Returns a view for integers, slices, None and `...`; a copy for index tensors and masks.
+
+    Raises:
+        DimensionError: If an index names no element, or there are too many.
+    """
+    if type(key) is int:
+        return select(self, 0, key) if self.window.shape else _windowed(self, (key,))[0]
+    seen, advanced = _windowed(self, _tuple(key))
+    return seen if advanced is None else gathered(seen, advanced)
+
+
+def setitem(self: Tensor, key: Any, value: Any) -> None:
+    """Writes elements; the value is broadcast and converted.
+
+    Raises:
+        DimensionError: If an index names no element, or there are too many.
+    """
+    if isinstance(key, Tensor) and key.dtype is dtypes.bool_:
+        single = not isinstance(value, Tensor) or not value.window.shape
+        if single and key.window.shape == self.window.shape:
+            masked_fill_(self, key, value)
+            return
+    seen, advanced = _windowed(self, _tuple(key))
+    if advanced is not None:
+        scattered(seen, advanced, value)
+    elif isinstance(value, Tensor):
+        copy_(seen, value)
+    elif isinstance(value, OPERANDS):
+        fill_(seen, cast("Scalar", value))
+    else:
+        raise OperandError(
+            f"can't assign a {type(value).__name__} to a tensor",
+            [site_fact(call_site())],
+            hint="make a tensor of it first",
+        )
+
+
+def _tuple(key: Any) -> tuple[Any, ...]:
+    """Returns the entries of a key; a list of anything but numbers stands for a tuple."""
+    if isinstance(key, tuple):
+        return key
+    parts = (list, tuple, slice, Tensor, np.ndarray, type(None), type(...))
+    if isinstance(key, list) and any(isinstance(entry, parts) for entry in key):
+        return tuple(key)
+    return (key,)
+
+
+def _windowed(self: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, _Advanced | None]:
+    """Applies everything that makes a view; returns it and what is left."""
+    old = self.window
+    used = sum(_width(entry) for entry in key)
+    rank = len(old.shape)
+    if used > rank:
+        raise DimensionError(
+            f"too many indices for tensor of dimension {rank}", [site_fact(call_site())]
+        )
+    shape: list[int] = []
+    strides: list[int] = []
+    offset, dim = old.offset, 0
+    basic: list[Any] = []
+    advanced: dict[int, Tensor | Array] = {}
+    fill = rank - used
+    for entry in key if any(entry is ... for entry in key) else (*key, ...):
+        if entry is None:
+            shape.append(1)
+            strides.append(old.shape[dim] * old.strides[dim] if dim < rank else 1)
+        elif entry is ...:
+            shape += old.shape[dim : dim + fill]
+            strides += old.strides[dim : dim + fill]
+            dim, fill = dim + fill, 0
+        elif isinstance(entry, slice):
+            start, length = _range(entry, old.shape[dim])
+            offset += start * old.strides[dim]
+            shape.append(length)
+            strides.append(
+                old.strides[dim] * (1 if entry.step is None else operator.index(entry.step))
+            )
+            dim += 1
+        elif isinstance(entry, Tensor | Sequence | np.ndarray) and not _is_single(entry):
+            for indices in _indices(entry, old.shape, dim):
+                advanced[len(shape)] = indices
+                shape.append(old.shape[dim])
+                strides.append(old.strides[dim])
+                basic.append(slice(None))
+                dim += 1
+            continue
+        else:
+            index = _position(entry, old.shape[dim], dim)
+            offset += index * old.strides[dim]
+            basic.append(index)
+            dim += 1
+            continue
+        basic.append(entry)
+    seen = tape.view(self, shape, strides, offset, "slice", (getitem, tuple(basic)))
+    left = [advanced.get(place) for place in range(len(shape))] if advanced else None
+    return seen, left
+
+
+def _width(entry: Any) -> int:
+    """Returns how many dimensions an entry of a key takes."""
+    if entry is None or entry is ...:
+        return 0
+    if isinstance(entry, Tensor) and entry.dtype in _MASKS:
+        return len(entry.window.shape)
+    if isinstance(entry, np.ndarray) and entry.dtype == np.bool_:
+        return entry.ndim
+    return 1
+
+
+def _is_single(entry: Any) -> bool:
+    """Whether an entry is an integer of the host's in a tensor or an array."""
+    if isinstance(entry, Tensor):
+        return not entry.window.shape and entry.is_cpu and entry.dtype not in _MASKS
+    return isinstance(entry, np.ndarray) and not entry.ndim
+
+
+def _position(entry: Any, extent: int, dim: int) -> int:
+    if isinstance(entry, Tensor):
+        entry = host_array(entry, "__getitem__").item()
+    try:
+        if isinstance(entry, bool):
+            raise TypeError
+        index = operator.index(entry)
+    except TypeError:
+        raise DimensionError(
+            "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are "
+            f"valid indices (got {type(entry).__name__})",
+            [site_fact(call_site())],
+        ) from None
+    if not -extent <= index < extent:
+        raise DimensionError(
+            f"index {index} is out of bounds for dimension {dim} with size {extent}",
+            [site_fact(call_site())],
+        )
+    return index % extent
+
+
+def _range(entry: slice, extent: int) -> tuple[int, int]:
+    """Returns where a slice begins and how long it is."""
+    step = 1 if entry.step is None else operator.index(entry.step)
+    if step <= 0:
+        raise OptionError("step must be greater than zero", [site_fact(call_site())])
+    picked = range(*entry.indices(extent))
+    return (picked.start if picked else 0), len(picked)
+
+
+def _indices(entry: Any, shape: tuple[int, ...], dim: int) -> list[Tensor | Array]:
+    """Returns an index per dimension that the entry takes; a mask is read."""
+    if not isinstance(entry, Tensor):
+        entry = np.asarray(entry if isinstance(entry, np.ndarray) else list(entry))
+        if entry.size == 0:
+            entry = entry.astype(np.int64)
+    mask = entry.dtype in _MASKS if isinstance(entry, Tensor) else entry.dtype == np.bool_
+    if mask:
+        values = host_array(entry, "__getitem__") if isinstance(entry, Tensor) else entry
+        for place, (n, m) in enumerate(zip(values.shape, shape[dim:], strict=False)):
+            if n != m:
+                raise DimensionError(
+                    f"The shape of the mask {list(values.shape)} at index {place} does not match "
+                    f"the shape of the indexed tensor {list(shape)} at index {dim + place}",
+                    [site_fact(call_site())],
+                )
+        return list(np.nonzero(values))
+    integers = (dtypes.int64, dtypes.int32, dtypes.int16, dtypes.int8)
+    whole = entry.dtype in integers if isinstance(entry, Tensor) else entry.dtype.kind in "iu"
+    if not whole:
+        raise DimensionError(
+            f"tensors used as indices must be long, int, byte or bool tensors; got {entry.dtype}",
+            [site_fact(call_site())],
+        )
+    return [entry]
+
+
+def _index_shape(index: Tensor | Array) -> tuple[int, ...]:
+    return index.window.shape if isinstance(index, Tensor) else index.shape
+
+
+def _result_shape(seen: Tensor, advanced: _Advanced) -> tuple[int, ...]:
+    """Returns the shape of a gather: numpy's rule."""
+    places = [place for place, index in enumerate(advanced) if index is not None]
+    inner = broadcast("index", [_index_shape(index) for index in advanced if index is not None])
+    rest = [n for n, index in zip(seen.window.shape, advanced, strict=True) if index is None]
+    together = places[-1] - places[0] + 1 == len(places)
+    at = places[0] if together else 0
+    return (*rest[:at], *inner, *rest[at:])
+
+
+class _Key:
+    """An index per dimension, some of them read when the effect is applied."""
+
+    def __init__(self, process: Process, seen: Tensor, advanced: _Advanced) -> None:
+        self.tensors = [
+            index for index in advanced if isinstance(index, Tensor) if index.device == seen.device
+        ]
+        self._shape = seen.window.shape
+        self._sources: list[View | Array | None] = []
+        for index in advanced:
+            if isinstance(index, Tensor):
+                here = index.device == seen.device
+                # An index on the host goes to the device as it is now.
+                self._sources.append(index.window if here else argument(process, index, None))
+            else:
+                self._sources.append(index)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the index tensors."""
+        return sum(tensor.window.nbytes for tensor in self.tensors)
+
+    def read(self, name: str, code: str) -> tuple[Any, ...]:
+        """Returns numpy's key."""
+        key: list[Any] = []
+        for dim, (source, extent) in enumerate(zip(self._sources, self._shape, strict=True)):
+            if source is None:
+                key.append(slice(None))
+            else:
+                index = source.read() if isinstance(source, View) else source
+                key.append(checked(name, index, extent, dim, code=code, negative=True))
+        return tuple(key)
+
+
+def gathered(seen: Tensor, advanced: _Advanced) -> Tensor:
+    """Returns a copy of the elements that an index per dimension names."""
+    process = current_process()
+    key = _Key(process, seen, advanced)
+    out = new_tensor(process, _result_shape(seen, advanced), seen.dtype, seen.device)
+    source, target = seen.window, out.window
+
+    def effect() -> None:
+        target.adopt(source.pick(key.read("index", "M1")))
+
+    traffic = 2 * target.nbytes + key.nbytes
+    node = None
+    if seen.memory.tracked and seen.dtype.is_floating_point:
+        node = tape.begin(process, "aten::index", (seen,), {"advanced": advanced})
+    run(process, "aten::index", [seen, *key.tensors], out, effect, traffic=traffic)
+    if node is not None:
+        tape.finish(node, out)
+    return out
+
+
+def gathered_back(grad: Tensor, shape: tuple[int, ...], advanced: _Advanced) -> Tensor:
+    """Returns zeros of a shape with `grad` added where `advanced` had gathered from.
+
+    Sums of 16-bit floats are rounded once. One kernel, whose traffic is the zeros, and each element
+    of the gradient read and added.
+    """
+    process = current_process()
+    out = new_tensor(process, shape, grad.dtype, grad.device)
+    key = _Key(process, out, advanced)
+    source, target, wide = grad.window, out.window, grad.dtype.accumulator
+
+    def effect() -> None:
+        total = np.zeros(shape, wide)
+        np.add.at(total, key.read("index_backward", "M1"), source.read().astype(wide, copy=False))
+        target.adopt(total)
+
+    traffic = target.nbytes + 3 * source.nbytes + key.nbytes
+    run(process, "aten::index_backward", [grad, *key.tensors], out, effect, traffic=traffic)
+    return out
+
+
+def scattered(seen: Tensor, advanced: _Advanced, value: Any) -> None:
+    """Writes the elements that an index per dimension names."""
+    process = current_process()
+    key = _Key(process, seen, advanced)
+    inputs: list[Tensor] = list(key.tensors)
+    source: View | Array
+    if isinstance(value, Tensor):
+        if value.device == seen.device:
+            inputs.append(value)
+            source = value.window
+        else:
+            source = argument(process, value, None)
+    else:
+        source = np.asarray(value)
+    shape = _result_shape(seen, advanced)
+    if broadcast("index_put_", [shape, source.shape]) != shape:
+        raise TensorError(
+            f"shape mismatch: value tensor of shape {list(source.shape)} cannot be broadcast to "
+            f"indexing result of shape {list(shape)}",
+            [site_fact(call_site())],
+        )
+    target = seen.window
+    kind = source.dtype.numpy.kind if isinstance(source, View) else source.dtype.kind
+    if kind == "c" and not target.dtype.is_complex:
+        raise TensorError(
+            f"Index put requires the source and destination dtypes match: got complex numbers for "
+            f"{target.dtype}",
+            [site_fact(call_site())],
+            hint="give their real part: value.real",
+        )
+
+    def effect() -> None:
+        values = source.read() if isinstance(source, View) else source
+        target.put(key.read("index_put_", "M2"), values.astype(target.dtype.numpy, copy=False))
+
+    traffic = 2 * prod(shape) * seen.dtype.itemsize + key.nbytes
+    node = None
+    if seen.memory.tracked or (isinstance(value, Tensor) and value.memory.tracked):
+        operands = (seen, value)
+        node = tape.begin(process, "aten::index_put", operands, {"advanced": advanced}, seen)
+    run(process, "aten::index_put_", inputs, seen, effect, traffic=traffic)
+    if node is not None:
+        tape.finish(node, seen)

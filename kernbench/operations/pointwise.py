@@ -1,0 +1,447 @@
+"""Operations on several operands element by element; with `unary`, all of PyTorch's pointwise."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from kernbench.errors import OperandError, call_site, site_fact
+from kernbench.memory import Array, DType, dtypes
+from kernbench.operations import filling, unary
+from kernbench.operations.elementwise import (
+    NUMBERS,
+    Operand,
+    check_complex,
+    elementwise,
+)
+from kernbench.operations.filling import *  # noqa: F403 - one namespace for users
+from kernbench.operations.unary import *  # noqa: F403 - one namespace for users
+from kernbench.operations.unary import describe, refuse_float
+from kernbench.tensors.errors import TensorError
+from kernbench.tensors.promotion import (
+    FLOATS,
+    Scalar,
+    category,
+    promote_types,
+    result_type,
+)
+from kernbench.tensors.tensor import Tensor
+
+__all__ = [
+    "add",
+    "addcdiv",
+    "addcmul",
+    "bitwise_and",
+    "bitwise_left_shift",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+    "clamp",
+    "div",
+    "divide",
+    "eq",
+    "floor_divide",
+    "fmod",
+    "ge",
+    "gt",
+    "isclose",
+    "le",
+    "lerp",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "lt",
+    "maximum",
+    "minimum",
+    "mul",
+    "multiply",
+    "ne",
+    "pow",
+    "promote_types",
+    "remainder",
+    "sub",
+    "true_divide",
+]
+__all__ += unary.__all__
+__all__ += filling.__all__
+
+Binary = Callable[["Tensor", Operand], Tensor]
+Rounding = Literal["floor", "trunc"]
+
+
+# Operations with two operands
+
+
+def _binary(
+    name: str,
+    function: Callable[..., Any],
+    result: DType | None = None,
+    check: Callable[[str, DType], None] | None = None,
+    *,
+    numbers: bool = True,
+) -> tuple[Binary, Binary]:
+    """Returns an operation and its in-place form."""
+    label = f"aten::{name}"
+
+    def operation(input: Tensor, other: Operand) -> Tensor:
+        if not numbers and not isinstance(other, Tensor):
+            raise OperandError(
+                f"{name}(): argument 'other' must be Tensor, not {type(other).__name__}",
+                [site_fact(call_site())],
+            )
+        if check is not None:
+            check(name, result_type((input, other)))
+        return elementwise(label, function, input, other, result=result)
+
+    def in_place(self: Tensor, other: Operand) -> Tensor:
+        if check is not None:
+            check(name, result_type((self, other)))
+        return elementwise(label, function, self, other, result=result, out=self)
+
+    describe(operation, name, f"Returns `{name}` of each pair of elements, as `torch.{name}`.")
+    describe(in_place, f"{name}_", f"Does what `{name}` does, in place.")
+    return operation, in_place
+
+
+def _refuse_bool(name: str, dtype: DType) -> None:
+    if dtype is dtypes.bool_:
+        raise TensorError(f"{name} is not defined for {dtype}", [site_fact(call_site())])
+
+
+def _refuse_shift(name: str, dtype: DType) -> None:
+    _refuse_bool(name, dtype)
+    refuse_float(name, dtype)
+
+
+def add(input: Tensor, other: Operand, *, alpha: Scalar = 1, out: Tensor | None = None) -> Tensor:
+    """Returns `input + alpha * other`, as `torch.add`."""
+    if alpha == 1:
+        return elementwise("aten::add", np.add, input, other, out=out)
+    _check_alpha((input, other), alpha)
+    return elementwise(
+        "aten::add",
+        lambda a, b: a + b * a.dtype.type(alpha),
+        input,
+        other,
+        out=out,
+        options={"alpha": alpha},
+    )
+
+
+def add_(self: Tensor, other: Operand, *, alpha: Scalar = 1) -> Tensor:
+    """Does what `add` does, in place."""
+    return add(self, other, alpha=alpha, out=self)
+
+
+def _check_alpha(operands: Sequence[Operand], alpha: Scalar) -> None:
+    kind = category(result_type(operands))
+    if isinstance(alpha, complex) and kind <= FLOATS:
+        raise TensorError(
+            "For non-complex input tensors, argument alpha must not be a complex number.",
+            [site_fact(call_site())],
+        )
+    if isinstance(alpha, float) and kind < FLOATS:
+        raise TensorError(
+            "For integral input tensors, argument alpha must not be a floating point number",
+            [site_fact(call_site())],
+        )
+
+
+def sub(input: Tensor, other: Operand, *, alpha: Scalar = 1, out: Tensor | None = None) -> Tensor:
+    """Returns `input - alpha * other`, as `torch.sub`."""
+    operands = (input, other)
+    if input.window.dtype is dtypes.bool_ or _is_bool(other):
+        raise _no_bool_sub()
+    if alpha == 1:
+        return elementwise("aten::sub", np.subtract, *operands, out=out)
+    _check_alpha(operands, alpha)
+    return elementwise(
+        "aten::sub",
+        lambda a, b: a - b * a.dtype.type(alpha),
+        *operands,
+        out=out,
+        options={"alpha": alpha},
+    )
+
+
+def sub_(self: Tensor, other: Operand, *, alpha: Scalar = 1) -> Tensor:
+    """Does what `sub` does, in place."""
+    return sub(self, other, alpha=alpha, out=self)
+
+
+def rsub(input: Tensor, other: Operand) -> Tensor:
+    """Returns `other - input`."""
+    if input.window.dtype is dtypes.bool_ or _is_bool(other):
+        raise _no_bool_sub()
+    return elementwise("aten::rsub", np.subtract, other, input)
+
+
+def _is_bool(operand: Operand) -> bool:
+    if isinstance(operand, Tensor):
+        return operand.window.dtype is dtypes.bool_
+    return operand is True or operand is False
+
+
+def _no_bool_sub() -> TensorError:
+    return TensorError(
+        "Subtraction, the `-` operator, with a bool tensor is not supported",
+        [site_fact(call_site())],
+        hint="use the `^`, `~` or `logical_not()` operator instead",
+    )
+
+
+def mul(input: Tensor, other: Operand, *, out: Tensor | None = None) -> Tensor:
+    """Returns `input * other`, as `torch.mul`."""
+    return elementwise("aten::mul", np.multiply, input, other, out=out)
+
+
+def mul_(self: Tensor, other: Operand) -> Tensor:
+    """Does what `mul` does, in place."""
+    return elementwise("aten::mul", np.multiply, self, other, out=self)
+
+
+def div(
+    input: Operand,
+    other: Operand,
+    *,
+    rounding_mode: Rounding | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Returns `input / other`, rounded if asked, as `torch.div`; integers give float32."""
+    if rounding_mode is None:
+        dtype = result_type((input, other))
+        compute = dtype if dtype.is_floating_point or dtype.is_complex else dtypes.float32
+        return elementwise("aten::div", np.divide, input, other, compute=compute, out=out)
+    if rounding_mode not in {"floor", "trunc"}:
+        raise TensorError(
+            "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
+            f"{rounding_mode!r}",
+            [site_fact(call_site())],
+        )
+    kind = result_type((input, other))
+    _refuse_bool("div", kind)
+    if kind.is_complex:
+        check_complex(f"div_{rounding_mode}", kind, frozenset())
+    function = _floor_divide if rounding_mode == "floor" else _trunc_divide
+    options = {"rounding_mode": rounding_mode}
+    return elementwise("aten::div", function, input, other, out=out, options=options)
+
+
+def div_(self: Tensor, other: Operand, *, rounding_mode: Rounding | None = None) -> Tensor:
+    """Does what `div` does, in place."""
+    return div(self, other, rounding_mode=rounding_mode, out=self)
+
+
+def rdiv(input: Tensor, other: Operand) -> Tensor:
+    """Returns `other / input`: as in PyTorch two kernels, the reciprocal and a product."""
+    return mul(unary.reciprocal(input), other)
+
+
+def _divisible(b: Array) -> None:
+    if b.dtype.kind in "iu" and not b.all():
+        raise TensorError("ZeroDivisionError: an integer was divided by zero")
+
+
+def _floor_divide(a: Array, b: Array) -> Array:
+    _divisible(b)
+    # numpy gives nan for x // 0.0 where IEEE division, and so PyTorch, gives infinity.
+    quotient: Array = np.floor_divide(a, b)
+    return quotient if b.dtype.kind != "f" else np.where(b == 0, np.divide(a, b), quotient)
+
+
+def _trunc_divide(a: Array, b: Array) -> Array:
+    _divisible(b)
+    if b.dtype.kind == "f":
+        return np.trunc(np.divide(a, b))
+    quotient: Array = np.floor_divide(a, b)
+    quotient += ((quotient < 0) & (quotient * b != a)).astype(quotient.dtype)
+    return quotient
+
+
+def _remainder(a: Array, b: Array) -> Array:
+    _divisible(b)
+    result: Array = np.remainder(a, b)
+    return result
+
+
+def _fmod(a: Array, b: Array) -> Array:
+    _divisible(b)
+    result: Array = np.fmod(a, b)
+    return result
+
+
+floor_divide, floor_divide_ = _binary("floor_divide", _floor_divide, check=_refuse_bool)
+remainder, remainder_ = _binary("remainder", _remainder, check=_refuse_bool)
+fmod, fmod_ = _binary("fmod", _fmod, check=_refuse_bool)
+maximum, _ = _binary("maximum", np.maximum, numbers=False)
+minimum, _ = _binary("minimum", np.minimum, numbers=False)
+eq, _ = _binary("eq", np.equal, dtypes.bool_)
+ne, _ = _binary("ne", np.not_equal, dtypes.bool_)
+lt, _ = _binary("lt", np.less, dtypes.bool_)
+le, _ = _binary("le", np.less_equal, dtypes.bool_)
+gt, _ = _binary("gt", np.greater, dtypes.bool_)
+ge, _ = _binary("ge", np.greater_equal, dtypes.bool_)
+logical_and, logical_and_ = _binary("logical_and", np.logical_and, dtypes.bool_, numbers=False)
+logical_or, logical_or_ = _binary("logical_or", np.logical_or, dtypes.bool_, numbers=False)
+logical_xor, _ = _binary("logical_xor", np.logical_xor, dtypes.bool_, numbers=False)
+bitwise_and, bitwise_and_ = _binary("bitwise_and", np.bitwise_and, check=refuse_float)
+bitwise_or, bitwise_or_ = _binary("bitwise_or", np.bitwise_or, check=refuse_float)
+bitwise_xor, bitwise_xor_ = _binary("bitwise_xor", np.bitwise_xor, check=refuse_float)
+bitwise_left_shift, _ = _binary("bitwise_left_shift", np.left_shift, check=_refuse_shift)
+bitwise_right_shift, _ = _binary("bitwise_right_shift", np.right_shift, check=_refuse_shift)
+multiply, divide, true_divide = mul, div, div
+
+
+def rfloor_divide(input: Tensor, other: Operand) -> Tensor:
+    """Returns `other // input`."""
+    _refuse_bool("floor_divide", result_type((other, input)))
+    return elementwise("aten::floor_divide", _floor_divide, other, input)
+
+
+def rremainder(input: Tensor, other: Operand) -> Tensor:
+    """Returns `other % input`."""
+    _refuse_bool("remainder", result_type((other, input)))
+    return elementwise("aten::remainder", _remainder, other, input)
+
+
+def pow(input: Operand, exponent: Operand) -> Tensor:
+    """Returns `input ** exponent`, as `torch.pow`."""
+    return _power(input, exponent, None)
+
+
+def pow_(self: Tensor, exponent: Operand) -> Tensor:
+    """Does what `pow` does, in place."""
+    return _power(self, exponent, self)
+
+
+def rpow(input: Tensor, other: Operand) -> Tensor:
+    """Returns `other ** input`."""
+    return _power(other, input, None)
+
+
+def _power(base: Operand, exponent: Operand, out: Tensor | None) -> Tensor:
+    dtype = result_type((base, exponent))
+    _refuse_bool("pow", dtype)
+    if category(dtype) < FLOATS and isinstance(exponent, int) and exponent < 0:
+        raise TensorError(
+            "Integers to negative integer powers are not allowed.", [site_fact(call_site())]
+        )
+    function = np.square if type(exponent) in NUMBERS and exponent == 2 else _pow
+    operands = (base,) if function is np.square else (base, exponent)
+    return elementwise("aten::pow", function, *operands, compute=dtype, out=out)
+
+
+def _pow(a: Array, b: Array) -> Array:
+    if b.dtype.kind != "i":
+        return np.power(a, b)
+    # As in PyTorch, the reciprocal rounds to 0, except for 1 and -1.
+    positive = np.power(a, np.abs(b))
+    return np.where((b >= 0) | (np.abs(a) == 1), positive, np.zeros_like(positive))
+
+
+def isclose(
+    input: Tensor,
+    other: Tensor,
+    rtol: float = 1e-05,
+    atol: float = 1e-08,
+    equal_nan: bool = False,
+) -> Tensor:
+    """Returns which elements are close to those of another tensor, as `torch.isclose`."""
+
+    def close(a: Array, b: Array) -> Array:
+        return np.isclose(a, b, rtol, atol, equal_nan)
+
+    return elementwise("aten::isclose", close, input, other, result=dtypes.bool_)
+
+
+# Operations with three operands
+
+
+def clamp(input: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
+    """Returns `input` limited to `min..max`, as `torch.clamp`; `max` wins if they cross."""
+    return _clamp(input, min, max, None)
+
+
+def clamp_(self: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
+    """Does what `clamp` does, in place."""
+    return _clamp(self, min, max, self)
+
+
+def _clamp(input: Tensor, low: Operand | None, high: Operand | None, out: Tensor | None) -> Tensor:
+    name = "aten::clamp"
+    if low is None and high is None:
+        raise TensorError(
+            "torch.clamp: At least one of 'min' or 'max' must not be None",
+            [site_fact(call_site())],
+        )
+    if high is None and low is not None:
+        return elementwise(f"{name}_min", np.maximum, input, low, out=out)
+    if low is None and high is not None:
+        return elementwise(f"{name}_max", np.minimum, input, high, out=out)
+    assert low is not None
+    assert high is not None
+    return elementwise(
+        name, lambda x, lo, hi: np.minimum(np.maximum(x, lo), hi), input, low, high, out=out
+    )
+
+
+def lerp(input: Tensor, end: Tensor, weight: Operand) -> Tensor:
+    """Returns `input + weight * (end - input)`, as `torch.lerp`."""
+    return elementwise("aten::lerp", _lerp, input, end, weight)
+
+
+def lerp_(self: Tensor, end: Tensor, weight: Operand) -> Tensor:
+    """Does what `lerp` does, in place."""
+    return elementwise("aten::lerp", _lerp, self, end, weight, out=self)
+
+
+def _lerp(start: Array, end: Array, weight: Array) -> Array:
+    # Exact at both ends.
+    span = end - start
+    near_start: Array = start + weight * span
+    near_end: Array = end - span * (1 - weight)
+    return np.where(np.abs(weight) < 0.5, near_start, near_end)
+
+
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
+    """Returns `input + value * tensor1 * tensor2`, as `torch.addcmul`."""
+    return _addc(np.multiply, input, tensor1, tensor2, value, None)
+
+
+def addcmul_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
+    """Does what `addcmul` does, in place."""
+    return _addc(np.multiply, self, tensor1, tensor2, value, self)
+
+
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
+    """Returns `input + value * tensor1 / tensor2`, as `torch.addcdiv`."""
+    return _addc(np.divide, input, tensor1, tensor2, value, None)
+
+
+def addcdiv_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
+    """Does what `addcdiv` does, in place."""
+    return _addc(np.divide, self, tensor1, tensor2, value, self)
+
+
+def _addc(
+    function: np.ufunc,
+    input: Tensor,
+    a: Tensor,
+    b: Tensor,
+    value: Scalar,
+    out: Tensor | None,
+) -> Tensor:
+    operands = (input, a, b)
+    _check_alpha(operands, value)
+    if function is np.divide and category(result_type(operands)) < FLOATS:
+        raise TensorError(
+            "Integer division with addcdiv is no longer supported", [site_fact(call_site())]
+        )
+    name = "aten::addcmul" if function is np.multiply else "aten::addcdiv"
+    return elementwise(
+        name,
+        lambda x, y, z: x + x.dtype.type(value) * function(y, z),
+        *operands,
+        out=out,
+        options={"value": value},
+    )

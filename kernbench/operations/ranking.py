@@ -1,0 +1,136 @@
+"""Operations along one dimension that keep it: the frame of all of them, and sorting."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.memory import Array, DType, dtypes
+from kernbench.operations.elementwise import check_complex
+from kernbench.operations.views import dim_of
+from kernbench.process.process import current_process
+from kernbench.tensors import tape
+from kernbench.tensors.errors import TensorError
+from kernbench.tensors.new import new_tensor
+from kernbench.tensors.promotion import FLOATS, category
+from kernbench.tensors.return_types import ValuesAndIndices
+from kernbench.tensors.running import run
+from kernbench.tensors.tensor import Tensor
+
+__all__ = ["argsort", "sort", "topk"]
+
+
+def wide_type(dtype: DType) -> Any:
+    """Returns the numpy dtype to compute in: float32 for 16-bit floats.
+
+    Raises:
+        UnsupportedError: For 8-bit floats.
+    """
+    if dtype.is_floating_point and dtype.itemsize == 1:
+        raise UnsupportedError(
+            f"reductions are not defined for {dtype}, as in PyTorch",
+            [site_fact(call_site())],
+            hint="convert to bfloat16 or float32 first",
+        )
+    return dtype.accumulator
+
+
+def along(
+    name: str,
+    function: Callable[..., Any],
+    input: Tensor,
+    dim: int,
+    result: DType,
+    shape: tuple[int, ...] | None = None,
+    **options: Any,
+) -> Tensor:
+    """Applies a numpy function that keeps the dimension, computing in the type of the result.
+
+    Args:
+        name: For traces and errors.
+        function: Takes an array and an axis, returns an array.
+        input: The tensor.
+        dim: The dimension.
+        result: Type of the result.
+        shape: Of the result; None: that of the input.
+        options: What the formula of its gradient needs besides `dim`.
+    """
+    if input.dtype.is_complex and (name != "cumsum" or not result.is_complex):
+        check_complex(name, input.dtype, frozenset())
+    place = dim_of(dim, len(input.window.shape))
+    process = current_process()
+    out = new_tensor(process, shape or input.window.shape, result, input.device)
+    source, target, wanted = input.window, out.window, wide_type(result)
+
+    def effect() -> None:
+        x = source.read().astype(wanted, copy=False)
+        target.adopt(function(x, place) if x.ndim else function(x.reshape(1), 0).reshape(()))
+
+    node = None
+    if input.memory.tracked and category(result) >= FLOATS:
+        node = tape.begin(process, name, (input,), {"dim": place, **options})
+    run(process, f"aten::{name}", (input,), out, effect)
+    if node is not None:
+        tape.finish(node, out)
+    return out
+
+
+def argsort(
+    input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = False
+) -> Tensor:
+    """Returns the indices that sort a dimension, as `torch.argsort`; always stable."""
+    return sort(input, dim, descending, stable=stable).indices
+
+
+def sort(
+    input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = False
+) -> ValuesAndIndices:
+    """Returns a dimension sorted, with the indices that sort it, as `torch.sort`; always stable."""
+    del stable
+    place = dim_of(dim, len(input.window.shape))
+    extent = input.window.shape[place] if input.window.shape else 1
+    return _ranked("sort", input, place, extent, descending)
+
+
+def topk(
+    input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> ValuesAndIndices:
+    """Returns the `k` largest (or smallest) elements of a dimension, as `torch.topk`.
+
+    They are sorted also where `sorted` is False, which leaves their order open.
+    """
+    del sorted
+    place = dim_of(dim, len(input.window.shape))
+    if not 0 <= k <= (input.window.shape[place] if input.window.shape else 1):
+        raise TensorError("selected index k out of range", [site_fact(call_site())])
+    return _ranked("topk", input, place, k, largest)
+
+
+def _ranked(name: str, input: Tensor, place: int, k: int, descending: bool) -> ValuesAndIndices:
+    shape = input.window.shape
+    shape = (*shape[:place], k, *shape[place + 1 :]) if shape else shape
+
+    def order(x: Array, axis: int) -> Array:
+        if descending:
+            # Equal elements keep their order, and nan counts as the largest.
+            back = np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+            ranks = x.shape[axis] - 1 - back
+        else:
+            ranks = np.argsort(x, axis=axis, kind="stable")
+        return np.take(ranks, range(k), axis=axis)
+
+    def values(x: Array, axis: int) -> Array:
+        return np.take_along_axis(x, order(x, axis), axis)
+
+    process = current_process()
+    indices = new_tensor(process, shape, dtypes.int64, input.device)
+    source, target = input.window, indices.window
+
+    def effect() -> None:
+        x = source.read()
+        target.adopt(order(x, place) if x.ndim else np.zeros((), np.int64))
+
+    run(process, f"aten::{name}", (input,), indices, effect)
+    found = along(name, values, input, place, input.dtype, shape, chosen=indices)
+    return ValuesAndIndices(found, indices)

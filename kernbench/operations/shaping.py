@@ -1,0 +1,473 @@
+"""Operations that move elements; with `views`, all of PyTorch's shaping."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from kernbench.errors import KernbenchError, OperandError, OptionError, call_site, site_fact
+from kernbench.memory import Array, DType, dtypes
+from kernbench.operations import views
+from kernbench.operations.copies import clone
+from kernbench.operations.elementwise import check_distinct, check_out
+from kernbench.operations.views import *  # noqa: F403 - one namespace for users
+from kernbench.operations.views import dim_of, ints_of
+from kernbench.process.process import current_process
+from kernbench.process.types import Device
+from kernbench.tensors import tape
+from kernbench.tensors.errors import DimensionError, TensorError, one_way, refuse
+from kernbench.tensors.new import new_tensor
+from kernbench.tensors.promotion import FLOATS, Scalar, category, promote_types
+from kernbench.tensors.running import run, same_device
+from kernbench.tensors.tensor import Tensor
+
+__all__ = [
+    "cat",
+    "concat",
+    "flip",
+    "gather",
+    "hstack",
+    "index_select",
+    "repeat_interleave",
+    "roll",
+    "scatter",
+    "stack",
+    "tril",
+    "triu",
+    "vstack",
+]
+__all__ += views.__all__
+
+
+class IndexOutOfBoundsError(KernbenchError, IndexError, RuntimeError):
+    """An index tensor names elements that do not exist (M1 when read, M2 when written)."""
+
+
+def cat(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -> Tensor:
+    """Returns tensors one after the other along a dimension, as `torch.cat`.
+
+    Raises:
+        TensorError: If their shapes differ in another dimension.
+    """
+    parts = list(tensors)
+    if not parts:
+        raise OptionError(
+            "torch.cat(): expected a non-empty list of Tensors", [site_fact(call_site())]
+        )
+    # PyTorch takes empty vectors anywhere.
+    used = [part for part in parts if part.window.shape != (0,)] or parts[:1]
+    first = used[0].window.shape
+    if not first:
+        raise TensorError(
+            "zero-dimensional tensor (at position 0) cannot be concatenated",
+            [site_fact(call_site())],
+        )
+    place = dim_of(dim, len(first))
+    for index, part in enumerate(used):
+        shape = part.window.shape
+        if len(shape) != len(first) or any(
+            n != m for at, (n, m) in enumerate(zip(shape, first, strict=True)) if at != place
+        ):
+            raise TensorError(
+                f"Sizes of tensors must match except in dimension {place}: tensor 0 has "
+                f"{list(first)}, tensor {index} has {list(shape)}",
+                [site_fact(call_site())],
+            )
+    dtype = parts[0].dtype
+    for part in parts[1:]:
+        dtype = promote_types(dtype, part.dtype)
+    shape = (*first[:place], sum(part.window.shape[place] for part in used), *first[place + 1 :])
+    device = same_device("cat", used)
+    return _joined("cat", used, shape, dtype, device, place, out)
+
+
+concat = cat
+
+
+def _joined(
+    name: str,
+    parts: Sequence[Tensor],
+    shape: tuple[int, ...],
+    dtype: DType,
+    device: Device,
+    place: int,
+    out: Tensor | None,
+) -> Tensor:
+    process = current_process()
+    if out is not None:
+        check_out(name, out, shape, dtype, device)
+    result = new_tensor(process, shape, dtype, device) if out is None else out
+    sources, target, held = [part.window for part in parts], result.window, dtype.numpy
+
+    def effect() -> None:
+        arrays = [source.read().astype(held, copy=False) for source in sources]
+        values = np.concatenate(arrays, axis=place)
+        if out is None:
+            target.adopt(values)
+        else:
+            target.store(values)
+
+    node = None
+    if any(part.memory.tracked for part in (*parts, result)) and category(dtype) >= FLOATS:
+        node = tape.begin(process, f"aten::{name}", parts, _places(parts, place), out)
+    run(process, f"aten::{name}", parts, result, effect)
+    if node is not None:
+        tape.finish(node, result)
+    return result
+
+
+def _places(parts: Sequence[Tensor], place: int) -> dict[str, Any]:
+    """Returns where each part begins, for the derivative."""
+    starts, start = [], 0
+    for part in parts:
+        starts.append(start)
+        start += part.window.shape[place]
+    return {"dim": place, "starts": starts}
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -> Tensor:
+    """Returns tensors one after the other along a new dimension, as `torch.stack`.
+
+    Raises:
+        TensorError: If their shapes differ.
+    """
+    parts = list(tensors)
+    if not parts:
+        raise TensorError("stack expects a non-empty TensorList", [site_fact(call_site())])
+    first = parts[0].window.shape
+    for index, part in enumerate(parts):
+        if part.window.shape != first:
+            raise TensorError(
+                f"stack expects each tensor to be equal size, but got {list(first)} at entry 0 and "
+                f"{list(part.window.shape)} at entry {index}",
+                [site_fact(call_site())],
+            )
+    place = dim_of(dim, len(first) + 1)
+    return cat([views.unsqueeze(part, place) for part in parts], place, out=out)
+
+
+def hstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Returns tensors side by side: along the second dimension, vectors along the first."""
+    return cat(tensors, 0 if len(tensors[0].window.shape) == 1 else 1)
+
+
+def vstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Returns tensors one above the other; a vector is a row."""
+    rows = [views.unsqueeze(row, 0) if len(row.window.shape) == 1 else row for row in tensors]
+    return cat(rows, 0)
+
+
+def moved(
+    name: str,
+    input: Tensor,
+    shape: tuple[int, ...],
+    function: Callable[[Array], Array],
+    others: Sequence[Tensor] = (),
+    **options: Any,
+) -> Tensor:
+    """Returns a tensor of elements of `input` that a numpy function arranges anew.
+
+    Args:
+        name: For traces and errors.
+        input: Where the elements come from.
+        shape: Of the result.
+        function: Takes an array, returns a new one or a view.
+        others: Tensors that the function reads besides.
+        options: What the formula of its gradient needs.
+    """
+    process = current_process()
+    device = same_device(name, [input, *others])
+    out = new_tensor(process, shape, input.dtype, device)
+    source, target = input.window, out.window
+    node = None
+    if input.memory.tracked and category(input.dtype) >= FLOATS:
+        node = tape.begin(process, name, (input,), options)
+    run(
+        process,
+        f"aten::{name}",
+        [input, *others],
+        out,
+        lambda: target.adopt(function(source.read())),
+        traffic=2 * target.nbytes + sum(other.window.nbytes for other in others),
+    )
+    if node is not None:
+        tape.finish(node, out)
+    return out
+
+
+def repeat(self: Tensor, *counts: Any, repeats: Sequence[int] | None = None) -> Tensor:
+    """Returns the tensor repeated along each dimension, as `torch.Tensor.repeat`."""
+    times, old = ints_of(one_way(counts, repeats)), self.window.shape
+    missing = len(times) - len(old)
+    if missing < 0:
+        raise TensorError(
+            "Number of dimensions of repeat dims can not be smaller than number of dimensions of "
+            "tensor",
+            [site_fact(call_site())],
+        )
+    shape = tuple([n * k for n, k in zip((1,) * missing + old, times, strict=True)])
+    return moved("repeat", self, shape, lambda x: np.tile(x, times), repeats=times)
+
+
+def repeat_interleave(
+    input: Tensor, repeats: int, dim: int | None = None, *, output_size: int | None = None
+) -> Tensor:
+    """Returns each element, or each slice of a dimension, `repeats` times in a row.
+
+    Raises:
+        TensorError: If the result has another extent than `output_size`.
+    """
+    if dim is None:
+        shape: tuple[int, ...] = (input.window.numel * repeats,)
+    else:
+        dim, old = dim_of(dim, len(input.window.shape)), input.window.shape
+        shape = (*old[:dim], old[dim] * repeats, *old[dim + 1 :])
+    extent = shape[dim or 0]
+    if output_size is not None and output_size != extent:
+        raise TensorError(
+            f"repeat_interleave: Invalid output_size {output_size}",
+            [site_fact(call_site())],
+            hint=f"the result has {extent}",
+        )
+    return moved(
+        "repeat_interleave",
+        input,
+        shape,
+        lambda x: np.repeat(x, repeats, dim),
+        repeats=repeats,
+        dim=dim,
+    )
+
+
+def flip(input: Tensor, *axes: Any, dims: Sequence[int] | None = None) -> Tensor:
+    """Returns a copy with the order of some dimensions reversed."""
+    wanted = ints_of(one_way(axes, dims))
+    places = tuple([dim_of(dim, len(input.window.shape)) for dim in wanted])
+    return moved("flip", input, input.window.shape, lambda x: np.flip(x, places), dims=places)
+
+
+def roll(
+    input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = ()
+) -> Tensor:
+    """Returns a copy whose elements are shifted round, along dimensions or all in a row."""
+    steps = [shifts] if isinstance(shifts, int) else list(shifts)
+    if dims is None or dims == ():
+        axes = None
+        if len(steps) != 1:
+            raise TensorError(
+                "shifts and dimensions must align; without dims there is one shift",
+                [site_fact(call_site())],
+            )
+        shape = input.window.shape
+        return moved("roll", input, shape, lambda x: np.roll(x, steps[0]), shifts=steps, dims=None)
+    axes = [
+        dim_of(dim, len(input.window.shape)) for dim in ([dims] if isinstance(dims, int) else dims)
+    ]
+    if len(axes) != len(steps):
+        raise TensorError(
+            f"shifts and dimensions must align. shifts: {len(steps)}, dims:{len(axes)}",
+            [site_fact(call_site())],
+        )
+    shape = input.window.shape
+    return moved("roll", input, shape, lambda x: np.roll(x, steps, axes), shifts=steps, dims=axes)
+
+
+def tril(input: Tensor, diagonal: int = 0) -> Tensor:
+    """Returns the lower triangle of matrices, 0 elsewhere."""
+    _check_matrix("tril", input)
+    shape = input.window.shape
+    return moved("tril", input, shape, lambda x: np.tril(x, diagonal), diagonal=diagonal)
+
+
+def triu(input: Tensor, diagonal: int = 0) -> Tensor:
+    """Returns the upper triangle of matrices, 0 elsewhere."""
+    _check_matrix("triu", input)
+    shape = input.window.shape
+    return moved("triu", input, shape, lambda x: np.triu(x, diagonal), diagonal=diagonal)
+
+
+def _check_matrix(name: str, input: Tensor) -> None:
+    if len(input.window.shape) < 2:
+        raise TensorError(
+            f"{name}: input tensor must have at least 2 dimensions", [site_fact(call_site())]
+        )
+
+
+# By index tensors
+
+
+def check_index(name: str, index: Tensor) -> None:
+    """Checks that a tensor may be an index.
+
+    Raises:
+        OperandError: If it does not hold integers.
+    """
+    if not isinstance(index, Tensor) or index.dtype not in {dtypes.int64, dtypes.int32}:
+        got = index.dtype if isinstance(index, Tensor) else type(index).__name__
+        raise OperandError(
+            f"{name}: expected an index tensor of int64 or int32, got {got}",
+            [site_fact(call_site())],
+        )
+
+
+def checked(
+    name: str, index: Array, extent: int, dim: int, *, code: str, negative: bool = False
+) -> Array:
+    """Returns indices of a dimension; with `negative`, they may count from its end.
+
+    Raises:
+        IndexOutOfBoundsError: If one names no element.
+    """
+    lowest = -extent if negative else 0
+    bad = (index < lowest) | (index >= extent)
+    if bad.any():
+        first = int(np.flatnonzero(bad)[0])
+        raise IndexOutOfBoundsError(
+            f"{name}: index {index.flat[first]} is out of bounds for dimension {dim} with size "
+            f"{extent}",
+            [
+                f"valid indices {lowest}..{extent - 1}; {int(bad.sum())} of {bad.size} are bad, "
+                f"the first is number {first}"
+            ],
+            code=code,
+        )
+    return index
+
+
+def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Returns the slices of a dimension that a vector names, as `torch.index_select`."""
+    check_index("index_select", index)
+    old, chosen = input.window.shape, index.window
+    place = dim_of(dim, len(old))
+    if len(chosen.shape) > 1:
+        raise DimensionError(
+            "index_select(): Index is supposed to be a vector", [site_fact(call_site())]
+        )
+    shape = (*old[:place], chosen.numel, *old[place + 1 :])
+
+    def pick(x: Array) -> Array:
+        rows = checked("index_select", chosen.read(), old[place], place, code="M1")
+        return np.take(x, rows.reshape(-1), axis=place)
+
+    return moved("index_select", input, shape, pick, (index,), dim=place, chosen=index)
+
+
+def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    """Returns elements chosen along a dimension, as `torch.gather`.
+
+    Raises:
+        UnsupportedError: For `sparse_grad`.
+    """
+    refuse("gather", sparse_grad=sparse_grad or None)
+    place = _check_gather("gather", input, dim, index)
+    chosen, extent = index.window, input.window.shape[place]
+    within = tuple([slice(n) for n in chosen.shape])
+
+    def pick(x: Array) -> Array:
+        rows = checked("gather", chosen.read(), extent, place, code="M1")
+        part = x[tuple(slice(None) if d == place else s for d, s in enumerate(within))]
+        return np.take_along_axis(part, rows.astype(np.int64), place)
+
+    return moved("gather", input, chosen.shape, pick, (index,), dim=place, chosen=index)
+
+
+def _check_gather(name: str, input: Tensor, dim: int, index: Tensor) -> int:
+    check_index(name, index)
+    shape, wanted = input.window.shape, index.window.shape
+    place = dim_of(dim, len(shape))
+    if len(shape) != len(wanted) or any(
+        m > n for d, (n, m) in enumerate(zip(shape, wanted, strict=True)) if d != place
+    ):
+        raise TensorError(
+            f"{name}: index of shape {list(wanted)} does not fit input of shape {list(shape)} "
+            f"apart from dimension {place}",
+            [site_fact(call_site())],
+        )
+    return place
+
+
+def scatter(
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor | Scalar | None = None,
+    *,
+    value: Scalar | None = None,
+    reduce: str | None = None,
+) -> Tensor:
+    """Returns a copy with elements along a dimension replaced, as `torch.scatter`."""
+    return scatter_(clone(input), dim, index, src, value=value, reduce=reduce)
+
+
+def scatter_(
+    self: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor | Scalar | None = None,
+    *,
+    value: Scalar | None = None,
+    reduce: str | None = None,
+) -> Tensor:
+    """Replaces elements along a dimension, as `torch.Tensor.scatter_`.
+
+    Raises:
+        UnsupportedError: For `reduce`.
+    """
+    refuse("scatter_", reduce=reduce)
+    if src is None:
+        src = value
+    elif value is not None:
+        src = None
+    if src is None:
+        raise OperandError("scatter_() takes either src or value", [site_fact(call_site())])
+    return _scattered("scatter_", self, dim, index, src, None)
+
+
+def scatter_add_(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """Adds to elements along a dimension, as `torch.Tensor.scatter_add_`."""
+    return _scattered("scatter_add_", self, dim, index, src, np.add)
+
+
+def _scattered(
+    name: str,
+    self: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor | Scalar,
+    ufunc: np.ufunc | None,
+) -> Tensor:
+    place = _check_gather(name, self, dim, index)
+    check_distinct(name, self)
+    tensors = [index] if not isinstance(src, Tensor) else [index, src]
+    if isinstance(src, Tensor) and src.dtype is not self.dtype:
+        raise TensorError(
+            f"{name}: expected self.dtype to be equal to src.dtype, got {self.dtype} and "
+            f"{src.dtype}",
+            [site_fact(call_site())],
+        )
+    same_device(name, [self, *tensors])
+    chosen, target = index.window, self.window
+    extent = target.shape[place]
+
+    def effect() -> None:
+        rows = checked(name, chosen.read(), extent, place, code="M2")
+        where = list(np.ogrid[tuple(slice(n) for n in rows.shape)])
+        where[place] = rows
+        within = tuple(slice(n) for n in rows.shape)
+        values = src.window.read()[within] if isinstance(src, Tensor) else src
+        if ufunc is None:
+            target.put(tuple(where), values)
+        else:
+            ufunc.at(target.read(), tuple(where), values)
+
+    # Each element that is written is read besides when something is added to it.
+    moves = sum(tensor.window.nbytes for tensor in tensors)
+    moves += chosen.numel * self.dtype.itemsize * (1 if ufunc is None else 2)
+    process, node = current_process(), None
+    if self.memory.tracked or (isinstance(src, Tensor) and src.memory.tracked):
+        options = {"dim": place, "chosen": index}
+        node = tape.begin(process, name.removesuffix("_"), (self, src), options, self)
+    run(process, f"aten::{name}", tensors, self, effect, traffic=moves)
+    if node is not None:
+        tape.finish(node, self)
+    return self

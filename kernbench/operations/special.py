@@ -1,0 +1,59 @@
+"""Functions that numpy does not have."""
+
+import math
+from typing import Final
+
+import numpy as np
+
+from kernbench.memory import Array
+
+# erf(x) = x P(x²)/Q(x²) for |x| <= 4, fitted with weighted least squares in 40 digits; relative
+# error below 2.7e-9, a twentieth of the last bit of float32. Beyond 4, erf rounds to 1 in float32.
+_P: Final = (
+    1.12837916976483748,
+    0.192903500943934672,
+    0.0557462494924470706,
+    0.00422663064701094449,
+    0.000410993108751006088,
+    6.77976955334527035e-6,
+)
+_Q: Final = (
+    1.0,
+    0.504289705731866386,
+    0.117499770112166866,
+    0.0162944984821808679,
+    0.00142086694433736044,
+    0.0000724789754526101208,
+    2.59871479687604211e-7,
+)
+_BLOCK: Final = 1 << 13
+"""Elements worked on at a time, so that the intermediate results stay in the cache."""
+
+_exact_erf: Final = np.frompyfunc(math.erf, 1, 1)
+
+
+def erf_values(x: Array) -> Array:
+    """Returns the error function of float32 values to the last bit, of float64 values exactly.
+
+    float64 goes one element at a time through the C library.
+    """
+    if x.dtype == np.float64:
+        return np.asarray(_exact_erf(x)).astype(np.float64)
+    flat = x.reshape(-1)
+    result = np.empty(flat.shape, np.float32)
+    for low in range(0, flat.size, _BLOCK):
+        block = np.clip(flat[low : low + _BLOCK].astype(np.float64), -4.0, 4.0)
+        square = block * block
+        block *= _polynomial(_P, square)
+        block /= _polynomial(_Q, square)
+        result[low : low + _BLOCK] = block
+    # The fit may exceed 1 by less than half of the last bit, which rounds to 1.
+    return result.reshape(x.shape)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
+    value = np.full_like(x, coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        value *= x
+        value += coefficient
+    return value

@@ -1,0 +1,492 @@
+"""Views: other windows on the same memory. They take no time and wait for nothing."""
+
+import operator
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from kernbench.errors import OperandError, call_site, site_fact
+from kernbench.memory import DType, View, contiguous_strides
+from kernbench.operations.copies import contiguous
+from kernbench.process.process import current_process
+from kernbench.tensors import tape
+from kernbench.tensors.errors import DimensionError, TensorError, one_way
+from kernbench.tensors.new import wrap
+from kernbench.tensors.tensor import Tensor
+from kernbench.tensors.windows import has_no_gaps
+
+__all__ = [
+    "broadcast_to",
+    "chunk",
+    "diagonal",
+    "flatten",
+    "is_tensor",
+    "movedim",
+    "narrow",
+    "numel",
+    "permute",
+    "reshape",
+    "select",
+    "split",
+    "squeeze",
+    "swapaxes",
+    "t",
+    "transpose",
+    "unbind",
+    "unflatten",
+    "unsqueeze",
+]
+
+
+def dim_of(dim: int, rank: int, *, extra: int = 0) -> int:
+    """Returns a dimension counted from 0.
+
+    Raises:
+        DimensionError: If there is none; a single value counts as having one.
+    """
+    if not isinstance(dim, int):
+        raise OperandError(
+            f"a dimension is an int, not {type(dim).__name__}", [site_fact(call_site())]
+        )
+    bound = max(rank, 1) + extra if rank or not extra else 1
+    if not -bound <= dim < bound:
+        raise DimensionError(
+            f"Dimension out of range (expected to be in range of [{-bound}, {bound - 1}], "
+            f"but got {dim})",
+            [site_fact(call_site())],
+        )
+    return dim % bound
+
+
+def ints_of(values: tuple[Any, ...]) -> tuple[int, ...]:
+    """Returns integers that were given one by one or as a sequence."""
+    given = values[0] if len(values) == 1 and isinstance(values[0], Sequence) else values
+    try:
+        return tuple([operator.index(value) for value in given])
+    except TypeError:
+        raise OperandError(f"expected integers; got {given!r}", [site_fact(call_site())]) from None
+
+
+# Facts
+
+
+def numel(input: Tensor) -> int:
+    """Returns the number of elements."""
+    return input.window.numel
+
+
+def is_tensor(obj: object) -> bool:
+    """Returns whether `obj` is a tensor."""
+    return isinstance(obj, Tensor)
+
+
+def size(self: Tensor, dim: int | None = None) -> Any:
+    """Returns the shape, or one extent of it."""
+    return self.shape if dim is None else self.window.shape[dim_of(dim, len(self.window.shape))]
+
+
+def stride(self: Tensor, dim: int | None = None) -> Any:
+    """Returns the strides in elements, or one of them."""
+    strides = self.window.strides
+    return strides if dim is None else strides[dim_of(dim, len(strides))]
+
+
+# Views
+
+
+def _resolved(shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns a shape that is wanted for another one with its -1, if any, replaced."""
+    count = prod(shape)
+    free = [place for place, extent in enumerate(wanted) if extent == -1]
+    known = 1
+    for extent in wanted:
+        if extent < -1:
+            raise TensorError(
+                f"invalid shape dimension {extent}: {list(wanted)}", [site_fact(call_site())]
+            )
+        known *= 1 if extent == -1 else extent
+    if len(free) > 1:
+        raise TensorError("only one dimension can be inferred", [site_fact(call_site())])
+    if free and known and count % known == 0:
+        return tuple([count // known if extent == -1 else extent for extent in wanted])
+    if free or known != count:
+        raise TensorError(
+            f"shape '{list(wanted)}' is invalid for input of size {count}",
+            [site_fact(call_site()), f"input of shape {list(shape)}"],
+        )
+    return wanted
+
+
+_Shown = tuple[tuple[int, ...], tuple[int, ...] | None]
+
+
+@lru_cache(4096)
+def _shown(old: tuple[int, ...], steps: tuple[int, ...], wanted: tuple[int, ...]) -> _Shown:
+    """Returns a new shape, its -1 replaced, for a tensor of shape `old` and strides `steps`.
+
+    With the strides that show the tensor in it; None if there are none.
+    """
+    shape = _resolved(old, wanted)
+    if has_no_gaps(old, steps) or not old:
+        return shape, contiguous_strides(shape)
+    strides = [0] * len(shape)
+    place = len(shape) - 1
+    base, count = steps[-1], 1
+    for dim in range(len(old) - 1, -1, -1):
+        count *= old[dim]
+        if dim and (old[dim - 1] == 1 or steps[dim - 1] == count * base):
+            continue
+        # A run of dimensions without gaps between them ends here: cut it anew.
+        taken = 1
+        while place >= 0 and (taken < count or shape[place] == 1):
+            strides[place] = taken * base
+            taken *= shape[place]
+            place -= 1
+        if taken != count:
+            return shape, None
+        if dim:
+            base, count = steps[dim - 1], 1
+    return shape, tuple(strides)
+
+
+def view(
+    self: Tensor,
+    *shape: Any,
+    size: Sequence[int] | None = None,
+    dtype: DType | None = None,
+) -> Tensor:
+    """Returns the same memory in another shape or, given a dtype, as another type.
+
+    Raises:
+        TensorError: If no strides show it that way.
+    """
+    if size is not None or dtype is not None:
+        shape = one_way(shape, size) if dtype is None else (dtype,)
+    if len(shape) == 1 and isinstance(shape[0], DType):
+        return _reinterpreted(self, shape[0])
+    wanted, strides = _shown(self.window.shape, self.window.strides, ints_of(shape))
+    if strides is None:
+        raise TensorError(
+            "view size is not compatible with input tensor's size and stride (at least one "
+            "dimension spans across two contiguous subspaces). Use .reshape(...) instead.",
+            [
+                site_fact(call_site()),
+                f"shape {list(self.window.shape)}, strides {list(self.window.strides)}, "
+                f"wanted {list(wanted)}",
+            ],
+        )
+    return tape.view(self, wanted, strides, self.window.offset, "view", (view, wanted))
+
+
+def _reinterpreted(tensor: Tensor, dtype: DType) -> Tensor:
+    old = tensor.window
+    shape, strides, offset = old.shape, old.strides, old.offset
+    here, there = old.dtype.itemsize, dtype.itemsize
+    if here != there:
+        if (
+            not shape
+            or strides[-1] != 1
+            or shape[-1] * here % there
+            or any(step * here % there for step in (offset, *strides[:-1]))
+        ):
+            raise TensorError(
+                f"a tensor of {old.dtype} with shape {list(shape)} and strides {list(strides)} "
+                f"cannot be viewed as {dtype}",
+                [site_fact(call_site())],
+            )
+        shape = (*shape[:-1], shape[-1] * here // there)
+        strides = (*(step * here // there for step in strides[:-1]), 1)
+        offset = offset * here // there
+    seen = wrap(tensor.memory, View(old.buffer, dtype, shape, strides, offset), tensor.device)
+    if tensor.memory.tracked and (dtype.is_floating_point or dtype.is_complex):
+        node = tape.begin(current_process(), "view_dtype", (tensor,))
+        if node is not None:
+            tape.finish(node, seen)
+    return seen
+
+
+def view_as(self: Tensor, other: Tensor) -> Tensor:
+    """Returns the same memory in the shape of another tensor."""
+    return view(self, other.window.shape)
+
+
+def reshape(input: Tensor, *sizes: Any, shape: Sequence[int] | None = None) -> Tensor:
+    """Returns the elements in another shape: a view if there is one, else a copy."""
+    sizes = one_way(sizes, shape)
+    wanted, strides = _shown(input.window.shape, input.window.strides, ints_of(sizes))
+    if strides is None:
+        return view(contiguous(input), wanted)
+    return tape.view(input, wanted, strides, input.window.offset, "view", (view, wanted))
+
+
+def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """Returns the tensor with a range of dimensions joined, as `torch.flatten`."""
+    shape = input.window.shape
+    first, last = dim_of(start_dim, len(shape)), dim_of(end_dim, len(shape))
+    if first > last:
+        raise TensorError(
+            "flatten() has invalid args: start_dim cannot come after end_dim",
+            [site_fact(call_site())],
+        )
+    if not shape:
+        return reshape(input, 1)
+    count = 1
+    for extent in shape[first : last + 1]:
+        count *= extent
+    return reshape(input, *shape[:first], count, *shape[last + 1 :])
+
+
+def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    """Returns the tensor with one dimension cut into several, as `torch.unflatten`."""
+    shape = input.window.shape
+    place = dim_of(dim, len(shape))
+    inner = _resolved(shape[place : place + 1], tuple(sizes))
+    return view(input, *shape[:place], *inner, *shape[place + 1 :])
+
+
+def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+    """Returns a view without dimensions of extent 1: all of them, or those given."""
+    old = input.window
+    rank = len(old.shape)
+    if dim is None:
+        places = set(range(rank))
+    else:
+        places = {dim_of(each, rank) for each in ([dim] if isinstance(dim, int) else dim)}
+    kept = [place for place in range(rank) if place not in places or old.shape[place] != 1]
+    return _picked(input, kept)
+
+
+def _picked(input: Tensor, dims: Sequence[int]) -> Tensor:
+    """Returns a view with these dimensions, in this order; others must have extent 1."""
+    old = input.window
+    shape, strides = [old.shape[dim] for dim in dims], [old.strides[dim] for dim in dims]
+    return tape.view(input, shape, strides, old.offset, "permute", (_picked, tuple(dims)))
+
+
+def unsqueeze(input: Tensor, dim: int) -> Tensor:
+    """Returns a view with a further dimension of extent 1."""
+    old = input.window
+    place = dim_of(dim, len(old.shape) + 1)
+    step = old.shape[place] * old.strides[place] if place < len(old.shape) else 1
+    shape = (*old.shape[:place], 1, *old.shape[place:])
+    strides = (*old.strides[:place], step, *old.strides[place:])
+    return tape.view(input, shape, strides, old.offset, "unsqueeze", (unsqueeze, place))
+
+
+def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    """Returns a view with two dimensions exchanged."""
+    rank = len(input.window.shape)
+    a, b = dim_of(dim0, rank), dim_of(dim1, rank)
+    dims = list(range(rank))
+    if rank:
+        dims[a], dims[b] = b, a
+    return _picked(input, dims)
+
+
+def swapaxes(input: Tensor, axis0: int, axis1: int) -> Tensor:
+    """Returns a view with two dimensions exchanged, see `transpose`."""
+    return transpose(input, axis0, axis1)
+
+
+def t(input: Tensor) -> Tensor:
+    """Returns a matrix transposed; fewer dimensions stay as they are."""
+    rank = len(input.window.shape)
+    if rank > 2:
+        raise TensorError(
+            f"t() expects a tensor with <= 2 dimensions, but self is {rank}D",
+            [site_fact(call_site())],
+        )
+    return turned(input)
+
+
+def turned(self: Tensor) -> Tensor:
+    """Returns a view with the dimensions in reverse order."""
+    return _picked(self, range(len(self.window.shape))[::-1])
+
+
+def matrix_transpose(self: Tensor) -> Tensor:
+    """Returns a view with the last two dimensions exchanged."""
+    if len(self.window.shape) < 2:
+        raise TensorError(
+            "tensor.mT is only supported on matrices or batches of matrices. "
+            f"Got {len(self.window.shape)}-D tensor.",
+            [site_fact(call_site())],
+        )
+    return transpose(self, -2, -1)
+
+
+def permute(input: Tensor, *order: Any, dims: Sequence[int] | None = None) -> Tensor:
+    """Returns a view with the dimensions in another order."""
+    order = one_way(order, dims)
+    return _picked(input, _order(len(input.window.shape), ints_of(order)))
+
+
+@lru_cache(1024)
+def _order(rank: int, dims: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns an order of dimensions, counted from 0."""
+    places = tuple([dim_of(dim, rank) for dim in dims])
+    if len(places) != rank:
+        raise TensorError(
+            f"permute(): {rank} dimensions need an order of {rank}, got {len(places)}",
+            [site_fact(call_site())],
+        )
+    if len(set(places)) != rank:
+        raise TensorError("permute(): duplicate dims are not allowed.", [site_fact(call_site())])
+    return places
+
+
+def movedim(input: Tensor, source: int, destination: int) -> Tensor:
+    """Returns a view with one dimension moved to another place."""
+    rank = len(input.window.shape)
+    dims = list(range(rank))
+    moved = dims.pop(dim_of(source, rank))
+    dims.insert(dim_of(destination, rank), moved)
+    return _picked(input, dims)
+
+
+def expand(self: Tensor, *sizes: Any, size: Sequence[int] | None = None) -> Tensor:
+    """Returns a view in which dimensions of extent 1 are repeated without a copy; -1 keeps one."""
+    old, wanted = self.window, ints_of(one_way(sizes, size))
+    missing = len(wanted) - len(old.shape)
+    if missing < 0:
+        raise TensorError(
+            f"expand: the number of sizes provided ({len(wanted)}) must be greater or equal to "
+            f"the number of dimensions in the tensor ({len(old.shape)})",
+            [site_fact(call_site())],
+        )
+    shape, strides = [], []
+    for place, extent in enumerate(wanted):
+        n, step = (
+            (1, 0)
+            if place < missing
+            else (old.shape[place - missing], old.strides[place - missing])
+        )
+        length = n if extent == -1 and place >= missing else extent
+        if length < 0:
+            raise TensorError(
+                f"The expanded size of the tensor ({length}) isn't allowed in a leading, "
+                f"non-existing dimension {place}",
+                [site_fact(call_site())],
+            )
+        if n not in {1, length}:
+            raise TensorError(
+                f"The expanded size of the tensor ({length}) must match the existing size ({n}) at "
+                f"non-singleton dimension {place}.",
+                [
+                    site_fact(call_site()),
+                    f"Target sizes: {list(wanted)}.  Tensor sizes: {list(old.shape)}",
+                ],
+            )
+        shape.append(length)
+        strides.append(step if n == length else 0)
+    return tape.view(self, shape, strides, old.offset, "expand", (expand, tuple(shape)))
+
+
+def expand_as(self: Tensor, other: Tensor) -> Tensor:
+    """Returns a view expanded to the shape of another tensor."""
+    return expand(self, other.window.shape)
+
+
+def broadcast_to(input: Tensor, size: Sequence[int]) -> Tensor:
+    """Returns a view expanded to a shape."""
+    return expand(input, size)
+
+
+def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """Returns a view of `length` elements of a dimension, from `start` on."""
+    old = input.window
+    place = dim_of(dim, len(old.shape))
+    extent = old.shape[place]
+    begin = start + extent if start < 0 else start
+    if length < 0 or not 0 <= begin <= extent or begin + length > extent:
+        raise TensorError(
+            f"start ({start}) + length ({length}) exceeds dimension size ({extent}).",
+            [site_fact(call_site())],
+        )
+    shape = (*old.shape[:place], length, *old.shape[place + 1 :])
+    first = old.offset + begin * old.strides[place]
+    return tape.view(input, shape, old.strides, first, "slice", (narrow, place, begin, length))
+
+
+def select(input: Tensor, dim: int, index: int) -> Tensor:
+    """Returns a view of one element of a dimension, without that dimension."""
+    old = input.window
+    if not old.shape:
+        raise DimensionError(
+            "select() cannot be applied to a 0-dim tensor.", [site_fact(call_site())]
+        )
+    place = dim_of(dim, len(old.shape))
+    extent = old.shape[place]
+    if not -extent <= index < extent:
+        raise DimensionError(
+            f"select(): index {index} out of range for tensor of size {list(old.shape)} at "
+            f"dimension {place}",
+            [site_fact(call_site())],
+        )
+    shape = old.shape[:place] + old.shape[place + 1 :]
+    strides = old.strides[:place] + old.strides[place + 1 :]
+    first = old.offset + index % extent * old.strides[place]
+    return tape.view(input, shape, strides, first, "select", (select, place, index))
+
+
+def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """Returns views of each element of a dimension."""
+    place = dim_of(dim, len(input.window.shape))
+    return tuple([select(input, place, index) for index in range(input.window.shape[place])])
+
+
+def split(
+    tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0
+) -> tuple[Tensor, ...]:
+    """Returns views of pieces of a dimension, of one size or of those given."""
+    place = dim_of(dim, len(tensor.window.shape))
+    extent = tensor.window.shape[place]
+    if isinstance(split_size_or_sections, int):
+        step = split_size_or_sections
+        if step < 0 or (step == 0 and extent):
+            raise TensorError(
+                f"split_size can only be 0 if dimension size is 0, but got {step} for a dimension "
+                f"of {extent}",
+                [site_fact(call_site())],
+            )
+        sizes = [min(step, extent - start) for start in range(0, extent, step or 1)] or [0]
+    else:
+        sizes = list(split_size_or_sections)
+        if sum(sizes) != extent or min(sizes, default=0) < 0:
+            raise TensorError(
+                f"split_with_sizes expects split_sizes to sum exactly to {extent} (input tensor's "
+                f"size at dimension {place}), but got split_sizes={sizes}",
+                [site_fact(call_site())],
+            )
+    pieces, start = [], 0
+    for length in sizes:
+        pieces.append(narrow(tensor, place, start, length))
+        start += length
+    return tuple(pieces)
+
+
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """Returns at most `chunks` views of equal pieces of a dimension; the last may be smaller."""
+    if chunks <= 0:
+        raise TensorError(
+            f"chunk expects `chunks` to be greater than 0, got: {chunks}", [site_fact(call_site())]
+        )
+    place = dim_of(dim, len(input.window.shape))
+    extent = input.window.shape[place]
+    return split(input, -(-extent // chunks) if extent else [0] * chunks, place)
+
+
+def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """Returns a view of a diagonal, as the last dimension."""
+    old = input.window
+    a, b = dim_of(dim1, len(old.shape)), dim_of(dim2, len(old.shape))
+    if a == b:
+        raise TensorError("diagonal dimensions cannot be identical", [site_fact(call_site())])
+    length = max(min(old.shape[a] + min(offset, 0), old.shape[b] - max(offset, 0)), 0)
+    begin = max(-offset, 0) * old.strides[a] + max(offset, 0) * old.strides[b] if length else 0
+    rest = [dim for dim in range(len(old.shape)) if dim not in {a, b}]
+    shape = [*(old.shape[dim] for dim in rest), length]
+    strides = [*(old.strides[dim] for dim in rest), old.strides[a] + old.strides[b]]
+    step = (diagonal, offset, a, b)
+    return tape.view(input, shape, strides, old.offset + begin, "diagonal", step)

@@ -1,0 +1,70 @@
+"""Which call of which rank an error is about, when it is raised in that call."""
+
+from collections.abc import Mapping
+from typing import Protocol, cast
+
+from kernbench.errors import CallSite, Fact, Involved, call_site, site_fact
+from kernbench.process.process import Part, Process
+from kernbench.sim_engine.command import Command
+from kernbench.units import format_time
+
+
+class Numbered(Protocol):
+    """A group that counts what its ranks call."""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        ...
+
+    @property
+    def messages(self) -> Mapping[int, int]:
+        """By global rank, how many messages it has sent and received."""
+        ...
+
+    def __contains__(self, rank: object) -> bool: ...
+
+    def number(self, rank: int) -> int:
+        """Returns the sequence number of a rank's latest call."""
+        ...
+
+
+def called(
+    process: Process,
+    name: str,
+    group: Numbered | None = None,
+    *,
+    message: bool = False,
+    site: CallSite | None = None,
+) -> Fact:
+    """Returns the line of a report that tells when and where the refused call was made.
+
+    Args:
+        process: Who calls.
+        name: Of the function.
+        group: Group whose counter of calls to show; None for a call that belongs to no group.
+        message: Whether the call is a message, which groups count apart.
+        site: Where; None: to be found.
+    """
+    rank, time = process.rank, process.host.clock
+    site = site or call_site()
+    which, sequence = "", None
+    if group is not None and rank in group:
+        done = group.messages.get(rank, 0) if message else group.number(rank)
+        sequence = done + 1
+        which = f"{'message' if message else 'call'} #{sequence} of group {group.name} "
+    text = f"{which}at {format_time(time)}, {site_fact(site)}"
+    return Fact(text, [Involved(rank, name, site, sequence, time)])
+
+
+def issued(command: Command, how: str = "was issued") -> Fact:
+    """Returns the line of a report that tells when and where a pending command was issued.
+
+    Args:
+        command: The command; it is not complete.
+        how: What became of it, as the report puts it.
+    """
+    if command.part is not None:
+        return cast(Part, command.part).told(command, how)
+    when = f"{how} at {format_time(command.issued)}, at"
+    return Fact(site_fact(command.site, f"{command.name} {when}"), [])

@@ -1,0 +1,78 @@
+"""The flight recorder: what every rank did last, where it waits, what its streams hold."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from kernbench.process.process import Process
+from kernbench.sim_engine.command import Command, Stream
+
+SCHEMA_VERSION: Final = 1
+
+
+def record(processes: Iterable[Process], now: int) -> dict[str, Any]:
+    """Returns what ranks did last, as plain values for JSON; see `RuntimeContext.flight_record`.
+
+    Args:
+        processes: The ranks.
+        now: Simulated time in picoseconds.
+    """
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "time_ps": now,
+        "ranks": [_rank(process, now) for process in processes],
+    }
+
+
+def _rank(process: Process, now: int) -> dict[str, Any]:
+    where = process.stopped or _where(process)
+    return {
+        "rank": process.rank,
+        "time_ps": process.host.clock,
+        "alive": process.alive,
+        **where,
+        "calls": [entry.as_json(now) for entry in process.recent],
+    }
+
+
+def _where(process: Process) -> dict[str, Any]:
+    """Returns what a host waits for and the command at the head of each stream that is busy."""
+    task = process.task
+    heads = {stream.name: _head(stream) for stream in process.streams()}
+    return {
+        "waits_for": str(task.waiting_for) if task is not None and task.parked else None,
+        "streams": {name: head for name, head in heads.items() if head is not None},
+    }
+
+
+def _head(stream: Stream) -> dict[str, Any] | None:
+    """Returns the first command of a stream that is not complete."""
+    tail = stream.tail
+    if tail is None or tail.time is not None or not isinstance(tail.label, Command):
+        return None
+    command = tail.label
+    while True:
+        before = [event.label for event in command.after if event.time is None]
+        own = [c for c in before if isinstance(c, Command) and c.stream is stream]
+        if not own:
+            break
+        command = own[0]
+    return {
+        "command": command.name,
+        "number": command.number,
+        "site": None if command.site is None else str(command.site),
+        "state": "started" if command.begun else "queued",
+    }
+
+
+def stop(process: Process) -> None:
+    """Keeps where a rank is, if that is not kept already; for when it is about to be aborted."""
+    if process.alive:
+        process.stopped = process.stopped or _where(process)
+
+
+def freeze(process: Process, now: int) -> None:
+    """Keeps what the record says of a rank, and lets go of its commands; for when it is over."""
+    stop(process)
+    for entry in process.recent:
+        entry.freeze(now)
+    process.joined.clear()

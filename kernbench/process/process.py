@@ -1,0 +1,459 @@
+"""One rank, or main: its host, its current device, its streams. Everything is issued here."""
+
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
+
+from kernbench.ccl.model import CollectiveModel
+from kernbench.des import Event, Task, current_task
+from kernbench.errors import CallSite, Fact, KernbenchError, call_site, site_fact
+from kernbench.memory import Allocator, Space
+from kernbench.process.recent_calls import RECENT, Entry
+from kernbench.process.types import Device
+from kernbench.sim_engine.command import Command, Stream, Work
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.host import Host
+from kernbench.sim_engine.op_log import Category
+from kernbench.tl.program import Program
+from kernbench.tl.recording import Recording
+
+MAIN: Final = -1
+"""Rank of the code outside of workers."""
+
+T = TypeVar("T")
+
+
+class Session(Protocol):
+    """What processes need of the context that they run in.
+
+    The rooms above add what they need themselves, such as `ranks.roll.RankSession`.
+    """
+
+    @property
+    def engine(self) -> GraphEngine:
+        """Runs the commands."""
+        ...
+
+    @property
+    def devices(self) -> Sequence[int]:
+        """SIPs that ranks may use; rank r has the r-th."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Seed of every rank's default generator."""
+        ...
+
+    @property
+    def main(self) -> "Process":
+        """The process of code outside of workers."""
+        ...
+
+    @property
+    def collectives(self) -> CollectiveModel:
+        """What all collectives of the context share."""
+        ...
+
+    @property
+    def recordings(self) -> dict[Any, Recording]:
+        """Launches of kernels, by all that what they do depends on."""
+        ...
+
+    @property
+    def worker_waits(self) -> list[Event]:
+        """Events that workers wait for now."""
+        ...
+
+    def rank_of_device(self, sip: int) -> int | None:
+        """Returns the rank that a SIP belongs to while a spawn runs; None if it is free."""
+        ...
+
+
+class Part(Protocol):
+    """What several ranks do together by one command each."""
+
+    def issued(self, process: "Process", command: Command) -> None:
+        """Takes note of a rank's command, before that is submitted."""
+        ...
+
+    def told(self, command: Command, how: str) -> Fact:
+        """Returns the line of a report that tells when and where a rank called it.
+
+        Args:
+            command: The rank's command.
+            how: What became of the call, such as `was issued`.
+        """
+        ...
+
+
+class RankLocal(Generic[T]):
+    """A variable of which each rank, and main, has a value of its own.
+
+    Ranks share one interpreter, so a global variable is one for all of them.
+
+    Args:
+        name: What it is called where somebody looks at a process.
+        make: Makes the first value of a process.
+    """
+
+    __slots__ = ("_make", "name")
+
+    def __init__(self, name: str, make: "Callable[[Process], T]") -> None:
+        self.name: Final = name
+        self._make: Final = make
+
+    def __repr__(self) -> str:
+        return f"<rank-local {self.name}>"
+
+    def of(self, process: "Process") -> T:
+        """Returns the value of a process."""
+        values = process.locals
+        if self in values:
+            return cast(T, values[self])
+        value = values[self] = self._make(process)
+        return value
+
+    def set(self, process: "Process", value: T) -> None:
+        """Changes the value of a process."""
+        process.locals[self] = value
+
+    def forget(self, process: "Process") -> None:
+        """Drops the value of a process, which gets a first one again when it is asked for."""
+        process.locals.pop(self, None)
+
+
+class NoContextError(KernbenchError):
+    """Something of torch's was called with no simulated machine to run it on."""
+
+
+def outermost_frame() -> FrameType | None:
+    """Returns the outermost frame outside the package of the running stack."""
+    found: FrameType | None = None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] != "kernbench":
+            found = frame
+        frame = frame.f_back
+    return found
+
+
+class StepBudgetError(KernbenchError):
+    """A rank has issued more commands than the context allows."""
+
+    def __init__(self, name: str, site: CallSite | None) -> None:
+        super().__init__(
+            f"{name} has used up its step budget",
+            [site_fact(site, "the last command was issued at")],
+            hint="look for a loop that does not end, or raise RuntimeContext(step_budget=)",
+            code="K5",
+        )
+
+
+class Process:
+    """What stands for an operating-system process of a real run.
+
+    Attributes:
+        ctx: The context that it belongs to.
+        engine: Of that context.
+        rank: Global rank; -1 for main.
+        host: Its clock.
+        memory: Allocator of its host memory.
+        device_index: Its current SIP.
+        seen: By stream, the number of the last command that the host has waited for.
+        alive: Whether its function is still running.
+        locals: Its values of variables that each rank has for itself.
+        joined: Commands by which it takes part in what several ranks do; those at the front may
+            be complete.
+        recent: The last of what it has called that other ranks must call too.
+        frame: Of its function, once it has issued something; None on main and when it is over.
+        issues_left: Commands that it may still issue; below 0 without a limit.
+        ranges: Names of the ranges that it is in, the outermost first; see `ranges`.
+        stopped: Where it was when it was about to be aborted, for the flight record.
+        site: Where the user called what issues many operations, such as `backward`; None: the call
+            of each operation is to be found.
+    """
+
+    def __init__(
+        self, ctx: Session, engine: GraphEngine, rank: int, device: int, clock: int
+    ) -> None:
+        spec = engine.topology.machine.system.host
+        self.ctx: Final = ctx
+        self.engine: Final = engine
+        self.rank: Final = rank
+        self.host: Final = Host(
+            engine.loop, rank, engine.rank_owner(rank), clock, spec.launch_queue
+        )
+        self.memory: Final = Allocator(Space.HOST, rank, 0, None)
+        self.device_index = device
+        self.seen: dict[Stream, int] = {}
+        self.alive = True
+        self.locals: dict[RankLocal[Any], Any] = {}
+        self.stopped: dict[str, Any] | None = None
+        self._side_streams: dict[tuple[str, int], Stream] = {}
+        self.joined: deque[Command] = deque()
+        self.recent: deque[Entry] = deque(maxlen=RECENT)
+        self.frame: FrameType | None = None
+        self._noted = rank == MAIN  # main has no function
+        self.issues_left = -1
+        self.ranges: tuple[str, ...] = ()
+        self.site: CallSite | None = None
+        self.task: Task | None = None
+        self._dispatch: Final = engine.dispatch_ps
+        self._default: dict[int, Stream] = {}
+        self._current: dict[int, Stream] = {}
+        self._streams: list[Stream] = []
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return "main" if self.rank == MAIN else f"rank {self.rank}"
+
+    # Streams
+
+    def default_stream(self, sip: int) -> Stream:
+        """Returns the stream that commands of a device go to unless told otherwise."""
+        stream = self._default.get(sip)
+        if stream is None:
+            stream = self._default[sip] = self._new(f"stream {sip}", sip)
+        return stream
+
+    def current_stream(self, sip: int) -> Stream:
+        """Returns the stream that commands of a device go to now."""
+        stream = self._current.get(sip)
+        if stream is None:
+            stream = self._current[sip] = self.default_stream(sip)
+        return stream
+
+    def set_stream(self, stream: Stream) -> None:
+        """Makes a stream the current one of its device.
+
+        Raises:
+            KernbenchError: If it belongs to another process (M14).
+        """
+        if stream not in self._streams:
+            raise KernbenchError(
+                f"{self.name} uses a stream of another rank ({stream.name})",
+                [site_fact(call_site())],
+                hint="make the stream in the worker that uses it",
+                code="M14",
+            )
+        self._current[stream.sip] = stream
+
+    def new_stream(self, sip: int) -> Stream:
+        """Returns a further stream; from now on the device is shared between streams."""
+        self.engine.device(sip).share()
+        return self._new(f"stream {sip}.{len(self._streams)}", sip)
+
+    def communication_stream(self, sip: int) -> Stream:
+        """Returns the stream of asynchronous collectives, which shares no engine with the rest."""
+        return self.side_stream(f"communication {sip}", sip)
+
+    def side_stream(self, name: str, sip: int) -> Stream:
+        """Returns the stream of this name, for work that shares no engine with the rest.
+
+        Args:
+            name: What users are told; no two streams of a device have the same.
+            sip: The device.
+        """
+        stream = self._side_streams.get((name, sip))
+        if stream is None:
+            stream = self._side_streams[name, sip] = self._new(name, sip)
+        return stream
+
+    def _new(self, name: str, sip: int) -> Stream:
+        stream = Stream(name, sip)
+        self._streams.append(stream)
+        return stream
+
+    def streams(self, sip: int | None = None) -> list[Stream]:
+        """Returns the streams used so far, of one device or all."""
+        return [stream for stream in self._streams if sip is None or stream.sip == sip]
+
+    # Issuing and waiting
+
+    def note_frame(self) -> None:
+        """Remembers the frame of the rank's function, which tells later where it returned."""
+        self._noted = True
+        self.frame = outermost_frame()
+
+    def call_site(self) -> CallSite | None:
+        """Returns where the user called what is running."""
+        return self.site or call_site()
+
+    def call_theirs(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls a user's function, whose operations have call sites of their own."""
+        site, self.site = self.site, None
+        try:
+            return function(*args)
+        finally:
+            self.site = site
+
+    def issue(
+        self,
+        name: str,
+        category: Category,
+        stream: Stream,
+        work: Work,
+        *,
+        site: CallSite | None = None,
+        args: Mapping[str, Any] | None = None,
+        part: Part | None = None,
+    ) -> Command:
+        """Issues a command and returns it; waits only if the launch queue is full.
+
+        Args:
+            name: For traces and errors.
+            category: Kind of work.
+            stream: Where it stands in line.
+            work: What it does.
+            site: Where the user asked for it; None: to be found.
+            args: More for reports.
+            part: What several ranks do together by it, if they do; this rank has called it.
+
+        Raises:
+            StepBudgetError: If the rank has issued as many as the context allows (K5).
+        """
+        host = self.host
+        host.clock += self._dispatch
+        site = site or self.call_site()
+        if not self._noted:
+            self.note_frame()
+        self.issues_left -= 1
+        if not self.issues_left:
+            raise StepBudgetError(self.name, site)
+        command = Command(name, category, host, stream, work, site=site, args=args)
+        command.ranges = self.ranges
+        if part is not None:
+            command.part = part
+            part.issued(self, command)
+        self.engine.submit(command)
+        return command
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Waits until everything issued to a stream so far is done."""
+        if stream.tail is not None or stream.waits:
+            number = stream.count
+            seen = dict(stream.seen)
+            # Also what was to be waited for by a next command that has not come.
+            for event in (stream.tail, *stream.waits):
+                if event is not None:
+                    self.wait(event)
+            self.learn({**seen, stream: number})
+
+    def synchronize(self, sip: int | None = None) -> None:
+        """Waits until everything issued to a device (or all) so far is done."""
+        for stream in self.streams(sip):
+            self.wait_stream(stream)
+
+    def wait(self, event: Event) -> None:
+        """Waits for an event: parks in a worker, drives the loop on main."""
+        waits = self.ctx.worker_waits
+        if event.time is None and self.task is not None:
+            waits.append(event)
+            try:
+                self.host.wait(event)
+            finally:
+                waits.remove(event)
+        else:
+            self.host.wait(event)
+
+    def learn(self, seen: Mapping[Stream, int]) -> None:
+        """Notes that the host has waited for commands."""
+        for stream, number in seen.items():
+            if number > self.seen.get(stream, 0):
+                self.seen[stream] = number
+
+    def ordered(self, stream: Stream, writer: Command) -> bool:
+        """Returns whether `writer` precedes what is issued to `stream` next."""
+        line = writer.stream
+        return (
+            line is stream
+            or stream.seen.get(line, 0) >= writer.number
+            or self.seen.get(line, 0) >= writer.number
+            or writer.host is not self.host
+        )
+
+    def knows(self, command: Command) -> bool:
+        """Returns whether the host, or one of its other streams, has waited for a command."""
+        line, number = command.stream, command.number
+        return self.seen.get(line, 0) >= number or any(
+            stream.seen.get(line, 0) >= number for stream in self._streams
+        )
+
+    def sip_of(self, device: Device) -> int:
+        """Returns the SIP that a `cuda` device means here.
+
+        Raises:
+            KernbenchError: If the context has no such device.
+        """
+        index = self.device_index if device.index is None else device.index
+        if index not in self.ctx.devices:
+            raise KernbenchError(
+                f"{self.name} asks for cuda:{index}, which does not exist",
+                [site_fact(call_site()), f"the context has devices {_folded(self.ctx.devices)}"],
+            )
+        return index
+
+
+def _folded(indices: Sequence[int]) -> str:
+    if len(indices) > 2 and list(indices) == list(range(indices[0], indices[-1] + 1)):
+        return f"{indices[0]}..{indices[-1]}"
+    return ", ".join(map(str, indices))
+
+
+_mains: list[Process] = []
+"""Main processes of the contexts that are entered, the innermost last."""
+
+_latest: "weakref.ref[Process] | None" = None
+"""Main process of the context made last, for code that enters none."""
+
+
+def made(process: Process) -> None:
+    """Notes the main process of a new context."""
+    global _latest  # noqa: PLW0603 - one interpreter has one main program
+    _latest = weakref.ref(process)
+
+
+def enter(process: Process) -> None:
+    """Makes a main process the one that code outside of workers runs on."""
+    _mains.append(process)
+
+
+def leave(process: Process) -> None:
+    """Undoes the latest `enter` of this process."""
+    last = len(_mains) - 1 - _mains[::-1].index(process)
+    del _mains[last]
+
+
+def current_process() -> Process:
+    """Returns the process of the calling code: its rank's, or main's.
+
+    Raises:
+        NoContextError: Outside of any context.
+        KernbenchError: From inside a kernel, which has no host (C20).
+    """
+    task = current_task()
+    if task is not None:
+        subject = task.subject
+        if isinstance(subject, Process):
+            return subject
+        if isinstance(subject, Program):
+            raise KernbenchError(
+                "a function of the host was called from inside a kernel",
+                [site_fact(call_site())],
+                hint="a kernel uses kernbench.tl only; compute host values before the launch",
+                code="C20",
+            )
+    if _mains:
+        return _mains[-1]
+    latest = None if _latest is None else _latest()
+    if latest is not None:
+        return latest
+    raise NoContextError(
+        "no simulated machine is running here",
+        [site_fact(call_site())],
+        hint="run this file with `kernbench run`, or inside `with RuntimeContext(...) as ctx:`",
+    )

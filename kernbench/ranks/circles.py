@@ -1,0 +1,162 @@
+"""Circles of waits: who is in them, and how they are told."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from kernbench.errors import CallSite, Fact, site_fact
+from kernbench.ranks.graphs import around, components
+from kernbench.ranks.meeting import Call, Meeting, folded
+from kernbench.ranks.transfers import Transfer
+from kernbench.ranks.verdicts import (
+    Verdict,
+    near_misses,
+    tags_differ,
+    view_of,
+)
+from kernbench.ranks.waiting import Head, Node, WaitGraph
+from kernbench.ranks.world import World
+from kernbench.units import format_span
+
+_MOST_HOPS: Final = 8
+_MOST_PLACES: Final = 8
+"""How much of a cycle, and of the places where ranks wait, a report shows."""
+
+_MOST_STEPS: Final = 100_000
+"""Edges that are walked to find a shorter cycle."""
+
+
+def explain(graph: WaitGraph, world: World, dead: set[Node]) -> Iterator[Verdict]:
+    """Yields the deadlocks that explain why a set is dead, apart from ranks that returned."""
+    for knot in _knots(graph, dead):
+        heads = sorted(
+            (node for node in graph.children if node in knot and isinstance(node, Head)),
+            key=lambda head: head.rank,
+        )
+        if not heads:
+            continue
+        for head in heads:
+            meeting = head.meeting
+            if isinstance(meeting, Transfer) and not meeting.complete:
+                others = near_misses(world, meeting)
+                if others is not None:
+                    yield tags_differ(*others)
+                    break
+        else:
+            yield _cycle(graph, heads, knot)
+
+
+def _cycle(graph: WaitGraph, heads: Sequence[Head], knot: set[Node]) -> Verdict:
+    cycle = _shortest(graph, heads, knot)
+    # Also those that are in the same collectives, though nobody waits for them.
+    meetings = dict.fromkeys(head.meeting for head in heads)
+    waits = [
+        (call, meeting)
+        for meeting in meetings
+        for call in meeting.calls.values()
+        if call.command is not None and call.command.begun
+    ]
+    ranks = sorted({call.rank for call, _ in waits})
+    if all(isinstance(head.meeting, Transfer) for head in heads):
+        hint = "let one side send before it receives, or start both with batch_isend_irecv"
+    else:
+        hint = "every rank must come to collectives and messages in the same order"
+    verdict = Verdict("P4", f"{folded(ranks)} wait for one another: {path(cycle)}", hint)
+    if not any(isinstance(head.meeting, Transfer) for head in cycle):
+        steps = [
+            f"{head.rank} waits in {_where(head.meeting)} for {cycle[(i + 1) % len(cycle)].rank}"
+            for i, head in enumerate(cycle)
+        ]
+        verdict.code = "C10"
+        verdict.summary = f"groups are used in crossing order: {'; '.join(_cut(steps))}"
+        verdict.hint = "every rank must use the groups in the same order"
+    verdict.facts = _places(waits)
+    for call, meeting in sorted(waits, key=lambda wait: wait[0].time):
+        verdict.views.setdefault(call.rank, view_of(call, meeting))
+    return verdict
+
+
+def _where(meeting: Meeting) -> str:
+    """Returns the group of a collective."""
+    return meeting.title.rpartition("of group ")[2]
+
+
+def path(cycle: Sequence[Head]) -> str:
+    """Returns a cycle of waits in one line: `0 recv<-1 (l.12) -> 1 recv<-0 -> 0`."""
+    hops, before = [], None
+    for i, head in enumerate(cycle):
+        to = cycle[(i + 1) % len(cycle)].rank
+        call = head.meeting.calls[head.rank]
+        if isinstance(head.meeting, Transfer):
+            arrow = "<-" if head.rank == head.meeting.destination else "->"
+            way = f"{call.operation}{arrow}{to}"
+        else:
+            way = head.meeting.title
+        place = None if call.site is None else (call.site.file, call.site.line)
+        line = f" (l.{place[1]})" if place is not None and place != before else ""
+        before = place
+        hops.append(f"{head.rank} {way}{line}")
+    return " -> ".join([*_cut(hops), str(cycle[0].rank)])
+
+
+def _cut(parts: list[str]) -> list[str]:
+    if len(parts) <= _MOST_HOPS:
+        return parts
+    return [*parts[:3], "...", parts[-1]]
+
+
+def _places(waits: Iterable[tuple[Call, Meeting]]) -> list[str]:
+    """Returns a line for each place where ranks wait, with the ranks."""
+    alike: dict[tuple[str, CallSite | None], dict[Call, None]] = {}
+    for call, meeting in waits:
+        what = meeting.title
+        if isinstance(meeting, Transfer):
+            view = meeting.sides[call.rank].view
+            what = f"{call.operation}({list(view.shape)}, {view.dtype}, tag {meeting.box.tag})"
+        # The instruction, not its text: finding the line of each of many ranks takes long.
+        alike.setdefault((what, call.site), {})[call] = None
+    places = [(what, site, list(calls)) for (what, site), calls in alike.items()]
+    lines: list[str] = [
+        Fact(
+            f"{folded(sorted({call.rank for call in calls}))} "
+            f"wait{'s' if len(calls) == 1 else ''} in {what} "
+            f"at {format_span([call.time for call in calls])}, {site_fact(site)}",
+            [call.involved() for call in calls],
+        )
+        for what, site, calls in sorted(places, key=lambda place: min(c.rank for c in place[2]))
+    ]
+    more = len(lines) - _MOST_PLACES
+    return lines if more <= 0 else [*lines[:_MOST_PLACES], f"and {more} more places"]
+
+
+def _knots(graph: WaitGraph, dead: set[Node]) -> list[set[Node]]:
+    """Returns the sets whose members all wait for each other and for nothing else that is dead."""
+    edges = {
+        node: [child for child in graph.children[node] if child in dead]
+        for node in graph.children
+        if node in dead
+    }
+    found: list[set[Node]] = []
+    for knot in components(edges):
+        outside = {child for node in knot for child in edges[node] if child not in knot}
+        if len(knot) > 1 and not any(edges[child] for child in outside):
+            found.append(knot)
+    return found
+
+
+def _shortest(graph: WaitGraph, heads: Sequence[Head], knot: set[Node]) -> list[Head]:
+    """Returns a shortest cycle, the lowest rank first."""
+    best: list[Head] = []
+    steps = 0
+    nodes: Sequence[Node] = heads
+    for start in nodes:
+        way, looked = around(
+            start, lambda node: [child for child in graph.children[node] if child in knot]
+        )
+        cycle = [node for node in way if isinstance(node, Head)]
+        steps += looked
+        if not best or len(cycle) < len(best):
+            best = cycle
+        if len(best) <= 2 or steps > _MOST_STEPS:
+            break
+    lowest = min(range(len(best)), key=lambda i: best[i].rank)
+    return [*best[lowest:], *best[:lowest]]

@@ -1,0 +1,36 @@
+"""Where the ranks of a world make process groups: all of them the same ones, in the same order."""
+
+from collections.abc import Sequence
+
+from kernbench.ranks.gathering import Gathering
+from kernbench.ranks.meeting import CollectiveMismatchError, Meeting, folded
+
+
+class GroupMismatchError(CollectiveMismatchError):
+    """The ranks of a world did not make the same process groups (C9)."""
+
+
+class Creations(Gathering):
+    """The process groups that ranks make: the k-th one of each is the k-th one of all (C9)."""
+
+    mismatch = GroupMismatchError
+    advice = (
+        "every rank makes the same groups in the same order, also those that it is not a member of"
+    )
+
+    def title(self, what: str, number: int) -> str:
+        """See `Gathering`."""
+        return f"{what} #{number} of {self.name}"
+
+    def _subject(self, meeting: Meeting) -> str:
+        return meeting.title
+
+    def _missing(
+        self, title: str, waiting: Sequence[int], never: Sequence[int], facts: Sequence[str]
+    ) -> CollectiveMismatchError:
+        return self.mismatch(
+            f"{title}: {folded(waiting)} called it, {folded(never)} did not",
+            facts,
+            hint=self.advice,
+            code="C9",
+        )

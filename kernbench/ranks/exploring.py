@@ -1,0 +1,159 @@
+"""Running a program under several schedules, and telling where its result depends on them (P8).
+
+See ADR 0018.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from kernbench.errors import KernbenchError, call_site_of, site_fact
+from kernbench.ranks.meeting import folded
+from kernbench.ranks.schedules import Match, Schedule
+from kernbench.ranks.spawn_errors import SpawnException, text_of
+from kernbench.ranks.world import World
+
+_DIGITS: Final = 12
+"""Of a hash, in a report."""
+
+
+class ScheduleError(KernbenchError):
+    """The result of a program depends on what a receive from any source takes (P8)."""
+
+
+class Explored(NamedTuple):
+    """How many schedules were tried, all with the same result.
+
+    Attributes:
+        number: How many.
+        complete: Whether there are no others.
+    """
+
+    number: int
+    complete: bool
+
+
+class _Run(NamedTuple):
+    """A run under a schedule, and how it ended."""
+
+    schedule: Schedule
+    outcome: tuple[str, ...]
+
+
+def choose_late(world: World) -> bool:
+    """Lets a receive take a message, now that nothing else is left to happen.
+
+    Returns:
+        Whether there is one that has put this off; then things go on.
+    """
+    schedule = world.schedule
+    if schedule is None or not schedule.late:
+        return False
+    return any(box.choose_late(schedule) for _, box in sorted(world.mailboxes.items()))
+
+
+def explore(
+    attempt: Callable[[Schedule], object], most: int, again: Callable[[str], str]
+) -> Explored:
+    """Runs a program under several schedules.
+
+    The first is what happens if nobody interferes. If that fails, or if it has no receive from any
+    source, there is no other. The others let such receives wait until nothing else is left to
+    happen, and take every candidate in turn. Two runs have the same result if the hosts of their
+    ranks read the same values, in whatever order, and they end in the same way.
+
+    Args:
+        attempt: Runs the program in a fresh context of that schedule; what it returns, if that is
+            not nothing, is part of the result.
+        most: Schedules to try, at least 2.
+        again: Says in a hint how to run the schedule of that name again.
+
+    Raises:
+        ScheduleError: If two schedules have different results (P8).
+        Exception: What the first attempt raises.
+    """
+    __tracebackhide__ = True  # of pytest: what failed is the user's worker
+    plain = Schedule()
+    first = _Run(plain, _returned(attempt(plain)))
+    count = 1
+    picks: tuple[int, ...] | None = () if plain.matches else None
+    while picks is not None:
+        if count == most:
+            return Explored(count, complete=False)
+        run = _late(attempt, picks)
+        count += 1
+        if run.outcome != first.outcome or run.schedule.data != plain.data:
+            raise _differ(first, run, again(run.schedule.name))
+        picks = run.schedule.following()
+    return Explored(count, complete=True)
+
+
+def _late(attempt: Callable[[Schedule], object], picks: tuple[int, ...]) -> _Run:
+    schedule = Schedule(picks)
+    try:
+        outcome = _returned(attempt(schedule))
+    except Exception as error:
+        outcome = tuple(_ends(error))
+    return _Run(schedule, outcome)
+
+
+def _returned(value: object) -> tuple[str, ...]:
+    return (f"the program returns {value}",) if value else ()
+
+
+def _ends(error: Exception) -> Iterator[str]:
+    """Yields how each failed rank ended, without what differs between schedules: times."""
+    if isinstance(error, SpawnException):
+        for rank, cause in sorted(error.errors.items()):
+            yield f"rank {rank} failed: {_end(cause)}"
+    else:
+        yield f"the program failed: {_end(error)}"
+
+
+def _end(error: BaseException) -> str:
+    what = type(error).__name__
+    if isinstance(error, KernbenchError):
+        what += f" [{error.code}]" if error.code else ""
+    elif text := text_of(error):
+        what += f": {text.splitlines()[0]}"
+    site = call_site_of(error)
+    return what if site is None else f"{what}, {site_fact(site)}"
+
+
+def _differ(first: _Run, second: _Run, again: str) -> ScheduleError:
+    one, other = _parting(first.schedule, second.schedule)
+    match = one or other
+    facts = []
+    if match is None:
+        facts.append("every receive takes the same message; only when they come differs")
+    else:
+        facts.append(match.call)
+    for run, taken in ((first, one), (second, other)):
+        takes = "" if taken is None else f" takes that of rank {taken.source}"
+        if taken is not None and len(taken.candidates) > 1:
+            takes += f" of those of {folded(taken.candidates)}"
+        ends = "; ".join(run.outcome) or "all ranks return"
+        facts.append(
+            f"schedule {run.schedule.name}{takes}: hosts read data {run.schedule.data[:_DIGITS]}, "
+            f"{ends}"
+        )
+    return ScheduleError(
+        "the result depends on which message a receive from any source takes",
+        facts,
+        hint="name the source, or use what comes in a way that no order changes; "
+        f"{again} runs the second one again",
+        code="P8",
+    )
+
+
+def _parting(first: Schedule, second: Schedule) -> tuple[Match | None, Match | None]:
+    """Returns the first match of the second schedule that the first one does not have."""
+    before: dict[int, list[Match]] = {}
+    for match in first.matches:
+        before.setdefault(match.rank, []).append(match)
+    turns: dict[int, int] = {}
+    for match in second.matches:
+        turn = turns[match.rank] = turns.get(match.rank, -1) + 1
+        known = before.get(match.rank, [])[turn : turn + 1]
+        if not known or known[0].source != match.source:
+            return (known[0] if known else None), match
+    return None, None

@@ -1,0 +1,269 @@
+"""Where ranks meet: the k-th call of each rank is the k-th call of all."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from kernbench.errors import CallSite, Fact, Involved, site_fact
+from kernbench.process.process import Process
+from kernbench.ranks.meeting import (
+    Amount,
+    Call,
+    CollectiveMismatchError,
+    Meeting,
+    Splits,
+    folded,
+)
+
+ON_HOST: Final = " on cpu"
+"""Ends the name of an operation on tensors of the host."""
+
+_DEVICE_HINT: Final = (
+    "all ranks give tensors on the host, or all on devices: move one with .cuda() or .cpu() first; "
+    "or the order of calls differs"
+)
+
+_MOST_AMOUNTS: Final = 8
+"""Amounts that a report lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """What is known of the ranks of a spawn when some of them are missed.
+
+    Attributes:
+        exited: By rank, those whose function has ended.
+        exit_sites: By rank, where its function returned.
+        groups: Every group of the spawn.
+        stuck: By rank, those that wait elsewhere for ever, with what reports say of that.
+    """
+
+    exited: Mapping[int, Process]
+    exit_sites: Mapping[int, CallSite]
+    groups: Iterable["Gathering"]
+    stuck: Mapping[int, str]
+
+
+class Gathering:
+    """Ranks that do things together: the k-th call of each is the k-th call of all.
+
+    Attributes:
+        name: For reports.
+        ranks: Global ranks; a rank's place is its rank in the group.
+        open: Meetings that not all ranks have come to, by number.
+        history: By global rank, its latest call.
+    """
+
+    mismatch: ClassVar[type[CollectiveMismatchError]] = CollectiveMismatchError
+    advice: ClassVar[str] = "every rank of a group calls the same collectives in the same order"
+
+    def __init__(self, name: str, ranks: Sequence[int]) -> None:
+        self.name: Final = name
+        self.ranks: Final = tuple(ranks)
+        self.open: dict[int, Meeting] = {}
+        self.history: dict[int, Call] = {}
+        self._places: Final = {rank: place for place, rank in enumerate(self.ranks)}
+        self._numbers: dict[int, int] = dict.fromkeys(self.ranks, 0)
+
+    def __contains__(self, rank: object) -> bool:
+        return rank in self._places
+
+    def place(self, rank: int) -> int:
+        """Returns the rank inside the group of a global rank.
+
+        Raises:
+            KeyError: If it is not a member.
+        """
+        return self._places[rank]
+
+    def number(self, rank: int) -> int:
+        """Returns the sequence number of a rank's latest call."""
+        return self._numbers[rank]
+
+    def title(self, what: str, number: int) -> str:
+        """Returns what reports call a meeting."""
+        return f"{what} #{number} of group {self.name}"
+
+    def enter(self, call: Call, make: Callable[..., Any], *arguments: object) -> Meeting:
+        """Takes a rank's next call to where the others are; does not wait.
+
+        Args:
+            call: What the rank called.
+            make: Makes what the ranks will share; called for the first of them.
+            arguments: What it is called with.
+
+        Raises:
+            CollectiveMismatchError: If another rank called something else.
+        """
+        rank = call.rank
+        number = self._numbers[rank] = self._numbers[rank] + 1
+        self.history[rank] = call
+        call.number = number
+        meeting = self.open.get(number)
+        if meeting is None:
+            title = self.title(call.operation, number)
+            meeting = self.open[number] = Meeting(title, number, self.ranks)
+        calls = meeting.calls
+        calls[rank] = call
+        first = meeting.first
+        if first is None:
+            meeting.first = call
+        elif (
+            call.terms is not first.terms  # mostly those of one signature
+            or call.operation != first.operation
+            or call.splits is not None
+            or meeting.errors
+        ):
+            self._compare(meeting, first, call)
+        if meeting.shared is None:
+            meeting.shared = make(*arguments)
+        if len(calls) == len(self.ranks):
+            del self.open[number]
+        return meeting
+
+    def _compare(self, meeting: Meeting, first: Call, call: Call) -> None:
+        if first.operation != call.operation:
+            calls = meeting.calls.values()
+            if len({each.operation.removesuffix(ON_HOST) for each in calls}) == 1:
+                raise self._differ(meeting, "C2", "device", _DEVICE_HINT)
+            raise self._differ(meeting, "C2", "collective", None)
+        for expected, got in zip(first.terms, call.terms, strict=True):
+            if expected.value != got.value:
+                hint = expected.hint and expected.hint(expected.value, got.value)
+                raise self._differ(meeting, expected.code, expected.what, hint)
+        # It agrees with the first call; another rank may not.
+        known = meeting.errors[0] if meeting.errors else None
+        if known is not None and known.differing:
+            raise self._differ(meeting, known.code, known.differing, known.hint)
+        if call.splits is not None:
+            unfit = self._unfit(meeting, call, call.splits)
+            if unfit or (known is not None and known.unfit):
+                raise self._splits_differ(meeting, known, unfit, call.splits.unit)
+        if known is not None:
+            raise self._refuse(meeting, known.code, known.summary, known.hint)
+
+    def _unfit(self, meeting: Meeting, call: Call, mine: Splits) -> list[Amount]:
+        """Returns what a call exchanges with the earlier ones that does not fit theirs."""
+        me = self._places[call.rank]
+        unfit = []
+        for other in meeting.calls.values():
+            theirs, them = other.splits, self._places[other.rank]
+            if other is call or other.operation != call.operation or theirs is None:
+                continue
+            if theirs.sends[me] != mine.receives[them]:
+                sent, expected = theirs.sends[me], mine.receives[them]
+                unfit.append(Amount(other.rank, call.rank, sent, expected))
+            if mine.sends[them] != theirs.receives[me]:
+                sent, expected = mine.sends[them], theirs.receives[me]
+                unfit.append(Amount(call.rank, other.rank, sent, expected))
+        return unfit
+
+    def _splits_differ(
+        self,
+        meeting: Meeting,
+        known: CollectiveMismatchError | None,
+        unfit: list[Amount],
+        unit: str,
+    ) -> CollectiveMismatchError:
+        """Returns the error of uneven splits, and lets the earlier ones say the same (C11)."""
+        count = len(unfit)
+        if known is not None:
+            unfit, count = [*known.unfit, *unfit], known.unfit_count + count
+        first = sorted(unfit)[:_MOST_AMOUNTS]
+        lines = [amount.text(unit) for amount in first]
+        summary = f"{meeting.title}: {lines.pop()}"
+        if count > 1:
+            lines = [amount.text(unit) for amount in first]
+            summary = f"{meeting.title}: ranks do not expect what others send, {count} times"
+        if count > len(first):
+            lines.append(f"and {count - len(first)} more")
+        hint = "what rank i sends to rank j is what rank j expects from rank i"
+        error = self._refuse(meeting, "C11", summary, hint, lines)
+        for told in meeting.errors:
+            if told.code == "C11":
+                told.summary, told.unfit, told.unfit_count = summary, first, count
+        return error
+
+    def _differ(
+        self, meeting: Meeting, code: str, differing: str, hint: str | None
+    ) -> CollectiveMismatchError:
+        summary = f"{self._subject(meeting)}: {folded(sorted(meeting.calls))} differ in {differing}"
+        error = self._refuse(meeting, code, summary, hint)
+        error.differing = differing
+        for known in meeting.errors:
+            if known.code == code:
+                known.summary, known.differing = summary, differing
+                if code == "C2":
+                    known.hint = error.hint
+        return error
+
+    def _refuse(
+        self,
+        meeting: Meeting,
+        code: str,
+        summary: str,
+        hint: str | None,
+        lines: Sequence[str] = (),
+    ) -> CollectiveMismatchError:
+        error = self.mismatch(summary, (), hint=hint or self.advice, code=code)
+        meeting.errors.append(error)
+        facts = (*lines, *meeting.grouped())
+        for known in meeting.errors:
+            # What was raised at another rank's call did not know of this one.
+            known.facts = facts
+        return error
+
+    def _subject(self, meeting: Meeting) -> str:
+        """Returns what reports call a meeting whose ranks disagree."""
+        return self.title("collective", meeting.number)
+
+    def missing(self, meeting: Meeting, known: Whereabouts) -> CollectiveMismatchError:
+        """Returns the error of a collective that some ranks never call (C1).
+
+        Args:
+            meeting: What they miss.
+            known: Which ranks have returned, and which wait elsewhere for ever.
+        """
+        waiting = sorted(meeting.calls)
+        absent = meeting.absent()
+        never = [rank for rank in absent if rank in known.exited or rank in known.stuck]
+        coming = [rank for rank in absent if rank not in never]
+        first = meeting.calls[waiting[0]]
+        facts: list[str] = [Fact(f"waiting {fact}", fact.involved) for fact in meeting.grouped()]
+        facts += [self._whereabouts(rank, known) for rank in never]
+        if coming:
+            facts.append(f"on the way: {folded(coming)}")
+        title = self.title(first.operation, meeting.number)
+        error = self._missing(title, waiting, never, facts)
+        error.hint = first.hint or error.hint
+        return error
+
+    def _missing(
+        self, title: str, waiting: Sequence[int], never: Sequence[int], facts: Sequence[str]
+    ) -> CollectiveMismatchError:
+        return self.mismatch(
+            f"{title}: {folded(waiting)} {'wait' if len(waiting) > 1 else 'waits'} for "
+            f"{folded(never)}",
+            facts,
+            hint="every rank of a group must call the collective; look for a branch on the rank",
+            code="C1",
+        )
+
+    def _whereabouts(self, rank: int, known: Whereabouts) -> Fact:
+        """Returns what a rank that is missed did last, and where it is now."""
+        site, state = known.exit_sites.get(rank), known.stuck.get(rank, "")
+        if rank in known.exited:
+            state = "returned" if site is None else f"returned {site_fact(site)}"
+        last = self.history.get(rank)
+        done = Involved(rank, "", site, None, None) if last is None else last.involved()
+        if last is not None:
+            said = f"its last collective was #{self._numbers[rank]}, {last.fact(f'rank {rank}')}"
+        else:
+            said = "it called none"
+            groups = known.groups if rank in known.exited else ()
+            calls = [(g.history[rank], g) for g in groups if rank in g.history]
+            if calls:
+                latest, group = max(calls, key=lambda found: found[0].time)
+                said += f", and last of all #{group.number(rank)} of group {group.name}, "
+                said += latest.fact(f"rank {rank}")
+        return Fact(f"missing rank {rank} {state}; {said}", [done])

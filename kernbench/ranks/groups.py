@@ -1,0 +1,118 @@
+"""`torch.distributed.ProcessGroup`: ranks that call collectives together."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from kernbench.ccl.prepared import Prepared
+from kernbench.errors import CallSite, Fact, KernbenchError, site_fact
+from kernbench.process.called import called
+from kernbench.process.process import current_process
+from kernbench.ranks.gathering import Gathering, Whereabouts
+from kernbench.ranks.meeting import Meeting
+from kernbench.ranks.roll import roll_of
+from kernbench.sim_engine.command import Command
+
+
+class GroupError(KernbenchError, RuntimeError, ValueError):
+    """A process group was used where it cannot be (C7, C8, C17, C18).
+
+    PyTorch raises `RuntimeError` for some of these and `ValueError` for others.
+    """
+
+
+class ProcessGroup(Gathering):
+    """`torch.distributed.ProcessGroup`: ranks that call collectives together.
+
+    Args:
+        name: Unique while a spawn runs; that of all ranks is `WORLD`.
+        ranks: Global ranks; a rank's place is its rank in the group.
+        desc: What the user says that it is for.
+        backend: Which library it stands for; None: that of `init_process_group`.
+
+    Attributes:
+        last: By global rank, its latest operation on a device.
+        messages: By global rank, how many it has sent and received, or begun to.
+        birth: Where ranks met to make it; None for all ranks.
+        destroyed: By global rank, where it gave the group up.
+        sips: Device of each rank; empty until the first collective.
+        prepared: What is known of a collective beforehand, by its `Signature`. All else that it
+            depends on is the group's, and the context's in which the group lives.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ranks: Sequence[int],
+        desc: str = "undefined",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(name, ranks)
+        self.desc: Final = desc
+        self.backend: Final = backend
+        self.last: dict[int, Command] = {}
+        self.messages: dict[int, int] = {}
+        self.birth: Meeting | None = None
+        self.destroyed: dict[int, CallSite | None] = {}
+        self.sips: tuple[int, ...] = ()
+        self.prepared: dict[object, Prepared] = {}
+
+    @property
+    def group_name(self) -> str:
+        """Its name, as PyTorch calls it."""
+        return self.name
+
+    @property
+    def group_desc(self) -> str:
+        """What it is for, as PyTorch calls it."""
+        return self.desc
+
+    def size(self) -> int:
+        """Returns the number of ranks.
+
+        Raises:
+            GroupError: If the calling rank has destroyed the group (C18).
+        """
+        self._check_not_destroyed("size")
+        return len(self.ranks)
+
+    def rank(self) -> int:
+        """Returns the calling rank's rank in the group; -1 if it is not a member.
+
+        Raises:
+            GroupError: If it has destroyed the group (C18).
+        """
+        self._check_not_destroyed("rank")
+        return self._places.get(current_process().rank, -1)
+
+    def _check_not_destroyed(self, name: str) -> None:
+        process = current_process()
+        roll, rank = roll_of(process), process.rank
+        if rank in self.destroyed:
+            site = self.destroyed[rank]
+        elif self.birth is None and rank in roll.left and rank not in roll.backend:
+            site = roll.left[rank]
+        else:
+            return
+        raise GroupError(
+            f"rank {rank} called {name} on group {self.name}, which it has destroyed",
+            [called(process, name, self), site_fact(site, "destroyed at"), self.made(rank)],
+            hint="ask before destroy_process_group()",
+            code="C18",
+        )
+
+    def __repr__(self) -> str:
+        return f"<group {self.name} of {len(self.ranks)} ranks>"
+
+    def made(self, rank: int) -> str:
+        """Returns a fact that says where a group was made: by this rank, if it made it."""
+        if self.birth is None:
+            return f"group {self.name} is that of all ranks"
+        call = self.birth.calls.get(rank) or next(iter(self.birth.calls.values()))
+        return site_fact(call.site, f"group {self.name} was made by rank {call.rank} at")
+
+    def _whereabouts(self, rank: int, known: Whereabouts) -> Fact:
+        said = super()._whereabouts(rank, known)
+        if self.birth is not None and rank not in self.birth.calls:
+            text = f"{said}; it has not called {self.birth.title}, which makes this group"
+            return Fact(text, said.involved)
+        return said

@@ -1,0 +1,44 @@
+"""Deadlocks that are hidden since small sends are done before they are received (P5)."""
+
+from itertools import pairwise
+
+from kernbench.ranks.circles import path
+from kernbench.ranks.eager import EagerLog, Step
+from kernbench.ranks.graphs import around, components
+from kernbench.ranks.meeting import Meeting
+from kernbench.ranks.waiting import Head
+from kernbench.sim_engine.command import Stream
+
+
+class EagerWarning(UserWarning):
+    """A program works only because small messages are sent without their receive (P5)."""
+
+
+def hidden_deadlock(log: EagerLog, limit: int) -> EagerWarning | None:
+    """Returns a warning of ranks that would have waited for ever without buffering; None if none.
+
+    Args:
+        log: What the ranks of a spawn did together.
+        limit: Bytes up to which messages were sent without their receive.
+    """
+    edges: dict[Meeting, dict[Meeting, int]] = {}
+    for rank, steps in sorted(log.steps.items()):
+        latest: dict[Stream, list[Step]] = {}
+        for step in steps:
+            edges.setdefault(step.meeting, {})
+            for stream, number in step.over.items():
+                for earlier in reversed(latest.get(stream, ())):
+                    if earlier.number <= number and earlier.meeting is not step.meeting:
+                        edges[earlier.meeting].setdefault(step.meeting, rank)
+                        break
+            latest.setdefault(step.stream, []).append(step)
+    plain = {meeting: list(following) for meeting, following in edges.items()}
+    for knot in components(plain):
+        hidden = [meeting for meeting in plain if meeting in knot and meeting in log.eager]
+        if len(knot) > 1 and hidden:
+            way, _ = around(hidden[0], lambda node: [m for m in plain[node] if m in knot])  # noqa: B023
+            cycle = [Head(edges[one][two], one) for one, two in pairwise([*way, way[0]])]
+            lowest = min(range(len(cycle)), key=lambda i: cycle[i].rank)
+            text = path([*cycle[lowest:], *cycle[:lowest]])
+            return EagerWarning(f"[P5] works only because message <= eager limit {limit} B: {text}")
+    return None

@@ -1,0 +1,252 @@
+"""A collective, or a message, between the hosts of ranks: what Gloo does with tensors on the CPU.
+
+Its time is the textbook's, from the latency and the bandwidth of a message between two hosts
+(`HostSpec.gloo`): a ring for all-reduce, all-gather and reduce-scatter, a binomial tree for
+broadcast and reduce, one message after the other for gather, scatter and all-to-all. It begins when
+the last rank has come and is over for all of them at once. Nothing shares the link, and adding up
+takes no time. Values are combined in the order of the ranks, each partial result rounded to the
+tensor's type (ADR 0019).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import accumulate, pairwise
+from typing import Final
+
+import numpy as np
+
+from kernbench.ccl.operations import OPERATIONS, Reduction, average
+from kernbench.errors import KernbenchError
+from kernbench.hw.pe import later
+from kernbench.memory import Array, DType, View
+from kernbench.memory.arithmetic import function_named
+from kernbench.sim_engine.command import Command
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.topology.spec import LinkSpec
+
+HOST: Final = -1
+"""Stands for a SIP in streams whose commands run on the host."""
+
+ALGORITHM: Final = "gloo"
+"""What the log calls the algorithm."""
+
+
+def duration_ps(link: LinkSpec, operation: str, ranks: int, nbytes: int) -> int:
+    """Returns how long an operation takes once all ranks have come, in picoseconds.
+
+    Args:
+        link: A message between two hosts.
+        operation: A key of `OPERATIONS`.
+        ranks: How many take part.
+        nbytes: Size as nccl-tests counts it; of `all_to_all`, the most that a rank sends to, or
+            receives from, the others.
+    """
+    others = ranks - 1
+    if not others:
+        return 0
+    if operation == "send_recv":
+        messages, moved = 1, nbytes
+    elif operation in {"broadcast", "reduce"}:
+        rounds = others.bit_length()
+        messages, moved = rounds, rounds * nbytes
+    elif operation == "all_to_all":
+        messages, moved = others, nbytes
+    else:
+        # Of a ring, or the root's: all but its own share, one message for each other rank.
+        messages, moved = others, -(-nbytes * others // ranks)
+        if operation == "all_reduce":
+            messages, moved = 2 * messages, 2 * moved
+    return messages * link.latency + link.bandwidth.duration_ps(moved)
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """One rank of a collective.
+
+    Attributes:
+        sends: Of `all_to_all`, how many elements go to each rank.
+        fault: Why what the rank gives cannot be read.
+    """
+
+    command: Command
+    start: int
+    sources: Sequence[View]
+    targets: Sequence[View]
+    sends: Sequence[int]
+    fault: KernbenchError | None = None
+
+
+class HostCollective:
+    """One collective of the hosts of a group.
+
+    Args:
+        engine: What runs it.
+        operation: A key of `OPERATIONS`.
+        ranks: How many take part.
+        sizes: Elements of each block; of `all_to_all` empty, since each rank tells its own.
+        nbytes: Size as nccl-tests counts it.
+        dtype: Element type.
+        reduction: How values are combined, where they are.
+        root: Rank inside the group, where one plays a part of its own.
+
+    Attributes:
+        arrived: Ranks, inside the group, whose stream has come to it.
+    """
+
+    def __init__(
+        self,
+        engine: GraphEngine,
+        operation: str,
+        ranks: int,
+        sizes: Sequence[int],
+        nbytes: int,
+        dtype: DType,
+        reduction: Reduction | None = None,
+        root: int = 0,
+    ) -> None:
+        self.arrived: Final[set[int]] = set()
+        self._engine = engine
+        self._operation = OPERATIONS[operation]
+        self._ranks = ranks
+        self._sizes = sizes
+        self._nbytes = nbytes
+        self._dtype = dtype
+        self._reduction = reduction
+        self._root = root
+        self._parts: dict[int, _Part] = {}
+        self._outputs: Mapping[int, Array] | None = None
+
+    def join(
+        self,
+        place: int,
+        sources: Sequence[View],
+        targets: Sequence[View],
+        sends: Sequence[int] = (),
+    ) -> "HostJoining":
+        """Returns the work of one rank of the group.
+
+        Args:
+            place: Inside the group.
+            sources: What it gives, in order.
+            targets: Where what it takes goes; may be the sources.
+            sends: Of `all_to_all`, how many elements go to each rank.
+        """
+        return HostJoining(self, place, sources, targets, sends)
+
+    def arrive(self, place: int, part: _Part) -> None:
+        """Takes a rank whose stream has come to the collective."""
+        engine = self._engine
+        self._parts[place] = part
+        self.arrived.add(place)
+        if engine.enable_data:
+            try:
+                for view in part.sources:
+                    view.read()
+            except KernbenchError as error:
+                part.fault = error
+        if len(self._parts) < self._ranks:
+            return
+        link = engine.topology.machine.system.host.gloo
+        lasting = 0
+        if engine.timed:
+            lasting = duration_ps(link, self._operation.name, self._ranks, self._moved())
+        end = max(each.start for each in self._parts.values()) + lasting
+        faulty = any(each.fault is not None for each in self._parts.values())
+        for rank in sorted(self._parts):
+            each = self._parts[rank]
+            # What came out is worth nothing; those without a fault are aborted where they wait.
+            if each.fault is not None or not faulty:
+                owner = engine.command_owner(each.command.host.rank)
+                engine.loop.at(later(end, engine.loop.now), owner, self._finish, rank, end)
+
+    def _moved(self) -> int:
+        if self._operation.blocks != "pairs":
+            return self._nbytes
+        sent = np.array([self._parts[rank].sends for rank in range(self._ranks)], np.int64)
+        np.fill_diagonal(sent, 0)
+        return int(max(sent.sum(0).max(), sent.sum(1).max())) * self._dtype.itemsize
+
+    def _finish(self, rank: int, end: int) -> None:
+        part = self._parts[rank]
+        self._engine.complete(part.command, part.start, end, partial(self._apply, rank))
+
+    def _apply(self, rank: int) -> None:
+        part = self._parts[rank]
+        if part.fault is not None:
+            raise part.fault
+        if self._outputs is None:
+            # Of all ranks, before the first of them writes over what it gave.
+            self._outputs = self._evaluate()
+        begin = 0
+        for view in part.targets:
+            values = self._outputs[rank][begin : begin + view.numel].reshape(view.shape)
+            begin += view.numel
+            if view.nbytes == view.buffer.allocation.nbytes:
+                view.adopt(values.copy())
+            else:
+                view.store(values)
+
+    def _evaluate(self) -> dict[int, Array]:
+        """Returns what each rank takes."""
+        operation = self._operation
+        given = [self._given(rank) for rank in range(self._ranks)]
+        if operation.blocks == "pairs":
+            cuts = [[0, *accumulate(self._parts[rank].sends)] for rank in range(self._ranks)]
+            return {
+                rank: np.concatenate(
+                    [flat[at[rank] : at[rank + 1]] for flat, at in zip(given, cuts, strict=True)]
+                )
+                for rank in range(self._ranks)
+            }
+        if operation.reduces:
+            whole = self._combined(given)
+        elif operation.gives == "own":
+            whole = np.concatenate(given)
+        else:
+            whole = given[self._root]
+        if operation.takes != "own":
+            return dict.fromkeys(range(self._ranks), whole)
+        ends = pairwise([0, *accumulate(self._sizes)])
+        return {rank: whole[begin:end] for rank, (begin, end) in enumerate(ends)}
+
+    def _given(self, rank: int) -> Array:
+        arrays = [view.array().reshape(-1) for view in self._parts[rank].sources]
+        return np.concatenate([np.empty(0, self._dtype.numpy), *arrays])
+
+    def _combined(self, given: Sequence[Array]) -> Array:
+        reduction, number = self._reduction, self._dtype.numpy.type
+        assert reduction is not None
+        factor, divides = reduction.scaling(self._dtype, self._ranks)
+        if factor is not None:
+            multiply = function_named("multiply", self._dtype.numpy)
+            given = [multiply(flat, number(factor)) for flat in given]
+        total: Array = reduce(function_named(reduction.combine, self._dtype.numpy), given)
+        if divides:
+            average(total, self._ranks)
+        return total
+
+
+class HostJoining:
+    """The work of one rank: it comes to the collective and leaves when that is over."""
+
+    __slots__ = ("_collective", "_place", "_sends", "_sources", "_targets")
+
+    def __init__(
+        self,
+        collective: HostCollective,
+        place: int,
+        sources: Sequence[View],
+        targets: Sequence[View],
+        sends: Sequence[int],
+    ) -> None:
+        self._collective = collective
+        self._place = place
+        self._sources = sources
+        self._targets = targets
+        self._sends = sends
+
+    def begin(self, command: Command, start: int) -> None:
+        """See `Work`."""
+        part = _Part(command, start, self._sources, self._targets, self._sends)
+        self._collective.arrive(self._place, part)

@@ -1,0 +1,113 @@
+"""Ranks that look again and again at what can never happen (K6). Counted in looks, not seconds."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kernbench.errors import site_fact
+from kernbench.process.process import Process
+from kernbench.ranks.exploring import choose_late
+from kernbench.ranks.meeting import folded
+from kernbench.ranks.verdicts import RankDeadlockError, Verdict, blame_faults
+from kernbench.ranks.waiting import WaitGraph
+from kernbench.ranks.world import World
+from kernbench.sim_engine.command import Command
+
+_LOOKS: Final = 10_000
+"""Looks of all ranks together, with nothing else left to happen, that make a livelock."""
+
+_LEAST: Final = 100
+"""Looks of one rank, however many ranks there are."""
+
+
+class LivelockError(RankDeadlockError):
+    """Ranks poll for ever for what cannot happen (K6)."""
+
+
+class LivelockGuard:
+    """Finds livelocks of the ranks of one spawn.
+
+    Args:
+        world: The ranks.
+        processes: All of them.
+    """
+
+    def __init__(self, world: World, processes: Sequence[Process]) -> None:
+        self._world = world
+        self._processes = processes
+        self._limit = max(_LEAST, _LOOKS // len(processes))
+        self._before: list[int] = []
+
+    def watch(self, process: Process) -> Callable[[], None]:
+        """Returns what a rank calls after each look that was in vain."""
+        limit, host = self._limit, process.host
+
+        def looked() -> None:
+            if host.polls >= limit:
+                self._check(process)
+
+        return looked
+
+    def _check(self, process: Process) -> None:
+        """Raises if nobody has issued anything since the last check."""
+        process.host.polls = 0
+        if choose_late(self._world):
+            return
+        issued = [other.issues_left for other in self._processes]
+        before, self._before = self._before, issued
+        if issued != before or blame_faults(self._world, self._processes):
+            return
+        verdict = self._verdict(process)
+        verdict.pronounce(self._world)
+        for rank, error in verdict.errors():
+            if rank == process.rank:
+                raise error
+
+    def _verdict(self, process: Process) -> Verdict:
+        pollers = [
+            other
+            for other in self._processes
+            if other is process
+            or (
+                other.task is not None
+                and other.task.parked
+                and other.task.waiting_for == "its turn"
+            )
+        ]
+        ranks = [other.rank for other in pollers]
+        verdict = Verdict(
+            "K6",
+            f"{folded(ranks)} poll{'s' if len(ranks) == 1 else ''} for ever, and nothing else is "
+            "left to happen",
+            "call work.wait() or synchronize() instead of polling; they find out what is missing",
+            error=LivelockError,
+        )
+        graph = WaitGraph(self._world, self._processes)
+        for poller in pollers:
+            verdict.views[poller.rank] = ""
+            verdict.facts.append(_looks_at(poller, graph))
+        for other in self._processes:
+            task = other.task
+            if other not in pollers and task is not None and task.parked:
+                behind = [head.meeting.calls[other.rank].text for head in graph.held(other.rank)]
+                verdict.facts.append(
+                    f"rank {other.rank} waits for {task.waiting_for}"
+                    + (f" behind {', '.join(behind)}" if behind else "")
+                )
+        return verdict
+
+
+def _looks_at(process: Process, graph: WaitGraph) -> str:
+    polled = process.host.polled
+    command = None if polled is None else polled.label
+    if not isinstance(command, Command):
+        return f"rank {process.rank} polls"
+    heads = graph.front(command, process.rank)
+    absent = [
+        f"{head.meeting.title} lacks {folded(head.meeting.absent())}"
+        for head in heads
+        if head.meeting.absent()
+    ]
+    because = f"; {'; '.join(absent)}" if absent else ""
+    return (
+        f"rank {process.rank} polls {command.name}, {site_fact(command.site, 'issued at')}{because}"
+    )

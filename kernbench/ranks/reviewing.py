@@ -1,0 +1,116 @@
+"""Looks, at the right moments, for ranks that can never go on."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from kernbench.des import DeadlockError, EventLoop, Task
+from kernbench.process.process import Process
+from kernbench.ranks.circles import explain
+from kernbench.ranks.verdicts import (
+    abandoned,
+    blame_faults,
+    jammed,
+    missed,
+    unexplained,
+)
+from kernbench.ranks.waiting import WaitGraph, waits_for
+from kernbench.ranks.world import World
+
+REVIEW_OWNER: Final = 1 << 62
+"""After everybody else at the same instant: ranks that come in it are then in the report."""
+
+
+_PARKS: Final = 64
+"""Parks for each rank from one look at all ranks to the next."""
+
+
+class Reviewer:
+    """Finds ranks of one spawn that can never go on, and blames them.
+
+    Args:
+        world: The ranks.
+        loop: The clock.
+        processes: All ranks.
+
+    Attributes:
+        active: Whether it still looks; not once somebody has failed.
+    """
+
+    def __init__(self, world: World, loop: EventLoop, processes: Sequence[Process]) -> None:
+        self.active = True
+        self._world = world
+        self._loop = loop
+        self._processes = processes
+        self._suspects: dict[int, None] = {}
+        self._due = -1
+        self._every: Final = _PARKS * len(processes)
+        self._left = self._every
+
+    def parked(self, task: Task) -> None:
+        """Looks whether a rank that is about to park may close a circle of waits.
+
+        Streams may come to one by themselves, when their hosts are parked already. So once in a
+        while all ranks are looked at, if others run on.
+        """
+        self._left -= 1
+        if not self._left:
+            self._left = self._every
+            self._suspects = dict.fromkeys(range(len(self._processes)))
+            self.review_later()
+        process = task.subject
+        if isinstance(process, Process) and not isinstance(task.waiting_for, str):
+            self.suspect(process)
+
+    def suspect(self, process: Process) -> None:
+        """Looks at the end of the instant whether a rank that is held up closes a circle."""
+        if self.active and waits_for(process):
+            self._suspects[process.rank] = None
+            self.review_later()
+
+    def review_later(self) -> None:
+        """Looks for what can never complete once this instant is over."""
+        now = self._loop.now
+        if self._due != now:
+            self._due = now
+            self._loop.at(now, self._loop.owner(REVIEW_OWNER), self._review)
+
+    def _review(self) -> None:
+        self._due = -1
+        suspects, self._suspects = self._suspects, {}
+        if not self.active:
+            return
+        graph = WaitGraph(self._world, self._processes)
+        self._find_missed(graph)
+        if self.active and suspects:
+            self._find_dead(graph, suspects)
+
+    def _find_missed(self, graph: WaitGraph) -> None:
+        """Finds what ranks that have returned were needed for."""
+        world = self._world
+        if not world.exited:
+            return
+        for ranks, error in missed(world, graph):
+            world.blame(ranks, error)
+        for verdict in abandoned(world):
+            verdict.pronounce(world)
+
+    def _find_dead(self, graph: WaitGraph, ranks: Iterable[int]) -> None:
+        heads = [head for rank in ranks for head in graph.held(rank)]
+        for verdict in explain(graph, self._world, graph.dead(heads)):
+            verdict.pronounce(self._world)
+
+    def explain(self, deadlock: DeadlockError) -> None:
+        """Blames ranks for a loop in which nothing is left to happen."""
+        if blame_faults(self._world, self._processes):
+            return
+        ranks = range(len(self._processes))
+        graph = WaitGraph(self._world, self._processes, settled=True)
+        self._find_missed(graph)
+        if self.active:
+            self._find_dead(graph, ranks)
+        if self.active:
+            heads = [head for rank in ranks for head in graph.held(rank)]
+            for verdict in jammed(heads, deadlock):
+                verdict.pronounce(self._world)
+        if self.active:
+            unexplained(deadlock).pronounce(self._world)

@@ -1,0 +1,111 @@
+"""Which message each receive from any source takes, and what came of it."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from kernbench.errors import UsageError
+from kernbench.ranks.meeting import folded
+
+
+class Match(NamedTuple):
+    """A receive from any source that has taken a message.
+
+    Attributes:
+        rank: The receiver.
+        call: The receive, as reports show it.
+        source: Global rank of the sender.
+        candidates: Global ranks whose message it could have taken at that moment, in order.
+    """
+
+    rank: int
+    call: str
+    source: int
+    candidates: tuple[int, ...]
+
+
+class Schedule:
+    """One way to match receives from any source, and what a run did under it.
+
+    Without `picks` a receive takes the message that comes first. With them it takes none before
+    nothing else is left to happen, as a slow network might have it: then every message that can
+    come without it has come, and all of their senders are candidates. It is the order of Vakkalanka
+    et al., "Dynamic Verification of MPI Programs with Reductions in Presence of Split Operations
+    and Relaxed Orderings", CAV 2008.
+
+    Args:
+        picks: For each such receive in turn, which of the candidates it takes, from 1; the first
+            one where they are used up. None: whatever comes first.
+
+    Attributes:
+        late: Whether receives wait until nothing else is left to happen.
+        matches: What receives from any source took, in order.
+    """
+
+    def __init__(self, picks: Sequence[int] | None = None) -> None:
+        self.late: Final = picks is not None
+        self.matches: list[Match] = []
+        self._picks: Final = tuple(picks or ())
+        self._reads: dict[int, list[bytes]] = {}
+
+    def pick(self, candidates: Sequence[int]) -> int:
+        """Returns the sender whose message the next receive takes.
+
+        Args:
+            candidates: Global ranks, in order.
+
+        Raises:
+            UsageError: If it has fewer candidates than the schedule says.
+        """
+        turn = len(self.matches)
+        number = self._picks[turn] if turn < len(self._picks) else 1
+        if not 1 <= number <= len(candidates):
+            raise UsageError(
+                f"schedule {self.name}: receive {turn + 1} from any source is to take message "
+                f"{number}",
+                [f"it has {len(candidates)}, of {folded(candidates)}"],
+            )
+        return candidates[number - 1]
+
+    def took(self, rank: int, call: str, source: int, candidates: Sequence[int]) -> None:
+        """Notes what a receive has taken."""
+        self.matches.append(Match(rank, call, source, tuple(candidates)))
+
+    def read(self, rank: int, values: np.ndarray[Any, Any]) -> None:
+        """Notes values that the host of a rank has read."""
+        head = f"{values.dtype} {values.shape} ".encode()
+        found = sha256(head + np.ascontiguousarray(values).tobytes()).digest()
+        self._reads.setdefault(rank, []).append(found)
+
+    @property
+    def name(self) -> str:
+        """Which message each receive took, by its place among the candidates; 0: the first."""
+        if not self.late:
+            return "0"
+        numbers = [match.candidates.index(match.source) + 1 for match in self.matches]
+        taken = [*numbers, *self._picks[len(numbers) :]]
+        return ".".join(map(str, taken)) or "1"
+
+    @property
+    def data(self) -> str:
+        """A hash of what hosts have read, rank by rank, in whatever order each read it."""
+        whole = sha256()
+        for rank, reads in sorted(self._reads.items()):
+            whole.update(f"{rank} {len(reads)} ".encode())
+            for found in sorted(reads):
+                whole.update(found)
+        return whole.hexdigest()
+
+    def following(self) -> tuple[int, ...] | None:
+        """Returns the picks of the next schedule, the last choice varying fastest; None at the end.
+
+        Of a run with picks that is over.
+        """
+        taken = [(match.candidates.index(match.source) + 1, match) for match in self.matches]
+        while taken and taken[-1][0] == len(taken[-1][1].candidates):
+            taken.pop()
+        if not taken:
+            return None
+        return (*[number for number, _ in taken[:-1]], taken[-1][0] + 1)

@@ -1,0 +1,384 @@
+"""One spawn: its ranks start, run, fail or return, and nothing of them is left."""
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol, cast
+
+from kernbench.des import DeadlockError, Killed, SwallowedAbortError, current_carrier
+from kernbench.errors import (
+    CallSite,
+    KernbenchError,
+    OperandError,
+    call_site,
+    call_site_of,
+    site_fact,
+)
+from kernbench.process import flight_record as flight
+from kernbench.process.called import called, issued
+from kernbench.process.process import Process
+from kernbench.ranks import watchdog
+from kernbench.ranks.eager import EagerLog
+from kernbench.ranks.exploring import choose_late
+from kernbench.ranks.hidden import hidden_deadlock
+from kernbench.ranks.livelock import LivelockGuard
+from kernbench.ranks.printing import WholeLines, whole_lines
+from kernbench.ranks.reviewing import REVIEW_OWNER, Reviewer
+from kernbench.ranks.roll import RankSession
+from kernbench.ranks.schedules import Schedule
+from kernbench.ranks.spawn_errors import (
+    LeakError,
+    RankAborted,
+    RankKilledError,
+    SpawnException,
+    swallowed,
+)
+from kernbench.ranks.waiting import waits_for
+from kernbench.ranks.world import GroupLeakWarning, World
+
+_INTERRUPT_OWNER: Final = -1
+"""Before everybody else: who interrupts does not want to wait."""
+
+_ABORT_OWNER: Final = REVIEW_OWNER + 1
+"""After everybody else at the same instant, so that the list of those who failed is complete."""
+
+
+class SpawnSession(RankSession, Protocol):
+    """A session that ranks are spawned in; see `RuntimeContext`, which says what each dial is."""
+
+    world: World
+    processes: list[Process]
+    on_choice: Callable[[str], None] | None
+    group_limit: int
+
+    @property
+    def schedule(self) -> Schedule | None: ...  # noqa: D102
+    @property
+    def eager_limit(self) -> int: ...  # noqa: D102
+    @property
+    def watchdog_s(self) -> float: ...  # noqa: D102
+    @property
+    def step_budget(self) -> int: ...  # noqa: D102
+
+
+def session_of(process: Process) -> SpawnSession:
+    """Returns the context that a process belongs to."""
+    return cast(SpawnSession, process.ctx)
+
+
+class Spawn:
+    """One spawn, from the start of its ranks until nothing of them is left.
+
+    Args:
+        ctx: The context.
+        main: Its main process, which waits.
+        fn: Runs as each rank.
+        args: Its arguments after the rank.
+        nprocs: Number of ranks.
+    """
+
+    def __init__(
+        self,
+        ctx: SpawnSession,
+        main: Process,
+        fn: Callable[..., object],
+        args: tuple[Any, ...],
+        nprocs: int,
+    ) -> None:
+        self._ctx = ctx
+        self._main = main
+        self._fn = fn
+        self._args = args
+        self._site = call_site()
+        self._loop = ctx.engine.loop
+        self._errors: dict[int, BaseException] = {}
+        self._failed_at: dict[int, int] = {}
+        self._aborted: dict[int, str] = {}
+        self._aborted_at: dict[int, int] = {}
+        self._aborting = False
+        self._interrupts = 0
+        self._reviewer: Reviewer | None = None
+        self._eager: EagerLog | None = None
+        self._leaks: GroupLeakWarning | None = None
+        self._lines: WholeLines | None = None
+        clock = main.host.clock
+        self._processes = [
+            Process(ctx, ctx.engine, rank, ctx.devices[rank], clock) for rank in range(nprocs)
+        ]
+
+    def run(self) -> None:
+        """Runs the ranks to their end.
+
+        Raises:
+            SpawnException: If ranks failed.
+            KeyboardInterrupt: If the user interrupted.
+        """
+        __tracebackhide__ = True  # of pytest: what failed is the user's worker
+        ctx, loop = self._ctx, self._loop
+        start = max(self._main.host.clock, loop.now)
+        with whole_lines(len(self._processes)) as self._lines:
+            try:
+                self._set_up(start)
+                self._drive()
+            finally:
+                try:
+                    self._abort()
+                finally:
+                    self._clean_up()
+        hidden = None if self._eager is None else hidden_deadlock(self._eager, ctx.eager_limit)
+        clocks = [process.host.clock for process in self._processes]
+        self._main.host.clock = max(loop.now, start, *clocks)
+        for error in self._errors.values():
+            if isinstance(error, KeyboardInterrupt):
+                raise error
+        if self._errors:
+            order = sorted(self._errors, key=lambda rank: (self._failed_at[rank], rank))
+            errors = {rank: self._errors[rank] for rank in order}
+            aborted = dict(sorted(self._aborted.items()))
+            times = {**self._aborted_at, **self._failed_at}
+            schedule = "0" if ctx.schedule is None else ctx.schedule.name
+            raise SpawnException(errors, aborted, ctx.seed, schedule, times) from errors[min(order)]
+        site = self._site
+        for warning in (hidden, self._leaks):
+            if warning is not None and site is not None:
+                warnings.warn_explicit(warning, type(warning), site.file, site.line)
+
+    def _set_up(self, start: int) -> None:
+        ctx, nprocs = self._ctx, len(self._processes)
+        world = ctx.world = World(
+            nprocs,
+            self._site,
+            schedule=ctx.schedule,
+            blame=self._blame,
+            eager_limit=ctx.eager_limit,
+            group_limit=ctx.group_limit,
+            on_choice=ctx.on_choice,
+        )
+        reviewer = self._reviewer = Reviewer(world, self._loop, self._processes)
+        world.review, world.suspect = reviewer.review_later, reviewer.suspect
+        ctx.processes = self._processes
+        self._loop.on_park = reviewer.parked
+        guard = LivelockGuard(world, self._processes)
+        for process in self._processes:
+            process.issues_left = ctx.step_budget + 1 if ctx.step_budget else -1
+            process.host.fruitless = guard.watch(process)
+            task = self._loop.start(
+                self._rank_main,
+                process,
+                owner=process.host.owner,
+                name=process.name,
+                subject=process,
+                clock=start,
+            )
+            process.task = process.host.task = task
+        watchdog.begin(self._loop, ctx.watchdog_s)
+
+    def _clean_up(self) -> None:
+        ctx, world = self._ctx, self._ctx.world
+        watchdog.end()
+        self._loop.on_park = None
+        self._loop.discard()
+        ctx.engine.network.forget()
+        ctx.worker_waits.clear()
+        self._eager = world.eager
+        self._leaks = world.leaks()
+        world.rank_by_greenlet.clear()
+        ctx.world = World(schedule=ctx.schedule)
+        for process in self._processes:
+            flight.freeze(process, self._loop.now)
+            process.task = process.host.task = process.frame = None
+            process.host.fruitless = None
+
+    def _drive(self) -> None:
+        while True:
+            try:
+                self._loop.run()
+            except DeadlockError as deadlock:
+                if not self._aborting and choose_late(self._ctx.world):
+                    continue
+                if not self._aborting and self._reviewer is not None:
+                    self._reviewer.explain(deadlock)
+                self._abort()
+                continue
+            return
+
+    # A rank
+
+    def _rank_main(self, process: Process) -> None:
+        world = self._ctx.world
+        carrier = current_carrier()
+        world.rank_by_greenlet[carrier] = process.rank
+        try:
+            self._returned(process, self._call(process))
+        except RankAborted as aborted:
+            site = call_site_of(aborted)
+            where = site_fact(site)
+            if process.rank in world.exited:
+                place = world.exit_sites.get(process.rank)
+                where = "after the worker had returned" + (f" {site_fact(place)}" if place else "")
+            self._aborted[process.rank] = where
+            self._aborted_at[process.rank] = process.host.clock
+        except BaseException as error:
+            self._raised(process, error)
+        finally:
+            process.alive = False
+            process.frame = None
+            if self._lines is not None:
+                self._lines.finish(process.rank)
+            world.rank_by_greenlet.pop(carrier, None)
+
+    def _call(self, process: Process) -> CallSite | None:
+        """Runs the worker of a rank and returns where it returned, if only by `sys.exit(0)`."""
+        try:
+            result = self._fn(process.rank, *self._args)
+        except RankAborted:
+            raise
+        except TypeError as error:
+            wrong = self._misfit(error)
+            if wrong is None:
+                raise
+            raise wrong from None
+        except SystemExit as stop:
+            if stop.code:
+                raise
+            return call_site_of(stop)
+        if inspect.isgenerator(result) or inspect.iscoroutine(result):
+            result.close()
+            raise KernbenchError(
+                f"the worker of rank {process.rank} is a generator or a coroutine: calling it "
+                "runs nothing",
+                hint="give spawn a plain function",
+            )
+        return self._return_site(process)
+
+    def _misfit(self, error: TypeError) -> OperandError | None:
+        """Returns what to say if the worker does not take its arguments; None if it does."""
+        traceback = error.__traceback__
+        if traceback is None or traceback.tb_next is not None:
+            return None
+        try:
+            signature = inspect.signature(self._fn)
+        except (TypeError, ValueError):
+            return None
+        try:
+            signature.bind(0, *self._args)
+        except TypeError as misfit:
+            name = getattr(self._fn, "__name__", type(self._fn).__name__)
+            given = f"the rank and {len(self._args)} of args" if self._args else "the rank alone"
+            return OperandError(
+                f"spawn cannot call {name}{signature}: {misfit}",
+                [site_fact(self._site, "spawned at"), f"it is called with {given}"],
+                hint=f"spawn({name}, args=(...), nprocs=...) calls {name}(rank, *args)",
+            )
+        return None
+
+    def _return_site(self, process: Process) -> CallSite | None:
+        """Returns where a rank's function returned; its first line if it has issued nothing."""
+        frame, process.frame = process.frame, None
+        if frame is not None:
+            return CallSite(frame.f_code, frame.f_lasti)
+        code = getattr(getattr(self._fn, "func", self._fn), "__code__", None)
+        return None if code is None else CallSite(code, 0)
+
+    def _returned(self, process: Process, site: CallSite | None) -> None:
+        """Lets the rank's streams run dry, then looks for what it has left behind."""
+        world = self._ctx.world
+        world.exited[process.rank] = process
+        if site is not None:
+            world.exit_sites[process.rank] = site
+        try:
+            self._check_left_behind(process)
+            if waits_for(process):
+                world.review()
+            for stream in process.streams():
+                process.wait_stream(stream)
+            process.host.raise_fault()
+        except KernbenchError as error:
+            self._raised(process, error)
+
+    def _check_left_behind(self, process: Process) -> None:
+        """Raises C13 if nobody waits for an asynchronous operation any more."""
+        commands = [
+            command
+            for command in self._ctx.world.unwaited.get(process.rank, {}).values()
+            if not process.knows(command)
+        ]
+        if not commands:
+            return
+        places: dict[tuple[str, CallSite | None], list[str]] = {}
+        for command in commands:
+            places.setdefault((command.name, command.site), []).append(issued(command, "issued"))
+        raise LeakError(
+            f"rank {process.rank} returned without waiting for {len(commands)} operation"
+            f"{'s' if len(commands) > 1 else ''}",
+            [
+                told[0] if len(told) == 1 else f"{len(told)} times, first {told[0]}"
+                for told in places.values()
+            ],
+            hint="keep the work that each of these calls returned, and call its wait()",
+            code="C13",
+        )
+
+    # Failures
+
+    def _raised(self, process: Process, error: BaseException) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            self._interrupts += 1
+        elif isinstance(error, Killed):
+            killed = RankKilledError(
+                f"rank {process.rank} was ended by GreenletExit, which kernbench did not throw",
+                [called(process, "", site=call_site_of(error))],
+                code="R6",
+            )
+            killed.__cause__ = error
+            error = killed
+        elif isinstance(error, watchdog.NoProgressError):
+            error.explain(process.name)
+        elif isinstance(error, RecursionError):
+            error.add_note(_depth_note(error))
+        self._failed(process.rank, error, process.host.clock)
+
+    def _failed(self, rank: int, error: BaseException, time: int) -> None:
+        if rank not in self._errors:
+            self._errors[rank] = error
+            self._failed_at[rank] = time
+        if not self._aborting:
+            self._stop_looking()
+            owner = _INTERRUPT_OWNER if isinstance(error, KeyboardInterrupt) else _ABORT_OWNER
+            self._loop.at(self._loop.now, self._loop.owner(owner), self._abort)
+
+    def _stop_looking(self) -> None:
+        """From now on ranks are aborted, and what they wait for says nothing any more."""
+        self._aborting = True
+        if self._reviewer is not None:
+            self._reviewer.active = False
+
+    def _blame(self, ranks: Iterable[int], error: BaseException) -> None:
+        for rank in ranks:
+            self._failed(rank, error, self._loop.now)
+
+    def _abort(self) -> None:
+        """Ends every task that is left, rank by rank; each runs its `finally`."""
+        self._stop_looking()
+        for process in self._processes:
+            flight.stop(process)
+        interrupts = self._interrupts
+        try:
+            for task in self._loop.tasks():
+                task.interrupt(RankAborted("another rank failed"))
+                if task.error is not None and isinstance(task.subject, Process):
+                    error = task.error
+                    if isinstance(error, SwallowedAbortError):
+                        error = swallowed(task.name, error)
+                    self._failed(task.subject.rank, error, self._loop.now)
+                if self._interrupts > interrupts:
+                    break  # again, while ranks were ending: nobody's code runs any more
+        finally:
+            self._loop.abandon()
+
+
+def _depth_note(error: BaseException) -> str:
+    depth, traceback = 0, error.__traceback__
+    while traceback is not None:
+        depth, traceback = depth + 1, traceback.tb_next
+    return f"the calls were {depth} deep"

@@ -1,0 +1,363 @@
+"""Messages between two ranks: which send meets which receive, and when they set off."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final
+
+from kernbench.ccl.collective import Collective
+from kernbench.ccl.prepared import Shape
+from kernbench.des import Event, EventLoop
+from kernbench.errors import KernbenchError
+from kernbench.memory import Space, View
+from kernbench.process.process import Process
+from kernbench.ranks.groups import ProcessGroup
+from kernbench.ranks.hosted import HostCollective
+from kernbench.ranks.meeting import Call, Meeting
+from kernbench.ranks.roll import roll_of
+from kernbench.ranks.schedules import Schedule
+from kernbench.sim_engine.command import Command
+
+
+class TransferMismatchError(KernbenchError, RuntimeError):
+    """A send and its receive differ in size or type (P7).
+
+    Attributes:
+        ranks: The sender and the receiver.
+    """
+
+    ranks: tuple[int, int]
+
+
+@dataclass(slots=True, eq=False)
+class Side:
+    """What one of the two ranks brings to a transfer; the `Work` of its command.
+
+    Attributes:
+        process: The rank.
+        view: What is sent, or where it goes.
+        transfer: What it is a side of; another one once an any-source receive has its sender.
+        command: What waits in the rank's stream; None until its stream has come.
+        start: When the stream came, in picoseconds.
+    """
+
+    process: Process
+    view: View
+    transfer: "Transfer"
+    command: Command | None = None
+    start: int = 0
+
+    def begin(self, command: Command, start: int) -> None:
+        """See `Work`."""
+        self.command, self.start = command, start
+        self.transfer.reached = True
+        self.transfer.come()
+
+    @property
+    def hosted(self) -> bool:
+        """Whether the data is on the host."""
+        return self.view.buffer.allocation.address.space is Space.HOST
+
+    @property
+    def text(self) -> str:
+        """What reports say of the data."""
+        where = " on cpu" if self.hosted else ""
+        return f"{list(self.view.shape)} {self.view.dtype}, {self.view.nbytes} B{where}"
+
+
+@dataclass(slots=True, eq=False)
+class Transfer(Meeting):
+    """A message: a send and a receive, one of which may be missing still.
+
+    Attributes:
+        box: Where both sides look for each other.
+        source: Global rank; None for a receive from anybody that has no sender yet.
+        sides: By global rank, what is there.
+        order: Among the transfers of its box, by when the first side was called.
+        matched: When both sides were known, in picoseconds; for who waits for that on the host.
+        reached: Whether the stream of a side has come to it.
+    """
+
+    box: "Mailbox" = field(kw_only=True)
+    source: int | None = field(kw_only=True)
+    sides: dict[int, Side] = field(default_factory=dict)
+    order: int = 0
+    matched: Event | None = None
+    reached: bool = False
+
+    @property
+    def destination(self) -> int:
+        """Global rank of the receiver."""
+        return self.box.destination
+
+    @property
+    def complete(self) -> bool:
+        """Whether both sides have been called."""
+        return len(self.calls) == 2
+
+    @property
+    def held_back(self) -> bool:
+        """Whether its other side is there, and an earlier receive from anybody comes first."""
+        box = self.box
+        if self.complete or self.source is None:
+            return False
+        if self.destination in self.calls:
+            return self.source in box.sends and None in box.receives
+        return None in box.receives
+
+    def __str__(self) -> str:
+        return f"the sender of {self.title}"
+
+    def absent(self) -> list[int]:
+        """Returns the ranks that have not called; of an any-source receive, all that may."""
+        if self.source is None:
+            return [rank for rank in self.members if rank != self.destination]
+        return [rank for rank in self.members if rank not in self.calls]
+
+    def come(self) -> None:
+        """Takes note that a stream has come to it, now or at a known time."""
+        if not self.complete:
+            if self.box.receives.get(None):
+                (side,) = self.sides.values()
+                self.box.choose_at(side.start, side.process.engine.loop)
+            return
+        if all(side.command is not None for side in self.sides.values()):
+            self._set_off()
+            return
+        for side in self.sides.values():
+            if side.command is not None:
+                roll_of(side.process).suspect(side.process)
+
+    def _set_off(self) -> None:
+        """Starts the data on its way: both sides are there."""
+        assert self.source is not None
+        sender, receiver = self.sides[self.source], self.sides[self.destination]
+        engine, ctx = sender.process.engine, sender.process.ctx
+        # Complex numbers travel as their parts, as in PyTorch.
+        sent, taken = sender.view.parts(), receiver.view.parts()
+        start = max(sender.start, receiver.start)
+        both: tuple[tuple[Side, list[View], list[View]], ...] = (
+            (sender, [sent], []),
+            (receiver, [], [taken]),
+        )
+        if sender.hosted:
+            between = HostCollective(engine, "send_recv", 2, (), sent.nbytes, sent.dtype)
+            for place, (side, give, take) in enumerate(both):
+                assert side.command is not None
+                between.join(place, give, take).begin(side.command, start)
+            return
+        sips = (ctx.devices[self.source], ctx.devices[self.destination])
+        ranks = len(self.box.group.ranks)
+        chosen = ctx.collectives.choose("send_recv", sender.view.nbytes, sips, ranks)
+        # A line of its own: several messages of a batch may be under way between the same ranks.
+        shape = Shape(chosen, "send_recv", sips, (sent.numel,), sent.dtype)
+        message = Collective(ctx.collectives.prepare(shape), line=self)
+        for place, (side, give, take) in enumerate(both):
+            assert side.command is not None
+            message.join(place, give, take).begin(side.command, start)
+
+
+class Mailbox:
+    """Sends and receives of one destination and tag in a group that have not found each other.
+
+    Matching is first in, first out for each source, in the order in which the hosts called. A
+    receive from anybody takes the message whose stream came first in simulated time (the lowest
+    rank's of several), and receives that were called after it wait until it has one.
+
+    Attributes:
+        group: Where ranks talk.
+        destination: Global rank of the receiver.
+        tag: What both sides must name.
+        awaited: By rank, how many transfers of all boxes lack its side; None: anybody's.
+        sends: By source, transfers without a receive.
+        receives: By source, transfers without a send; those from anybody under None.
+    """
+
+    def __init__(
+        self, group: ProcessGroup, destination: int, tag: int, awaited: dict[int | None, int]
+    ) -> None:
+        self.group: Final = group
+        self.awaited: Final = awaited
+        self.destination: Final = destination
+        self.tag: Final = tag
+        self.sends: dict[int, deque[Transfer]] = {}
+        self.receives: dict[int | None, deque[Transfer]] = {}
+        self._numbers: Final = count(1)
+
+    def enter(
+        self, call: Call, process: Process, view: View, source: int | None, *, sends: bool
+    ) -> tuple[Transfer, Side]:
+        """Takes one side of a message; finds the other one if that has been called.
+
+        Args:
+            call: What the rank called.
+            process: The rank.
+            view: What is sent, or where it goes.
+            source: Global rank of the sender; None for anybody.
+            sends: Whether this is the sender.
+
+        Raises:
+            TransferMismatchError: If the other side differs in size or type.
+        """
+        known = self._earliest_receive(source) if sends else self._earliest_send(source)
+        transfer = known or self._new(source, call.operation)
+        transfer.calls[call.rank] = call
+        side = transfer.sides[call.rank] = Side(process, view, transfer)
+        if known is not None:
+            self._take(source, sends=not sends)
+            self._check(transfer)
+        else:
+            line: deque[Transfer] = self._lines(sends).setdefault(source, deque())
+            line.append(transfer)
+            self._await(self.destination if sends else source, 1)
+        return transfer, side
+
+    def open(self) -> list[Transfer]:
+        """Returns the transfers with one side, in the order of their calls."""
+        found = [transfer for line in self.sends.values() for transfer in line]
+        found += [transfer for line in self.receives.values() for transfer in line]
+        return sorted(found, key=lambda transfer: transfer.order)
+
+    def choose_at(self, time: int, loop: EventLoop) -> None:
+        """Gives receives from anybody their senders once everything of an instant is there."""
+        loop.at(max(time, loop.now), loop.owner(CHOICE_OWNER), self.choose)
+
+    def choose(self) -> None:
+        """Gives receives from anybody their senders, as far as messages are there."""
+        anybody = self.receives.get(None)
+        while anybody:
+            receive = anybody[0]
+            mine = receive.sides[self.destination]
+            loop, schedule = mine.process.engine.loop, roll_of(mine.process).schedule
+            if schedule is not None and schedule.late:
+                return  # once nothing else is left to happen
+            if mine.command is None or mine.start > loop.now:
+                return
+            coming = sorted(
+                (side.start, source)
+                for source, line in self.sends.items()
+                if (side := line[0].sides[source]).command is not None
+            )
+            there = [found for found in coming if found[0] <= loop.now]
+            if not there:
+                if coming:
+                    # Its stream came before there was a receive to look, at a time still ahead.
+                    self.choose_at(coming[0][0], loop)
+                return
+            self._give(there[0][1], [source for _, source in there])
+            anybody = self.receives.get(None)
+
+    def choose_late(self, schedule: Schedule) -> bool:
+        """Gives the first receive from anybody the message that a schedule says.
+
+        Returns:
+            Whether there are a receive and a message for it.
+        """
+        anybody = self.receives.get(None)
+        mine = anybody[0].sides[self.destination] if anybody else None
+        there = sorted(
+            source for source, line in self.sends.items() if line[0].sides[source].command
+        )
+        if mine is None or mine.command is None or not there:
+            return False
+        mine.start = max(mine.start, mine.process.engine.loop.now)
+        self._give(schedule.pick(there), there)
+        return True
+
+    def _give(self, source: int, candidates: Sequence[int]) -> None:
+        """Lets the first receive from anybody take the message of one of several ranks."""
+        receive = self.receives[None][0]
+        process, call = receive.sides[self.destination].process, receive.calls[self.destination]
+        assert call.command is not None
+        call.command.args = {**(call.command.args or {}), "peer": source}
+        if len(candidates) > 1:
+            call.command.args["candidates"] = len(candidates)
+        schedule = roll_of(process).schedule
+        if schedule is not None:
+            schedule.took(call.rank, call.fact(f"rank {call.rank}"), source, sorted(candidates))
+        receive.source = source
+        if self._bring_together(source, None) and receive.matched is not None:
+            receive.matched.settle(process.engine.loop.now)
+        # What the receive from anybody held up.
+        for waiting in [source for source in self.receives if source is not None]:
+            while waiting in self.sends and self._earliest_receive(waiting) is not None:
+                self._bring_together(waiting, waiting)
+
+    def _bring_together(self, source: int, line: int | None) -> bool:
+        """Makes the first receive of a line the other side of a send; returns whether it fits."""
+        receive, send = self._take(line, sends=False), self._take(source, sends=True)
+        call, side = receive.calls[self.destination], receive.sides[self.destination]
+        assert call.command is not None
+        send.calls[self.destination] = call
+        send.sides[self.destination] = side
+        side.transfer = call.command.part = send
+        receive.mail = send.mail  # for who holds the receive
+        try:
+            self._check(send)
+        except TransferMismatchError as error:
+            roll_of(side.process).blame(sorted(send.calls), error)
+            return False
+        send.come()
+        return True
+
+    def _earliest_receive(self, source: int | None) -> Transfer | None:
+        """Returns the receive that a message of `source` goes to; None if that is not settled."""
+        line, anybody = self.receives.get(source), self.receives.get(None)
+        if not line or (anybody and anybody[0].order < line[0].order):
+            return None
+        return line[0]
+
+    def _earliest_send(self, source: int | None) -> Transfer | None:
+        """Returns the message that a receive from `source` takes; None if that is not settled."""
+        line = None if source is None or None in self.receives else self.sends.get(source)
+        return line[0] if line else None
+
+    def _new(self, source: int | None, operation: str) -> Transfer:
+        members = self.group.ranks if source is None else (source, self.destination)
+        number = next(self._numbers)
+        title = f"{operation} #{number} of group {self.group.name}"
+        return Transfer(title, number, members, box=self, source=source, order=number)
+
+    def _lines(self, sends: bool) -> dict[Any, deque[Transfer]]:
+        return self.sends if sends else self.receives
+
+    def _take(self, source: int | None, *, sends: bool) -> Transfer:
+        """Takes the first of the sends, or receives, of a line."""
+        self._await(self.destination if sends else source, -1)
+        lines = self._lines(sends)
+        line = lines[source]
+        transfer = line.popleft()
+        if not line:
+            del lines[source]
+        return transfer
+
+    def _await(self, rank: int | None, change: int) -> None:
+        self.awaited[rank] = self.awaited.get(rank, 0) + change
+
+    def _check(self, transfer: Transfer) -> None:
+        assert transfer.source is not None
+        ranks = (transfer.source, transfer.destination)
+        sent, expected = (transfer.sides[rank].view for rank in ranks)
+        places = {transfer.sides[rank].hosted for rank in ranks}
+        if sent.numel == expected.numel and sent.dtype is expected.dtype and len(places) == 1:
+            return
+        what = "type" if sent.numel == expected.numel else "size"
+        if len(places) > 1:
+            what = "kind of device"
+        error = TransferMismatchError(
+            f"rank {ranks[0]} sends {transfer.sides[ranks[0]].text} to rank {ranks[1]}, which "
+            f"receives {transfer.sides[ranks[1]].text}",
+            [
+                call.fact(f"rank {call.rank}, message #{call.number} of group {self.group.name}")
+                for call in map(transfer.calls.__getitem__, ranks)
+            ],
+            hint=f"both sides of a message have one {what}; nothing is cut or reinterpreted",
+            code="P7",
+        )
+        error.ranks = ranks
+        raise error
+
+
+CHOICE_OWNER: Final = (1 << 62) - 1
+"""After everybody else at the same instant, so that all that might be chosen from is there."""

@@ -1,0 +1,329 @@
+"""What ranks are told when they wait for what can never happen."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kernbench.ccl.collective import Collective
+from kernbench.ccl.jams import MOST_SLOTS, least_slots
+from kernbench.des import DeadlockError
+from kernbench.errors import Fact, Involved, KernbenchError, site_fact
+from kernbench.process.process import Process
+from kernbench.ranks.gathering import Gathering
+from kernbench.ranks.meeting import Call, Meeting, folded
+from kernbench.ranks.transfers import Transfer
+from kernbench.ranks.waiting import Head, WaitGraph
+from kernbench.ranks.world import World
+from kernbench.tl.program import Program
+from kernbench.units import format_bytes, format_time
+
+_MOST_PLACES: Final = 8
+"""Places that a report lists."""
+
+
+class RankDeadlockError(KernbenchError, RuntimeError):
+    """Ranks wait for what can never happen (C10, P1-P4, K7).
+
+    Attributes:
+        view: What the rank waits for that this error is raised in; a line of its text.
+    """
+
+    view: str = ""
+
+    def involved(self) -> list[Involved]:
+        """Returns the calls that the facts and the view tell, by rank."""
+        mine = self.view.involved if isinstance(self.view, Fact) else ()
+        return sorted({*super().involved(), *mine}, key=lambda call: (call.rank, call.time_ps or 0))
+
+    def __str__(self) -> str:
+        if not self.view:
+            return self.shared()
+        head, newline, rest = self.shared().partition("\n")
+        return f"{head}\n  {self.view}{newline}{rest}"
+
+    def shared(self) -> str:
+        """Returns the text without the line that is only this rank's."""
+        return super().__str__()
+
+    def as_json(self) -> dict[str, object]:
+        """Returns the same content as plain values."""
+        return {**super().as_json(), "view": self.view}
+
+
+@dataclass(slots=True)
+class Verdict:
+    """One deadlock: what all of its ranks are told, and each of them.
+
+    Attributes:
+        code: Of the mistake.
+        summary: One sentence.
+        hint: What to try.
+        views: By rank, what it waits for.
+        facts: Further lines for all.
+        error: Class of what ranks get.
+    """
+
+    code: str
+    summary: str
+    hint: str
+    views: dict[int, str] = field(default_factory=dict)
+    facts: list[str] = field(default_factory=list)
+    error: type[RankDeadlockError] = RankDeadlockError
+
+    def errors(self) -> Iterator[tuple[int, RankDeadlockError]]:
+        """Yields each rank with its error."""
+        for rank, view in sorted(self.views.items()):
+            error = self.error(self.summary, self.facts, hint=self.hint, code=self.code)
+            error.view = view
+            yield rank, error
+
+    def pronounce(self, world: World) -> None:
+        """Blames each rank with its error."""
+        for rank, error in self.errors():
+            world.blame([rank], error)
+
+
+def gatherings(world: World) -> list[Gathering]:
+    """Returns all in which ranks meet for collectives or to make groups."""
+    return [*world.groups.values(), *world.creations.values()]
+
+
+def missed(world: World, graph: WaitGraph) -> Iterator[tuple[Sequence[int], KernbenchError]]:
+    """Yields collectives that ranks wait in for one that has returned: who waits, and why."""
+    for gathering in gatherings(world):
+        for meeting in gathering.open.values():
+            absent = meeting.absent()
+            if any(rank in world.exited for rank in absent):
+                stuck = _stuck(graph, [rank for rank in absent if rank not in world.exited])
+                yield sorted(meeting.calls), gathering.missing(meeting, world.whereabouts(stuck))
+
+
+def _stuck(graph: WaitGraph, ranks: Sequence[int]) -> dict[int, str]:
+    """Returns which ranks can never go on, with what they wait in."""
+    heads = [head for rank in ranks for head in graph.held(rank)]
+    dead = graph.dead(heads)
+    found: dict[int, str] = {}
+    for head in heads:
+        if head in dead and head.rank not in found:
+            view = view_of(head.meeting.calls[head.rank], head.meeting)
+            found[head.rank] = view.removeprefix(f"rank {head.rank} ")
+    return found
+
+
+def abandoned(world: World) -> Iterator[Verdict]:
+    """Yields messages whose other side has returned (P1, P2, P3), the earliest calls first."""
+    exited = world.exited
+    transfers = [
+        transfer
+        for box in world.mailboxes.values()
+        for transfer in box.open()
+        if all(rank in exited for rank in transfer.absent())
+        and not (transfer.held_back or (transfer.source is None and box.sends))
+    ]
+    for transfer in sorted(transfers, key=lambda found: _call(found).time):
+        call = _call(transfer)
+        others = near_misses(world, transfer)
+        if others is not None:
+            yield tags_differ(*others)
+            continue
+        absent = transfer.absent()
+        returned = [_returned(world, rank) for rank in absent[:_MOST_PLACES]]
+        view = view_of(call, transfer)
+        if is_receive(transfer):
+            verdict = Verdict(
+                "P1",
+                f"rank {call.rank} waits for a message from rank {transfer.source}, "
+                f"which {_have(absent)} returned"
+                if transfer.source is not None
+                else f"rank {call.rank} waits for a message from any rank, and {folded(absent)} "
+                f"{_have(absent)} returned",
+                "every recv needs a send with the same group and tag",
+            )
+            verdict.facts += [*returned, *_unmatched(world, absent)]
+        else:
+            text = transfer.sides[call.rank].text
+            verdict = Verdict(
+                "P2",
+                f"rank {call.rank} sends {text} to rank {absent[0]} with tag {transfer.box.tag}, "
+                "which returned without receiving it",
+                "every send needs a recv with the same group and tag",
+            )
+            verdict.facts += returned
+        verdict.views[call.rank] = view
+        yield verdict
+
+
+def near_misses(
+    world: World, transfer: Transfer
+) -> tuple[Sequence[Transfer], Sequence[Transfer]] | None:
+    """Returns the sends and the receives that would match but for their tags; None if none would.
+
+    One of both is a single one. Which of several on the other side was meant, nobody can know.
+    """
+    others = _of_other_tags(world, transfer)
+    if not others:
+        return None
+    if is_receive(transfer):
+        return others, [transfer]
+    if len(others) > 1:
+        return [transfer], others
+    return _of_other_tags(world, others[0]), others
+
+
+def _of_other_tags(world: World, transfer: Transfer) -> list[Transfer]:
+    """Returns the earliest message of each way and tag that would match but for its tag."""
+    found = []
+    for box in world.mailboxes.values():
+        if box.group is not transfer.box.group or box.destination != transfer.destination:
+            continue
+        if box is transfer.box:
+            continue
+        if not is_receive(transfer):
+            assert transfer.source is not None
+            line = box.receives.get(transfer.source) or box.receives.get(None)
+            lines = [line] if line else []
+        elif transfer.source is not None:
+            line = box.sends.get(transfer.source)
+            lines = [line] if line else []
+        else:
+            lines = list(box.sends.values())
+        found += [line[0] for line in lines]
+    return sorted(found, key=lambda other: (_call(other).rank, other.box.tag))
+
+
+def blame_faults(world: World, processes: Iterable[Process]) -> bool:
+    """Blames ranks for faults of their devices that they have not come to raise.
+
+    A rank that waits for others learns of its own fault when they let it go on, and what its fault
+    has spoiled never lets them: so it outranks what they wait for.
+
+    Returns:
+        Whether there is any.
+    """
+    faulty = [process for process in processes if process.host.faults]
+    for process in faulty:
+        world.blame([process.rank], process.host.faults[0])
+    return bool(faulty)
+
+
+def jammed(heads: Iterable[Head], deadlock: DeadlockError) -> Iterator[Verdict]:
+    """Yields collectives that all ranks have come to, and that do not end all the same (K7)."""
+    programs = [
+        f"{task.name} waits for {reason} since {format_time(task.clock)}"
+        for task, reason in deadlock.waits
+        if isinstance(task.subject, Program)
+    ]
+    for meeting in dict.fromkeys(head.meeting for head in heads):
+        name = ""
+        if isinstance(meeting.shared, Collective):
+            name = f" {meeting.shared.chosen.name}"
+        verdict = Verdict(
+            "K7",
+            f"{meeting.title}: every rank has come, and the algorithm{name} waits for itself",
+            "every send needs a receive, and no more than n_slots messages fit in a queue",
+            {rank: view_of(call, meeting) for rank, call in meeting.calls.items()},
+            programs,
+        )
+        if isinstance(meeting.shared, Collective):
+            _tell_queues(verdict, meeting, meeting.shared)
+        yield verdict
+
+
+def _tell_queues(verdict: Verdict, meeting: Meeting, collective: Collective) -> None:
+    """Adds which queues are full, where their length is set, and which would do."""
+    chosen, full = collective.chosen, collective.starved()
+    n_slots, size = chosen.queue.n_slots, format_bytes(chosen.queue.slot_size)
+    for number, sender, receiver in full[:_MOST_PLACES]:
+        one, other = meeting.members[sender], meeting.members[receiver]
+        channel = f" of channel {number}" if chosen.channels > 1 else ""
+        verdict.facts.append(
+            f"rank {one} send blocked: queue {one}->{other}{channel} full {n_slots}/{n_slots}"
+        )
+    if len(full) > _MOST_PLACES:
+        verdict.facts.append(f"and {len(full) - _MOST_PLACES} more full queues")
+    place = f", n_slots at {chosen.slots_at}" if chosen.slots_at else ""
+    verdict.facts.append(f"queues have {n_slots} slots of {size}{place}")
+    least = least_slots(collective) if full else 0
+    if least:
+        verdict.hint += f"; n_slots={least} is the least that completes"
+    elif least is None:
+        verdict.hint += f"; no n_slots up to {MOST_SLOTS} that fits into memory completes"
+
+
+def unexplained(deadlock: DeadlockError) -> Verdict:
+    """Returns what is left to say of a deadlock that no collective or message explains."""
+    verdict = Verdict("", "ranks wait for what can never happen", "")
+    for task, reason in deadlock.waits:
+        verdict.facts.append(f"{task.name} waits for {reason} since {format_time(task.clock)}")
+        if isinstance(task.subject, Process):
+            verdict.views[task.subject.rank] = ""
+    verdict.views = verdict.views or {0: ""}
+    return verdict
+
+
+def tags_differ(sends: Sequence[Transfer], receives: Sequence[Transfer]) -> Verdict:
+    """Returns what senders and a receiver are told whose tags differ (P3); see `near_misses`."""
+    sends, receives = sends[:_MOST_PLACES], receives[:_MOST_PLACES]
+    sent, asked = [_call(send) for send in sends], [_call(receive) for receive in receives]
+    held = [f"from {send.source} with tag {send.box.tag}" for send in sends]
+    asks = [
+        f"{call.operation} asks for tag {receive.box.tag}"
+        for call, receive in zip(asked, receives, strict=True)
+    ]
+    messages = "a message" if len(held) == 1 else "messages"
+    verdict = Verdict(
+        "P3",
+        f"rank {asked[0].rank} holds {messages} {_and(held)}; {_and(asks)}",
+        "a message is received with the tag that it was sent with",
+    )
+    for call in sent:
+        role = "the sender" if len({other.rank for other in sent}) == 1 else "one of the senders"
+        verdict.views[call.rank] = f"rank {call.rank} is {role}"
+    verdict.views[asked[0].rank] = f"rank {asked[0].rank} is the receiver"
+    verdict.facts = [call.fact(f"rank {call.rank}") for call in (*sent, *asked)]
+    return verdict
+
+
+def _and(parts: Sequence[str]) -> str:
+    """Returns `a`, `a and b`, or `a, b and c`."""
+    *some, last = parts
+    return f"{', '.join(some)} and {last}" if some else last
+
+
+def view_of(call: Call, meeting: Meeting) -> Fact:
+    """Returns a line that says what a rank waits in."""
+    fact = call.fact("" if isinstance(meeting, Transfer) else meeting.title)
+    return Fact(f"rank {call.rank} waits in {fact.removeprefix(': ')}", fact.involved)
+
+
+def _unmatched(world: World, ranks: Sequence[int]) -> list[str]:
+    """Returns what ranks have sent, and nobody received."""
+    calls = [
+        _call(transfer)
+        for box in world.mailboxes.values()
+        for transfer in box.open()
+        if not is_receive(transfer) and transfer.source in ranks
+    ]
+    if not calls:
+        return [f"{folded(ranks)} sent nothing that is not received"]
+    return [call.fact(f"not received, of rank {call.rank}") for call in calls[:_MOST_PLACES]]
+
+
+def _returned(world: World, rank: int) -> str:
+    site = world.exit_sites.get(rank)
+    return f"rank {rank} returned" + ("" if site is None else f" {site_fact(site)}")
+
+
+def _have(ranks: Sequence[int]) -> str:
+    return "has" if len(ranks) == 1 else "have"
+
+
+def _call(transfer: Transfer) -> Call:
+    """Returns the only call of a transfer that lacks a side."""
+    (call,) = transfer.calls.values()
+    return call
+
+
+def is_receive(transfer: Transfer) -> bool:
+    """Returns whether the receiver has called a transfer; the sender may be missing."""
+    return transfer.destination in transfer.calls

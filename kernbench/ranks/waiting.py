@@ -1,0 +1,231 @@
+"""Who waits for whom, and which of them can never go on.
+
+What a host or a stream is held up by are *heads*: meetings of ranks (collectives, messages) whose
+turn in a rank's stream has come and that are not over. A head can be released if the ranks that are
+missing can come to it. Whatever cannot be released from outside of a set is dead, even while other
+ranks run on.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kernbench.ccl.collective import Collective
+from kernbench.process.process import Process
+from kernbench.ranks.meeting import Meeting
+from kernbench.ranks.transfers import Transfer
+from kernbench.ranks.world import World, world_of
+from kernbench.sim_engine.command import Command
+
+if TYPE_CHECKING:
+    from kernbench.des import Event
+
+_ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
+"""Operations whose ranks need not all wait for all others."""
+
+
+class Head(NamedTuple):
+    """A rank that is held up by a meeting."""
+
+    rank: int
+    meeting: Meeting
+
+
+class _Host(NamedTuple):
+    """A rank whose host must come to where it calls what others wait for."""
+
+    rank: int
+
+
+class _Part(NamedTuple):
+    """A command that stands in line; what is before it must be over first."""
+
+    command: Command
+
+
+class _Gate(NamedTuple):
+    """What all ranks that are missing in a meeting have in common; spares edges."""
+
+    meeting: Meeting
+
+
+Node = Head | _Host | _Part | _Gate
+
+
+class WaitGraph:
+    """The waits of one moment; made for one look, then dropped.
+
+    Args:
+        world: The ranks.
+        processes: All of them, by rank.
+        settled: Whether nothing is left to happen, so that no head can be under way.
+    """
+
+    def __init__(
+        self, world: World, processes: Sequence[Process], *, settled: bool = False
+    ) -> None:
+        self._world = world
+        self._processes = processes
+        self._settled = settled
+        self._heads: dict[object, tuple[Head, ...]] = {}
+        self.children: dict[Node, tuple[Node, ...]] = {}
+
+    def held(self, rank: int) -> tuple[Head, ...]:
+        """Returns what a rank's host is held up by; nothing if it runs or waits for a time."""
+        task = self._processes[rank].task
+        if task is None or not task.parked:
+            return ()
+        return self._heads_of(task.waiting_for, rank)
+
+    def dead(self, starts: Iterable[Head]) -> set[Node]:
+        """Returns what can never go on, of these and all that they wait for, directly or not."""
+        needs: dict[Node, int] = {}
+        parents: dict[Node, list[Node]] = {}
+        alive: list[Node] = []
+        stack: list[Node] = list(starts)
+        while stack:
+            node = stack.pop()
+            if node in needs:
+                continue
+            children, every = self._needs(node)
+            self.children[node] = children
+            needs[node] = len(children) if every else 1
+            if not needs[node]:
+                alive.append(node)
+            for child in children:
+                parents.setdefault(child, []).append(node)
+                stack.append(child)
+        while alive:
+            node = alive.pop()
+            for parent in parents.get(node, ()):
+                needs[parent] -= 1
+                if not needs[parent]:
+                    alive.append(parent)
+        return {node for node, missing in needs.items() if missing > 0}
+
+    def _needs(self, node: Node) -> tuple[tuple[Node, ...], bool]:
+        """Returns what must be released first, and whether all of it (else any of it)."""
+        if isinstance(node, Head):
+            return self._needs_of(node)
+        if isinstance(node, _Gate):
+            return tuple(self._missing(node.meeting)), True
+        if isinstance(node, _Part):
+            return self._heads_of(node.command, node.command.host.rank), True
+        if node.rank in self._world.exited:
+            return (), False  # it calls nothing any more
+        return self.held(node.rank), True
+
+    def _needs_of(self, head: Head) -> tuple[tuple[Node, ...], bool]:
+        meeting = head.meeting
+        if isinstance(meeting, Transfer):
+            if meeting.held_back:
+                first = meeting.box.receives[None][0]
+                command = first.calls[first.destination].command
+                if command is None:
+                    return (), True
+                begun = command.begun
+                return (Head(first.destination, first) if begun else _Part(command),), True
+            if meeting.source is not None:
+                return tuple(self._missing(meeting)), True
+            senders: list[Node] = list(self._missing(meeting))
+            for line in meeting.box.sends.values():
+                source = line[0].source
+                assert source is not None
+                command = line[0].calls[source].command
+                if command is None or command.begun:
+                    return (), True  # it takes this one
+                senders.append(_Part(command))
+            return tuple(senders), False
+        operation = meeting.calls[head.rank].operation
+        if operation.startswith(_ROOTED) and not operation.startswith("reduce_scatter"):
+            missing = tuple(self._missing(meeting))
+            needed = self._surely_needed(head, missing)
+            if needed:
+                return needed, True
+            # Some of its ranks are done before others come; which ones is the algorithm's matter.
+            return missing, self._settled or not missing
+        return (_Gate(meeting),), True
+
+    def _surely_needed(self, head: Head, missing: tuple[_Host | _Part, ...]) -> tuple[Node, ...]:
+        """Returns what a rank of a rooted collective waits for, whatever the algorithm."""
+        members, collective = head.meeting.members, head.meeting.shared
+        if not isinstance(collective, Collective):
+            return ()
+        needed = {members[place] for place in collective.needs(members.index(head.rank))}
+        return tuple(node for node in missing if _rank_of(node) in needed)
+
+    def _missing(self, meeting: Meeting) -> Iterator[_Host | _Part]:
+        """Yields the ranks that have not come to a meeting, and the parts that stand in line."""
+        calls = meeting.calls
+        for rank in meeting.absent():
+            yield _Host(rank)
+        for call in calls.values():
+            if call.command is not None and call.command.part is meeting and not call.command.begun:
+                yield _Part(call.command)
+
+    def front(self, label: object, rank: int) -> tuple[Head, ...]:
+        """Returns what holds up a command of a rank."""
+        return self._heads_of(label, rank)
+
+    def _heads_of(self, label: object, rank: int) -> tuple[Head, ...]:
+        """Returns what holds up a wait: the meetings at the front of all lines that it is in."""
+        known = self._heads.get(label)
+        if known is None:
+            known = self._heads[label] = tuple(_front(label, rank))
+        return known
+
+
+def _rank_of(node: _Host | _Part) -> int:
+    return node.rank if isinstance(node, _Host) else node.command.host.rank
+
+
+def _front(label: object, rank: int) -> Iterator[Head]:
+    seen: set[Event] = set()
+    stack = [label]
+    while stack:
+        found = stack.pop()
+        if isinstance(found, Transfer):  # the host waits for its sender
+            command = found.calls[rank].command
+            if found.source is None and command is not None:
+                stack.append(command)
+            continue
+        if not isinstance(found, Command):
+            continue
+        pending = [event for event in found.after if event.time is None]
+        for event in pending:
+            if event not in seen:
+                seen.add(event)
+                stack.append(event.label)
+        if not pending and isinstance(found.part, Meeting):
+            yield Head(rank, found.part)
+
+
+def waits_for(process: Process) -> bool:
+    """Returns whether somebody may wait for a rank that is about to park; a cheap first look.
+
+    That is so if others have called what this rank has not, or if others have come to what stands
+    in line in a stream of this rank.
+    """
+    world, rank = world_of(process), process.rank
+    groups = world.held.get(rank, {})
+    if rank in world.exited:
+        groups = world.groups  # also those that it has given up: it can be missed in them
+    for group in groups.values():
+        if group.open and rank in group and next(reversed(group.open)) > group.number(rank):
+            return True
+    for place in world.creations.values():
+        if place.open and rank in place and next(reversed(place.open)) > place.number(rank):
+            return True
+    if world.awaited.get(rank) or world.awaited.get(None):
+        return True
+    joined = process.joined
+    while joined and joined[0].done.time is not None:
+        joined.popleft()
+    for command in joined:
+        meeting = command.part
+        if isinstance(meeting, Transfer):
+            reached = meeting.reached
+        else:
+            reached = isinstance(meeting, Meeting) and bool(meeting.shared.arrived)
+        if reached and not command.begun:
+            return True
+    return False

@@ -1,0 +1,115 @@
+"""The ranks of a context while a spawn runs, their process groups, and what they have started."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from kernbench.errors import site_fact
+from kernbench.process.process import Process
+from kernbench.ranks.creations import Creations
+from kernbench.ranks.eager import EagerLog
+from kernbench.ranks.gathering import Whereabouts
+from kernbench.ranks.groups import ProcessGroup
+from kernbench.ranks.meeting import folded
+from kernbench.ranks.roll import RankSession, Roll
+from kernbench.ranks.transfers import Mailbox
+from kernbench.sim_engine.command import Command
+
+
+class GroupLeakWarning(UserWarning):
+    """Process groups are made and not destroyed (C17)."""
+
+
+@dataclass(slots=True, eq=False)
+class World(Roll):
+    """The ranks of a context while a spawn runs, their groups, and what they have started.
+
+    Attributes:
+        group: All ranks; None while nothing is spawned.
+        groups: By name, every process group that some rank has not destroyed, or missed a call in.
+        held: By rank, by name, the groups that it may use.
+        outside: By rank, groups that it has made and is not a member of.
+        group_limit: How many process groups a rank may hold, besides that of all ranks.
+        creations: By what they are made from, where ranks meet that make groups.
+        on_choice: Told when an operation of a size on a group is given its algorithm.
+        announced: Choices of an algorithm that `on_choice` was told.
+        warned: Whether a rank was told that it holds many groups.
+        mailboxes: By group, destination and tag, where sends and receives meet.
+        eager_limit: Messages of at most so many bytes are sent without their receive.
+        eager: What ranks did together, if some messages are sent without their receive.
+        unwaited: By rank, by handle, the asynchronous commands that it has not waited for.
+    """
+
+    group: ProcessGroup | None = None
+    groups: dict[str, ProcessGroup] = field(default_factory=dict)
+    held: dict[int, dict[str, ProcessGroup]] = field(default_factory=dict)
+    outside: dict[int, list[ProcessGroup]] = field(default_factory=dict)
+    group_limit: int = 128
+    creations: dict[Any, Creations] = field(default_factory=dict)
+    on_choice: Callable[[str], None] | None = None
+    announced: set[tuple[Any, ...]] = field(default_factory=set)
+    warned: bool = False
+    mailboxes: dict[tuple[str, int, int], Mailbox] = field(default_factory=dict)
+    eager_limit: int = 0
+    eager: EagerLog | None = None
+    unwaited: dict[int, dict[object, Command]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.size:
+            self.group = ProcessGroup("WORLD", range(self.size))
+            self.groups[self.group.name] = self.group
+        if self.eager_limit:
+            self.eager = EagerLog()
+
+    def whereabouts(self, stuck: dict[int, str]) -> Whereabouts:
+        """Returns what is known of ranks that are missed.
+
+        Args:
+            stuck: By rank, what reports say of those that wait for ever.
+        """
+        return Whereabouts(self.exited, self.exit_sites, self.groups.values(), stuck)
+
+    def leaks(self) -> GroupLeakWarning | None:
+        """Returns a warning of groups that nobody will destroy any more (C17); None if all are.
+
+        That of all ranks does not count: programs often leave it to the end of their process.
+        """
+        places: dict[str, list[str]] = {}
+        holders: dict[str, set[int]] = {}
+        for group in self.groups.values():
+            ranks = [rank for rank, held in self.held.items() if group.name in held]
+            if group is not self.group and ranks:
+                place = _made(group)
+                places.setdefault(place, []).append(group.name)
+                holders.setdefault(place, set()).update(ranks)
+        if not places:
+            return None
+        count = sum(map(len, places.values()))
+        lines = [f"[C17] process groups were made and not destroyed: {count}"]
+        for place, names in list(places.items())[:_SHOWN]:
+            which = f"group {names[0]}"
+            if len(names) > 1:
+                which = f"{len(names)} groups such as {names[0]}"
+            lines.append(f"{which}, held by {folded(sorted(holders[place]))}, {place}")
+        if len(places) > _SHOWN:
+            lines.append(f"and {sum(map(len, list(places.values())[_SHOWN:]))} more")
+        lines.append(
+            "hint: call destroy_process_group() before a rank returns; without a group it destroys "
+            "all groups of the rank, also those that a library made"
+        )
+        return GroupLeakWarning("\n  ".join(lines))
+
+
+_SHOWN: Final = 8
+"""Places that a warning lists."""
+
+
+def _made(group: ProcessGroup) -> str:
+    assert group.birth is not None
+    first = next(iter(group.birth.calls.values()))
+    return site_fact(first.site, "made at")
+
+
+def world_of(process: Process) -> World:
+    """Returns the ranks of the spawn that a process belongs to."""
+    return cast(World, cast(RankSession, process.ctx).world)

@@ -1,1 +1,0 @@
-"""What `torch.distributed` means: groups, collectives, messages between ranks."""

@@ -1,1 +1,0 @@
-"""Gradients: the formula of each operation, and the pass that goes back through them."""

@@ -1,1 +1,0 @@
-"""`torch.nn`: modules, what they are made of, and the same module on several ranks."""

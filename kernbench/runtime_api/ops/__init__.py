@@ -1,1 +1,0 @@
-"""Operations on tensors: what each is called, checks, computes and costs."""

@@ -1,0 +1,1 @@
+"""What a tensor is: a window on memory, who may touch it, and how operations on it are recorded."""

@@ -1,0 +1,40 @@
+"""What operations on tensors refuse, with PyTorch's kinds of exceptions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from kernbench.errors import KernbenchError, OperandError, UnsupportedError, call_site, site_fact
+
+
+class TensorError(KernbenchError, RuntimeError):
+    """An operation on tensors that PyTorch refuses with a RuntimeError."""
+
+
+class DimensionError(KernbenchError, IndexError):
+    """A dimension or an index that a tensor does not have."""
+
+
+def one_way(several: tuple[Any, ...], sequence: Sequence[int] | None) -> tuple[Any, ...]:
+    """Returns integers that were given one by one, or as a sequence by keyword.
+
+    Raises:
+        OperandError: If they were given both ways.
+    """
+    if sequence is None:
+        return several
+    if several:
+        raise OperandError(
+            f"got {sequence!r} by keyword, and {several!r} by position", [site_fact(call_site())]
+        )
+    return (sequence,)
+
+
+def refuse(name: str, **options: object) -> None:
+    """Refuses options that are not None: those that PyTorch has and that are not simulated.
+
+    Raises:
+        UnsupportedError: Naming the first of them.
+    """
+    for option, value in options.items():
+        if value is not None:
+            raise UnsupportedError(f"{name}({option}=) is not simulated", [site_fact(call_site())])

@@ -1,0 +1,42 @@
+"""Generators of random numbers, one a rank by default."""
+
+from typing import Final
+
+import numpy as np
+
+from kernbench.process.process import Process, RankLocal
+from kernbench.process.types import Device, DeviceLike
+
+
+class Generator:
+    """`torch.Generator`: a stream of random numbers.
+
+    Args:
+        device: Where its numbers are used; it makes no difference to them.
+
+    Attributes:
+        device: As given.
+    """
+
+    def __init__(self, device: DeviceLike = "cpu") -> None:
+        self.device = Device(device)
+        self.manual_seed(0)
+
+    def manual_seed(self, seed: int) -> "Generator":
+        """Starts the stream that belongs to a seed, and returns the generator."""
+        # PyTorch takes negative seeds as unsigned 64-bit numbers.
+        self._seed = int(seed) % (1 << 64)
+        self.numbers = np.random.Generator(np.random.Philox(key=self._seed))
+        return self
+
+    def initial_seed(self) -> int:
+        """Returns the seed that the stream started from."""
+        return self._seed
+
+
+def _seeded(process: Process) -> Generator:
+    return Generator().manual_seed(process.ctx.seed)
+
+
+DEFAULT_GENERATOR: Final = RankLocal("default generator", _seeded)
+"""The generator that a rank draws from unless told otherwise; it starts from the context's seed."""

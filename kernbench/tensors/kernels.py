@@ -1,0 +1,108 @@
+"""Launches of `kernbench.tl` kernels: tensors become pointers, a grid becomes a command."""
+
+from collections.abc import Hashable
+from typing import Any
+
+from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.process.process import Process, current_process
+from kernbench.tensors.access import check_access, check_owner
+from kernbench.tensors.tensor import Tensor
+from kernbench.tl.launch import DEFAULT_QUEUES, Kernel, KernelWork, LaunchError, kind_of
+from kernbench.tl.tile import Pointer
+
+
+class ProcessLauncher:
+    """Launches kernels on the current stream of a process."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def launch(self, kernel: Kernel, grid: tuple[int, ...], arguments: dict[str, Any]) -> None:
+        """Issues a launch; does not wait.
+
+        Raises:
+            LaunchError: If no tensor says on which device, or tensors are on several.
+            OwnershipError: If a tensor belongs to another rank.
+            AccessError: If an operation on one that it touches is under way that nobody has waited
+                for.
+        """
+        process = self._process
+        tensors = {n: value for n, value in arguments.items() if isinstance(value, Tensor)}
+        for tensor in tensors.values():
+            if tensor.window.dtype.is_complex:
+                raise UnsupportedError(
+                    f"kernel {kernel.name}: a pointer to {tensor.dtype} is not simulated",
+                    [site_fact(call_site()), "nor has Triton one"],
+                    hint="pass view_as_real(tensor)",
+                )
+        sip = _device(kernel, list(tensors.values()))
+        stream = process.current_stream(sip)
+        for tensor in tensors.values():
+            check_owner(process, tensor)
+        passed = {
+            name: Pointer(value.window, 0) if isinstance(value, Tensor) else value
+            for name, value in arguments.items()
+        }
+        kinds = kernel.environment(), *[_kind(kernel, *item) for item in arguments.items()]
+        work = KernelWork(
+            process.engine,
+            sip,
+            kernel,
+            grid,
+            passed,
+            DEFAULT_QUEUES,
+            process.ctx.recordings,
+            None if None in kinds else (grid, *kinds),
+        )
+        recording = work.recording()
+        loads = stores = None
+        if recording is not None:
+            loads, stores = recording.loads, recording.stores
+        # Where only a run with values could tell, it may do anything.
+        read = [tensor for name, tensor in tensors.items() if loads is None or name in loads]
+        wrote = [tensor for name, tensor in tensors.items() if stores is None or name in stores]
+        for tensor in read:
+            check_access(process, tensor, stream, "read")
+        for tensor in wrote:
+            check_access(process, tensor, stream, "wrote")
+        command = process.issue(
+            kernel.name, "kernel", stream, work, site=call_site(), args={"grid": list(grid)}
+        )
+        for tensor in wrote:
+            tensor.memory.wrote(command, tensor.window, counts=False)
+        if process.engine.device(sip).compute.shared:
+            for tensor in read:
+                tensor.memory.read(command, tensor.window)
+
+
+def _device(kernel: Kernel, tensors: list[Tensor]) -> int:
+    devices = {str(tensor.device): tensor.device.index for tensor in tensors}
+    if len(devices) != 1 or None in devices.values():
+        raise LaunchError(
+            f"kernel {kernel.name} needs its tensors on one device",
+            [site_fact(call_site()), f"they are on {', '.join(sorted(devices)) or 'none'}"],
+            hint="pass tensors made with device='cuda'",
+            code="K3",
+        )
+    (sip,) = devices.values()
+    assert sip is not None
+    return sip
+
+
+def _kind(kernel: Kernel, name: str, value: Any) -> Hashable | None:
+    """Returns what a launch depends on of one argument; None if that cannot be told."""
+    if isinstance(value, Tensor):
+        view = value.window
+        return view.dtype.name, view.shape, view.strides
+    if isinstance(value, Hashable):
+        return kind_of(value)
+    raise LaunchError(
+        f"kernel {kernel.name}: argument {name} is a {type(value).__name__}",
+        [site_fact(call_site()), "expected a tensor, a number, or another plain value"],
+        code="K3",
+    )
+
+
+def current_launcher() -> ProcessLauncher:
+    """Returns what launches kernels for the calling code."""
+    return ProcessLauncher(current_process())

@@ -1,0 +1,86 @@
+"""Makes tensors: new ones without bytes, and further windows on the memory of another."""
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+from typing import Final
+
+from kernbench.errors import CallSite, site_fact
+from kernbench.memory import DType, OutOfMemoryError, Storage, View, contiguous_strides
+from kernbench.process.process import Process
+from kernbench.process.types import Device
+from kernbench.tensors.memory import Label, Memory
+from kernbench.tensors.tensor import Tensor
+from kernbench.units import format_bytes
+
+
+def wrap(memory: Memory, view: View, device: Device) -> Tensor:
+    """Returns a tensor."""
+    return Tensor(memory, view, device)
+
+
+def new_tensor(
+    process: Process,
+    shape: tuple[int, ...],
+    dtype: DType,
+    device: Device,
+    site: CallSite | None = None,
+    *,
+    pinned: bool = False,
+    strides: tuple[int, ...] | None = None,
+) -> Tensor:
+    """Returns a tensor without bytes, for an effect to fill.
+
+    Args:
+        process: Whose it is.
+        shape: Extents.
+        dtype: Element type.
+        device: `cpu`, or `cuda` with an index.
+        site: Where the user asked for it; None: to be found.
+        pinned: Whether it is host memory that devices access by themselves.
+        strides: In elements, without gaps; None: row-major.
+
+    Raises:
+        OutOfMemoryError: If the device has no room for it (M7).
+    """
+    sip = device.index
+    allocator = process.memory if sip is None else process.engine.device(sip).hbm
+    label, nbytes, plain = _plain(dtype, shape)
+    site = site or process.call_site()
+    storage = Storage(allocator, nbytes, label, site)
+    if nbytes > _LARGE:
+        _check_room(process, nbytes, label, device, site)
+    view = View(storage.buffer, dtype, shape, strides or plain, 0)
+    return wrap(Memory(storage, process, pinned=pinned), view, device)
+
+
+@lru_cache(4096)
+def _plain(dtype: DType, shape: tuple[int, ...]) -> tuple[Label, int, tuple[int, ...]]:
+    """Returns the label of a tensor, its size in bytes, and its strides if it is row-major."""
+    return Label(dtype, shape), prod(shape) * dtype.itemsize, contiguous_strides(shape)
+
+
+_LARGE: Final = 1 << 32
+"""Tensors up to this many bytes are made without asking whether this computer can hold them."""
+
+
+def _check_room(
+    process: Process, nbytes: int, label: Label, device: Device, site: CallSite | None
+) -> None:
+    """Refuses what the computer that simulates the machine could not hold."""
+    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if nbytes > room and process.engine.enable_data:
+        raise OutOfMemoryError(
+            f"{label} on {device} does not fit into the memory of this computer",
+            [site_fact(site), f"it takes {format_bytes(nbytes)} of {format_bytes(room)}"],
+            hint="run with --data off (enable_data=False)",
+            code="M7",
+        )
+
+
+def alias(tensor: Tensor, shape: Sequence[int], strides: Sequence[int], offset: int) -> Tensor:
+    """Returns a view: another window on the same memory. Takes no time."""
+    old = tensor.window
+    view = View(old.buffer, old.dtype, tuple(shape), tuple(strides), offset)
+    return wrap(tensor.memory, view, tensor.device)

@@ -1,0 +1,279 @@
+"""Where operations run, and how their values come back to the host."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import prod
+from typing import cast
+
+import numpy as np
+
+from kernbench.errors import CallSite, KernbenchError, NoDataError, call_site, site_fact
+from kernbench.memory import Array
+from kernbench.process.process import MAIN, Process, current_process
+from kernbench.process.types import CPU, Device, DeviceLike
+from kernbench.ranks.roll import roll_of
+from kernbench.sim_engine.command import Command
+from kernbench.sim_engine.engine import Hold
+from kernbench.tensors.access import OwnershipError, check_access
+from kernbench.tensors.errors import TensorError
+from kernbench.tensors.tensor import Tensor
+
+
+def run(
+    process: Process,
+    name: str,
+    inputs: Sequence[Tensor],
+    output: Tensor,
+    effect: Callable[[], None] | None,
+    *,
+    traffic: int | None = None,
+    duration_ps: int | None = None,
+    site: CallSite | None = None,
+) -> None:
+    """Runs an operation where its output lives: at once on the host, as a kernel on a device.
+
+    Args:
+        process: Who runs it.
+        name: For traces and errors.
+        inputs: Tensors that it reads, on the same device.
+        output: Tensor that it writes.
+        effect: What it does to the bytes; None if there are none.
+        traffic: Bytes that it reads and writes; None: those of all tensors.
+        duration_ps: Of the kernel, in picoseconds; None: as long as its traffic takes. The host
+            takes no simulated time.
+        site: Where the user asked for it; None: to be found.
+
+    Raises:
+        OwnershipError: If one of the tensors belongs to another rank.
+        AccessError: If an operation on one of them is under way that nobody has waited for.
+    """
+    sip = output.device.index
+    stream = None if sip is None else process.current_stream(sip)
+    for tensor in inputs:
+        memory = tensor.memory
+        writes = memory.writes
+        # Nearly always the tensor is the process's own, last written in this very stream.
+        if memory.owner is not process or len(writes) != 1 or writes[0][0].stream is not stream:
+            check_access(process, tensor, stream, "read")
+    if output.memory.writes or output.memory.reads or output.memory.owner is not process:
+        check_access(process, output, stream, "wrote")
+    engine = process.engine
+    window = output.window
+    if stream is None or sip is None:
+        try:
+            engine.executor.apply(effect)
+        except KernbenchError as error:
+            error.add_fact(site_fact(site or call_site(), f"{name} was called at"))
+            raise
+        output.memory.version += 1
+        return
+    device = engine.device(sip)
+    if duration_ps is None:
+        count = prod(window.shape)
+        if traffic is None:
+            traffic = count * window.dtype.itemsize
+            for tensor in inputs:
+                read = tensor.window
+                traffic += prod(read.shape) * read.dtype.itemsize
+        duration_ps = device.library.elementwise(traffic, count)
+    compute = device.compute
+    work = Hold(engine, compute, duration_ps, effect)
+    command = process.issue(name, "compute", stream, work, site=site)
+    output.memory.wrote(command, window)
+    if compute.shared:
+        for tensor in inputs:
+            tensor.memory.read(command, tensor.window)
+
+
+def run_on_many(
+    process: Process,
+    name: str,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    effect: Callable[[], None],
+) -> None:
+    """Runs one operation that writes several tensors of one device, see `run`.
+
+    Args:
+        process: Who runs it.
+        name: For traces and errors.
+        inputs: Tensors that it reads.
+        outputs: Tensors that it reads and writes; at least one.
+        effect: What it does to the bytes.
+
+    Raises:
+        OwnershipError: If one of the tensors belongs to another rank.
+        AccessError: If an operation on one of them is under way that nobody has waited for.
+    """
+    sip = outputs[0].device.index
+    stream = None if sip is None else process.current_stream(sip)
+    for tensor in inputs:
+        check_access(process, tensor, stream, "read")
+    for tensor in outputs:
+        check_access(process, tensor, stream, "wrote")
+    engine = process.engine
+    if stream is None or sip is None:
+        engine.executor.apply(effect)
+        for tensor in outputs:
+            tensor.memory.version += 1
+        return
+    device = engine.device(sip)
+    traffic = sum(tensor.window.nbytes for tensor in inputs)
+    traffic += 2 * sum(tensor.window.nbytes for tensor in outputs)
+    elements = sum(tensor.window.numel for tensor in outputs)
+    work = Hold(engine, device.compute, device.library.elementwise(traffic, elements), effect)
+    command = process.issue(name, "compute", stream, work, site=call_site())
+    for tensor in outputs:
+        tensor.memory.wrote(command, tensor.window)
+    if device.compute.shared:
+        for tensor in inputs:
+            tensor.memory.read(command, tensor.window)
+
+
+def wait_for(process: Process, command: Command) -> None:
+    """Lets the host wait for a command, and so for all that its stream holds before it."""
+    seen = {**command.stream.seen, command.stream: command.number}
+    process.wait(command.done)
+    process.learn(seen)
+
+
+def host_array(tensor: Tensor, what: str) -> Array:
+    """Returns the values for the host to read: waits for what they depend on, then copies.
+
+    The values of a host tensor are returned in place.
+
+    Args:
+        tensor: Any tensor.
+        what: Name of the method that reads, for errors.
+
+    Raises:
+        NoDataError: While data is off.
+        UninitialisedReadError: If some elements were never written.
+        AccessError: If an operation on it is under way that nobody has waited for.
+    """
+    process = current_process()
+    if not process.engine.enable_data:
+        raise NoDataError(
+            f"{what}() needs values, and data is off",
+            [site_fact(call_site())],
+            hint="run with --data on (enable_data=True)",
+        )
+    copied: list[Array] = []
+    if tensor.is_cpu:
+        check_access(process, tensor, None, "read")
+        copied.append(tensor.window.read())
+    else:
+        read_back(process, tensor, lambda values: copied.append(np.array(values)))
+    schedule = roll_of(process).schedule
+    if schedule is not None:
+        schedule.read(process.rank, copied[0])
+    return copied[0]
+
+
+def read_back(
+    process: Process, tensor: Tensor, take: Callable[[Array], None], *, wait: bool = True
+) -> Command:
+    """Copies the values of a tensor on a device to the host, and returns the command.
+
+    Args:
+        process: Who reads.
+        tensor: What is read.
+        take: Gets the values, in place, when the copy is done.
+        wait: Whether the host waits. Then a fault of the copy is raised here and the stream goes
+            on, since nothing behind the copy depends on it.
+
+    Raises:
+        UninitialisedReadError: If some elements were never written, and the host waits.
+        KernbenchError: If a command of the stream failed earlier, and the host waits.
+        AccessError: If an operation on the tensor is under way that nobody has waited for.
+    """
+    sip = cast(int, tensor.device.index)
+    stream = process.current_stream(sip)
+    check_access(process, tensor, stream, "read")
+    device, view, site = process.engine.device(sip), tensor.window, call_site()
+    nbytes = view.nbytes
+    failed: list[KernbenchError] = []
+
+    def effect() -> None:
+        try:
+            take(view.read())
+        except KernbenchError as error:
+            if not wait:
+                raise
+            failed.append(error)
+
+    latency = device.spec.host.pcie.latency
+    work = Hold(process.engine, device.to_host, device.pcie_ps(nbytes), effect, latency)
+    command = process.issue("Memcpy DtoH", "copy", stream, work, site=site, args={"bytes": nbytes})
+    if device.compute.shared:
+        tensor.memory.read(command, view)
+    if wait:
+        wait_for(process, command)
+    if wait and stream.faulted:
+        raise KernbenchError(
+            f"{process.name} reads from a device on which a command failed earlier",
+            [site_fact(site)],
+            hint="look at the first error; nothing of that stream was run after it",
+        )
+    if failed:
+        failed[0].add_fact(site_fact(site, "read by the host at"))
+        raise failed[0]
+    return command
+
+
+@cache
+def cuda_device(sip: int) -> Device:
+    """Returns the device of a SIP; the same object each time, which makes comparing cheap."""
+    return Device("cuda", sip)
+
+
+def find_device(process: Process, device: DeviceLike | None) -> Device:
+    """Returns the device that a `device=` argument means.
+
+    With none given it is the host on main and the current device of a rank.
+
+    Raises:
+        KernbenchError: If it does not exist.
+        OwnershipError: If it belongs to another rank (M14).
+    """
+    if device is None:
+        return CPU if process.rank == MAIN else cuda_device(process.device_index)
+    wanted = Device(device)
+    if wanted.type == "cpu":
+        return CPU
+    sip = process.sip_of(wanted)
+    if process.rank != MAIN:
+        owner = process.ctx.rank_of_device(sip)
+        if owner not in {None, process.rank}:
+            raise OwnershipError(
+                f"{process.name} used cuda:{sip}, the device of rank {owner}",
+                [site_fact(call_site()), f"{process.name} has cuda:{process.device_index}"],
+                hint="a rank uses its own device; ranks exchange data through torch.distributed",
+                code="M14",
+            )
+    return cuda_device(sip)
+
+
+def same_device(name: str, tensors: Sequence[Tensor]) -> Device:
+    """Returns the device of an operation; single values on the host go with any.
+
+    Raises:
+        TensorError: If there are two, as PyTorch does.
+    """
+    device = tensors[0].device
+    for tensor in tensors:
+        if tensor.device is not device:
+            break
+    else:
+        return device
+    found = list(
+        {tensor.device: None for tensor in tensors if tensor.is_cuda or tensor.window.shape}
+    )
+    if len(found) > 1:
+        raise TensorError(
+            f"{name} expected all tensors to be on the same device, but found at least two "
+            f"devices, {found[0]} and {found[1]}",
+            [site_fact(call_site())],
+            hint="move one of them with .to(device)",
+        )
+    return found[0] if found else CPU

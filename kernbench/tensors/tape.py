@@ -1,0 +1,423 @@
+"""Recording: operations leave nodes behind, whose gradients are formulas of a table.
+
+The formulas stand in `derivatives_pointwise` and its neighbours; `backward` replays the nodes.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from kernbench.errors import CallSite, UnsupportedError, call_site, site_fact
+from kernbench.process.process import Process, current_process
+from kernbench.tensors.errors import TensorError
+from kernbench.tensors.new import alias, wrap
+from kernbench.tensors.nodes import (
+    Edge,
+    GradState,
+    Leaf,
+    Node,
+    Origin,
+    Output,
+    Saved,
+    SavedList,
+    edge_of,
+    given,
+    grad_state_of,
+    history,
+    kept,
+    like,
+    node_of,
+)
+from kernbench.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+
+Formula = Callable[..., Any]
+
+# Formulas
+
+_OPERANDS: Final = ("a", "b", "c")
+_GIVEN: Final = frozenset({*_OPERANDS, "out", "like", "index"})
+"""What a formula may ask for that is no option of its operation."""
+
+
+def names_of(function: Formula) -> tuple[str, ...]:
+    """Returns the names of a formula's parameters; `inspect` would take a hundred times as long."""
+    given: tuple[str, ...] | None = getattr(function, "names", None)
+    if given is not None:
+        return given
+    code: CodeType = function.__code__
+    return code.co_varnames[: code.co_argcount]
+
+
+class _Part:
+    """The formula of one operand's gradient, and by the names of its parameters what it needs.
+
+    Attributes:
+        function: The formula.
+        names: What it needs besides the gradient of the result.
+        operands: Which operands are among that, with their names.
+        options: Which options.
+        out: Whether the result is.
+    """
+
+    __slots__ = ("function", "names", "operands", "options", "out")
+
+    def __init__(self, function: Formula) -> None:
+        self.function = function
+        self.names = names_of(function)[1:]
+        self.operands = [(at, name) for at, name in enumerate(_OPERANDS) if name in self.names]
+        self.options = [name for name in self.names if name not in _GIVEN]
+        self.out = "out" in self.names
+
+
+def _label(stem: str) -> str:
+    """Returns what PyTorch calls the node of an operation."""
+    return f"{''.join([word.capitalize() for word in stem.split('_')])}Backward0"
+
+
+class _Derivative:
+    __slots__ = ("every", "label", "parts")
+
+    def __init__(self, stem: str, parts: Sequence[Formula | None], every: Formula | None) -> None:
+        self.label = _label(stem)
+        self.parts = [None if part is None else _Part(part) for part in parts]
+        self.every = None if every is None else _Part(every)
+
+    def part(self, operand: int) -> _Part | None:
+        if self.every is not None:
+            return self.every
+        return self.parts[operand] if operand < len(self.parts) else None
+
+
+_derivatives: Final[dict[str, _Derivative]] = {}
+
+
+def derivative(name: str, *parts: Formula | None, every: Formula | None = None) -> None:
+    """Says how gradients go back through an operation.
+
+    A formula takes the gradient of the result and, by the names of its further parameters, what
+    it needs; only that is kept: `a`, `b`, `c` are operands, `out` the result, `like` what the
+    gradient must look like, `index` which operand it belongs to, all others options of the
+    operation, which fall back to the parameter's default. What it returns is reduced to the
+    operand's shape and converted to its type.
+
+    Args:
+        name: Of the operation, without `aten::`.
+        parts: A formula per operand; None for those without gradient.
+        every: One formula for any number of operands.
+    """
+    assert name not in _derivatives, name
+    _derivatives[name] = _Derivative(name, parts, every)
+
+
+def is_differentiable(name: str) -> bool:
+    """Returns whether an operation, named without `aten::`, has its derivative."""
+    return name in _derivatives
+
+
+class Operation(Node):
+    """A node of an operation with a formula in the table."""
+
+    __slots__ = ("_derivative", "_freed", "_keeps_out", "_kept", "_once", "in_place", "stem")
+
+    def __init__(
+        self,
+        state: GradState,
+        stem: str,
+        operands: Sequence[Any],
+        edges: Sequence[Edge | None],
+        options: dict[str, Any],
+        out: Tensor | None,
+        site: CallSite | None,
+    ) -> None:
+        derivative = _derivatives.get(stem)
+        inputs = [None if edge is None else like(operands[at]) for at, edge in enumerate(edges)]
+        label = _label(stem) if derivative is None else derivative.label
+        super().__init__(state, label, edges, inputs, site)
+        self.stem = stem
+        self.in_place = [operand is out for operand in operands] if out is not None else None
+        self._derivative = derivative
+        self._freed = False
+        self._keeps_out = False
+        # By name, what the formulas need; if anything is an operand, they can be used only once.
+        self._kept: dict[str, Any] = {}
+        self._once = False
+        if derivative is not None:
+            for at, edge in enumerate(edges):
+                part = None if edge is None else derivative.part(at)
+                if part is not None:
+                    self._keep(part, operands, options, out)
+
+    def _keep(
+        self,
+        part: _Part,
+        operands: Sequence[Any],
+        options: dict[str, Any],
+        out: Tensor | None,
+    ) -> None:
+        """Keeps what a formula needs."""
+        found = self._kept
+        for at, name in part.operands:
+            if at < len(operands) and name not in found:
+                operand = operands[at]
+                if operand is out and out is not None:
+                    # The operation is about to write it.
+                    operand = wrap(out.memory, out.window, out.device).clone()
+                found[name] = kept(operand)
+                self._once = True
+        for name in part.options:
+            if name in options and name not in found:
+                value = found[name] = kept(options[name])
+                self._once = self._once or isinstance(value, Saved | SavedList)
+        self._keeps_out = self._keeps_out or part.out
+
+    def made(self, out: Tensor) -> None:
+        """Notes the result."""
+        self.outputs.append(like(out))
+        if self._keeps_out:
+            self._kept["out"] = Saved(out, (self.label, 0))
+            self._once = True
+
+    def backward(
+        self, grads: list[Tensor | None], needed: Sequence[bool] | None = None
+    ) -> Sequence[Tensor | None]:
+        """See `Node`.
+
+        Raises:
+            TensorError: If what was kept is gone, or was written since.
+            UnsupportedError: If the operation has no formula.
+        """
+        if self._freed:
+            raise self.freed()
+        if self._derivative is None:
+            raise UnsupportedError(
+                f"derivative for aten::{self.stem} is not implemented",
+                [site_fact(call_site()), site_fact(self.site, "it was called at")],
+                hint="detach() its operands if no gradient should go through it",
+            )
+        values = {name: given(value, self) for name, value in self._kept.items()}
+        results: list[Tensor | None] = []
+        for at, (edge, wanted) in enumerate(zip(self.edges, self.inputs, strict=True)):
+            part = self._derivative.part(at)
+            if edge is None or part is None or not (needed is None or needed[at]):
+                results.append(None)
+                continue
+            values["like"], values["index"] = wanted, at
+            results.append(
+                part.function(grads[0], **{n: values[n] for n in part.names if n in values})
+            )
+        return results
+
+    def release(self) -> None:
+        """See `Node`; as in PyTorch a node that kept nothing can be used again."""
+        if self._once:
+            self._freed = True
+            self._kept.clear()
+
+
+class CopySlices(Node):
+    """A node in the place of its base's: an operation wrote a view of that base in place.
+
+    Args:
+        state: State of gradients of the rank.
+        inner: The operation on the view.
+        own: By input of that, whether it is what the view held before.
+        base: What the view is a view of.
+        steps: How the view is made of the base.
+    """
+
+    __slots__ = ("_inner", "_own", "_steps")
+
+    def __init__(
+        self, state: GradState, inner: Node, own: Sequence[bool], base: Tensor, steps: Any
+    ) -> None:
+        edges = [None if mine else edge for edge, mine in zip(inner.edges, own, strict=True)]
+        inputs = [None if mine else entry for entry, mine in zip(inner.inputs, own, strict=True)]
+        edges, inputs = [edge_of(base), *edges], [like(base), *inputs]
+        super().__init__(state, "CopySlices", edges, inputs, inner.site)
+        self._inner = inner
+        self._steps = steps
+        self._own = own
+        self.outputs.append(like(base))
+
+    def backward(
+        self, grads: list[Tensor | None], needed: Sequence[bool] | None = None
+    ) -> Sequence[Tensor | None]:
+        """See `Node`."""
+        grad = grads[0]
+        assert grad is not None
+        # A view of the base is a view of any tensor of its shape without gaps.
+        whole = grad.clone() if grad.is_contiguous() else grad.contiguous()
+        part: Any = whole
+        for function, *arguments in self._steps:
+            part = function(part, *arguments)
+        inner = None
+        if needed is not None:
+            inner = [needed[0] if own else needed[at + 1] for at, own in enumerate(self._own)]
+        results = list(self._inner.backward([part.clone()], inner))
+        mine = [g for g, own in zip(results, self._own, strict=True) if own and g is not None]
+        if self.edges[0] is not None:
+            part.zero_()
+            for each in mine:
+                part.add_(each)
+        others = [None if own else g for g, own in zip(results, self._own, strict=True)]
+        return [whole, *others]
+
+    def release(self) -> None:
+        """See `Node`."""
+        self._inner.release()
+
+
+# Recording
+
+
+def begin(
+    process: Process,
+    name: str,
+    operands: Sequence[Any],
+    options: dict[str, Any] | None = None,
+    out: Tensor | None = None,
+    site: CallSite | None = None,
+) -> Operation | None:
+    """Records an operation that is about to be issued, if one of its operands needs a gradient.
+
+    Args:
+        process: Who issues it.
+        name: For traces and errors.
+        operands: Tensors and numbers.
+        options: What else its formulas need, by name.
+        out: Tensor that it writes, if that exists before.
+        site: Where the user called it; None: to be found.
+
+    Returns:
+        A node to give to `finish` after the operation; None if nothing is recorded.
+
+    Raises:
+        TensorError: If `out` must not be written.
+    """
+    state = grad_state_of(process)
+    if not state.enabled:
+        return None
+    edges: list[Edge | None] = []
+    needed = False
+    for operand in operands:
+        edge = edge_of(operand) if isinstance(operand, Tensor) else None
+        edges.append(edge)
+        needed = needed or edge is not None
+    stem = name.removeprefix("aten::")
+    if out is not None:
+        if not any(operand is out for operand in operands):
+            if needed or edge_of(out) is not None:
+                raise TensorError(
+                    f"{stem}(): functions with out=... arguments don't support automatic "
+                    "differentiation, but one of the arguments requires grad.",
+                    [site_fact(call_site())],
+                )
+            return None
+        check_in_place(out)
+    if not needed:
+        return None
+    if out is not None and out.window.dtype.is_complex:
+        raise _no_complex(stem)
+    return Operation(state, stem, operands, edges, options or {}, out, site or process.call_site())
+
+
+def check_in_place(tensor: Tensor) -> None:
+    """Checks that a tensor may be written in place while operations are recorded.
+
+    Raises:
+        TensorError: If it is a leaf that needs a gradient, or a view of one.
+    """
+    what = ""
+    graph = history(tensor) if tensor.memory.tracked else None
+    if isinstance(graph, Leaf) and graph.requires_grad:
+        what = "a leaf Variable that requires grad"
+    elif tensor.origin is not None:
+        above = tensor.origin.base.graph
+        if isinstance(above, Leaf) and above.requires_grad:
+            what = "a view of a leaf Variable that requires grad"
+    if what:
+        raise TensorError(
+            f"{what} is being used in an in-place operation.",
+            [site_fact(call_site())],
+            hint="write it inside `with torch.no_grad():`",
+        )
+
+
+def finish(node: Operation, out: Tensor) -> None:
+    """Makes a node the history of its result."""
+    node.made(out)
+    if node.in_place is None:
+        attach(node, 0, out)
+    else:
+        rebase(node, node.in_place, out)
+
+
+def _no_complex(name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name}: gradients of complex numbers are not simulated",
+        [site_fact(call_site())],
+        hint="detach() the operands, or compute with the two parts: view_as_real(), real and imag",
+    )
+
+
+def attach(node: Node, index: int, out: Tensor) -> None:
+    """Makes a node the history of a new tensor.
+
+    Raises:
+        UnsupportedError: If that holds complex numbers.
+    """
+    if out.window.dtype.is_complex:
+        raise _no_complex(node.label)
+    out.graph = Output(node, index)
+    out.memory.tracked = True
+
+
+def rebase(node: Node, own: Sequence[bool], out: Tensor) -> None:
+    """Makes a node that wrote `out` in place its history and, if it is a view, its base's.
+
+    Args:
+        node: The node.
+        own: By input, whether it is what `out` held before.
+        out: What was written.
+    """
+    origin = out.origin
+    if origin is None:
+        attach(node, 0, out)
+        return
+    state = grad_state_of(current_process())
+    attach(CopySlices(state, node, own, origin.base, origin.steps), 0, origin.base)
+
+
+def view(
+    input: Tensor,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    offset: int,
+    name: str,
+    step: tuple[Any, ...],
+) -> Tensor:
+    """Returns a view with a history: another window on the same memory. Takes no time.
+
+    Args:
+        input: What it is a view of.
+        shape: Extents.
+        strides: In elements.
+        offset: First element.
+        name: Of the operation, for its derivative.
+        step: A function that makes the same view of any tensor of the input's shape without gaps,
+            and its further arguments; an option of the derivative too.
+    """
+    seen = alias(input, shape, strides, offset)
+    node = None
+    if input.memory.tracked:
+        # Brings the history of the input, if it is a view, up to date; both then share an origin.
+        node = begin(current_process(), name, (input,), {"step": step})
+    origin = input.origin
+    base, steps = (input, (step,)) if origin is None else (origin.base, (*origin.steps, step))
+    seen.origin = Origin(base, node_of(base), steps)
+    if node is not None:
+        finish(node, seen)
+    return seen
