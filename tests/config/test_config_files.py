@@ -208,6 +208,7 @@ def test_any_text_gives_an_instance_or_a_config_error(text: str) -> None:
 
 def test_what_comes_with_kernbench_is_found() -> None:
     assert (shipped("configs") / "topology" / "sip8.yaml").is_file()
+    assert shipped("docs/errors.md").is_file()
 
 
 def test_a_wheel_carries_it_inside_the_package(
