@@ -159,9 +159,8 @@ EXPLAIN: Final = "explain: "
 
 
 def explained_by(codes: Iterable[str]) -> str:
-    """Returns the line that says where codes are explained; empty if there are no codes."""
-    different = dict.fromkeys(codes)
-    return f"{EXPLAIN}kernbench explain {' '.join(different)}" if different else ""
+    """Returns the line that says where codes are explained."""
+    return f"{EXPLAIN}kernbench explain {' '.join(codes)}"
 
 
 class KernbenchError(Exception):
