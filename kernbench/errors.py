@@ -2,7 +2,7 @@
 
 import linecache
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from types import CodeType, FrameType, TracebackType
 from typing import Final, NamedTuple
@@ -154,10 +154,21 @@ class Fact(str):
         return fact
 
 
+EXPLAIN: Final = "explain: "
+"""How a line begins that says where codes are explained."""
+
+
+def explained_by(codes: Iterable[str]) -> str:
+    """Returns the line that says where codes are explained."""
+    return f"{EXPLAIN}kernbench explain {' '.join(codes)}"
+
+
 class KernbenchError(Exception):
     """Base of every error that kernbench raises for a user's mistake.
 
-    The text is complete by itself: a summary, then indented facts, then a hint.
+    The text is complete by itself: a summary, then indented facts, then a hint. The command that
+    explains the code is a note: a traceback shows the notes of an error, in a test as in a script,
+    while a report that quotes the texts of several ranks names the command once, at its end.
 
     Args:
         summary: One sentence: who did what.
@@ -174,6 +185,13 @@ class KernbenchError(Exception):
         self.hint = hint
         self.code = code
         super().__init__(summary)
+        if self.codes:
+            self.add_note(explained_by(self.codes))
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Codes of the mistakes that the error tells, each once: `code`, unless there are more."""
+        return (self.code,) if self.code else ()
 
     def __str__(self) -> str:
         lines = [f"[{self.code}] {self.summary}" if self.code else self.summary]

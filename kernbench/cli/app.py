@@ -163,6 +163,19 @@ def run(
     raise typer.Exit(run_bench(options))
 
 
+@app.command()
+def explain(
+    codes: Annotated[
+        list[str] | None,
+        typer.Argument(help="Codes of reports, such as C14; without any, shows all there are."),
+    ] = None,
+) -> None:
+    """Explain the codes of reports."""
+    from kernbench.cli.explaining import print_entries
+
+    raise typer.Exit(print_entries(codes or ()))
+
+
 @app.command("list")
 def list_() -> None:
     """List benches, machines and algorithms."""

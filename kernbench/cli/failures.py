@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from kernbench.config.shipped import shipped
-from kernbench.errors import KernbenchError, UsageError, is_ours
+from kernbench.errors import KernbenchError, UsageError, explained_by, is_ours
 from kernbench.ranks.meeting import folded
 from kernbench.ranks.spawn_errors import error_as_json
 from kernbench.runtime_api.multiprocessing import SpawnException
@@ -41,14 +41,21 @@ def failed(error: BaseException, replay: str = "") -> int:
         return Exit.INTERRUPTED
     usage = _usage(error)
     if usage is not None:
-        print(f"kernbench: {usage}", file=sys.stderr)
+        print(_with_pointer(f"kernbench: {usage}", usage), file=sys.stderr)
         return Exit.USAGE
     if _is_internal(error):
         return _internal(error)
-    print(_describe(error), file=sys.stderr)
+    text = _describe(error)
     if replay:
-        print(f"replay: {replay}", file=sys.stderr)
+        text += f"\nreplay: {replay}"
+    print(_with_pointer(text, error), file=sys.stderr)
     return Exit.FAILED
+
+
+def _with_pointer(text: str, error: BaseException) -> str:
+    """Returns a report with a last line that says where its codes are explained, if it has any."""
+    codes = error.codes if isinstance(error, KernbenchError | SpawnException) else ()
+    return f"{text}\n{explained_by(codes)}" if codes else text
 
 
 def end_process(error: KernbenchError) -> None:
@@ -59,7 +66,8 @@ def end_process(error: KernbenchError) -> None:
     flush = threading.Thread(target=sys.stdout.flush, daemon=True)
     flush.start()
     flush.join(_FLUSH_S)
-    os.write(2, f"kernbench: {error}\n".encode(errors="replace"))
+    text = _with_pointer(f"kernbench: {error}", error)
+    os.write(2, f"{text}\n".encode(errors="replace"))
     os._exit(Exit.FAILED)
 
 

@@ -85,6 +85,11 @@ class ConfigError(UsageError):
         code = codes.pop() if len(codes) == 1 else ""
         super().__init__(f"{name}: {count} problem{'s' if count > 1 else ''}", facts, code=code)
 
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Codes of the problems, each once, in the order of the file."""
+        return tuple(dict.fromkeys(problem.code for problem in self.problems))
+
     def as_json(self) -> dict[str, object]:
         """Returns the same content as plain values."""
         return {**super().as_json(), "problems": [asdict(problem) for problem in self.problems]}

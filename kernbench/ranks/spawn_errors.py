@@ -8,11 +8,13 @@ from types import CodeType, TracebackType
 from typing import Any, Final
 
 from kernbench.errors import (
+    EXPLAIN,
     CallSite,
     Fact,
     Involved,
     KernbenchError,
     call_site_of,
+    explained_by,
     is_ours,
     site_fact,
 )
@@ -39,6 +41,8 @@ class RankKilledError(KernbenchError):
 
 class SpawnException(Exception):  # noqa: N818 - the name users rely on
     """Ranks have failed.
+
+    As of any error, the command that explains the codes is a note, not a part of the text.
 
     Args:
         errors: By rank, ordered by when they failed.
@@ -67,6 +71,14 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
         self.schedule = schedule
         self._times = times or {}
         super().__init__(self._text())
+        if self.codes:
+            self.add_note(explained_by(self.codes))
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Codes of the mistakes that ranks have made, each once, in the order of the text."""
+        told = (error for error in self.errors.values() if isinstance(error, KernbenchError))
+        return tuple(dict.fromkeys(code for error in told for code in error.codes))
 
     def _text(self) -> str:
         lines = [f"{folded(sorted(self.errors))} failed"]
@@ -200,12 +212,16 @@ def error_as_json(error: BaseException, *, ranks: bool = True) -> dict[str, Any]
 
 
 def text_of(error: BaseException) -> str:
-    """Returns the text of an error with its notes, also if it cannot make one (R10)."""
+    """Returns the text of an error with its notes, also if it cannot make one (R10).
+
+    The note that names what explains its codes is left to the end of the report.
+    """
     try:
         text = str(error)
     except Exception:
         text = "<its text could not be made>"
-    return "\n  ".join([text, *getattr(error, "__notes__", ())])
+    notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith(EXPLAIN)]
+    return "\n  ".join([text, *notes])
 
 
 def _trace(error: BaseException) -> tuple[tuple[int, int], ...]:

@@ -49,6 +49,7 @@ def test_ranks_of_one_deadlock_are_told_once(
         "  ranks 0-2 wait in recv([2], torch.float32, tag 0) at 2 us, "
         "at FILE: dist.recv(x, (rank + 1) % 3)\n"
         "  hint: let one side send before it receives, or start both with batch_isend_irecv\n"
+        "explain: kernbench explain P4\n"
     )
     views = [entry["view"] for entry in as_json(error)["errors"].values()]
     assert [re.sub(r", at .*", "", view) for view in views] == [

@@ -389,6 +389,7 @@ def test_code_that_cannot_be_stopped_ends_its_process(
         *(f"    {place}" for place in places),
         "  hint: let NoProgressError through, and do not block on what is outside of the "
         "simulation",
+        "explain: kernbench explain K5",
     ]
     for line, pattern in zip(done.stderr.splitlines(), expected, strict=True):
         assert re.fullmatch(pattern, line)
@@ -440,6 +441,7 @@ def test_p8_explore_tells_what_depends_on_the_order(
         "  hint: name the source, or use what comes in a way that no order changes; "
         "--schedule 2.1 runs the second one again\n"
         f"replay: kernbench run {bench} --explore 5 --seed 0\n"
+        "explain: kernbench explain P8\n"
     )
     assert len(set(re.findall("data ([0-9a-f]{12})", err))) == 2
     assert json.loads(file.read_text())["failure"]["code"] == "P8"
@@ -571,5 +573,6 @@ def test_the_options_are_these() -> None:
             "-q",
             "-v",
         ],
+        "explain": [],
         "list": [],
     }

@@ -1,5 +1,6 @@
 """Files that cannot be read at all: the full text of each, and the limits."""
 
+import tomllib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -208,6 +209,16 @@ def test_any_text_gives_an_instance_or_a_config_error(text: str) -> None:
 
 def test_what_comes_with_kernbench_is_found() -> None:
     assert (shipped("configs") / "topology" / "sip8.yaml").is_file()
+
+
+def test_a_wheel_has_what_comes_with_kernbench() -> None:
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert set(included) == {"configs", "benches", "README.md", "docs/errors.md"}
+    for name, place in included.items():
+        assert place == f"kernbench/_installed/{name}"
+        assert shipped(name).exists()
 
 
 def test_a_wheel_carries_it_inside_the_package(

@@ -92,6 +92,39 @@ def test_failures_show_no_source_but_the_users(pytester: pytest.Pytester) -> Non
     result.stdout.fnmatch_lines(["*kernbench.spawn(..., schedule=?2, 1?) runs the second one*"])
 
 
+def test_a_failure_ends_with_the_command_that_explains_its_code(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        import kernbench.torch as torch
+
+        def worker(rank):
+            torch.empty(2, device="cuda").tolist()
+
+        def test_of_ranks(kernbench):
+            kernbench.spawn(worker, nprocs=2)
+
+        def test_of_main(kernbench):
+            with kernbench.context():
+                worker(0)
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "E   *SpawnException: ranks 0-1 failed",
+            "E  *replay: seed 0, schedule 0",
+            "E  *explain: kernbench explain M5",
+            "*test_of_main*",
+            "E   *UninitialisedReadError: ?M5? *",
+            "E  *hint: write them first, *",
+            "E  *explain: kernbench explain M5",
+        ]
+    )
+
+
 def test_a_schedule_of_an_exploration_can_be_run_again(kernbench: Kernbench) -> None:
     took: list[int] = []
 

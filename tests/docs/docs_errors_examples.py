@@ -1,0 +1,605 @@
+"""Small programs, each of which makes the mistake of one code; docs/errors.md shows their reports.
+
+A report tells lines from the `def` of its program on, which is line 1 of a file named by the code.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import greenlet
+
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
+from kernbench import tl
+from kernbench.ccl.config import choose, load_ccl
+from kernbench.config import Formerly, Range, load
+from kernbench.errors import call_site
+from kernbench.memory import Allocator, Space
+from kernbench.report import check_writable
+from kernbench.testing import Kernbench
+from kernbench.topology import load_topology, shipped_machines
+
+Program = Callable[[Kernbench], object]
+
+EXAMPLES: Final[dict[str, Program]] = {}
+"""By code, what runs its program; the working directory is an empty folder."""
+
+
+def on_main(program: Program) -> Program:
+    """Makes an example of a program that spawns, if at all, by itself."""
+    EXAMPLES[program.__name__.upper()] = program
+    return program
+
+
+def on_ranks(nprocs: int, **dials: Any) -> Callable[[Callable[[int], None]], Callable[[int], None]]:
+    """Returns a decorator that makes an example of a worker.
+
+    Args:
+        nprocs: Number of ranks.
+        dials: As in `Kernbench.context`.
+    """
+
+    def added(worker: Callable[[int], None]) -> Callable[[int], None]:
+        EXAMPLES[worker.__name__.upper()] = lambda kernbench: kernbench.spawn(
+            worker, nprocs=nprocs, **dials
+        )
+        return worker
+
+    return added
+
+
+# Collectives
+
+
+@on_ranks(4)
+def c1(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = torch.ones(4, device="cuda")
+    dist.all_reduce(x)
+    if rank == 2:
+        return
+    dist.all_reduce(x)
+
+
+@on_ranks(2)
+def c2(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = torch.ones(4, device="cuda")
+    if rank == 0:
+        dist.all_reduce(x)
+    else:
+        dist.broadcast(x, src=0)
+
+
+@on_ranks(4)
+def c3(rank: int) -> None:
+    dist.init_process_group("nccl")
+    shape = (8, 4) if rank == 3 else (4, 8)
+    x = torch.ones(*shape, device="cuda")
+    dist.all_reduce(x)
+
+
+@on_ranks(4)
+def c4(rank: int) -> None:
+    dist.init_process_group("nccl")
+    dtype = torch.float16 if rank == 3 else torch.bfloat16
+    x = torch.ones(8, dtype=dtype, device="cuda")
+    dist.all_reduce(x)
+
+
+@on_ranks(4)
+def c5(rank: int) -> None:
+    dist.init_process_group("nccl")
+    op = dist.ReduceOp.MAX if rank == 3 else dist.ReduceOp.SUM
+    x = torch.ones(8, device="cuda")
+    dist.all_reduce(x, op)
+
+
+@on_ranks(2)
+def c6(rank: int) -> None:
+    dist.init_process_group("nccl")
+    flags = torch.ones(4, dtype=torch.int32, device="cuda")
+    dist.all_reduce(flags, dist.ReduceOp.BOR)
+
+
+@on_ranks(4)
+def c7(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = torch.ones(4, device="cuda")
+    dist.broadcast(x, src=rank // 2)
+
+
+@on_ranks(3)
+def c8(rank: int) -> None:
+    dist.init_process_group("nccl")
+    pair = dist.new_group([1, 2])
+    x = torch.ones(4, device="cuda")
+    dist.all_reduce(x, group=pair)
+
+
+@on_ranks(4)
+def c9(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank < 2:
+        dist.new_group([0, 1])
+    else:
+        dist.new_group([2, 3])
+
+
+@on_ranks(2)
+def c10(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = torch.ones(4, device="cuda")
+    first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
+    for group in (first, second) if rank else (second, first):
+        dist.all_reduce(x, group=group)
+
+
+@on_ranks(2)
+def c11(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = torch.ones(4, device="cuda")
+    out = torch.empty(4, device="cuda")
+    sizes = [3, 1] if rank == 0 else [2, 2]
+    dist.all_to_all_single(out, x, [2, 2], sizes)
+
+
+@on_ranks(4)
+def c12(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = torch.ones(4, device="cuda")
+    out = torch.empty(8, device="cuda")
+    dist.all_gather_into_tensor(out, x)
+
+
+@on_ranks(2)
+def c13(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = torch.ones(4, device="cuda")
+    dist.all_reduce(x, async_op=True)
+
+
+@on_ranks(2)
+def c14(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = torch.ones(4, device="cuda")
+    work = dist.all_reduce(x, async_op=True)
+    x.zero_()
+    work.wait()
+
+
+@on_ranks(2)
+def c15(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = torch.ones(4, device="cuda")
+    work = dist.all_reduce(x, async_op=True)
+    print(x.sum())
+    work.wait()
+
+
+@on_ranks(4)
+def c17(rank: int) -> None:
+    dist.init_process_group("nccl")
+    pair = [0, 1] if rank < 2 else [2, 3]
+    for _ in range(10):
+        dist.new_group(pair, use_local_synchronization=True)
+
+
+@on_ranks(2)
+def c18(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = torch.ones(4, device="cuda")
+    dist.destroy_process_group()
+    dist.all_reduce(x)
+
+
+@on_main
+def c19(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        if rank == 1:
+            torch.multiprocessing.spawn(worker, nprocs=1)
+
+    with kernbench.context():
+        torch.multiprocessing.spawn(worker, nprocs=2)
+
+
+@on_ranks(1)
+def c20(rank: int) -> None:
+    @tl.jit
+    def scale(x: tl.Pointer) -> None:
+        factor = torch.ones(1).item()
+        tl.store(x, factor)
+
+    x = torch.ones(4, device="cuda")
+    scale[(1,)](x)
+    x.tolist()
+
+
+# Messages
+
+
+@on_ranks(2)
+def p1(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = torch.ones(4, device="cuda")
+    if rank == 1:
+        dist.recv(x, src=0)
+
+
+@on_ranks(2)
+def p2(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = torch.ones(4, device="cuda")
+    if rank == 1:
+        dist.send(x, dst=0, tag=5)
+
+
+@on_ranks(2)
+def p3(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = torch.ones(4, device="cuda")
+    if rank == 0:
+        dist.send(x, dst=1, tag=7)
+    else:
+        dist.recv(x, src=0, tag=8)
+
+
+@on_ranks(4)
+def p4(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = torch.ones(4, device="cuda")
+    dist.recv(x, src=(rank - 1) % 4)
+    dist.send(x, dst=(rank + 1) % 4)
+
+
+@on_ranks(2, eager_limit=4096)
+def p5(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x, y = torch.ones(4, device="cuda"), torch.empty(4, device="cuda")
+    dist.send(x, dst=1 - rank)
+    dist.recv(y, src=1 - rank)
+
+
+@on_ranks(2)
+def p6(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = torch.ones(4, device="cuda")
+    dist.send(x, dst=rank)
+
+
+@on_ranks(2)
+def p7(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 0:
+        dist.send(torch.ones(6, device="cuda"), dst=1)
+    else:
+        dist.recv(torch.empty(4, device="cuda"), src=0)
+
+
+@on_main
+def p8(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.full((1,), float(rank), device="cuda")
+        if rank:
+            dist.send(x, dst=0)
+        else:
+            mean = torch.zeros(1, device="cuda")
+            for _ in range(2):
+                dist.recv(x)
+                mean = (mean + x) / 2
+            print(mean.item())
+
+    kernbench.explore(worker, nprocs=3)
+
+
+@on_ranks(2)
+def p9(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = torch.ones(4, device="cuda")
+    dist.send(x, dst=rank + 1)
+
+
+# Memory
+
+
+@on_ranks(1)
+def m1(rank: int) -> None:
+    @tl.jit
+    def double(x: tl.Pointer, y: tl.Pointer, block: tl.constexpr) -> None:
+        lanes = tl.arange(0, block)
+        tl.store(y + lanes, 2 * tl.load(x + lanes))
+
+    x, y = torch.ones(100, device="cuda"), torch.empty(128, device="cuda")
+    double[(1,)](x, y, block=128)
+    y.tolist()
+
+
+@on_ranks(1)
+def m2(rank: int) -> None:
+    @tl.jit
+    def fill(x: tl.Pointer, block: tl.constexpr) -> None:
+        tl.store(x + tl.arange(0, block), 1.0)
+
+    x = torch.empty(100, device="cuda")
+    fill[(1,)](x, block=128)
+    x.tolist()
+
+
+@on_main
+def m4(kernbench: Kernbench) -> None:
+    hbm = Allocator(Space.HBM, sip=0, unit=0, capacity=4096)
+    block = hbm.allocate(512, "x", call_site())
+    hbm.free(block, call_site())
+    hbm.free(block, call_site())
+
+
+@on_ranks(1)
+def m5(rank: int) -> None:
+    x = torch.empty(8, device="cuda")
+    x[:3] = 1
+    print(x.sum().item())
+
+
+@on_ranks(1, data=False)
+def m7(rank: int) -> None:
+    weights = torch.empty(9 << 30, dtype=torch.bfloat16, device="cuda")
+    torch.empty_like(weights)
+
+
+@on_ranks(1)
+def m8(rank: int) -> None:
+    @tl.jit
+    def fill(x: tl.Pointer, block: tl.constexpr) -> None:
+        tl.store(x + tl.arange(0, block), tl.zeros((block,)))
+
+    x = torch.empty(1 << 20, device="cuda")
+    fill[(1,)](x, block=1 << 20)
+    x.tolist()
+
+
+@on_ranks(1)
+def m10(rank: int) -> None:
+    x = torch.ones(8, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y = x + 1
+    print((y + 1).sum())
+
+
+@on_ranks(1)
+def m12(rank: int) -> None:
+    @tl.jit
+    def count(x: tl.Pointer) -> None:
+        tl.store(x, tl.load(x) + 1)
+
+    x = torch.zeros(1, device="cuda")
+    count[(4,)](x)
+    x.tolist()
+
+
+@on_ranks(2)
+def m14(rank: int) -> None:
+    x = torch.ones(4, device="cuda")
+    y = x.to("cuda:0")
+    print(y)
+
+
+# Kernels
+
+
+@on_ranks(1)
+def k1(rank: int) -> None:
+    @tl.jit
+    def fill(x: tl.Pointer, block: tl.constexpr) -> None:
+        tl.store(x + tl.program_id(0) * block + tl.arange(0, block), 1.0)
+
+    x = torch.empty(64, device="cuda")
+    fill[(64 // 128,)](x, block=128)
+
+
+@on_ranks(1)
+def k2(rank: int) -> None:
+    @tl.jit
+    def product(x: tl.Pointer) -> None:
+        tile = tl.reshape(tl.load(x + tl.arange(0, 12)), (4, 3))
+        tl.dot(tile, tile)
+
+    x = torch.ones(12, device="cuda")
+    product[(1,)](x)
+    x.tolist()
+
+
+@on_ranks(1)
+def k3(rank: int) -> None:
+    @tl.jit
+    def fill(x: tl.Pointer, value: float, block: tl.constexpr) -> None:
+        tl.store(x + tl.arange(0, block), value)
+
+    x = torch.empty(64, device="cuda")
+    fill[(1,)](x, block=64)
+
+
+@on_ranks(2, step_budget=1000)
+def k5(rank: int) -> None:
+    x = torch.ones(4, device="cuda")
+    while rank == 1:
+        x.mul_(0.5)
+
+
+@on_ranks(2)
+def k6(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = torch.empty(4, device="cuda")
+    work = dist.irecv(x, src=1 - rank)
+    while not work.is_completed():
+        pass
+
+
+@on_ranks(1)
+def k7(rank: int) -> None:
+    @tl.jit
+    def rotate(x: tl.Pointer, rounds: int) -> None:
+        i, n = tl.program_id(0), tl.num_programs(0)
+        for _ in range(rounds):
+            tl.send(tl.load(x + tl.arange(0, 8)), (i + 1) % n)
+        for _ in range(rounds):
+            tl.recv((i + n - 1) % n)
+
+    x = torch.ones(8, device="cuda")
+    rotate[(3,)](x, 5)
+    x.tolist()
+
+
+@on_ranks(1)
+def k9(rank: int) -> None:
+    @tl.jit
+    def hand_over(x: tl.Pointer, block: tl.constexpr) -> None:
+        if tl.program_id(0) == 0:
+            tl.send(tl.load(x + tl.arange(0, block)), 1)
+        else:
+            tl.recv(0)
+
+    x = torch.ones(2048, device="cuda")
+    hand_over[(2,)](x, block=2048)
+    x.tolist()
+
+
+# Ranks
+
+
+@on_ranks(2)
+def r4(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = torch.ones(1, device="cuda")
+    if rank == 0:
+        raise ValueError("no input file")
+    while True:
+        try:
+            dist.all_reduce(x)
+            x.item()
+        except BaseException:
+            continue
+
+
+@on_ranks(2)
+def r6(rank: int) -> None:
+    if rank == 0:
+        raise greenlet.GreenletExit
+
+
+# Files
+
+
+def machine(old: str, new: str) -> object:
+    """Loads the shipped machine `sip8` with one change, from `machine.yaml`."""
+    text = shipped_machines()["sip8"].read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    Path("machine.yaml").write_text(text.replace(old, new), encoding="utf-8")
+    return load_topology("machine.yaml")
+
+
+@on_main
+def f1(_: Kernbench) -> None:
+    machine("dispatch: 2 us", "dispatch: 2 us\n    dispach: 3 us")
+
+
+@on_main
+def f2(_: Kernbench) -> None:
+    machine("count: 8", 'count: "8"')
+
+
+@on_main
+def f3(_: Kernbench) -> None:
+    machine("issue: 2 ns", "issue: -2 ns")
+
+
+@on_main
+def f4(_: Kernbench) -> None:
+    machine("pes: 8", "pes: 1000000000000")
+
+
+@on_main
+def f5(_: Kernbench) -> None:
+    machine("kind: ring", "kind: fat_tree\n      leaf: {size: 2}")
+
+
+@on_main
+def f6(_: Kernbench) -> None:
+    machine("dma: 200 GB/s", "dma: 200 GB/s\n      issue: 3 ns")
+
+
+@on_main
+def f7(_: Kernbench) -> None:
+    Path("ccl.yaml").write_text(
+        "defaults: {algorithm: rings}\n"
+        "algorithms:\n"
+        "  ring:\n"
+        "    module: kernbench.ccl.algorithms.ring\n",
+        encoding="utf-8",
+    )
+    load_ccl(Path("ccl.yaml"))
+
+
+@on_main
+def f8(_: Kernbench) -> None:
+    machine(
+        "pcie: {bandwidth: 50 GB/s, latency: 2 us}",
+        "pcie: &link\n      bandwidth: 50 GB/s\n      latency: *link",
+    )
+
+
+@on_main
+def f9(_: Kernbench) -> None:
+    machine("shape: [2, 2]", "shape: " + "[" * 65 + "]" * 65)
+
+
+@on_main
+def f10(_: Kernbench) -> None:
+    machine("    dispatch: 2 us", "\tdispatch: 2 us")
+
+
+@on_main
+def f11(_: Kernbench) -> None:
+    Path("machine.yaml").touch()
+    load_topology("machines.yaml")
+
+
+@on_main
+def f12(_: Kernbench) -> None:
+    machine("kind: ring", "kind: torus\n      shape: [2, 3]")
+
+
+@on_main
+def f13(_: Kernbench) -> None:
+    machine("launch_queue: 1024", "launch_queue: !!python/name:os.system")
+
+
+@on_main
+def f14(_: Kernbench) -> None:
+    path = Path("ccl.yaml")
+    path.write_text(
+        "defaults: {algorithm: mine}\nalgorithms:\n  mine:\n    module: my_rings\n",
+        encoding="utf-8",
+    )
+    choose(load_ccl(path), path).algorithm("all_reduce")
+
+
+@on_main
+def f15(_: Kernbench) -> None:
+    check_writable("results/trace.json")
+
+
+@on_main
+def f16(_: Kernbench) -> None:
+    @dataclass(frozen=True)
+    class Queues:
+        n_slots: Annotated[int, Formerly("slots"), Range(1, 64)]
+
+    Path("queues.yaml").write_text("slots: 4\n", encoding="utf-8")
+    warnings.simplefilter("always")
+    load(Queues, "queues.yaml")
