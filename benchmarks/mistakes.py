@@ -16,8 +16,7 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.runtime_api.process import Process
 from kernbench.runtime_api.ranks import reviewing
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.topology import load_topology
+from kernbench.runtime_api.run_spec import RunSpec
 from kernbench.torch import distributed as dist
 
 RANKS = 64
@@ -27,8 +26,8 @@ MANY = 1024
 
 
 def context(ranks: int) -> RuntimeContext:
-    topology = load_topology("ring1024", [f"system.sips.count={ranks}"]).topology_obj
-    return RuntimeContext(engine=GraphEngine(topology, True))
+    overrides = (f"system.sips.count={ranks}",)
+    return RuntimeContext(RunSpec(topology="ring1024", overrides=overrides))
 
 
 def asynchronous(rank: int) -> None:

@@ -10,6 +10,7 @@ from kernbench.memory import dtypes
 from kernbench.memory.allocator import OutOfMemoryError
 from kernbench.runtime_api import process as processes
 from kernbench.runtime_api.comm.rendezvous import folded
+from kernbench.runtime_api.engines import spec_of
 from kernbench.runtime_api.nn.module import Module
 from kernbench.runtime_api.optimizer import Optimizer
 from kernbench.runtime_api.tensor_base import OperandError
@@ -112,14 +113,8 @@ def model_memory(
         found[rank] = _counted(rank, ctx.devices[rank], capacity, model, optimizer, accumulates)
 
     try:
-        with type(ctx)(
-            engine=engine,
-            target_device=ctx.target_device,
-            seed=ctx.seed,
-            argv=ctx.argv,
-            quiet=True,
-            watchdog_s=ctx.watchdog_s,
-        ) as paper:
+        spec = replace(spec_of(engine, ctx.spec), schedule=None)
+        with type(ctx)(spec, engine=engine, quiet=True) as paper:
             paper.multiprocessing.spawn(count, nprocs=nprocs)
     finally:
         processes.made(ctx.main)

@@ -47,7 +47,7 @@ class StepBudgetError(KernbenchError):
         super().__init__(
             f"{name} has used up its step budget",
             [site_fact(site, "the last command was issued at")],
-            hint="look for a loop that does not end, or raise RuntimeContext(step_budget=)",
+            hint="look for a loop that does not end, or raise --step-budget or step_budget=",
             code="K5",
         )
 

@@ -43,7 +43,7 @@ def test_what_is_left_behind_is_found() -> None:
 
 def test_spawn_gives_the_context_back(kernbench: Kernbench) -> None:
     ctx = kernbench.spawn(lambda rank: None, nprocs=2, overrides=["system.sips.count=2"])
-    assert ctx.spec["system"]["sips"]["count"] == 2
+    assert ctx.engine.topology.spec["system"]["sips"]["count"] == 2
     assert len(ctx.devices) == 2
 
 

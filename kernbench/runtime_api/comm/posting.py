@@ -175,7 +175,7 @@ class Post:
         Between hosts none is: what Gloo buffers is the business of the operating system.
         """
         log = self.process.ctx.world.eager
-        if log is None or self.hosted or nbytes > self.process.ctx.eager_limit:
+        if log is None or self.hosted or nbytes > self.process.ctx.spec.eager_limit:
             return False
         log.eager[transfer] = None
         return True

@@ -75,7 +75,7 @@ def _default(process: Process) -> Generator:
     """Returns the generator of a rank; all ranks start from the seed of the context."""
     found: Generator | None = process.scratch.get(_DEFAULT)
     if found is None:
-        found = process.scratch[_DEFAULT] = Generator().manual_seed(process.ctx.seed)
+        found = process.scratch[_DEFAULT] = Generator().manual_seed(process.ctx.spec.seed)
     return found
 
 

@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kernbench.des import DeadlockError, Killed, SwallowedAbortError, current_carrier
@@ -97,7 +98,7 @@ class Spawn:
                     self._abort()
                 finally:
                     self._clean_up()
-        hidden = None if self._eager is None else self._eager.warning(ctx.eager_limit)
+        hidden = None if self._eager is None else self._eager.warning(ctx.spec.eager_limit)
         clocks = [process.host.clock for process in self._processes]
         self._main.host.clock = max(loop.now, start, *clocks)
         for error in self._errors.values():
@@ -108,8 +109,9 @@ class Spawn:
             errors = {rank: self._errors[rank] for rank in order}
             aborted = dict(sorted(self._aborted.items()))
             times = {**self._aborted_at, **self._failed_at}
-            schedule = "0" if ctx.schedule is None else ctx.schedule.name
-            raise SpawnException(errors, aborted, ctx.seed, schedule, times) from errors[min(order)]
+            schedule = ctx.schedule
+            spec = ctx.spec if schedule is None else replace(ctx.spec, schedule=schedule.taken)
+            raise SpawnException(errors, aborted, spec, times) from errors[min(order)]
         site = self._site
         for warning in (hidden, self._leaks):
             if warning is not None and site is not None:
@@ -123,13 +125,13 @@ class Spawn:
         world.schedule = ctx.schedule
         reviewer = self._reviewer = Reviewer(world, self._loop, self._processes)
         world.review, world.suspect = reviewer.review_later, reviewer.suspect
-        if ctx.eager_limit:
+        if ctx.spec.eager_limit:
             world.eager = EagerLog()
         ctx.processes = self._processes
         self._loop.on_park = reviewer.parked
         guard = LivelockGuard(world, self._processes)
         for process in self._processes:
-            process.issues_left = ctx.step_budget + 1 if ctx.step_budget else -1
+            process.issues_left = ctx.spec.step_budget + 1 if ctx.spec.step_budget else -1
             process.host.fruitless = guard.watch(process)
             task = self._loop.start(
                 self._rank_main,
@@ -140,7 +142,7 @@ class Spawn:
                 clock=start,
             )
             process.task = process.host.task = task
-        watchdog.begin(self._loop, ctx.watchdog_s)
+        watchdog.begin(self._loop, ctx.spec.watchdog_s)
 
     def _clean_up(self) -> None:
         ctx, world = self._ctx, self._ctx.world
