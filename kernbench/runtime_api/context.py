@@ -202,7 +202,8 @@ def _check_types(spec: object, engine: object) -> None:
     if not isinstance(spec, RunSpec | None):
         raise UsageError(
             f"RuntimeContext(spec): expected a RunSpec, got {type(spec).__name__}",
-            hint="an engine goes by its name: RuntimeContext(engine=engine)",
+            hint="an engine goes by its name, RuntimeContext(engine=engine); the machine as YAML "
+            "gives it is engine.topology.spec",
         )
     if not isinstance(engine, GraphEngine | None):
         raise UsageError(

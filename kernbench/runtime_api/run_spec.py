@@ -7,7 +7,7 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import index
 from pathlib import Path
@@ -84,18 +84,18 @@ class RunSpec:
     arguments: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        wrong = []
+        wrong: dict[str, Problem] = {}
         for name, (expected, read) in _KINDS.items():
             value = getattr(self, name)
             try:
                 object.__setattr__(self, name, read(value))
             except (TypeError, ValueError) as error:
                 code = "F2" if isinstance(error, TypeError) else "F3"
-                wrong.append((code, name, f"expected {expected}, got {shortened(value)}", ""))
-        if wrong:
-            raise _refused(_problem(*each) for each in wrong)
-        if lost := [text for text in self.overrides if _root(text) is None]:
-            raise _refused(map(_lost, lost))
+                wrong[name] = _problem(code, name, f"expected {expected}, got {shortened(value)}")
+        texts = () if "overrides" in wrong else self.overrides
+        lost = [_lost(text) for text in texts if _root(text) is None]
+        if wrong or lost:
+            raise _refused([*wrong.values(), *lost])
 
     @property
     def name(self) -> str:
@@ -123,7 +123,7 @@ class RunSpec:
         """
         for name, value in (("bench", self.bench), ("topology", self.topology)):
             if value is None:
-                raise _refused([_problem("F2", name, "expected text: a command names it", "")])
+                raise _refused([_problem("F2", name, "expected text: a command names it")])
         assert self.bench is not None
         return shlex.join(["kernbench", "run", self.bench, *more, *self._options()])
 
@@ -158,12 +158,12 @@ class RunSpec:
         """
         if not isinstance(document, Mapping):
             message = f"expected a mapping with version, {_NAMES}, got {shortened(document)}"
-            raise _refused([_problem("F2", "specification", message, "")])
+            raise _refused([_problem("F2", "specification", message)])
         values = dict(document)
         version = values.pop("version", None)
         if type(version) is not int or version != VERSION:
             message = f"expected {VERSION}, got {shortened(version)}"
-            raise _refused([_problem("F2", "version", message, "")])
+            raise _refused([_problem("F2", "version", message)])
         return cls.from_fields(values)
 
     @classmethod
@@ -181,10 +181,8 @@ class RunSpec:
             from kernbench.config import did_you_mean
 
             message = f"expected one of {_NAMES}, got an unknown field"
-            raise _refused(
-                _problem("F1", str(name), message, did_you_mean(str(name), known))
-                for name in unknown
-            )
+            hints = {str(name): did_you_mean(str(name), known) for name in unknown}
+            raise _refused([_problem("F1", name, message, hint) for name, hint in hints.items()])
         return cls(**values)
 
     @classmethod
@@ -214,7 +212,7 @@ def schedule_text(picks: Sequence[int] | None) -> str:
     return "0" if picks is None else ".".join(map(str, picks))
 
 
-def _problem(code: str, field: str, message: str, hint: str) -> "Problem":
+def _problem(code: str, field: str, message: str, hint: str = "") -> "Problem":
     from kernbench.config import Problem
 
     return Problem(code, field, "", message, hint=hint)
@@ -231,11 +229,11 @@ def _lost(text: str) -> "Problem":
     return Problem("F1" if equals else "F2", f"--set {text}", "", message, hint=hint)
 
 
-def _refused(problems: "Iterable[Problem]") -> "ConfigError":
+def _refused(problems: "Sequence[Problem]") -> "ConfigError":
     # Late: this reads YAML, too, and only mistakes need it.
     from kernbench.config import ConfigError
 
-    return ConfigError("RunSpec", list(problems))
+    return ConfigError("RunSpec", problems)
 
 
 def _read_json(path: Path) -> Any:

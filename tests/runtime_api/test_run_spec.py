@@ -175,10 +175,14 @@ def test_a_wrong_value_is_named(field: str, value: object, said: str) -> None:
 
 
 def test_all_wrong_values_are_told_at_once() -> None:
-    assert _told(lambda: RunSpec.from_fields({"seed": -1, "data": None})) == (
-        "RunSpec: 2 problems\n"
+    wrong = {"seed": -1, "data": None, "overrides": ["system.a"]}
+    roots = "expected dotted.field=value, the field beginning with one of "
+    roots += "system, defaults, algorithms, queues"
+    assert _told(lambda: RunSpec.from_fields(wrong)) == (
+        "RunSpec: 3 problems\n"
         "  data: expected true or false, got None [F2]\n"
-        "  seed: expected an integer from 0, got -1 [F3]"
+        "  seed: expected an integer from 0, got -1 [F3]\n"
+        f"  --set system.a: {roots} [F2]"
     )
 
 
@@ -197,7 +201,8 @@ def test_overrides_that_belong_nowhere() -> None:
 
 def test_an_unknown_field_has_a_suggestion(kernbench: Kernbench) -> None:
     told = _told(lambda: RunSpec.from_json({"version": 1, "fidelty": "tile", "x": 1}))
-    assert "fidelty: expected one of topology, ccl, overrides" in told
+    names = ", ".join(field.name for field in dataclasses.fields(RunSpec))
+    assert f"fidelty: expected one of {names}, got an unknown field [F1]" in told
     assert "did you mean `fidelity`?" in told
     assert "x: expected one of" in told
     assert "did you mean `seed`?" in _told(lambda: kernbench.context(sed=1))
@@ -337,7 +342,8 @@ def test_what_is_no_specification(topology: Callable[[str], Topology]) -> None:
     engine: Any = GraphEngine(topology("sip8"))
     assert _told(lambda: RuntimeContext(engine)) == (
         "RuntimeContext(spec): expected a RunSpec, got GraphEngine\n"
-        "  hint: an engine goes by its name: RuntimeContext(engine=engine)"
+        "  hint: an engine goes by its name, RuntimeContext(engine=engine); the machine as YAML "
+        "gives it is engine.topology.spec"
     )
     machine: Any = topology("sip8")
     assert "expected a GraphEngine, got Topology" in _told(lambda: RuntimeContext(engine=machine))
