@@ -106,7 +106,7 @@ class Kernbench:
             args: Further arguments; the same objects each time.
             schedules: How many to try at most, see `kernbench run --explore`. With fewer than
                 there are, an `UnexploredWarning` says so.
-            fields: Fields of `RunSpec`, as in `spawn`; each attempt has its own `schedule`.
+            fields: Fields of `RunSpec` as in `spawn`, without `schedule`.
 
         Returns:
             How many schedules were tried, and whether these are all.
@@ -120,6 +120,11 @@ class Kernbench:
         __tracebackhide__ = True
 
         spec = _spec(fields)
+        if spec.schedule is not None:
+            raise UsageError(
+                f"explore(schedule={spec.schedule}): expected none, as it tries many",
+                hint="spawn(..., schedule=...) runs a single one",
+            )
 
         def attempt(schedule: Schedule) -> None:
             __tracebackhide__ = True

@@ -6,6 +6,7 @@ import pytest
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
+from kernbench.errors import UsageError
 from kernbench.testing import Kernbench
 from kernbench.testing.harness import LeftoverError
 
@@ -90,6 +91,15 @@ def test_failures_show_no_source_but_the_users(pytester: pytest.Pytester) -> Non
     places = re.findall(r"^(\S+\.py):\d+: ", str(result.stdout), re.MULTILINE)
     assert set(places) == {file.name}
     result.stdout.fnmatch_lines(["*kernbench.spawn(..., schedule=?2, 1?) runs the second one*"])
+
+
+def test_an_exploration_has_schedules_of_its_own(kernbench: Kernbench) -> None:
+    with pytest.raises(UsageError) as caught:
+        kernbench.explore(lambda rank: None, schedule=[2, 1])
+    assert str(caught.value) == (
+        "explore(schedule=(2, 1)): expected none, as it tries many\n"
+        "  hint: spawn(..., schedule=...) runs a single one"
+    )
 
 
 def test_a_schedule_of_an_exploration_can_be_run_again(kernbench: Kernbench) -> None:
