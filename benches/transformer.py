@@ -147,7 +147,7 @@ class _Step:
 
     def __init__(self, ctx: RuntimeContext, flags: Flags) -> None:
         self.model, self.optimizer = _build(flags)
-        self._flags, self._seed, self._text = flags, ctx.seed, _text(flags)
+        self._flags, self._seed, self._text = flags, ctx.spec.seed, _text(flags)
         self._number = 0
         self._dp_group = parallel_state.get_data_parallel_group()
         self._replica = (
@@ -248,7 +248,7 @@ def run(ctx: RuntimeContext) -> int:
         title = f"transformer on {machine}: tp {flags.tp}, dp {flags.dp}, sequence parallel {kind}"
         sizes = ("layers", "hidden", "ffn", "heads", "kv_heads", "sequence", "batch", "dtype")
         shape = {name.replace("_", " "): getattr(flags, name) for name in sizes}
-        dials = results.dials(ctx, kernel=flags.kernel, seed=ctx.seed)
+        dials = results.dials(ctx, kernel=flags.kernel, seed=ctx.spec.seed)
         lines = results.header_lines(ctx, title, [shape, dials])
         print("\n".join([*lines, *results.section_lines(section, "nats/byte")]))
     return 0

@@ -13,9 +13,8 @@ from importlib.util import find_spec
 import _measure
 
 from kernbench import torch
+from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.topology import load_topology
 from kernbench.torch import distributed as dist
 
 ITERATIONS = 100
@@ -38,8 +37,8 @@ def worker(rank: int, count: int) -> None:
 
 
 def ours(ranks: int, count: int) -> float:
-    topology = load_topology("ring1024", [f"system.sips.count={ranks}"]).topology_obj
-    with RuntimeContext(engine=GraphEngine(topology, True)) as ctx:
+    spec = RunSpec(topology="ring1024", overrides=(f"system.sips.count={ranks}",))
+    with RuntimeContext(spec) as ctx:
 
         def run() -> None:
             ctx.multiprocessing.spawn(worker, args=(count,), nprocs=ranks)

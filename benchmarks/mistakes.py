@@ -14,10 +14,9 @@ from kernbench import torch
 from kernbench.distributed import issuing, posting
 from kernbench.process.process import Process
 from kernbench.ranks import gathering, reviewing
+from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.topology import load_topology
 from kernbench.torch import distributed as dist
 
 RANKS = 64
@@ -27,8 +26,8 @@ MANY = 1024
 
 
 def context(ranks: int) -> RuntimeContext:
-    topology = load_topology("ring1024", [f"system.sips.count={ranks}"]).topology_obj
-    return RuntimeContext(engine=GraphEngine(topology, True))
+    overrides = (f"system.sips.count={ranks}",)
+    return RuntimeContext(RunSpec(topology="ring1024", overrides=overrides))
 
 
 def asynchronous(rank: int) -> None:

@@ -11,8 +11,6 @@ import numpy as np
 
 from kernbench import torch
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.topology import load_topology
 
 SIZE = 8
 CALLS = 2000
@@ -31,8 +29,7 @@ def each_us(operation: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    engine = GraphEngine(load_topology("sip8").topology_obj, True, record="summary")
-    with RuntimeContext(engine=engine):
+    with RuntimeContext():
         a = torch.ones(SIZE, SIZE, device="cuda")
         b = torch.ones(SIZE, SIZE, device="cuda")
         h = a.bfloat16()

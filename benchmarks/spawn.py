@@ -17,9 +17,8 @@ import _measure
 
 from kernbench import torch
 from kernbench.des import Event
+from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.topology import load_topology
 from kernbench.torch import distributed as dist
 
 RANKS = 8
@@ -30,7 +29,7 @@ REFERENCE_MS = 18  # PyTorch 2.13's fastest of many, on another machine of 2 cor
 
 
 def context(machine: str) -> RuntimeContext:
-    return RuntimeContext(engine=GraphEngine(load_topology(machine).topology_obj, True))
+    return RuntimeContext(RunSpec(topology=machine))
 
 
 def all_reduce(rank: int) -> None:

@@ -13,9 +13,8 @@ import _measure
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 import kernbench.torch.nn.functional as F
+from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.topology import load_topology
 from kernbench.tp import parallel_state
 from kernbench.tp.config import ModelParallelConfig
 from kernbench.tp.layers import ColumnParallelLinear, RowParallelLinear
@@ -144,8 +143,8 @@ def measured() -> tuple[list[list[float]], list[int]]:
         totals = ctx.engine.op_log.totals
         return sum(total.count for (rank, _), total in totals.items() if rank == 0)
 
-    machine = load_topology("h200x8_x4_nodes", [f"system.sips.count={RANKS}"])
-    with RuntimeContext(engine=GraphEngine(machine.topology_obj, enable_data=False)) as ctx:
+    machine, texts = "h200x8_x4_nodes", (f"system.sips.count={RANKS}",)
+    with RuntimeContext(RunSpec(topology=machine, overrides=texts, data=False)) as ctx:
         _measure.seconds(lambda: ctx.multiprocessing.spawn(worker, nprocs=RANKS))
     return [watch.seconds for watch in watches], counts
 

@@ -20,8 +20,6 @@ import numpy as np
 
 from kernbench import torch
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.topology import load_topology
 from kernbench.torch import distributed as dist
 from kernbench.tp.config import GemmKernel, ModelParallelConfig
 from kernbench.tp.kernels import BLOCK
@@ -155,8 +153,7 @@ def ours(tokens: int, kernel: GemmKernel) -> tuple[float, float]:
             for each in outs:
                 np.testing.assert_allclose(each, expected, rtol=1e-4, atol=1e-4)
 
-    topology = load_topology("sip8").topology_obj
-    with RuntimeContext(engine=GraphEngine(topology, True, record="summary")) as ctx:
+    with RuntimeContext() as ctx:
         ctx.multiprocessing.spawn(worker, nprocs=RANKS)
     return min(limits), min(times)
 

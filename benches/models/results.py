@@ -99,7 +99,7 @@ def document(
         "bench": bench,
         "machine": ctx.engine.topology.name,
         "flags": dict(flags),
-        "dials": {**dials(ctx), "seed": ctx.seed},
+        "dials": {**dials(ctx), "seed": ctx.spec.seed},
         "sections": [_section_json(section) for section in sections],
     }
 

@@ -3,12 +3,12 @@
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from kernbench import __version__
-from kernbench.cli import defaults
+from kernbench.run_spec import RunSpec
 
 app = typer.Typer(
     help="Run multi-GPU programs on simulated machines: real numbers and predicted time.",
@@ -17,6 +17,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+_USUAL: Final = RunSpec()
 
 
 class Switch(StrEnum):
@@ -51,19 +54,32 @@ def _root(
 
 @app.command(context_settings={"ignore_unknown_options": False})
 def run(
+    context: typer.Context,
     bench: Annotated[
-        str, typer.Argument(help="A Python file with run(ctx), or the name of a shipped bench.")
-    ],
+        str | None,
+        typer.Argument(help="A Python file with run(ctx), or the name of a shipped bench."),
+    ] = None,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(help="What the bench finds in ctx.argv; put it after --."),
     ] = None,
-    topology: Annotated[
-        str, typer.Option(help="Machine: a YAML file, or the name of a shipped one.")
-    ] = defaults.MACHINE,
-    ccl: Annotated[
+    spec: Annotated[
         Path | None,
-        typer.Option(help="Algorithms; default: ./ccl.yaml if there is one, else the shipped one."),
+        typer.Option(
+            metavar="FILE",
+            help="Repeats the run of a JSON file: a run specification, or what --json wrote.",
+        ),
+    ] = None,
+    topology: Annotated[
+        str,
+        typer.Option(metavar="FILE", help="Machine: a YAML file, or the name of a shipped one."),
+    ] = str(_USUAL.topology),
+    ccl: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Algorithms; default: ./ccl.yaml if there is one, else the shipped one.",
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -92,7 +108,15 @@ def run(
             help="tile: every tile command; kernel: plans proved equal to it; functional: no time."
         ),
     ] = Fidelity.kernel,
-    seed: Annotated[int, typer.Option(min=0, help="Of the ranks' random generators.")] = 0,
+    devices: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST", help="SIPs that ranks may use, such as 0,2,5; rank r the r-th."
+        ),
+    ] = "all",
+    seed: Annotated[
+        int, typer.Option(min=0, help="Of the ranks' random generators.")
+    ] = _USUAL.seed,
     eager_limit: Annotated[
         int,
         typer.Option(
@@ -100,7 +124,7 @@ def run(
             min=0,
             help="Messages up to this size are sent without their receive; 0 finds every deadlock.",
         ),
-    ] = 0,
+    ] = _USUAL.eager_limit,
     watchdog: Annotated[
         float,
         typer.Option(
@@ -108,7 +132,19 @@ def run(
             min=0.0,
             help="Of wall time without a simulated step, until code is stopped; 0: never.",
         ),
-    ] = defaults.WATCHDOG_S,
+    ] = _USUAL.watchdog_s,
+    step_budget: Annotated[
+        int,
+        typer.Option(
+            metavar="COMMANDS", min=0, help="That a rank may issue in a spawn; 0: any number."
+        ),
+    ] = _USUAL.step_budget,
+    group_limit: Annotated[
+        int,
+        typer.Option(
+            metavar="GROUPS", min=0, help="Process groups that a rank may hold beside WORLD."
+        ),
+    ] = _USUAL.group_limit,
     explore: Annotated[
         int,
         typer.Option(
@@ -119,13 +155,13 @@ def run(
         ),
     ] = 0,
     schedule: Annotated[
-        str | None,
+        str,
         typer.Option(
             metavar="PICKS",
             help="Which candidate each receive from any source takes, such as 2.1; 0: the first "
             "to come.",
         ),
-    ] = None,
+    ] = "0",
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Prints errors and results files only.")
     ] = False,
@@ -135,32 +171,94 @@ def run(
     ] = False,
 ) -> None:
     """Run a bench on a simulated machine."""
-    from kernbench.cli.options import Options
+    from kernbench.cli.failures import failed
+    from kernbench.cli.output import Output
     from kernbench.cli.run import run_bench
+    from kernbench.errors import UsageError
 
-    if schedule is not None and not re.fullmatch(r"0|[1-9]\d*(\.[1-9]\d*)*", schedule):
-        raise typer.BadParameter("expected numbers from 1 with dots between, such as 2.1; or 0")
-    options = Options(
-        bench=bench,
-        arguments=tuple(arguments or ()),
-        topology=topology,
-        ccl=ccl,
-        overrides=tuple(set_ or ()),
+    if spec is not None:
+        _check_alone(context)
+    elif bench is None:
+        raise typer.BadParameter("expected one, or --spec FILE", param_hint="BENCH")
+    try:
+        what = (
+            RunSpec(
+                topology=topology,
+                ccl=ccl,
+                overrides=tuple(set_ or ()),
+                devices="all" if devices == "all" else _numbers(devices, _DEVICES, ","),
+                data=data is Switch.on,
+                fidelity=fidelity.value,
+                seed=seed,
+                eager_limit=eager_limit,
+                watchdog_s=watchdog,
+                step_budget=step_budget,
+                group_limit=group_limit,
+                schedule=None if schedule == "0" else _numbers(schedule, _SCHEDULE, "."),
+                bench=bench,
+                arguments=tuple(arguments or ()),
+            )
+            if spec is None
+            else RunSpec.from_file(spec)
+        )
+    except UsageError as error:
+        raise typer.Exit(failed(error)) from None
+    output = Output(
         trace=trace,
         flight_recorder=flight_recorder,
         json=json,
         breakdown=breakdown,
-        data=data is Switch.on,
-        fidelity=fidelity.value,
-        seed=seed,
-        eager_limit=eager_limit,
-        watchdog=watchdog,
-        explore=explore,
-        schedule=tuple(map(int, schedule.split("."))) if schedule not in {None, "0"} else None,
         quiet=quiet,
         verbose=verbose,
     )
-    raise typer.Exit(run_bench(options))
+    raise typer.Exit(run_bench(what, output, explore))
+
+
+_SCHEDULE: Final = (r"[1-9]\d*(\.[1-9]\d*)*", "numbers from 1 with dots between, such as 2.1; or 0")
+_DEVICES: Final = (r"\d+(,\d+)*", "numbers with commas between, such as 0,2,5; or all")
+
+
+def _numbers(text: str, form: tuple[str, str], between: str) -> tuple[int, ...]:
+    """Returns the numbers of an option's value.
+
+    Args:
+        text: The value.
+        form: What it looks like, as a pattern and in words.
+        between: What stands between two numbers.
+
+    Raises:
+        typer.BadParameter: If it looks otherwise.
+    """
+    pattern, words = form
+    if not re.fullmatch(pattern, text, re.ASCII):
+        raise typer.BadParameter(f"expected {words}")
+    return tuple(map(int, text.split(between)))
+
+
+_BESIDE_SPEC: Final = frozenset(
+    {"spec", "explore", "trace", "flight_recorder", "json", "breakdown", "quiet", "verbose"}
+)
+"""What may be said together with `--spec`: all that is no part of the specification."""
+
+
+def _check_alone(context: typer.Context) -> None:
+    """Checks that nothing is said twice: in the file of `--spec`, and beside it.
+
+    Raises:
+        typer.BadParameter: If it is, with the names.
+    """
+    beside = []
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        given = source is not None and source.name == "COMMANDLINE"
+        if given and parameter.name not in _BESIDE_SPEC:
+            option = parameter.opts[0]
+            beside.append(option if option.startswith("-") else option.upper())
+    if beside:
+        raise typer.BadParameter(
+            f"the file says what runs, so {', '.join(beside)} cannot stand beside it",
+            param_hint="--spec",
+        )
 
 
 @app.command()

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from kernbench.ccl.config import find_ccl_file, load_ccl
-from kernbench.cli import defaults
 from kernbench.cli.failures import Exit, failed
 from kernbench.config.shipped import shipped
 from kernbench.errors import UsageError
+from kernbench.run_spec import RunSpec
 from kernbench.topology import load_topology, shipped_machines
 
 _DEFAULT: Final = " (default)"
@@ -30,7 +30,7 @@ def print_listing() -> int:
             (
                 name,
                 load_topology(path).topology_obj.machine.system.description
-                + (_DEFAULT if name == defaults.MACHINE else ""),
+                + (_DEFAULT if name == RunSpec().topology else ""),
             )
             for name, path in sorted(shipped_machines().items())
         ),

@@ -10,7 +10,7 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import Progress
@@ -18,75 +18,83 @@ from rich.progress import Progress
 from kernbench import cli
 from kernbench.ccl.config import select
 from kernbench.cli.failures import Exit, as_json, end_process, failed
-from kernbench.cli.options import Options, command
+from kernbench.cli.output import SILENT, Output
 from kernbench.config.near import did_you_mean
 from kernbench.config.shipped import shipped
 from kernbench.errors import UsageError
 from kernbench.ranks import watchdog
-from kernbench.ranks.exploring import Explored, ScheduleError, explore
+from kernbench.ranks.exploring import Explored, ScheduleError
+from kernbench.ranks.exploring import explore as explore_schedules
 from kernbench.ranks.schedules import Schedule
 from kernbench.report import breakdown, check_writable, print_breakdown, replacing, write_trace
+from kernbench.run_spec import RunSpec, schedule_text
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.engines import load_machine
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.topology import TopologyHandle, load_topology
 
 T = TypeVar("T")
 
-_ROOTS: Final = {"system": "topology", "defaults": "ccl", "algorithms": "ccl", "queues": "ccl"}
 
+def run_bench(spec: RunSpec, output: Output, explore: int = 0) -> int:
+    """Runs a bench and returns the exit code of the process.
 
-def run_bench(options: Options) -> int:
-    """Runs a bench and returns the exit code of the process."""
+    Args:
+        spec: What to run.
+        output: What to show and write.
+        explore: How many schedules to try at most, at least 2; 0 for the one of `spec`.
+    """
+    try:
+        spec.command()
+    except UsageError as error:
+        return failed(error)
     if cli.owns_process:
         watchdog.last_resort = end_process
     try:
-        return _run(options)
+        return _run(spec, output, explore)
     except BaseException as error:
-        return failed(error, command(options, _schedule(options, error)))
+        return failed(error, _repeated(spec, explore, error)[1])
     finally:
         watchdog.last_resort = None
 
 
-def _run(options: Options) -> int:
-    if options.quiet and options.verbose:
+def _run(spec: RunSpec, output: Output, explore: int) -> int:
+    if output.quiet and output.verbose:
         raise UsageError("--quiet and --verbose: expected one of them")
-    if options.explore == 1 or (options.explore and options.schedule is not None):
+    if explore == 1 or (explore and spec.schedule is not None):
         raise UsageError("--explore takes 2 schedules or more, and not with --schedule")
-    overrides = _split(options.overrides)
-    handle = load_topology(options.topology, overrides["topology"])
-    select(options.ccl, overrides["ccl"], handle.topology_obj.machine.system)
-    for output in (options.trace, options.flight_recorder, options.json):
-        if output is not None:
-            check_writable(output)
-    if options.explore:
-        return _explore(options, handle, overrides["ccl"])
-    schedule = None if options.schedule is None else Schedule(options.schedule)
-    return _attempt(options, handle, overrides["ccl"], schedule)
+    file = None if spec.ccl is None else Path(spec.ccl)
+    select(file, spec.ccl_overrides, load_machine(spec).machine.system)
+    for path in (output.trace, output.flight_recorder, output.json):
+        if path is not None:
+            check_writable(path)
+    if output.needs_records:
+        spec = replace(spec, record="full")
+    if explore:
+        return _explore(spec, output, explore)
+    return _attempt(spec, output)
 
 
-def _explore(options: Options, handle: TopologyHandle, ccl: tuple[str, ...]) -> int:
+def _explore(spec: RunSpec, output: Output, most: int) -> int:
     """Runs a bench under several schedules, of which only the first one leaves anything."""
     status: list[int] = []
 
     def attempt(schedule: Schedule) -> int:
+        tried = replace(spec, schedule=schedule.picks)
         if schedule.late:
-            silent = replace(options, **_NO_OUTPUT)
             with redirect_stdout(io.StringIO()):
-                return _attempt(silent, handle, ccl, schedule)
-        status.append(_attempt(options, handle, ccl, schedule))
+                return _attempt(tried, SILENT, most, schedule)
+        status.append(_attempt(tried, output, most, schedule))
         return status[0]
 
     try:
-        tried = explore(attempt, options.explore, "--schedule {}".format)
+        explored = explore_schedules(attempt, most, "--schedule {}".format)
     except ScheduleError as error:
-        if options.json is not None:
-            failure = _failure(options, error)
-            document = {"kernbench": 1, "run": _name(options), "failure": failure}
-            _write_of_failure(options.json, document, "the failure")
+        if output.json is not None:
+            document = {**_head(spec), "failure": _failure(spec, most, error)}
+            _write_of_failure(output.json, document, "the failure")
         raise
-    if not options.quiet:
-        print(f"kernbench: schedules: {_tried(tried)}", file=sys.stderr)
+    if not output.quiet:
+        print(f"kernbench: schedules: {_tried(explored)}", file=sys.stderr)
     return status[0]
 
 
@@ -98,89 +106,64 @@ def _tried(tried: Explored) -> str:
     return f"all {tried.number} agree"
 
 
-_NO_OUTPUT: Final[dict[str, Any]] = {
-    "trace": None,
-    "flight_recorder": None,
-    "json": None,
-    "breakdown": False,
-    "quiet": True,
-    "verbose": False,
-}
-"""Of a run that is only compared with the first one."""
-
-
-def _name(options: Options) -> str:
-    return Path(options.bench).stem
-
-
 def _attempt(
-    options: Options, handle: TopologyHandle, ccl: tuple[str, ...], schedule: Schedule | None
+    spec: RunSpec, output: Output, explore: int = 0, schedule: Schedule | None = None
 ) -> int:
-    """Runs a bench once, on a fresh machine."""
-    module = load_bench(options.bench)
-    engine = GraphEngine(
-        handle.topology_obj,
-        enable_data=options.data,
-        fidelity=options.fidelity,
-        record="full" if options.trace or options.breakdown else "summary",
-    )
+    """Runs a bench once, on a fresh machine.
+
+    Args:
+        spec: What to run.
+        output: What to show and write.
+        explore: How many schedules are tried at most; 0 if this is the only run.
+        schedule: Notes what the run does under its schedule, if several are tried.
+    """
+    assert spec.bench is not None
+    module = load_bench(spec.bench)
+    # A bar would be drawn over the lines of --verbose.
+    bar = sys.stderr.isatty() and not output.quiet and not output.verbose
     with RuntimeContext(
-        engine=engine,
-        correlation_id=_name(options),
-        seed=options.seed,
-        argv=options.arguments,
-        ccl_file=options.ccl,
-        ccl_overrides=ccl,
-        quiet=options.quiet,
-        eager_limit=options.eager_limit,
-        watchdog_s=options.watchdog,
-        schedule=schedule,
-        # A bar would be drawn over the lines of --verbose.
-        progress=_progress
-        if sys.stderr.isatty() and not options.quiet and not options.verbose
-        else None,
+        spec, quiet=output.quiet, progress=_progress if bar else None, schedule=schedule
     ) as ctx:
-        if options.verbose:
+        engine = ctx.engine
+        if output.verbose:
             ctx.on_choice = _print_choice
         try:
             status = module.run(ctx)
         except Exception as error:
-            if options.flight_recorder is not None and isinstance(error, SpawnException):
+            if output.flight_recorder is not None and isinstance(error, SpawnException):
                 record = ctx.flight_record()
-                _write_of_failure(options.flight_recorder, record, "what every rank did last")
-            if options.json is not None:
-                document = {**_document(ctx), "failure": _failure(options, error)}
-                _write_of_failure(options.json, document, "the failure")
+                _write_of_failure(output.flight_recorder, record, "what every rank did last")
+            if output.json is not None:
+                document = {**_document(ctx), "failure": _failure(spec, explore, error)}
+                _write_of_failure(output.json, document, "the failure")
             raise
         finally:
             # Also of a run that failed: that is when a timeline is wanted most.
-            if options.trace is not None:
+            if output.trace is not None:
                 dispatch_ps = engine.dispatch_ps
-                write_trace(engine.op_log, engine.topology, options.trace, dispatch_ps=dispatch_ps)
-    if options.json is not None:
-        _write_json(options.json, _document(ctx))
-    if options.breakdown and not engine.timed:
+                write_trace(engine.op_log, engine.topology, output.trace, dispatch_ps=dispatch_ps)
+    if output.json is not None:
+        _write_json(output.json, _document(ctx))
+    if output.breakdown and not engine.timed:
         print("simulated time per rank: N/A (fidelity functional)")
-    elif options.breakdown:
+    elif output.breakdown:
         rows = breakdown(engine.op_log, engine.dispatch_ps)
         print_breakdown(rows, Console(width=None if sys.stdout.isatty() else 110))
     return status if type(status) is int else Exit.OK
 
 
-def _schedule(options: Options, error: BaseException) -> str:
-    """Returns the schedule that a run failed under."""
+def _repeated(spec: RunSpec, explore: int, error: BaseException) -> tuple[RunSpec, str]:
+    """Returns the run that an error is from, and the command that repeats it."""
     if isinstance(error, SpawnException):
-        return error.schedule
-    return ".".join(map(str, options.schedule or (0,)))
+        spec = replace(spec, schedule=error.spec.schedule)
+    again = explore and spec.schedule is None
+    return spec, spec.command(*(["--explore", str(explore)] if again else []))
 
 
-def _failure(options: Options, error: BaseException) -> dict[str, Any]:
-    schedule = _schedule(options, error)
-    replay = {
-        "command": command(options, schedule),
-        "seed": options.seed,
-        "schedule": schedule,
-    }
+def _failure(spec: RunSpec, explore: int, error: BaseException) -> dict[str, Any]:
+    spec, command = _repeated(spec, explore, error)
+    schedule = schedule_text(spec.schedule)
+    replay = {"command": command, "seed": spec.seed, "schedule": schedule}
     return {**as_json(error), "replay": replay}
 
 
@@ -189,8 +172,12 @@ def _print_choice(line: str) -> None:
     print(line, file=sys.stderr)
 
 
+def _head(spec: RunSpec) -> dict[str, Any]:
+    return {"kernbench": 1, "run": spec.name, "spec": spec.to_json()}
+
+
 def _document(ctx: RuntimeContext) -> dict[str, Any]:
-    return {"kernbench": 1, "run": ctx.correlation_id, "results": ctx.results}
+    return {**_head(ctx.spec), "results": ctx.results}
 
 
 def _write_json(path: Path, document: dict[str, Any]) -> None:
@@ -212,22 +199,6 @@ def _write_of_failure(path: Path, document: dict[str, Any], what: str) -> None:
 def _progress(items: Sequence[T], description: str) -> Iterable[T]:
     with Progress(console=Console(stderr=True), transient=True) as progress:
         yield from progress.track(items, description=description)
-
-
-def _split(overrides: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Deals `--set` texts out to the file that has their first key."""
-    dealt: dict[str, list[str]] = {"topology": [], "ccl": []}
-    for text in overrides:
-        key, equals, _ = text.partition("=")
-        root = key.split(".")[0]
-        if not equals or root not in _ROOTS:
-            raise UsageError(
-                f"--set {text}: expected dotted.field=value",
-                [f"the field begins with one of {', '.join(_ROOTS)}"],
-                hint=did_you_mean(root, list(_ROOTS)),
-            )
-        dealt[_ROOTS[root]].append(text)
-    return {name: tuple(texts) for name, texts in dealt.items()}
 
 
 def find_bench(name: str) -> Path:

@@ -135,7 +135,7 @@ def read_tree(path: Path) -> tuple[Node, list[Problem]]:
         ConfigError: The file cannot be read, is no YAML, or exceeds a limit.
     """
     name = str(path)
-    text = _decode(name, _read(path))
+    text = read_text(path)
     root, problems = parse_tree(Source(name, text.splitlines()), text)
     if isinstance(root, Scalar) and not root.text:
         raise _file_error(path, "F11", "expected a mapping, got an empty file")
@@ -157,10 +157,23 @@ def parse_tree(source: Source, text: str) -> tuple[Node, list[Problem]]:
         raise _syntax_error(source, text, error) from None
 
 
-def _read(path: Path) -> bytes:
+def read_text(path: Path, most: int = MAX_FILE_BYTES) -> str:
+    """Returns the text of a file in UTF-8, without a byte order mark.
+
+    Args:
+        path: The file.
+        most: Largest size in bytes.
+
+    Raises:
+        ConfigError: The file cannot be read (F11), is too large (F9), or is not UTF-8 (F10).
+    """
+    return _decode(str(path), _read(path, most))
+
+
+def _read(path: Path, most: int) -> bytes:
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+            data = file.read(most + 1)
     except FileNotFoundError:
         raise _missing(path) from None
     except IsADirectoryError:
@@ -170,8 +183,8 @@ def _read(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise _file_error(path, "F11", f"cannot be read: {reason}") from None
-    if len(data) > MAX_FILE_BYTES:
-        message = f"expected at most {MAX_FILE_BYTES} bytes, got more"
+    if len(data) > most:
+        message = f"expected at most {most} bytes, got more"
         raise _file_error(path, "F9", message)
     return data
 

@@ -310,13 +310,13 @@ def _received(process: Process, group: ProcessGroup, meeting: Meeting, outsider:
         return outsider
     held = world.held[rank]
     held[group.name] = group
-    count = len(held) - 1
-    if count > world.group_limit:
+    count, limit = len(held) - 1, process.ctx.spec.group_limit
+    if count > limit:
         raise GroupError(
-            f"rank {rank} holds {count} process groups; the limit is {world.group_limit}",
+            f"rank {rank} holds {count} process groups; the limit is {limit}",
             [meeting.calls[rank].fact(meeting.title), *_most_made(process)],
             hint="destroy groups after their last use, or make them in `with group_scope():`; "
-            "ctx.group_limit sets the limit",
+            "--group-limit or group_limit= sets the limit",
             code="C17",
         )
     if count >= _WARN_AT and not world.warned:

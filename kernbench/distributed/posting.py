@@ -174,7 +174,7 @@ class Post:
         Between hosts none is: what Gloo buffers is the business of the operating system.
         """
         log = world_of(self.process).eager
-        if log is None or self.hosted or nbytes > world_of(self.process).eager_limit:
+        if log is None or self.hosted or nbytes > self.process.ctx.spec.eager_limit:
             return False
         log.eager[transfer] = None
         return True

@@ -13,6 +13,7 @@ from kernbench.errors import CallSite, Fact, KernbenchError, call_site, site_fac
 from kernbench.memory import Allocator, Space
 from kernbench.process.recent_calls import RECENT, Entry
 from kernbench.process.types import Device
+from kernbench.run_spec import RunSpec
 from kernbench.sim_engine.command import Command, Stream, Work
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host import Host
@@ -43,8 +44,8 @@ class Session(Protocol):
         ...
 
     @property
-    def seed(self) -> int:
-        """Seed of every rank's default generator."""
+    def spec(self) -> RunSpec:
+        """The run, with all its dials."""
         ...
 
     @property
@@ -147,7 +148,7 @@ class StepBudgetError(KernbenchError):
         super().__init__(
             f"{name} has used up its step budget",
             [site_fact(site, "the last command was issued at")],
-            hint="look for a loop that does not end, or raise RuntimeContext(step_budget=)",
+            hint="look for a loop that does not end, or raise --step-budget or step_budget=",
             code="K5",
         )
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.errors import KernbenchError, UsageError, call_site, site_fact
 
 _DEVICE: Final = re.compile(r"(cpu|cuda)(?::(\d+))?")
 
@@ -94,16 +94,20 @@ class DeviceSelector:
         """Returns the selected SIPs of a machine of `count`.
 
         Raises:
-            KernbenchError: If one does not exist, or the selector is none of the three kinds.
+            UsageError: If one does not exist, or the selector is none of the three kinds.
         """
         if self.which == "all":
             return list(range(count))
         chosen = list(self._each())
         wrong = [index for index in chosen if not 0 <= index < count]
         if wrong or not chosen or len(set(chosen)) != len(chosen):
-            raise KernbenchError(
+            site = call_site()
+            raise UsageError(
                 f"DeviceSelector({self.which!r}) does not fit a machine of {count} SIPs",
-                [site_fact(call_site()), f"expected 'all' or different indices 0..{count - 1}"],
+                [
+                    *([] if site is None else [site_fact(site)]),
+                    f"expected 'all' or different indices 0..{count - 1}",
+                ],
             )
         return chosen
 

@@ -75,7 +75,7 @@ def explore(
     plain = Schedule()
     first = _Run(plain, _returned(attempt(plain)))
     count = 1
-    picks: tuple[int, ...] | None = () if plain.matches else None
+    picks: tuple[int, ...] | None = (1,) if plain.matches else None
     while picks is not None:
         if count == most:
             return Explored(count, complete=False)

@@ -8,6 +8,7 @@ import numpy as np
 
 from kernbench.errors import UsageError
 from kernbench.ranks.meeting import folded
+from kernbench.run_spec import schedule_text
 
 
 class Match(NamedTuple):
@@ -37,17 +38,18 @@ class Schedule:
 
     Args:
         picks: For each such receive in turn, which of the candidates it takes, from 1; the first
-            one where they are used up. None: whatever comes first.
+            one where they are used up; at least one pick. None: whatever comes first.
 
     Attributes:
+        picks: As given.
         late: Whether receives wait until nothing else is left to happen.
         matches: What receives from any source took, in order.
     """
 
     def __init__(self, picks: Sequence[int] | None = None) -> None:
+        self.picks: Final = None if picks is None else tuple(picks)
         self.late: Final = picks is not None
         self.matches: list[Match] = []
-        self._picks: Final = tuple(picks or ())
         self._reads: dict[int, list[bytes]] = {}
 
     def pick(self, candidates: Sequence[int]) -> int:
@@ -59,8 +61,8 @@ class Schedule:
         Raises:
             UsageError: If it has fewer candidates than the schedule says.
         """
-        turn = len(self.matches)
-        number = self._picks[turn] if turn < len(self._picks) else 1
+        turn, picks = len(self.matches), self.picks or ()
+        number = picks[turn] if turn < len(picks) else 1
         if not 1 <= number <= len(candidates):
             raise UsageError(
                 f"schedule {self.name}: receive {turn + 1} from any source is to take message "
@@ -80,13 +82,17 @@ class Schedule:
         self._reads.setdefault(rank, []).append(found)
 
     @property
-    def name(self) -> str:
-        """Which message each receive took, by its place among the candidates; 0: the first."""
-        if not self.late:
-            return "0"
+    def taken(self) -> tuple[int, ...] | None:
+        """The picks that repeat the run; None if each receive took the message that came first."""
+        if self.picks is None:
+            return None
         numbers = [match.candidates.index(match.source) + 1 for match in self.matches]
-        taken = [*numbers, *self._picks[len(numbers) :]]
-        return ".".join(map(str, taken)) or "1"
+        return (*numbers, *self.picks[len(numbers) :])
+
+    @property
+    def name(self) -> str:
+        """What reports and `--schedule` call `taken`: such as `2.1`, or 0 for None."""
+        return schedule_text(self.taken)
 
     @property
     def data(self) -> str:

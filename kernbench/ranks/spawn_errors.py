@@ -20,6 +20,7 @@ from kernbench.errors import (
 )
 from kernbench.ranks.meeting import folded
 from kernbench.ranks.verdicts import RankDeadlockError
+from kernbench.run_spec import RunSpec, schedule_text
 from kernbench.units import format_span, format_time
 
 
@@ -47,28 +48,26 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
     Args:
         errors: By rank, ordered by when they failed.
         aborted: By rank, where it was aborted.
-        seed: Of the run, for the line that says how to repeat it.
-        schedule: Of the run: what its receives from any source took; 0 for the first to come.
+        spec: Of the run, with the schedule that it took; repeats it.
         times: By rank, when it failed or was aborted, in picoseconds.
 
     Attributes:
         errors: By rank, what it failed with, ordered by simulated time, then rank; ranks that were
             only aborted are not in it.
         aborted: By rank, where it was when it was aborted.
+        spec: Of the run, with the schedule that it took.
     """
 
     def __init__(
         self,
         errors: dict[int, BaseException],
         aborted: dict[int, str],
-        seed: int = 0,
-        schedule: str = "0",
+        spec: RunSpec,
         times: Mapping[int, int] | None = None,
     ) -> None:
         self.errors = errors
         self.aborted = aborted
-        self.seed = seed
-        self.schedule = schedule
+        self.spec = spec
         self._times = times or {}
         super().__init__(self._text())
         if self.codes:
@@ -87,7 +86,8 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
             lines.append(f"{folded(ranks)}: {type(error).__name__}: {text}")
             if site is not None and site_fact(site) not in text:
                 lines.append(f"  {self.failed_at(error, ranks)}{site_fact(site)}")
-        replay = f"replay: seed {self.seed}, schedule {self.schedule}"
+        schedule = schedule_text(self.spec.schedule)
+        replay = f"replay: seed {self.spec.seed}, schedule {schedule}"
         return "\n".join([*lines, *self.aborted_lines(), replay])
 
     def failed_at(self, error: BaseException, ranks: Iterable[int]) -> str:
@@ -154,7 +154,10 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
             "aborted": {
                 str(rank): where for rank, where in self.aborted.items() if rank not in self.errors
             },
-            "replay": {"seed": self.seed, "schedule": self.schedule},
+            "replay": {
+                "seed": self.spec.seed,
+                "schedule": schedule_text(self.spec.schedule),
+            },
         }
 
     def _errors_as_json(self) -> Iterator[tuple[str, dict[str, Any]]]:

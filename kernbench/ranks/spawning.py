@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Final, Protocol, cast
 
 from kernbench.des import DeadlockError, Killed, SwallowedAbortError, current_carrier
@@ -49,16 +50,11 @@ class SpawnSession(RankSession, Protocol):
     world: World
     processes: list[Process]
     on_choice: Callable[[str], None] | None
-    group_limit: int
 
     @property
-    def schedule(self) -> Schedule | None: ...  # noqa: D102
-    @property
-    def eager_limit(self) -> int: ...  # noqa: D102
-    @property
-    def watchdog_s(self) -> float: ...  # noqa: D102
-    @property
-    def step_budget(self) -> int: ...  # noqa: D102
+    def schedule(self) -> Schedule | None:
+        """Says what receives from any source take."""
+        ...
 
 
 def session_of(process: Process) -> SpawnSession:
@@ -125,7 +121,9 @@ class Spawn:
                     self._abort()
                 finally:
                     self._clean_up()
-        hidden = None if self._eager is None else hidden_deadlock(self._eager, ctx.eager_limit)
+        hidden = None
+        if self._eager is not None:
+            hidden = hidden_deadlock(self._eager, ctx.spec.eager_limit)
         clocks = [process.host.clock for process in self._processes]
         self._main.host.clock = max(loop.now, start, *clocks)
         for error in self._errors.values():
@@ -136,8 +134,9 @@ class Spawn:
             errors = {rank: self._errors[rank] for rank in order}
             aborted = dict(sorted(self._aborted.items()))
             times = {**self._aborted_at, **self._failed_at}
-            schedule = "0" if ctx.schedule is None else ctx.schedule.name
-            raise SpawnException(errors, aborted, ctx.seed, schedule, times) from errors[min(order)]
+            schedule = ctx.schedule
+            spec = ctx.spec if schedule is None else replace(ctx.spec, schedule=schedule.taken)
+            raise SpawnException(errors, aborted, spec, times) from errors[min(order)]
         site = self._site
         for warning in (hidden, self._leaks):
             if warning is not None and site is not None:
@@ -150,8 +149,7 @@ class Spawn:
             self._site,
             schedule=ctx.schedule,
             blame=self._blame,
-            eager_limit=ctx.eager_limit,
-            group_limit=ctx.group_limit,
+            eager=EagerLog() if ctx.spec.eager_limit else None,
             on_choice=ctx.on_choice,
         )
         reviewer = self._reviewer = Reviewer(world, self._loop, self._processes)
@@ -160,7 +158,7 @@ class Spawn:
         self._loop.on_park = reviewer.parked
         guard = LivelockGuard(world, self._processes)
         for process in self._processes:
-            process.issues_left = ctx.step_budget + 1 if ctx.step_budget else -1
+            process.issues_left = ctx.spec.step_budget + 1 if ctx.spec.step_budget else -1
             process.host.fruitless = guard.watch(process)
             task = self._loop.start(
                 self._rank_main,
@@ -171,7 +169,7 @@ class Spawn:
                 clock=start,
             )
             process.task = process.host.task = task
-        watchdog.begin(self._loop, ctx.watchdog_s)
+        watchdog.begin(self._loop, ctx.spec.watchdog_s)
 
     def _clean_up(self) -> None:
         ctx, world = self._ctx, self._ctx.world

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from kernbench.des import EventLoop
 from kernbench.errors import CallSite, KernbenchError, site_fact
+from kernbench.run_spec import RunSpec
 
-SECONDS: Final = 30.0
+SECONDS: Final = RunSpec().watchdog_s
 """Default limit, in seconds of wall time."""
 
 _LOOKS: Final = 4

@@ -29,13 +29,11 @@ class World(Roll):
         groups: By name, every process group that some rank has not destroyed, or missed a call in.
         held: By rank, by name, the groups that it may use.
         outside: By rank, groups that it has made and is not a member of.
-        group_limit: How many process groups a rank may hold, besides that of all ranks.
         creations: By what they are made from, where ranks meet that make groups.
         on_choice: Told when an operation of a size on a group is given its algorithm.
         announced: Choices of an algorithm that `on_choice` was told.
         warned: Whether a rank was told that it holds many groups.
         mailboxes: By group, destination and tag, where sends and receives meet.
-        eager_limit: Messages of at most so many bytes are sent without their receive.
         eager: What ranks did together, if some messages are sent without their receive.
         unwaited: By rank, by handle, the asynchronous commands that it has not waited for.
     """
@@ -44,13 +42,11 @@ class World(Roll):
     groups: dict[str, ProcessGroup] = field(default_factory=dict)
     held: dict[int, dict[str, ProcessGroup]] = field(default_factory=dict)
     outside: dict[int, list[ProcessGroup]] = field(default_factory=dict)
-    group_limit: int = 128
     creations: dict[Any, Creations] = field(default_factory=dict)
     on_choice: Callable[[str], None] | None = None
     announced: set[tuple[Any, ...]] = field(default_factory=set)
     warned: bool = False
     mailboxes: dict[tuple[str, int, int], Mailbox] = field(default_factory=dict)
-    eager_limit: int = 0
     eager: EagerLog | None = None
     unwaited: dict[int, dict[object, Command]] = field(default_factory=dict)
 
@@ -58,8 +54,6 @@ class World(Roll):
         if self.size:
             self.group = ProcessGroup("WORLD", range(self.size))
             self.groups[self.group.name] = self.group
-        if self.eager_limit:
-            self.eager = EagerLog()
 
     def whereabouts(self, stuck: dict[int, str]) -> Whereabouts:
         """Returns what is known of ranks that are missed.

@@ -1,6 +1,7 @@
 """`RuntimeContext`: stands where `torch` would, for one simulated machine."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -9,15 +10,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.tuner import Choices
 from kernbench.des import Event
-from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.errors import KernbenchError, UsageError, call_site, site_fact
 from kernbench.operations import cuda
 from kernbench.process import flight_record as flight
 from kernbench.process import process as processes
 from kernbench.process.process import MAIN, Process, current_process
 from kernbench.process.types import DeviceSelector
-from kernbench.ranks import watchdog
 from kernbench.ranks.schedules import Schedule
 from kernbench.ranks.world import World
+from kernbench.run_spec import RunSpec
+from kernbench.runtime_api.engines import check_engine, make_engine, spec_of
 from kernbench.runtime_api.namespace import Namespace, root
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
@@ -39,84 +41,72 @@ class RuntimeContext:
     on the rank that calls, or on main. Use it as a context manager, or just keep it.
 
     Args:
-        engine: Runs the commands.
-        target_device: Which SIPs ranks may use.
-        correlation_id: Name of the run; `kernbench run` takes the bench's, for `--json`.
-        spec: The machine as YAML gives it; by default the engine's own.
-        seed: Of every rank's default generator.
-        argv: What a bench finds in `ctx.argv`.
-        ccl_file: The `ccl.yaml`; by default the working directory's, else the shipped one.
-        ccl_overrides: `dotted.field=value` texts applied to it.
+        spec: What the run is; by default the usual machine and dials.
+        engine: Runs the commands, on a machine that the caller has made. The specification then
+            names no machine, see `engines.spec_of`, which is also the default of `spec`. By
+            default an engine is made as the specification says.
         quiet: Whether benches should print nothing.
-        eager_limit: Messages of at most so many bytes, of tensors on devices, are sent without
-            their receive, as some libraries do; 0 finds every deadlock that such buffering hides.
-        watchdog_s: Seconds of wall time without any simulated step after which the running code is
-            stopped (K5); 0 for never.
-        step_budget: Commands that a rank may issue in a spawn; 0 for any number.
         progress: Shows how far a bench is, as it goes through a sequence.
-        schedule: Says what receives from any source take, and notes what hosts read; for one
-            context. None: each takes the message that comes first.
+        schedule: Notes what receives from any source take, and what hosts read, while schedules
+            are explored; it has the picks of the specification, and serves one context. By default
+            one is made if the specification has picks.
+
+    Raises:
+        UsageError: If the machine cannot be made or lacks one of the devices, or if what is given
+            differs from the specification.
 
     Attributes:
+        spec: What the run is.
         engine: Runs the commands.
         devices: SIPs that ranks may use; rank r has the r-th.
         world: The ranks while a spawn runs.
         main: The process of code outside of workers.
-        argv: Arguments of the bench.
-        spec: The machine as YAML gives it.
+        argv: The arguments of the specification, as a list.
         quiet: Whether benches should print nothing.
+        schedule: What receives from any source take; None: each takes the message that comes first.
         results: Documents of plain values that benches leave for `--json`.
         processes: The ranks of the last spawn.
         recordings: Launches of kernels, by all that what they do depends on.
         on_choice: Called with a line such as `all_reduce 1 MiB, 8 ranks of WORLD: ring (auto)` when
             an operation of a size on a group is given its algorithm for the first time.
-        group_limit: How many process groups a rank may hold, besides that of all ranks.
     """
 
     def __init__(
         self,
+        spec: RunSpec | None = None,
         *,
-        engine: GraphEngine,
-        target_device: DeviceSelector = DeviceSelector("all"),  # noqa: B008 - frozen
-        correlation_id: str = "",
-        spec: Mapping[str, Any] | None = None,
-        seed: int = 0,
-        argv: Sequence[str] = (),
-        ccl_file: Path | None = None,
-        ccl_overrides: Sequence[str] = (),
+        engine: GraphEngine | None = None,
         quiet: bool = False,
-        eager_limit: int = 0,
-        watchdog_s: float = watchdog.SECONDS,
-        step_budget: int = 0,
         progress: Callable[[Sequence[Any], str], Iterable[Any]] | None = None,
         schedule: Schedule | None = None,
     ) -> None:
+        _check_types(spec, engine)
+        if spec is None:
+            spec = RunSpec() if engine is None else spec_of(engine)
+        if engine is None:
+            engine = make_engine(spec)
+        else:
+            check_engine(engine, spec)
+        if schedule is None and spec.schedule is not None:
+            schedule = Schedule(spec.schedule)
+        _check_schedule(spec, schedule)
+        self.spec: Final = spec
         self.engine: Final = engine
-        self.target_device: Final = target_device
-        self.correlation_id: Final = correlation_id
-        self.spec: Final = engine.topology.spec if spec is None else spec
-        self.seed: Final = seed
-        self.argv: Final = list(argv)
+        self.argv: Final = list(spec.arguments)
         self.quiet: Final = quiet
-        self.results: Final[list[dict[str, Any]]] = []
-        self.eager_limit: Final = eager_limit
-        self.watchdog_s: Final = watchdog_s
-        self.step_budget: Final = step_budget
         self.schedule: Final = schedule
+        self.results: Final[list[dict[str, Any]]] = []
         self._progress: Final = progress
-        self.devices: Final = target_device.indices(engine.topology.world_size)
+        self.devices: Final = DeviceSelector(spec.devices).indices(engine.topology.world_size)
         self.world = World(schedule=schedule)
         self.processes: list[Process] = []
         self.main: Final = Process(self, engine, MAIN, self.devices[0], 0)
         self.worker_waits: list[Event] = []
-        self._ccl_file: Final = ccl_file
-        self._ccl_overrides: Final = tuple(ccl_overrides)
         self._names: Final = Namespace(self, root())
         processes.made(self.main)
         launches.find_launcher = current_launcher
         self.recordings: Final[dict[Any, Recording]] = {}
         self.on_choice: Callable[[str], None] | None = None
-        self.group_limit = 128
 
     def __enter__(self) -> "RuntimeContext":
         processes.enter(self.main)
@@ -150,7 +140,8 @@ class RuntimeContext:
     @cached_property
     def choices(self) -> Choices:
         """Which algorithm each operation uses."""
-        return Choices(self._ccl_file, self._ccl_overrides, self.engine.topology)
+        file = None if self.spec.ccl is None else Path(self.spec.ccl)
+        return Choices(file, self.spec.ccl_overrides, self.engine.topology)
 
     def progress(self, items: Sequence[T], description: str) -> Iterable[T]:
         """Returns the items one by one, and shows on a terminal how many are left."""
@@ -184,14 +175,8 @@ class RuntimeContext:
         Args:
             engine: What runs the commands of that context.
         """
-        return RuntimeContext(
-            engine=engine,
-            target_device=self.target_device,
-            seed=self.seed,
-            argv=self.argv,
-            quiet=True,
-            watchdog_s=self.watchdog_s,
-        )
+        spec = replace(spec_of(engine, self.spec), schedule=None)
+        return RuntimeContext(spec, engine=engine, quiet=True)
 
     def flight_record(self) -> dict[str, Any]:
         """Returns what every rank of the last spawn did last, as plain values for JSON."""
@@ -221,3 +206,24 @@ class RuntimeContext:
                 f"ctx.wait takes a handle that somebody issued; got {type(handle).__name__}",
                 [site_fact(call_site())],
             )
+
+
+def _check_types(spec: object, engine: object) -> None:
+    if not isinstance(spec, RunSpec | None):
+        raise UsageError(
+            f"RuntimeContext(spec): expected a RunSpec, got {type(spec).__name__}",
+            hint="an engine goes by its name, RuntimeContext(engine=engine); the machine as YAML "
+            "gives it is engine.topology.spec",
+        )
+    if not isinstance(engine, GraphEngine | None):
+        raise UsageError(
+            f"RuntimeContext(engine=): expected a GraphEngine, got {type(engine).__name__}"
+        )
+
+
+def _check_schedule(spec: RunSpec, schedule: Schedule | None) -> None:
+    if schedule is not None and schedule.picks != spec.schedule:
+        raise UsageError(
+            "RuntimeContext(spec, schedule=): expected the same picks in both",
+            [f"got {spec.schedule} in the specification, {schedule.picks} in the schedule"],
+        )

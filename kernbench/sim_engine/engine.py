@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
 from kernbench.des import EventLoop, Fifo, Owner
 from kernbench.errors import KernbenchError, UsageError, site_fact
@@ -10,10 +10,9 @@ from kernbench.hw.device import Device
 from kernbench.hw.network import Network
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.data_executor import DataExecutor, Effect
-from kernbench.sim_engine.op_log import Detail, OpLog, Record
+from kernbench.sim_engine.dials import Detail, Fidelity
+from kernbench.sim_engine.op_log import OpLog, Record
 from kernbench.topology import Topology
-
-Fidelity = Literal["tile", "kernel", "functional"]
 
 _RANK_OWNERS: Final = 1 << 32
 _COMMAND_OWNERS: Final = 1 << 48

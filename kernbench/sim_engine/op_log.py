@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kernbench.errors import CallSite
+from kernbench.sim_engine.dials import Detail
 
-Detail = Literal["full", "summary", "none"]
 Category = Literal[
     "compute", "copy", "collective", "kernel", "send", "recv", "host", "event", "range"
 ]

@@ -35,7 +35,7 @@ class Generator:
 
 
 def _seeded(process: Process) -> Generator:
-    return Generator().manual_seed(process.ctx.seed)
+    return Generator().manual_seed(process.ctx.spec.seed)
 
 
 DEFAULT_GENERATOR: Final = RankLocal("default generator", _seeded)

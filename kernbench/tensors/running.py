@@ -156,7 +156,7 @@ def host_array(tensor: Tensor, what: str) -> Array:
         raise NoDataError(
             f"{what}() needs values, and data is off",
             [site_fact(call_site())],
-            hint="run with --data on (enable_data=True)",
+            hint="run with --data on, or data=True",
         )
     copied: list[Array] = []
     if tensor.is_cpu:

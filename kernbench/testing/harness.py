@@ -1,18 +1,16 @@
 """Runs workers on fresh machines and checks that nothing is left of them."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from kernbench.errors import UsageError
-from kernbench.ranks import watchdog
 from kernbench.ranks.exploring import Explored, explore
 from kernbench.ranks.schedules import Schedule
+from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.engine import Fidelity, GraphEngine
-from kernbench.sim_engine.op_log import Detail
-from kernbench.topology import load_topology
 
 
 class LeftoverError(AssertionError):
@@ -29,63 +27,36 @@ class Kernbench:
     def __init__(self) -> None:
         self._contexts: Final[list[RuntimeContext]] = []
 
-    def context(
-        self,
-        topology: str | Path = "sip8",
-        *,
-        data: bool = True,
-        fidelity: Fidelity = "kernel",
-        record: Detail = "summary",
-        seed: int = 0,
-        argv: Sequence[str] = (),
-        ccl_file: Path | None = None,
-        overrides: Sequence[str] = (),
-        eager_limit: int = 0,
-        watchdog_s: float = watchdog.SECONDS,
-        step_budget: int = 0,
-        schedule: Schedule | Sequence[int] | None = None,
-    ) -> RuntimeContext:
+    def context(self, topology: str | Path = "sip8", **fields: Any) -> RuntimeContext:
         """Returns a context on a fresh machine.
 
         Args:
-            topology: A YAML file, or the name of a shipped machine.
-            data: Whether tensors hold values.
-            fidelity: How closely time is simulated.
-            record: How much the log keeps.
-            seed: Of the ranks' random generators.
-            argv: What the program finds in `ctx.argv`.
-            ccl_file: The `ccl.yaml`; by default the working directory's, else the shipped one.
-            overrides: `dotted.field=value` texts for the machine (`system...`) or `ccl.yaml`.
-            eager_limit: Bytes up to which messages are sent without their receive.
-            watchdog_s: Seconds of wall time without a simulated step that are too many; 0: none.
-            step_budget: Commands that a rank may issue in a spawn; 0: any number.
-            schedule: What receives from any source take, or the picks of a `Schedule`, such as
-                `[2, 1]`; None: the message that comes first.
+            topology: A topology file, or the name of a shipped machine.
+            fields: Further fields of `RunSpec`, such as `data=False`, `seed=3` or
+                `overrides=["system.sips.count=4"]`.
 
         Raises:
-            UsageError: If there is no such machine, or an argument cannot be used.
+            UsageError: If there is no such machine, or a field cannot be used.
         """
         __tracebackhide__ = True
-        of_machine = [text for text in overrides if text.startswith("system.")]
-        if schedule is not None and not isinstance(schedule, Schedule):
-            schedule = Schedule(schedule)
+        return self.context_of(_spec({"topology": topology, **fields}))
+
+    def context_of(self, spec: RunSpec, schedule: Schedule | None = None) -> RuntimeContext:
+        """Returns a context of a run specification, on a fresh machine.
+
+        Args:
+            spec: What the run is.
+            schedule: Notes what receives from any source take; it has the picks of `spec`.
+
+        Raises:
+            UsageError: If the machine cannot be made.
+        """
+        __tracebackhide__ = True
         try:
-            handle = load_topology(topology, of_machine)
-            engine = GraphEngine(handle.topology_obj, data, fidelity=fidelity, record=record)
+            ctx = RuntimeContext(spec, schedule=schedule)
         except UsageError as error:
             # What is wrong is in the test, so nothing below it is of use there.
             raise error.with_traceback(None) from None
-        ctx = RuntimeContext(
-            engine=engine,
-            seed=seed,
-            argv=argv,
-            ccl_file=ccl_file,
-            ccl_overrides=[text for text in overrides if text not in of_machine],
-            eager_limit=eager_limit,
-            watchdog_s=watchdog_s,
-            step_budget=step_budget,
-            schedule=schedule,
-        )
         self._contexts.append(ctx)
         return ctx
 
@@ -95,8 +66,7 @@ class Kernbench:
         *,
         nprocs: int = 8,
         args: tuple[Any, ...] = (),
-        topology: str | Path = "sip8",
-        **dials: Any,
+        **fields: Any,
     ) -> RuntimeContext:
         """Calls `worker(rank, *args)` once for each rank of a fresh machine.
 
@@ -104,17 +74,17 @@ class Kernbench:
             worker: Runs as each rank.
             nprocs: Number of ranks.
             args: Further arguments.
-            topology: A YAML file, or the name of a shipped machine.
-            dials: As in `context`.
+            fields: Fields of `RunSpec`, such as `topology="h200x8"` or `data=False`.
 
         Returns:
             The context, to look at afterwards.
 
         Raises:
+            UsageError: If there is no such machine, or a field cannot be used.
             SpawnException: If a rank failed.
         """
         __tracebackhide__ = True
-        ctx = self.context(topology, **dials)
+        ctx = self.context(**fields)
         with ctx:
             ctx.multiprocessing.spawn(worker, args=args, nprocs=nprocs)
         return ctx
@@ -125,9 +95,8 @@ class Kernbench:
         *,
         nprocs: int = 8,
         args: tuple[Any, ...] = (),
-        topology: str | Path = "sip8",
         schedules: int = 10,
-        **dials: Any,
+        **fields: Any,
     ) -> Explored:
         """Runs a worker as `spawn` does, again and again, with other matches of messages.
 
@@ -135,26 +104,32 @@ class Kernbench:
             worker: Runs as each rank.
             nprocs: Number of ranks.
             args: Further arguments; the same objects each time.
-            topology: A YAML file, or the name of a shipped machine.
             schedules: How many to try at most, see `kernbench run --explore`. With fewer than
                 there are, an `UnexploredWarning` says so.
-            dials: As in `context`.
+            fields: Fields of `RunSpec` as in `spawn`, without `schedule`.
 
         Returns:
             How many schedules were tried, and whether these are all.
 
         Raises:
+            UsageError: If there is no such machine, or a field cannot be used.
             ScheduleError: If what hosts read, or how ranks end, depends on what a receive from any
                 source takes (P8).
             SpawnException: If a rank failed though nobody interfered.
         """
         __tracebackhide__ = True
 
+        spec = _spec(fields)
+        if spec.schedule is not None:
+            raise UsageError(
+                f"explore(schedule={spec.schedule}): expected none, as it tries many",
+                hint="spawn(..., schedule=...) runs a single one",
+            )
+
         def attempt(schedule: Schedule) -> None:
             __tracebackhide__ = True
-            self.spawn(
-                worker, nprocs=nprocs, args=args, topology=topology, schedule=schedule, **dials
-            )
+            with self.context_of(replace(spec, schedule=schedule.picks), schedule) as ctx:
+                ctx.multiprocessing.spawn(worker, args=args, nprocs=nprocs)
 
         tried = explore(attempt, schedules, _again)
         if not tried.complete:
@@ -177,6 +152,14 @@ class Kernbench:
         left = [line for ctx in contexts for line in leftovers(ctx)]
         if left:
             raise LeftoverError("left behind after the test: " + "; ".join(left))
+
+
+def _spec(fields: dict[str, Any]) -> RunSpec:
+    __tracebackhide__ = True
+    try:
+        return RunSpec.from_fields(fields)
+    except UsageError as error:
+        raise error.with_traceback(None) from None
 
 
 def _again(name: str) -> str:

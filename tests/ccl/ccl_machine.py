@@ -22,7 +22,8 @@ from kernbench.des import Event
 from kernbench.errors import call_site
 from kernbench.memory import DType, Storage, View, dtypes
 from kernbench.sim_engine.command import Command, Stream
-from kernbench.sim_engine.engine import Fidelity, GraphEngine, Hold
+from kernbench.sim_engine.dials import Fidelity
+from kernbench.sim_engine.engine import GraphEngine, Hold
 from kernbench.sim_engine.host import Host
 from kernbench.topology import Topology
 

@@ -20,7 +20,8 @@ from kernbench.ccl.prepared import Shape
 from kernbench.errors import call_site
 from kernbench.memory import DType, Storage, View, dtypes
 from kernbench.sim_engine.command import Command, Stream
-from kernbench.sim_engine.engine import Fidelity, GraphEngine
+from kernbench.sim_engine.dials import Fidelity
+from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host import Host
 from kernbench.topology import Topology
 

@@ -33,7 +33,7 @@ from kernbench.ccl.algorithms import (
 )
 from kernbench.ccl.operations import OPERATIONS
 from kernbench.memory import DType, dtypes
-from kernbench.sim_engine.engine import Fidelity
+from kernbench.sim_engine.dials import Fidelity
 from kernbench.topology import Topology
 
 FIDELITIES: Final[tuple[Fidelity, ...]] = ("kernel", "tile")

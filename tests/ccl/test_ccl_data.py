@@ -10,7 +10,8 @@ from kernbench.ccl.algorithms.ring_allreduce import all_reduce
 from kernbench.ccl.plan import Comm
 from kernbench.des import DeadlockError
 from kernbench.memory import UninitialisedReadError, View, dtypes
-from kernbench.sim_engine.engine import Fidelity, GraphEngine
+from kernbench.sim_engine.dials import Fidelity
+from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import Topology
 
 FIDELITIES = pytest.mark.parametrize("fidelity", ["kernel", "tile", "functional"])

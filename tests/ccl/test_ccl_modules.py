@@ -17,7 +17,7 @@ from kernbench.config import ConfigError
 from kernbench.errors import UsageError
 from kernbench.memory import dtypes
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.sim_engine.engine import Fidelity
+from kernbench.sim_engine.dials import Fidelity
 from kernbench.testing import Kernbench
 from kernbench.topology import Topology
 

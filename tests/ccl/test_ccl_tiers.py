@@ -38,7 +38,8 @@ from kernbench.hw.pe import PeCosts, PeTimeline
 from kernbench.hw.queue import Queue, QueueSpec
 from kernbench.memory import DType, Space, Storage, View, dtypes
 from kernbench.sim_engine.command import Command, Stream
-from kernbench.sim_engine.engine import Fidelity, GraphEngine
+from kernbench.sim_engine.dials import Fidelity
+from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host import Host
 from kernbench.topology import Topology
 

@@ -34,7 +34,7 @@ Document = dict[str, Any]
 
 def _measured(kernbench: Kernbench, *argv: str, **dials: Any) -> tuple[int, Document]:
     """Returns the exit code and the results of `ccl`."""
-    with kernbench.context(argv=argv, **dials) as ctx:
+    with kernbench.context(arguments=argv, **dials) as ctx:
         status = benches.ccl.run(ctx)
     (document,) = ctx.results
     return status, document
@@ -53,7 +53,7 @@ def test_each_row_names_the_algorithm_that_ran(name: str, kernbench: Kernbench) 
     said: list[str] = []
     argv = ["--op", name, "-b", "1K", "-e", "16M", "-f", "128"]
     overrides = ["defaults.algorithm=auto"]
-    with kernbench.context(argv=argv, data=False, overrides=overrides) as ctx:
+    with kernbench.context(arguments=argv, data=False, overrides=overrides) as ctx:
         ctx.on_choice = said.append
         assert benches.ccl.run(ctx) == 0
     (document,) = ctx.results
@@ -189,7 +189,7 @@ def test_the_all_reduce_bench_is_one_of_them(
     sizes = ("-b", "1K", "-e", "16K", "-f", "4", "-d", "half", "-n", "2")
     _, document = _measured(kernbench, "--op", "all_reduce", *sizes, "-o", "max")
     table = capsys.readouterr().out
-    with kernbench.context(argv=(*sizes, "-o", "max")) as ctx:
+    with kernbench.context(arguments=(*sizes, "-o", "max")) as ctx:
         assert benches.ccl_allreduce.run(ctx) == 0
     assert ctx.results == [document]
     assert capsys.readouterr().out == table
@@ -342,7 +342,7 @@ def test_flags_of_nccl_tests_without_a_meaning_are_refused(flag: str, value: lis
 )
 def test_what_the_machine_cannot_do_is_told(argv: str, said: str, kernbench: Kernbench) -> None:
     with (
-        kernbench.context(argv=argv.split()) as ctx,
+        kernbench.context(arguments=argv.split()) as ctx,
         pytest.raises(UsageError, match=re.escape(said)),
     ):
         benches.ccl.run(ctx)
@@ -371,7 +371,7 @@ def test_the_time_is_that_of_the_chosen_ranks(
 
 
 def test_help_is_no_failure(kernbench: Kernbench, capsys: pytest.CaptureFixture[str]) -> None:
-    with kernbench.context(argv=["--help"]) as ctx, pytest.raises(SystemExit) as stop:
+    with kernbench.context(arguments=["--help"]) as ctx, pytest.raises(SystemExit) as stop:
         benches.ccl.run(ctx)
     assert stop.value.code == 0
     out = capsys.readouterr().out

@@ -1,5 +1,6 @@
 """The benches that run models: the same function however split, and tables that say what was."""
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -14,13 +15,16 @@ import benches.transformer
 import kernbench.torch as torch
 from benches.models.llama import Llama, Shape
 from benches.models.measure import tensor_parallel
-from kernbench.cli.options import Options
+from kernbench.cli.output import Output
 from kernbench.cli.run import run_bench
 from kernbench.errors import UsageError
+from kernbench.run_spec import RunSpec
 from kernbench.testing import Kernbench
 from kernbench.tp.config import ModelParallelConfig
 
 Document = dict[str, Any]
+
+OUTPUTS = [field.name for field in dataclasses.fields(Output)]
 
 SMALL = (
     "--layers", "1", "--hidden", "32", "--ffn", "48", "--heads", "8", "--kv-heads", "4",
@@ -34,7 +38,7 @@ SEVENTY_B = (
 
 
 def _measured(kernbench: Kernbench, bench: Any, *argv: str, **dials: Any) -> Document:
-    with kernbench.context(argv=argv, **dials) as ctx:
+    with kernbench.context(arguments=argv, **dials) as ctx:
         assert bench.run(ctx) == 0
     (document,) = ctx.results
     return document
@@ -246,12 +250,9 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     """Runs a bench as the command line does; returns exit code, output and errors."""
 
     def called(bench: str, *arguments: str, **given: Any) -> tuple[int, str, str]:
-        standard = {
-            "topology": "sip8", "ccl": None, "overrides": (), "trace": None, "json": None,
-            "flight_recorder": None, "breakdown": False, "data": True, "fidelity": "kernel",
-            "seed": 0, "eager_limit": 0, "watchdog": 30.0, "quiet": False, "verbose": False,
-        }  # fmt: skip
-        code = run_bench(Options(bench=bench, arguments=arguments, **(standard | given)))
+        shown = {name: given.pop(name) for name in list(given) if name in OUTPUTS}
+        spec = RunSpec(bench=bench, arguments=arguments, **given)
+        code = run_bench(spec, Output(**shown))
         return code, *capsys.readouterr()
 
     return called
@@ -389,7 +390,7 @@ def test_a_wrong_flag_is_one_line_and_code_2(
 
 @pytest.mark.slow
 def test_a_model_larger_than_a_device_is_refused_before_it_runs(kernbench: Kernbench) -> None:
-    ctx = kernbench.context("h200x8", data=False, argv=(*SEVENTY_B, "--tp", "1"))
+    ctx = kernbench.context("h200x8", data=False, arguments=(*SEVENTY_B, "--tp", "1"))
     with ctx, pytest.raises(UsageError) as caught:
         benches.transformer.run(ctx)
     text = str(caught.value)

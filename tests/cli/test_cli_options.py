@@ -1,58 +1,224 @@
-"""The command that repeats a run."""
+"""One run specification on the command line: said, written, read again, repeated."""
 
 import dataclasses
+import json
+import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from run_specs import run_specs
 from typer.testing import CliRunner
 
 from kernbench.cli import run
 from kernbench.cli.app import app
-from kernbench.cli.options import Options, command
+from kernbench.cli.output import Output
+from kernbench.run_spec import RunSpec
 
-DIALS = [
-    "--topology my.yaml --ccl my/ccl.yaml --set system.sips.count=4 --set defaults.n_elem=8",
-    "--data off --fidelity tile --eager-limit 4096 --watchdog 2.5",
-    "--seed 9 --schedule 2.1",
-    "--explore 7",
-    "-- --op all_to_all 'two words'",
-    "",
-]
-OUTPUTS = ["", "--trace a.json --flight-recorder b --json c --breakdown --quiet --verbose"]
+Said = tuple[RunSpec, Output, int]
+
+
+def _said(argv: list[str]) -> Said:
+    """Returns what a bench would be run with."""
+    seen: list[Said] = []
+
+    def note(spec: RunSpec, output: Output, explore: int) -> int:
+        seen.append((spec, output, explore))
+        return 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "run_bench", note)
+        done = CliRunner().invoke(app, argv)
+    assert done.exit_code == 0, done.output
+    (only,) = seen
+    return only
+
+
+def _repeated(command: str) -> Said:
+    program, *argv = shlex.split(command)
+    assert program == "kernbench"
+    return _said(argv)
+
+
+@given(spec=run_specs(bench="my bench.py"))
+def test_a_command_says_all_but_what_the_log_keeps(spec: RunSpec) -> None:
+    again, output, explore = _repeated(spec.command("--explore", "7"))
+    assert again == dataclasses.replace(spec, record="summary")
+    assert (output, explore) == (Output(), 7)
+
+
+def test_every_option_is_a_field_or_an_output() -> None:
+    import typer.main
+
+    commands: Any = typer.main.get_command(app)
+    options = {parameter.name for parameter in commands.commands["run"].params}
+    fields = {field.name for field in dataclasses.fields(RunSpec)}
+    outputs = {field.name for field in dataclasses.fields(Output)}
+    named = {"overrides": "set_", "watchdog_s": "watchdog"}
+    assert options == {named.get(name, name) for name in fields - {"record"}} | outputs | {
+        "spec",
+        "explore",
+    }
+
+
+def test_options_become_a_specification() -> None:
+    text = (
+        "run race.py --topology my.yaml --ccl my/ccl.yaml --set system.sips.count=4 "
+        "--set defaults.n_elem=8 --devices 0,2 --data off --fidelity tile --eager-limit 4096 "
+        "--watchdog 2.5 --step-budget 10 --group-limit 4 --seed 9 --schedule 2.1 "
+        "--trace a.json --flight-recorder b --json c --breakdown --quiet -- --op 'two words'"
+    )
+    spec, output, explore = _said(shlex.split(text))
+    assert spec == RunSpec(
+        topology="my.yaml",
+        ccl="my/ccl.yaml",
+        overrides=("system.sips.count=4", "defaults.n_elem=8"),
+        devices=(0, 2),
+        data=False,
+        fidelity="tile",
+        eager_limit=4096,
+        watchdog_s=2.5,
+        step_budget=10,
+        group_limit=4,
+        seed=9,
+        schedule=(2, 1),
+        bench="race.py",
+        arguments=("--op", "two words"),
+    )
+    assert output == Output(
+        trace=Path("a.json"),
+        flight_recorder=Path("b"),
+        json=Path("c"),
+        breakdown=True,
+        quiet=True,
+    )
+    assert explore == 0
+
+
+def test_the_usual_values_are_those_of_a_specification() -> None:
+    assert _said(["run", "race.py"]) == (RunSpec(bench="race.py"), Output(), 0)
+    assert RunSpec(bench="race.py").command() == "kernbench run race.py --seed 0"
+
+
+BENCH = """
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
+
+def worker(rank, torch_):
+    dist.init_process_group("nccl")
+    x = torch.rand(64, device="cuda")
+    dist.all_reduce(x)
+    if rank == 0:
+        start = torch.cuda.Event(enable_timing=True)
+        torch_.results.append({"sum": float(x.sum()), "argv": torch_.argv})
+    if "fail" in torch_.argv and rank == 1:
+        raise ValueError("asked for")
+
+def run(ctx):
+    ctx.multiprocessing.spawn(worker, args=(ctx,), nprocs=3)
+"""
+
+DIALS = (
+    "--topology torus4x4 --set system.sips.network.bandwidth='9 GB/s' --set defaults.n_slots=3 "
+    "--devices 5,0,3 --seed 11 --step-budget 500 --fidelity tile"
+)
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
-    """Everything that a bench is run with."""
-    seen: list[Options] = []
-
-    def note(options: Options) -> int:
-        seen.append(options)
-        return 0
-
-    monkeypatch.setattr(run, "run_bench", note)
-    return seen
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bench.py").write_text(BENCH)
+    return "bench.py"
 
 
-@pytest.mark.parametrize("outputs", OUTPUTS)
-@pytest.mark.parametrize("dials", DIALS)
-def test_a_command_says_again_what_changes_a_run(
-    said: list[Options], dials: str, outputs: str
-) -> None:
-    argv = shlex.split(f"run 'my bench.py' {outputs} {dials}")
-    assert CliRunner().invoke(app, argv).exit_code == 0
-    (first,) = said
-    schedule = ".".join(map(str, first.schedule or (0,)))
-    program, *again = shlex.split(command(first, schedule))
-    assert program == "kernbench"
-    assert CliRunner().invoke(app, again).exit_code == 0
-    silent: dict[str, Any] = {"trace": None, "flight_recorder": None, "json": None}
-    silent |= {"breakdown": False, "quiet": False, "verbose": False}
-    assert said[1] == dataclasses.replace(first, **silent)
+def _run(text: str, status: int = 0) -> str:
+    done = CliRunner().invoke(app, shlex.split(text))
+    assert done.exit_code == status, done.output
+    return done.output
 
 
-def test_a_command_names_what_failed(said: list[Options]) -> None:
-    CliRunner().invoke(app, ["run", "race.py", "--explore", "9", "--json", "out"])
-    assert command(said[0], "0") == "kernbench run race.py --explore 9 --seed 0"
-    assert command(said[0], "1.2") == "kernbench run race.py --seed 0 --schedule 1.2"
+@pytest.mark.parametrize("trace", ["", "--trace a.trace"])
+def test_results_hold_what_repeats_them_byte_for_byte(bench: str, trace: str) -> None:
+    _run(f"run {bench} {DIALS} --json a.json {trace} -- one 'two words'")
+    _run(f"run --spec a.json --json b.json {trace.replace('a.', 'b.')}")
+    assert Path("b.json").read_bytes() == Path("a.json").read_bytes()
+    document = json.loads(Path("a.json").read_text())
+    spec = RunSpec.from_json(document["spec"])
+    assert (spec.seed, spec.devices, spec.arguments) == (11, (5, 0, 3), ("one", "two words"))
+    assert spec.record == ("full" if trace else "summary")
+    assert document["results"][0]["argv"] == ["one", "two words"]
+    if trace:
+        assert Path("b.trace").read_bytes() == Path("a.trace").read_bytes()
+    # Another seed gives other results, so that the comparison can fail.
+    Path("c.json").write_text(json.dumps({**document["spec"], "seed": 12}))
+    _run("run --spec c.json --json d.json")
+    assert json.loads(Path("d.json").read_text())["results"] != document["results"]
+
+
+def test_a_failure_is_repeated_by_its_line_and_by_its_file(bench: str) -> None:
+    first = _run(f"run {bench} --seed 3 --topology h200x8 --json a.json -- fail", 1)
+    (command,) = re.findall(r"^replay: kernbench (.*)$", first, re.MULTILINE)
+    assert command == "run bench.py --topology h200x8 --seed 3 -- fail"
+    document = json.loads(Path("a.json").read_text())
+    assert document["failure"]["replay"]["command"] == f"kernbench {command}"
+    for again in (command, "run --spec a.json"):
+        second = _run(again, 1)
+        assert second == first.partition("\n")[2], "the first line says where the failure is"
+
+
+def test_a_trace_of_a_repeated_run_is_whole(bench: str) -> None:
+    _run(f"run {bench} --json a.json")
+    _run("run --spec a.json --trace b.trace --json b.json")
+    assert len(json.loads(Path("b.trace").read_text())["traceEvents"]) > 10
+    assert json.loads(Path("b.json").read_text())["spec"]["record"] == "full"
+
+
+@pytest.mark.parametrize(
+    ("beside", "named"),
+    [
+        ("other.py", "BENCH"),
+        ("--seed 0", "--seed"),
+        ("--topology sip8 --set system.sips.count=2", "--topology, --set"),
+        ("-- -e 1K", "BENCH, ARGUMENTS"),
+        ("--schedule 1 --devices all", "--devices, --schedule"),
+    ],
+)
+def test_what_the_file_says_is_not_said_beside_it(beside: str, named: str) -> None:
+    text = _run(f"run --spec no.json --quiet {beside}", 2)
+    assert f"the file says what runs, so {named} cannot stand beside it" in text
+
+
+def test_a_file_without_a_program_cannot_be_run(bench: str) -> None:
+    Path("a.json").write_text(json.dumps(RunSpec().to_json()))
+    assert "bench: expected text: a command names it" in _run("run --spec a.json", 2)
+    Path("a.json").write_text(json.dumps(RunSpec(topology=None, bench=bench).to_json()))
+    assert "topology: expected text: a command names it" in _run("run --spec a.json", 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("", "expected one, or --spec FILE"),
+        ("--spec no.json", "no such file"),
+        ("b.py --devices 1;2", "expected numbers with commas between, such as 0,2,5; or all"),
+        ("b.py --devices 1,1", "devices: expected all, or different integers from 0"),
+        ("b.py --watchdog inf", "watchdog_s: expected seconds from 0, got inf"),
+        ("b.py --watchdog -1", "--watchdog"),
+        ("b.py --step-budget -1", "--step-budget"),
+        ("b.py --set system.x", "--set system.x"),
+        ("b.py --set sistem.x=1", "did you mean `system`?"),
+        ("b.py --topology ''", "topology: expected a file, the name of a shipped machine, or None"),
+    ],
+)
+def test_wrong_options(options: str, said: str) -> None:
+    text = _run(f"run {shlex.join(shlex.split(options))}", 2)
+    assert said in text
+    assert "Traceback" not in text
+
+
+def test_devices_that_the_machine_lacks(bench: str) -> None:
+    text = _run(f"run {bench} --devices 0,8,9", 2)
+    assert "DeviceSelector((0, 8, 9)) does not fit a machine of 8 SIPs" in text
+    assert "expected 'all' or different indices 0..7" in text

@@ -1,24 +1,26 @@
 """`kernbench run` and `kernbench list`: outputs, exit codes, and what wrong input shows."""
 
+import dataclasses
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 import benches.ccl_allreduce
-from kernbench.cli import defaults
 from kernbench.cli.app import app
-from kernbench.cli.options import Options
+from kernbench.cli.output import Output
 from kernbench.cli.run import run_bench
-from kernbench.ranks import watchdog
+from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.testing import Kernbench
 
 ROOT = Path(__file__).parents[2]
+OUTPUTS = [field.name for field in dataclasses.fields(Output)]
 
 
 def _kernbench(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -33,24 +35,10 @@ def _kernbench(*args: str, cwd: Path | None = None) -> subprocess.CompletedProce
     )
 
 
-def _run(bench: str | Path, *arguments: str, **options: object) -> int:
-    standard: dict[str, object] = {
-        "topology": "sip8",
-        "ccl": None,
-        "overrides": (),
-        "trace": None,
-        "flight_recorder": None,
-        "json": None,
-        "breakdown": False,
-        "data": True,
-        "fidelity": "kernel",
-        "seed": 0,
-        "eager_limit": 0,
-        "watchdog": 30.0,
-        "quiet": False,
-        "verbose": False,
-    }
-    return run_bench(Options(bench=str(bench), arguments=arguments, **(standard | options)))  # type: ignore[arg-type]
+def _run(bench: str | Path, *arguments: str, explore: int = 0, **said: Any) -> int:
+    shown = {name: said.pop(name) for name in list(said) if name in OUTPUTS}
+    spec = RunSpec(bench=str(bench), arguments=arguments, **said)
+    return run_bench(spec, Output(**shown), explore)
 
 
 @pytest.mark.slow
@@ -134,7 +122,7 @@ def test_run_spawns_once_over_all_sips_and_looks_worker_up(
         (["run", "ccl_allreduce", "--", "-b", "5X"], "expected a size such as 16M"),
         (["run", "ccl_allreduce", "--", "-o", "xor"], "invalid choice: 'xor'"),
         (["run", "ccl_allreduce", "--fidelity", "exact"], "exact"),
-        (["run"], "Missing argument"),
+        (["run"], "Invalid value for BENCH: expected one, or --spec FILE"),
     ],
 )
 @pytest.mark.slow
@@ -289,7 +277,8 @@ def test_a_failure_is_written_as_json_too(
     assert capsys.readouterr().err.startswith(f"kernbench: the failure is in {results}\n")
     document = json.loads(results.read_text())
     failure = document.pop("failure")
-    assert document == {"kernbench": 1, "run": "hang", "results": [{"a": 1}]}
+    spec = RunSpec(bench=str(bench), seed=3).to_json()
+    assert document == {"kernbench": 1, "run": "hang", "spec": spec, "results": [{"a": 1}]}
     command = f"kernbench run {bench} --seed 3"
     assert failure["replay"] == {"command": command, "seed": 3, "schedule": "0"}
     assert [error["code"] for error in failure["errors"].values()] == ["C1"] * 3
@@ -340,9 +329,8 @@ def test_the_watchdog_stops_code_that_never_yields(
 ) -> None:
     bench = tmp_path / "bench.py"
     bench.write_text(SENDS_FIRST.replace("    dist.send(", "    while True: pass\n    dist.send("))
-    assert _run(bench, watchdog=0.1) == 1
+    assert _run(bench, watchdog_s=0.1) == 1
     assert "[K5] nothing was simulated for 0.1 s of wall time" in capsys.readouterr().err
-    assert defaults.WATCHDOG_S == watchdog.SECONDS
 
 
 SPAWN_ONE = "def run(ctx):\n    ctx.multiprocessing.spawn(worker, nprocs=1)\n"
@@ -484,7 +472,7 @@ def test_explore_says_how_many_schedules_agree(
 
 @pytest.mark.parametrize("options", [{"explore": 1}, {"explore": 4, "schedule": (1,)}])
 def test_explore_takes_two_schedules_or_more(
-    options: dict[str, object], capsys: pytest.CaptureFixture[str]
+    options: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _run("ccl_allreduce", **options) == 2
     assert "--explore takes 2 schedules or more, and not with --schedule" in capsys.readouterr().err
@@ -557,15 +545,19 @@ def test_the_options_are_these() -> None:
             "--breakdown",
             "--ccl",
             "--data",
+            "--devices",
             "--eager-limit",
             "--explore",
             "--fidelity",
             "--flight-recorder",
+            "--group-limit",
             "--json",
             "--quiet",
             "--schedule",
             "--seed",
             "--set",
+            "--spec",
+            "--step-budget",
             "--topology",
             "--trace",
             "--verbose",

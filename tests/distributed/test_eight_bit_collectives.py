@@ -13,7 +13,7 @@ import pytest
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.memory.arithmetic import function_named
-from kernbench.sim_engine.engine import Fidelity
+from kernbench.sim_engine.dials import Fidelity
 from kernbench.testing import Kernbench
 
 Bits = np.ndarray[Any, np.dtype[np.uint8]]

@@ -215,8 +215,7 @@ def test_the_limit_is_an_error(kernbench: Kernbench) -> None:
         for _ in range(5):
             dist.new_group([0, 1])
 
-    ctx = kernbench.context()
-    ctx.group_limit = 4
+    ctx = kernbench.context(group_limit=4)
     with pytest.raises(SpawnException) as caught:
         ctx.multiprocessing.spawn(worker, nprocs=3)
     assert list(caught.value.errors) == [0, 1]

@@ -639,7 +639,7 @@ def test_k7_an_algorithm_that_waits_for_itself(
     (tmp_path / "jam.py").write_text(JAM)
     (tmp_path / "ccl.yaml").write_text(JAM_FILE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = views(kernbench, worker, 2, ccl_file=tmp_path / "ccl.yaml", fidelity=fidelity)
+    found = views(kernbench, worker, 2, ccl=tmp_path / "ccl.yaml", fidelity=fidelity)
     programs = """
   all_reduce on rank 0 waits for a credit for the queue to 1 since T
   all_reduce on rank 1 waits for a credit for the queue to 0 since T"""
@@ -682,7 +682,7 @@ def test_k9_an_algorithm_whose_message_is_larger_than_its_slots(
     (tmp_path / "bulky.py").write_text(BULKY)
     (tmp_path / "ccl.yaml").write_text(BULKY_FILE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = views(kernbench, worker, 2, ccl_file=tmp_path / "ccl.yaml")
+    found = views(kernbench, worker, 2, ccl=tmp_path / "ccl.yaml")
     text = f"""\
 MessageSizeError: [K9] tl.send of 800 B to {{0}}: a slot holds 512 B
   at FILE+{{1}}: tl.send(tl.load(comm.buffer.run(0, 200)), 1 - comm.rank)

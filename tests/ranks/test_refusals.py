@@ -889,7 +889,7 @@ def coal_mixed(rank: int) -> None:
 [C17] rank 1 holds 5 process groups; the limit is 4
   new_group #5 of the world: new_group([0, 1]) at 0 ps, at FILE+4: dist.new_group([0, 1])
   5 of them were made at FILE+4: dist.new_group([0, 1])
-  hint: destroy groups after their last use, or make them in `with group_scope():`; ctx.group_limit sets the limit
+  hint: destroy groups after their last use, or make them in `with group_scope():`; --group-limit or group_limit= sets the limit
 """,
     ),
 )

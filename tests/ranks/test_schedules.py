@@ -15,7 +15,6 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.errors import UsageError
 from kernbench.ranks.exploring import ScheduleError
-from kernbench.ranks.schedules import Schedule
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.testing import Kernbench
 from kernbench.testing.harness import UnexploredWarning
@@ -168,9 +167,8 @@ def test_a_schedule_can_be_repeated(kernbench: Kernbench, fidelity: Any) -> None
         dist.send(x, 0)
 
     def failed(picks: tuple[int, ...] | None) -> Iterator[object]:
-        schedule = Schedule(picks)
         with pytest.raises(SpawnException) as caught:
-            kernbench.spawn(worker, nprocs=3, schedule=schedule, fidelity=fidelity)
+            kernbench.spawn(worker, nprocs=3, schedule=picks, fidelity=fidelity)
         yield str(caught.value.errors[0])
         yield caught.value.as_json()["replay"]["schedule"]
 

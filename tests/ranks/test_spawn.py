@@ -712,7 +712,7 @@ def test_a_step_budget_ends_a_loop_at_the_same_command_each_time(kernbench: Kern
         (1,): """\
 StepBudgetError: [K5] rank 1 has used up its step budget
   the last command was issued at FILE+4: x.mul_(1)
-  hint: look for a loop that does not end, or raise RuntimeContext(step_budget=)""",
+  hint: look for a loop that does not end, or raise --step-budget or step_budget=""",
     }
     assert counts == [100]
 

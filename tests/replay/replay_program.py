@@ -7,9 +7,9 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench import tl
 from kernbench.report import dump_records, write_trace
+from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.engine import Fidelity, GraphEngine
-from kernbench.topology import load_topology
+from kernbench.sim_engine.dials import Fidelity
 
 
 @tl.jit
@@ -39,8 +39,8 @@ def worker(rank: int) -> None:
 
 
 def run(fidelity: Fidelity) -> RuntimeContext:
-    topology = load_topology("torus4x4").topology_obj
-    with RuntimeContext(engine=GraphEngine(topology, fidelity=fidelity, record="full")) as ctx:
+    spec = RunSpec(topology="torus4x4", fidelity=fidelity, record="full")
+    with RuntimeContext(spec) as ctx:
         ctx.multiprocessing.spawn(worker, nprocs=6)
     return ctx
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from replay_program import golden, run
 
-from kernbench.sim_engine.engine import Fidelity
+from kernbench.sim_engine.dials import Fidelity
 
 HERE = Path(__file__).parent
 

@@ -40,8 +40,7 @@ class Case:
 
     def found(self, kernbench: Kernbench) -> Texts:
         """Runs the program and returns what its ranks are told."""
-        ctx = kernbench.context()
-        ctx.group_limit = 4
+        ctx = kernbench.context(group_limit=4)
         with pytest.raises(SpawnException) as caught:
             ctx.multiprocessing.spawn(self.worker, nprocs=self.nprocs)
         return tuple(alike(caught.value, self._shown).items())

@@ -6,6 +6,7 @@ import pytest
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
+from kernbench.errors import UsageError
 from kernbench.testing import Kernbench
 from kernbench.testing.harness import LeftoverError
 
@@ -43,7 +44,7 @@ def test_what_is_left_behind_is_found() -> None:
 
 def test_spawn_gives_the_context_back(kernbench: Kernbench) -> None:
     ctx = kernbench.spawn(lambda rank: None, nprocs=2, overrides=["system.sips.count=2"])
-    assert ctx.spec["system"]["sips"]["count"] == 2
+    assert ctx.engine.topology.spec["system"]["sips"]["count"] == 2
     assert len(ctx.devices) == 2
 
 
@@ -122,6 +123,15 @@ def test_a_failure_ends_with_the_command_that_explains_its_code(
             "E  *hint: write them first, *",
             "E  *explain: kernbench explain M5",
         ]
+    )
+
+
+def test_an_exploration_has_schedules_of_its_own(kernbench: Kernbench) -> None:
+    with pytest.raises(UsageError) as caught:
+        kernbench.explore(lambda rank: None, schedule=[2, 1])
+    assert str(caught.value) == (
+        "explore(schedule=(2, 1)): expected none, as it tries many\n"
+        "  hint: spawn(..., schedule=...) runs a single one"
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from tl_machine import Machine
 
 from kernbench import tl
-from kernbench.sim_engine.engine import Fidelity
+from kernbench.sim_engine.dials import Fidelity
 from kernbench.sim_engine.op_log import Record
 from kernbench.tl.launch import jit
 from kernbench.topology import Topology

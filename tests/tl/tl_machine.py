@@ -10,7 +10,8 @@ from kernbench.errors import call_site
 from kernbench.hw.queue import QueueSpec
 from kernbench.memory import DType, Storage, View, dtypes
 from kernbench.sim_engine.command import Command, Stream
-from kernbench.sim_engine.engine import Fidelity, GraphEngine
+from kernbench.sim_engine.dials import Fidelity
+from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host import Host
 from kernbench.tl.launch import DEFAULT_QUEUES, Kernel, KernelWork
 from kernbench.tl.tile import Pointer

@@ -756,8 +756,7 @@ def test_too_many_groups(kernbench: Kernbench) -> None:
         assert [group.name for group in dist.live_groups()] == ["WORLD"]
         assert not ps.is_initialized()
 
-    ctx = kernbench.context()
-    ctx.group_limit = 5
+    ctx = kernbench.context(group_limit=5)
     with ctx:
         ctx.multiprocessing.spawn(worker, nprocs=4)
 

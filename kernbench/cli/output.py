@@ -1,0 +1,34 @@
+"""What `kernbench run` shows and writes; nothing here changes what is simulated."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What a run leaves; see `kernbench run --help`.
+
+    Attributes:
+        trace: File for the timeline.
+        flight_recorder: File for what each rank did last, if ranks fail.
+        json: File for the results.
+        breakdown: Whether to print where each rank's time went.
+        quiet: Whether to print errors and results files only.
+        verbose: Whether to print which algorithm each operation is given.
+    """
+
+    trace: Path | None = None
+    flight_recorder: Path | None = None
+    json: Path | None = None
+    breakdown: bool = False
+    quiet: bool = False
+    verbose: bool = False
+
+    @property
+    def needs_records(self) -> bool:
+        """Whether the log must keep every record."""
+        return self.trace is not None or self.breakdown
+
+
+SILENT = Output(quiet=True)
+"""Of a run that is only compared with another."""

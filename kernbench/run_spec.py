@@ -1,0 +1,394 @@
+"""A run as one value: the machine, the dials, the program. See ADR 0024.
+
+Imports little, so that the command line knows the defaults before anything heavy is there.
+"""
+
+import json
+import math
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from operator import index
+from pathlib import Path
+from reprlib import repr as shortened
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from kernbench.sim_engine.dials import Detail, Fidelity
+
+if TYPE_CHECKING:
+    from kernbench.config import ConfigError, Problem
+
+VERSION: Final = 1
+"""Of the JSON form."""
+
+MACHINE_ROOTS: Final = ("system",)
+"""First keys of overrides that belong to the topology file."""
+
+CCL_ROOTS: Final = ("defaults", "algorithms", "queues")
+"""First keys of overrides that belong to `ccl.yaml`."""
+
+_MOST_BYTES: Final = 1 << 28
+"""Largest file that a specification is read from; results may stand beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """Everything that a run depends on: equal specifications give the same results and times.
+
+    Frozen and made of plain values, so it can be a key of a dict, be pickled for another process,
+    and go to JSON and back. `dataclasses.replace` gives a variant. Lists are taken for tuples, and
+    `os.PathLike` for its text. A relative path is one from the working directory.
+
+    Attributes:
+        topology: The machine: a topology file, or the name of a shipped one such as `h200x8`. None
+            if the machine was made by code: then whoever runs it brings the engine.
+        ccl: The algorithms' file; None for `./ccl.yaml` if there is one, else the shipped one.
+        overrides: Texts such as `system.sips.count=4`, in the order in which they apply: `system`
+            of the machine, `defaults`, `algorithms` and `queues` of `ccl`.
+        devices: SIPs that ranks may use, rank r the r-th; or `all`.
+        data: Whether tensors hold values; without, only time is simulated.
+        fidelity: How closely time is simulated, see `GraphEngine`.
+        record: How much the log keeps, see `OpLog`.
+        seed: Of every rank's default random generator, from 0.
+        eager_limit: Bytes up to which messages of tensors on devices are sent without their
+            receive, as some libraries do; 0 finds every deadlock that such buffering hides.
+        watchdog_s: Seconds of wall time without any simulated step after which the running code is
+            stopped (K5); 0 for never.
+        step_budget: Commands that a rank may issue in a spawn; 0 for any number.
+        group_limit: Process groups that a rank may hold besides that of all ranks (C17).
+        schedule: Which candidate each receive from any source takes in turn, from 1, see
+            `Schedule`; None for the message that comes first.
+        bench: A Python file with `run(ctx)`, or the name of a shipped bench; None if the program is
+            code that whoever runs it calls.
+        arguments: What the program finds in `ctx.argv`.
+
+    Raises:
+        ConfigError: If values are not of these kinds: all of them at once, by field (F2, F3).
+    """
+
+    topology: str | None = "sip8"
+    ccl: str | None = None
+    overrides: tuple[str, ...] = ()
+    devices: Literal["all"] | tuple[int, ...] = "all"
+    data: bool = True
+    fidelity: Fidelity = "kernel"
+    record: Detail = "summary"
+    seed: int = 0
+    eager_limit: int = 0
+    watchdog_s: float = 30.0
+    step_budget: int = 0
+    group_limit: int = 128
+    schedule: tuple[int, ...] | None = None
+    bench: str | None = None
+    arguments: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        wrong: dict[str, Problem] = {}
+        for name, (expected, read) in _KINDS.items():
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, read(value))
+            except (TypeError, ValueError) as error:
+                code = "F2" if isinstance(error, TypeError) else "F3"
+                wrong[name] = _problem(code, name, f"expected {expected}, got {shortened(value)}")
+        texts = () if "overrides" in wrong else self.overrides
+        lost = [_lost(text) for text in texts if _root(text) is None]
+        if wrong or lost:
+            raise _refused([*wrong.values(), *lost])
+
+    @property
+    def name(self) -> str:
+        """What results call the run: the bench's file without its folder and suffix, or empty."""
+        return "" if self.bench is None else Path(self.bench).stem
+
+    @property
+    def machine_overrides(self) -> tuple[str, ...]:
+        """The overrides of the topology file."""
+        return tuple(text for text in self.overrides if _root(text) in MACHINE_ROOTS)
+
+    @property
+    def ccl_overrides(self) -> tuple[str, ...]:
+        """The overrides of `ccl.yaml`."""
+        return tuple(text for text in self.overrides if _root(text) in CCL_ROOTS)
+
+    def command(self, *more: str) -> str:
+        """Returns the shell command that repeats the run; `record` is left to its outputs.
+
+        Args:
+            more: Further options, such as `--explore`, `5`.
+
+        Raises:
+            UsageError: If the program or its machine was made by code, so that there is none.
+        """
+        for name, value in (("bench", self.bench), ("topology", self.topology)):
+            if value is None:
+                raise _refused([_problem("F2", name, "expected text: a command names it")])
+        assert self.bench is not None
+        return shlex.join(["kernbench", "run", self.bench, *more, *self._options()])
+
+    def _options(self) -> Iterator[str]:
+        usual = RunSpec()
+        for name, (option, said) in _OPTIONS.items():
+            value = getattr(self, name)
+            # The seed always: a report is to be repeatable by what it says.
+            if value != getattr(usual, name) or name == "seed":
+                yield from (option, said(value))
+        for text in self.overrides:
+            yield from ("--set", text)
+        if self.arguments:
+            yield from ("--", *self.arguments)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the same as plain values for JSON, all fields and the version of the form."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain = {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+        return {"version": VERSION, **plain}
+
+    @classmethod
+    def from_json(cls, document: object) -> "RunSpec":
+        """Returns the specification that `to_json` gave.
+
+        Args:
+            document: Plain values. `version` must be there; any other field that is missing has
+                its default.
+
+        Raises:
+            ConfigError: Everything that is wrong with it, by field (F1, F2, F3).
+        """
+        if not isinstance(document, Mapping):
+            message = f"expected a mapping with version, {_NAMES}, got {shortened(document)}"
+            raise _refused([_problem("F2", "specification", message)])
+        values = dict(document)
+        version = values.pop("version", None)
+        if type(version) is not int or version != VERSION:
+            message = f"expected {VERSION}, got {shortened(version)}"
+            raise _refused([_problem("F2", "version", message)])
+        return cls.from_fields(values)
+
+    @classmethod
+    def from_fields(cls, values: Mapping[str, Any]) -> "RunSpec":
+        """Does what the constructor does, and says which name is meant by an unknown one.
+
+        Args:
+            values: By name of the field.
+
+        Raises:
+            ConfigError: Everything that is wrong with them, by field (F1, F2, F3).
+        """
+        known = [field.name for field in fields(cls)]
+        if unknown := [name for name in values if name not in known]:
+            from kernbench.config import did_you_mean
+
+            message = f"expected one of {_NAMES}, got an unknown field"
+            hints = {str(name): did_you_mean(str(name), known) for name in unknown}
+            raise _refused([_problem("F1", name, message, hint) for name, hint in hints.items()])
+        return cls(**values)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> "RunSpec":
+        """Returns the specification in a JSON file: alone, or with results as `--json` writes them.
+
+        Args:
+            path: The file.
+
+        Raises:
+            ConfigError: If it cannot be read (F9, F10, F11), is no JSON (F10), gives a key twice
+                (F6), or holds no specification (F1, F2, F3).
+        """
+        from kernbench.config import ConfigError
+
+        document = _read_json(Path(path))
+        if isinstance(document, dict) and "kernbench" in document:
+            document = document.get("spec")
+        try:
+            return cls.from_json(document)
+        except ConfigError as error:
+            raise ConfigError(str(path), error.problems) from None
+
+
+def schedule_text(picks: Sequence[int] | None) -> str:
+    """Returns a schedule as reports and `--schedule` have it: `2.1`, or 0 for None."""
+    return "0" if picks is None else ".".join(map(str, picks))
+
+
+def _problem(code: str, field: str, message: str, hint: str = "") -> "Problem":
+    from kernbench.config import Problem
+
+    return Problem(code, field, "", message, hint=hint)
+
+
+def _lost(text: str) -> "Problem":
+    """Returns the problem of an override that belongs to no file."""
+    from kernbench.config import Problem, did_you_mean
+
+    roots = (*MACHINE_ROOTS, *CCL_ROOTS)
+    message = f"expected dotted.field=value, the field beginning with one of {', '.join(roots)}"
+    key, equals, _ = text.partition("=")
+    hint = did_you_mean(key.split(".")[0], roots) if equals else ""
+    return Problem("F1" if equals else "F2", f"--set {text}", "", message, hint=hint)
+
+
+def _refused(problems: "Sequence[Problem]") -> "ConfigError":
+    # Late: this reads YAML, too, and only mistakes need it.
+    from kernbench.config import ConfigError
+
+    return ConfigError("RunSpec", problems)
+
+
+def _read_json(path: Path) -> Any:
+    """Returns what a file holds, in which no mapping has a key twice."""
+    from kernbench.config import ConfigError, Problem
+    from kernbench.config.yaml_file import read_text
+
+    where = str(path)
+    twins: list[str] = []
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                twins.append(key)
+            found[key] = value
+        return found
+
+    try:
+        document = json.loads(read_text(path, _MOST_BYTES), object_pairs_hook=once)
+    except (ValueError, RecursionError) as error:
+        problem = Problem("F10", where, "", f"not JSON: {error}")
+        raise ConfigError(where, [problem]) from None
+    if twins:
+        raise ConfigError(where, [Problem("F6", key, "", "expected once") for key in twins])
+    return document
+
+
+def _root(text: str) -> str | None:
+    """Returns the first key of an override; None if it belongs to no file."""
+    key, equals, _ = text.partition("=")
+    root = key.split(".")[0]
+    return root if equals and root in (*MACHINE_ROOTS, *CCL_ROOTS) else None
+
+
+def _text(value: Any) -> str:
+    text = os.fspath(value)
+    if not isinstance(text, str):
+        raise TypeError
+    return text
+
+
+def _some_text(value: Any) -> str:
+    if not (text := _text(value)):
+        raise ValueError
+    return text
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _whole(least: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if isinstance(value, bool):
+            raise TypeError
+        number = index(value)
+        if number < least:
+            raise ValueError
+        return number
+
+    return read
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, (bool, str)):
+        raise TypeError
+    number = float(value)
+    if not (math.isfinite(number) and number >= 0):
+        raise ValueError
+    return number
+
+
+def _one_of(choices: tuple[str, ...]) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if value not in choices:
+            raise TypeError
+        return choices[choices.index(value)]
+
+    return read
+
+
+def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+def _each(read: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    def read_all(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence):
+            raise TypeError
+        return tuple(map(read, value))
+
+    return read_all
+
+
+def _some(read: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], tuple[Any, ...]]:
+    def read_some(value: Any) -> tuple[Any, ...]:
+        if not (found := read(value)):
+            raise ValueError
+        return found
+
+    return read_some
+
+
+def _devices(value: Any) -> Literal["all"] | tuple[int, ...]:
+    if value == "all":
+        return "all"
+    found = _some(_each(_whole(0)))(value)
+    if len(set(found)) != len(found):
+        raise ValueError
+    return found
+
+
+def _choice(literal: Any) -> tuple[str, Callable[[Any], Any]]:
+    choices = get_args(literal)
+    return f"one of {', '.join(choices)}", _one_of(choices)
+
+
+_COUNT: Final = ("an integer from 0", _whole(0))
+_TEXTS: Final = ("texts", _each(_text))
+
+_KINDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "topology": ("a file, the name of a shipped machine, or None", _or_none(_some_text)),
+    "ccl": ("a file or None", _or_none(_some_text)),
+    "overrides": _TEXTS,
+    "devices": ("all, or different integers from 0", _devices),
+    "data": ("true or false", _flag),
+    "fidelity": _choice(Fidelity),
+    "record": _choice(Detail),
+    "seed": _COUNT,
+    "eager_limit": _COUNT,
+    "watchdog_s": ("seconds from 0", _seconds),
+    "step_budget": _COUNT,
+    "group_limit": _COUNT,
+    "schedule": ("integers from 1, or None", _or_none(_some(_each(_whole(1))))),
+    "bench": ("a file, the name of a shipped bench, or None", _or_none(_some_text)),
+    "arguments": _TEXTS,
+}
+"""Of each field what it takes, and what makes the kept value of a given one."""
+
+_NAMES: Final = ", ".join(_KINDS)
+
+_OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
+    "topology": ("--topology", str),
+    "ccl": ("--ccl", str),
+    "devices": ("--devices", lambda devices: ",".join(map(str, devices))),
+    "data": ("--data", lambda data: "on" if data else "off"),
+    "fidelity": ("--fidelity", str),
+    "eager_limit": ("--eager-limit", str),
+    "watchdog_s": ("--watchdog", str),
+    "step_budget": ("--step-budget", str),
+    "group_limit": ("--group-limit", str),
+    "seed": ("--seed", str),
+    "schedule": ("--schedule", schedule_text),
+}
+"""Of each field the option of `kernbench run` that sets it, and how its value is said there."""

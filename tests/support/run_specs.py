@@ -1,0 +1,43 @@
+"""Run specifications of all kinds, for properties."""
+
+from typing import get_args
+
+from hypothesis import strategies as st
+
+from kernbench.run_spec import CCL_ROOTS, MACHINE_ROOTS, RunSpec
+from kernbench.sim_engine.dials import Detail, Fidelity
+
+_TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
+_FILES = st.sampled_from(["h200x8", "my machine.yaml", "a/b.yaml", "ä.yaml"])
+_OVERRIDES = st.builds(
+    "{}.{}={}".format, st.sampled_from(MACHINE_ROOTS + CCL_ROOTS), _TEXTS.map(repr), _TEXTS
+)
+_COUNTS = st.integers(0, 1 << 70)
+
+
+def run_specs(bench: str | None = None) -> st.SearchStrategy[RunSpec]:
+    """Returns specifications.
+
+    Args:
+        bench: Of all of them, which then name a machine, too; None for any.
+    """
+    programs = st.none() | st.just("my bench.py")
+    return st.builds(
+        RunSpec,
+        topology=_FILES if bench else st.none() | _FILES,
+        ccl=st.none() | _FILES,
+        overrides=st.lists(_OVERRIDES, max_size=3).map(tuple),
+        devices=st.just("all")
+        | st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True).map(tuple),
+        data=st.booleans(),
+        fidelity=st.sampled_from(get_args(Fidelity)),
+        record=st.sampled_from(get_args(Detail)),
+        seed=_COUNTS,
+        eager_limit=_COUNTS,
+        watchdog_s=st.floats(0, 1e300),
+        step_budget=_COUNTS,
+        group_limit=_COUNTS,
+        schedule=st.none() | st.lists(st.integers(1, 99), min_size=1, max_size=4).map(tuple),
+        bench=st.just(bench) if bench else programs,
+        arguments=st.lists(_TEXTS, max_size=3).map(tuple),
+    )
