@@ -8,6 +8,7 @@ import numpy as np
 
 from kernbench.errors import OperandError, call_site, site_fact
 from kernbench.memory import dtypes
+from kernbench.memory.windows import is_contiguous
 from kernbench.operations.copies import clone, contiguous, to
 from kernbench.operations.elementwise import elementwise
 from kernbench.operations.pointwise import add, add_
@@ -15,7 +16,6 @@ from kernbench.tensors.errors import TensorError
 from kernbench.tensors.hooks import RemovableHandle, add_hook
 from kernbench.tensors.nodes import Hook, Leaf, Output, edge_of, history, leaf_of
 from kernbench.tensors.tensor import Tensor
-from kernbench.tensors.windows import is_contiguous
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,6 +6,7 @@ from typing import Final
 
 from kernbench.ccl.channel import Channel
 from kernbench.ccl.delivery import Delivery
+from kernbench.ccl.jams import Jam, least_slots
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import Reduction
@@ -135,7 +136,7 @@ class Collective:
 
     @property
     def messages(self) -> int:
-        """About how many messages its ranks send, for who wonders whether to run it again."""
+        """Estimated number of messages; says whether running it again is affordable."""
         setting = self._prepared.channels[0].setting
         return self.ranks * max(self.ranks, setting.messages) * setting.channels
 
@@ -150,29 +151,49 @@ class Collective:
         """What runs it."""
         return self._engine
 
-    def needs(self, rank: int) -> Sequence[int]:
+    @property
+    def algorithm(self) -> str:
+        """Name of the algorithm."""
+        return self.chosen.name
+
+    def needs(self, place: int) -> Collection[int] | None:
         """Returns the ranks whose values a rank ends with: it cannot be over without them.
 
-        Of an operation whose blocks are of the same size on all ranks.
-
         Args:
-            rank: Inside the group, as are those returned.
+            place: Rank inside the group, as are those returned.
+
+        Returns:
+            None if it needs all: that is so unless one rank plays a part of its own.
         """
         shape, operation = self._prepared.shape, self._prepared.operation
-        taken = operation.taken(rank, self.ranks, shape.root)
+        if not operation.rooted:
+            return None
+        taken = operation.taken(place, self.ranks, shape.root)
         if not any(shape.sizes[block] for block in taken):
             return ()
         return (shape.root,) if operation.gives == "root" else range(self.ranks)
 
-    def join(self, rank: int, sources: Sequence[View], targets: Sequence[View]) -> Joining:
-        """Returns the work of one rank of the group.
+    def jam(self) -> Jam:
+        """Returns why it does not end though all ranks have come; may run it again to find out."""
+        full = self.starved()
+        return Jam(self.chosen, full, least_slots(self) if full else 0)
+
+    def join(
+        self, place: int, gives: Sequence[View], takes: Sequence[View], sends: Sequence[int] = ()
+    ) -> Joining:
+        """Returns what the command of one rank of the group does.
 
         Args:
-            rank: Inside the group.
-            sources: What it gives, in order: all its blocks at once, or in any parts.
-            targets: Where what it takes goes, likewise; may be the sources.
+            place: Rank inside the group.
+            gives: What the rank gives, in order: all its blocks at once, or in any parts.
+            takes: Where what it takes goes, in any parts; may be what it gives.
+            sends: Must be empty: what goes to each rank is in `prepared`.
         """
-        return Joining(self, rank, sources, targets)
+        assert not sends
+        return Joining(self, place, gives, takes)
+
+    def settle(self, sends: Sequence[Sequence[int]]) -> None:
+        """Does nothing: sizes are known from the first call."""
 
     def arrive(self, part: Joining, command: Command) -> None:
         """Takes a rank whose stream has come to the collective with a command."""

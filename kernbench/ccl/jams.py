@@ -1,11 +1,13 @@
 """Collectives whose ranks wait for each other for ever: how many slots would let them end (K7)."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol, Self
 
-from kernbench.ccl.collective import Collective
+from kernbench.ccl.config import Chosen
 from kernbench.des import DeadlockError
 from kernbench.hw.pe import PeCosts
-from kernbench.sim_engine.command import Command, Stream
+from kernbench.memory import View
+from kernbench.sim_engine.command import Command, Stream, Work
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host import Host
 
@@ -16,7 +18,55 @@ _MOST_MESSAGES: Final = 4_000
 """A collective of more messages is not run again: the report would be late."""
 
 
-def least_slots(collective: Collective) -> int | None:
+class Jam(NamedTuple):
+    """A collective that all ranks have come to, and that does not end.
+
+    Attributes:
+        chosen: Its algorithm and queues.
+        full: Queues whose sender waits for a credit: channel, sender, receiver.
+        least: The smallest `n_slots` with which it ends; None if none does, 0 if unknown.
+    """
+
+    chosen: Chosen
+    full: Sequence[tuple[int, int, int]]
+    least: int | None
+
+
+class Repeatable(Protocol):
+    """A collective that can be run again over queues of other lengths."""
+
+    @property
+    def chosen(self) -> Chosen:
+        """The algorithm and its queues."""
+        ...
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks take part."""
+        ...
+
+    @property
+    def engine(self) -> GraphEngine:
+        """Runs it."""
+        ...
+
+    @property
+    def messages(self) -> int:
+        """Estimated number of messages; says whether running it again is affordable."""
+        ...
+
+    def again(self, engine: GraphEngine, n_slots: int) -> Self:
+        """Returns the same collective on an engine of its own, over queues of other lengths."""
+        ...
+
+    def join(
+        self, place: int, gives: Sequence[View], takes: Sequence[View], sends: Sequence[int] = ()
+    ) -> Work:
+        """Returns what the command of one rank does."""
+        ...
+
+
+def least_slots(collective: Repeatable) -> int | None:
     """Returns the smallest `n_slots` with which a collective ends, by running it again.
 
     Where tiles wait does not depend on times or values, so a run from the same start on an idle
@@ -42,7 +92,7 @@ def least_slots(collective: Collective) -> int | None:
     return high
 
 
-def _ends(collective: Collective, n_slots: int) -> bool:
+def _ends(collective: Repeatable, n_slots: int) -> bool:
     """Returns whether a collective ends if its queues have so many slots."""
     old = collective.engine
     engine = GraphEngine(old.topology, enable_data=False, fidelity=old.fidelity)

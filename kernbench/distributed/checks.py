@@ -13,12 +13,12 @@ from kernbench.distributed.groups import (
 from kernbench.distributed.reduce_ops import ReductionError, check_reduction, reduction_of
 from kernbench.errors import KernbenchError, OperandError
 from kernbench.memory import DType
+from kernbench.memory.windows import is_contiguous, numel
 from kernbench.process.called import called
 from kernbench.process.process import Process
 from kernbench.ranks.groups import GroupError, ProcessGroup
 from kernbench.ranks.meeting import folded
 from kernbench.tensors.tensor import Tensor
-from kernbench.tensors.windows import is_contiguous, numel
 
 
 class CollectiveArgumentError(KernbenchError, RuntimeError, ValueError):

@@ -20,6 +20,7 @@ from kernbench.distributed.signatures import Shape, coalesced_signature
 from kernbench.distributed.works import Work
 from kernbench.errors import OperandError, call_site, site_fact
 from kernbench.memory import DType
+from kernbench.memory.windows import numel
 from kernbench.process.called import called
 from kernbench.process.process import Process, current_process
 from kernbench.process.types import Device
@@ -27,7 +28,6 @@ from kernbench.ranks.groups import ProcessGroup
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.new import alias
 from kernbench.tensors.tensor import Tensor
-from kernbench.tensors.windows import numel
 
 __all__ = [
     "_CoalescingManager",

@@ -13,10 +13,10 @@ from kernbench.distributed.checks import (
 from kernbench.distributed.groups import Group, find_group
 from kernbench.distributed.issuing import run
 from kernbench.distributed.signatures import exchange_signature
+from kernbench.memory.windows import numel
 from kernbench.process.called import called
 from kernbench.process.process import current_process
 from kernbench.tensors.tensor import Tensor
-from kernbench.tensors.windows import numel
 
 __all__ = ["all_to_all", "all_to_all_single"]
 

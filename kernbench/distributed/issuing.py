@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from kernbench.ccl.collective import Collective, Joining
+from kernbench.ccl.jams import Jam
 from kernbench.ccl.prepared import Prepared, Shape
 from kernbench.distributed.checks import check_library
 from kernbench.distributed.comm_debug import count
@@ -12,14 +13,14 @@ from kernbench.distributed.signatures import Signature, on_hosts
 from kernbench.distributed.works import Work
 from kernbench.errors import CallSite
 from kernbench.memory import View
+from kernbench.process.act import Block, Entered, Span, act
 from kernbench.process.process import Process
 from kernbench.ranks.groups import ProcessGroup
-from kernbench.ranks.hosted import ALGORITHM, HOST, HostCollective
-from kernbench.ranks.meeting import Call, CollectiveMismatchError, Meeting, Role
+from kernbench.ranks.hosted import HOST, HostCollective
+from kernbench.ranks.joint import Joint
+from kernbench.ranks.meeting import Call, CollectiveMismatchError, Exchange, Role
 from kernbench.ranks.world import world_of
 from kernbench.sim_engine.command import Command, Stream
-from kernbench.tensors.access import check_access
-from kernbench.tensors.new import alias
 from kernbench.tensors.running import wait_for
 from kernbench.tensors.tensor import Tensor
 from kernbench.units import format_bytes
@@ -46,162 +47,174 @@ def issue(
     process: Process,
     group: ProcessGroup,
     what: Signature,
-    sources: Sequence[Tensor],
-    targets: Sequence[Tensor],
+    sources: Sequence[Block],
+    targets: Sequence[Block],
     *,
     async_op: bool = False,
     mail: Any = None,
     site: CallSite | None = None,
     role: Role | None = None,
-) -> tuple[Command, Meeting]:
-    """Puts the calling rank's part of a collective in its stream. The host does not wait.
+) -> tuple[Command, Exchange]:
+    """Puts the calling rank's part of a collective in its stream.
+
+    The host waits only for blocks on the host, unless `async_op` is set.
 
     Args:
         process: Who calls.
         group: Which ranks.
         what: What the call is.
-        sources: Blocks that the rank gives, in order.
+        sources: Blocks that the rank gives, in order; tensors, or those of another library.
         targets: Blocks that it takes, in order; may be the sources.
         async_op: Whether it goes to the communication stream of the group, behind what the
             current stream holds now; else it has its place in the current stream.
-        mail: What the other ranks find in the meeting, beside the simulated bytes.
+        mail: What the other ranks find in the exchange, beside the simulated bytes.
         site: Where the user called it; None: to be found.
-        role: What it is for, if the user has not called it by its name.
+        role: Why it runs, if the user has not called it directly.
 
     Raises:
-        AccessError: If an operation on a tensor is under way that nobody has waited for.
+        AccessError: If a command on a block is under way that nobody has waited for.
         CollectiveMismatchError: If another rank calls something else.
     """
-    if (targets or sources)[0].device.index is None:
-        return _issue_on_host(process, group, what, sources, targets, async_op, mail, role)
-    rank, sip = process.rank, home_of(process)
-    stream = current = process.current_stream(sip)
-    if async_op:
-        stream = communication_stream(process, group, sip)
-        follow(stream, current)
-    written = targets if len(targets) < 2 else _joined(targets)
-    read: Sequence[Tensor] = ()
-    if sources is not targets:
-        read = sources if len(sources) < 2 else _joined(sources)
-    for tensor in written:
-        check_access(process, tensor, stream, "wrote")
-    for tensor in read:
-        check_access(process, tensor, stream, "read")
-    site = site or process.call_site()
-    call = Call(rank, what.kind, what.terms, what.text, site, process.host.clock, None, what.splits)
-    if role is not None:
-        call.text, call.hint = f"{what.text} {role.name}", role.hint
-    meeting = _meet(process, group, what, call)
-    if mail is not None:
-        meeting.mail[rank] = mail
-    given = _windows(sources)
-    taken = given if targets is sources else _windows(targets)
-    if what.dtype.is_complex:
-        given = [view.parts() for view in given]
-        taken = [view.parts() for view in taken]
-    work = meeting.shared.join(group.place(rank), given, taken)
-    last = group.last.get(rank)
-    if last is not None and last.stream is not stream:
-        # A communicator runs one operation at a time, whatever the streams.
-        stream.waits.append(last.done)
-    args = meeting.args
-    if args is None:
-        args = _args(meeting, group, what)
-    command = process.issue(
-        what.name, "collective", stream, work, site=site, args=args, part=meeting
+    on_host = (targets or sources)[0].memory.sip < 0
+    if on_host:
+        check_library(process, group, what.name, "cpu")
+        what = on_hosts(what)
+        stream = process.side_stream(f"gloo {group.name}", HOST)
+    else:
+        sip = home_of(process)
+        stream = current = process.current_stream(sip)
+        if async_op:
+            stream = communication_stream(process, group, sip)
+            follow(stream, current)
+    entry = _Entry(process, group, what, stream, site or process.call_site(), mail, role)
+    entry.give_and_take(sources, targets)
+    command = act(
+        process,
+        what.name,
+        "collective",
+        stream,
+        entry,
+        reads=() if sources is targets else _joined(sources),
+        writes=_joined(targets),
+        site=entry.site,
     )
-    group.last[rank] = command
+    exchange = entry.exchange
+    if not on_host:
+        group.last[process.rank] = command
     eager = world_of(process).eager
     if eager is not None:
-        eager.note(process, command, meeting)
-    if what.splits is not None and len(meeting.calls) == len(group.ranks):
-        meeting.shared.settle(meeting)
-    for tensor in read:
-        tensor.memory.read(command, tensor.window)
-    for tensor in written:
-        tensor.memory.wrote(command, tensor.window)
+        eager.note(process, command, exchange)
+    if what.splits is not None and len(exchange.calls) == len(group.ranks):
+        _settle(exchange, what)
     count(process, what.counted or what.kind, group.name, what.nbytes)
-    return command, meeting
-
-
-def _issue_on_host(
-    process: Process,
-    group: ProcessGroup,
-    what: Signature,
-    sources: Sequence[Tensor],
-    targets: Sequence[Tensor],
-    async_op: bool,
-    mail: Any,
-    role: Role | None,
-) -> tuple[Command, Meeting]:
-    """Does what `issue` does with tensors on the host, which waits unless `async_op` is set."""
-    check_library(process, group, what.name, "cpu")
-    what = on_hosts(what)
-    rank, world = process.rank, world_of(process)
-    stream = process.side_stream(f"gloo {group.name}", HOST)
-    written = _joined(targets)
-    read = () if sources is targets else _joined(sources)
-    for tensor in written:
-        check_access(process, tensor, stream, "wrote")
-    for tensor in read:
-        check_access(process, tensor, stream, "read")
-    site, splits = process.call_site(), what.splits
-    call = Call(rank, what.kind, what.terms, what.text, site, process.host.clock, None, splits)
-    if role is not None:
-        call.text, call.hint = f"{what.text} {role.name}", role.hint
-    meeting = _meet(process, group, what, call)
-    if mail is not None:
-        meeting.mail[rank] = mail
-    work = meeting.shared.join(
-        group.place(rank),
-        [tensor.window.parts() for tensor in sources],
-        [tensor.window.parts() for tensor in targets],
-        () if splits is None else [count * what.row for count in splits.sends],
-    )
-    args = {
-        "group": group.name,
-        "sequence": meeting.number,
-        "bytes": what.nbytes,
-        "dtype": what.dtype.name,
-        "algorithm": ALGORITHM,
-    }
-    command = process.issue(
-        what.name, "collective", stream, work, site=site, args=args, part=meeting
-    )
-    if world.eager is not None:
-        world.eager.note(process, command, meeting)
-    for tensor in read:
-        tensor.memory.read(command, tensor.window)
-    for tensor in written:
-        tensor.memory.wrote(command, tensor.window)
-    count(process, what.counted, group.name, what.nbytes)
-    if not async_op:
+    if on_host and not async_op:
         wait_for(process, command)
-    return command, meeting
+    return command, exchange
 
 
-def _windows(tensors: Sequence[Tensor]) -> Sequence[View]:
-    if len(tensors) == 1:
-        return (tensors[0].window,)
-    return [tensor.window for tensor in tensors]
+class _Entry:
+    """The entry of a rank's command into a collective, once its blocks are found to be free.
+
+    Args:
+        process: The rank.
+        group: Which ranks.
+        what: What the call is.
+        stream: Where the command goes.
+        site: Where the user called it.
+        mail: What the other ranks find in the exchange.
+        role: Why it runs, if the user has not called it directly.
+
+    Attributes:
+        exchange: Where it has entered.
+        site: Where the user called it.
+    """
+
+    __slots__ = (
+        "_given", "_group", "_mail", "_process", "_role", "_stream", "_taken", "_what", "exchange",
+        "site",
+    )  # fmt: skip
+
+    exchange: Exchange
+
+    def __init__(
+        self,
+        process: Process,
+        group: ProcessGroup,
+        what: Signature,
+        stream: Stream,
+        site: CallSite | None,
+        mail: Any,
+        role: Role | None,
+    ) -> None:
+        self._process = process
+        self._group = group
+        self._what = what
+        self._stream = stream
+        self._mail = mail
+        self._role = role
+        self._given: Sequence[View] = ()
+        self._taken: Sequence[View] = ()
+        self.site = site
+
+    def give_and_take(self, sources: Sequence[Block], targets: Sequence[Block]) -> None:
+        """Sets what the rank gives and takes; complex numbers travel as their parts."""
+        self._given = [block.window for block in sources]
+        self._taken = self._given if sources is targets else [block.window for block in targets]
+        if self._what.dtype.is_complex:
+            self._given = [view.parts() for view in self._given]
+            self._taken = [view.parts() for view in self._taken]
+
+    def __call__(self) -> Entered:
+        """Calls the other ranks."""
+        process, group, what = self._process, self._group, self._what
+        rank, now = process.rank, process.host.clock
+        call = Call(rank, what.kind, what.terms, what.text, self.site, now, None, what.splits)
+        if self._role is not None:
+            call.text, call.hint = f"{what.text} {self._role.name}", self._role.hint
+        exchange = self.exchange = _meet(process, group, what, call)
+        if self._mail is not None:
+            exchange.mail[rank] = self._mail
+        joint = exchange.joint
+        assert joint is not None
+        sends = [count * what.row for count in what.splits.sends] if what.splits else ()
+        work = joint.join(group.place(rank), self._given, self._taken, sends)
+        last = group.last.get(rank)
+        if last is not None and not what.hosted and last.stream is not self._stream:
+            # A communicator runs one operation at a time, whatever the streams.
+            self._stream.waits.append(last.done)
+        return Entered(work, exchange, exchange.args or _args(exchange, joint, group, what))
 
 
-def _joined(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Returns contiguous tensors, those that lie one behind the other as one.
+def _settle(exchange: Exchange, what: Signature) -> None:
+    """Tells what ranks share what each of them sends to each other: every rank has called."""
+    joint, calls = exchange.joint, [exchange.calls[rank] for rank in exchange.members]
+    assert joint is not None
+    sent = [call.splits.sends for call in calls if call.splits is not None]
+    joint.settle([[count * what.row for count in sends] for sends in sent])
+    for call in calls:
+        if call.command is not None and isinstance(call.command.args, dict):
+            call.command.args["algorithm"] = joint.algorithm
+
+
+def _joined(blocks: Sequence[Block]) -> Sequence[Block]:
+    """Returns contiguous blocks, those that lie one behind the other as one.
 
     Lists are often the chunks of one tensor; who may touch what is looked up piece by piece.
     """
-    found: list[Tensor] = []
+    if len(blocks) < 2:
+        return blocks
+    found: list[Block] = []
     begin = end = 0
-    for tensor in tensors:
-        view = tensor.window
-        same = found and found[-1].memory is tensor.memory and found[-1].dtype is view.dtype
+    for block in blocks:
+        view = block.window
+        same = found and found[-1].memory is block.memory and found[-1].window.dtype is view.dtype
         if same and view.offset == end:
             end += view.numel
-            found[-1] = alias(tensor, (end - begin,), (1,), begin)
+            whole = View(view.buffer, view.dtype, (end - begin,), (1,), begin)
+            found[-1] = Span(block.memory, whole)
         else:
             begin, end = view.offset, view.offset + view.numel
-            found.append(tensor)
+            found.append(block)
     return found
 
 
@@ -246,36 +259,37 @@ def communication_stream(process: Process, group: ProcessGroup, sip: int) -> Str
     return process.side_stream(f"communication {sip} {group.name}", sip)
 
 
-def _meet(process: Process, group: ProcessGroup, what: Signature, call: Call) -> Meeting:
+def _meet(process: Process, group: ProcessGroup, what: Signature, call: Call) -> Exchange:
     world = world_of(process)
     try:
-        meeting = group.enter(call, _make, process, group, what)
+        exchange = group.enter(call)
     except CollectiveMismatchError as error:
         world.blame(group.open[group.number(call.rank)].calls, error)
         raise
-    if len(meeting.calls) == 1 and any(rank in world.exited for rank in meeting.absent()):
+    if exchange.joint is None:
+        exchange.joint = _make(process, group, what)
+    if len(exchange.calls) == 1 and any(rank in world.exited for rank in exchange.absent()):
         # Ranks that return later look for what is open by themselves.
         world.review()
-    return meeting
+    return exchange
 
 
-def _args(meeting: Meeting, group: ProcessGroup, what: Signature) -> dict[str, Any]:
+def _args(exchange: Exchange, joint: Joint, group: ProcessGroup, what: Signature) -> dict[str, Any]:
     """Returns what the log keeps of a rank's part: the same for all, unless sizes differ."""
     args = {
         "group": group.name,
-        "sequence": meeting.number,
+        "sequence": exchange.number,
         "bytes": what.nbytes,
         "dtype": what.dtype.name,
     }
+    if joint.algorithm:
+        args["algorithm"] = joint.algorithm
     if what.splits is None:
-        args["algorithm"] = meeting.shared.chosen.name
-        meeting.args = args
+        exchange.args = args
     return args
 
 
-def _make(
-    process: Process, group: ProcessGroup, what: Signature
-) -> "Collective | _Pairwise | HostCollective":
+def _make(process: Process, group: ProcessGroup, what: Signature) -> Joint:
     if not group.sips:
         group.sips = tuple([process.ctx.devices[rank] for rank in group.ranks])
     if what.hosted:
@@ -364,33 +378,49 @@ class _Pairwise:
         self._process = process
         self._group = group
         self._what = what
-        self._parts: list[_Late] = []
+        self._parts: dict[int, _Late] = {}
+        self._collective: Collective | None = None
         self.arrived: set[int] = set()
 
-    def join(self, place: int, sources: Sequence[View], targets: Sequence[View]) -> _Late:
-        """Returns the work of one rank of the group."""
-        part = _Late(self.arrived, place, sources, targets)
-        self._parts.append(part)
+    @property
+    def algorithm(self) -> str:
+        """Name of the algorithm; empty until every rank has called."""
+        return "" if self._collective is None else self._collective.algorithm
+
+    def join(
+        self, place: int, gives: Sequence[View], takes: Sequence[View], sends: Sequence[int] = ()
+    ) -> _Late:
+        """Returns what the command of one rank of the group does.
+
+        Args:
+            place: Rank inside the group.
+            gives: What the rank gives, in order.
+            takes: Where what it takes goes, in order.
+            sends: Elements that go to each rank; `settle` gets those of all ranks.
+        """
+        assert len(sends) == len(self._group.ranks)
+        part = self._parts[place] = _Late(self.arrived, place, gives, takes)
         return part
 
-    def settle(self, meeting: Meeting) -> None:
-        """Makes the collective: every rank has called and issued its part."""
+    def needs(self, place: int) -> None:
+        """Returns None: a rank needs all."""
+
+    def jam(self) -> Jam | None:
+        """Returns why it does not end though all have come."""
+        return None if self._collective is None else self._collective.jam()
+
+    def settle(self, sends: Sequence[Sequence[int]]) -> None:
+        """Makes the collective of what ranks send: every rank has called and issued its part.
+
+        Args:
+            sends: By rank inside the group, elements that go to each rank.
+        """
         process, what = self._process, self._what
-        calls = [meeting.calls[rank] for rank in self._group.ranks]
-        sizes = tuple(
-            [
-                tuple([count * what.row for count in call.splits.sends])
-                for call in calls
-                if call.splits is not None
-            ]
-        )
+        sizes = tuple(map(tuple, sends))
         taken = [sum(column) for column in zip(*sizes, strict=True)]
         largest = max(*(sum(row) for row in sizes), *taken) * what.wire.itemsize
         prepared = _prepare(process, self._group, what, largest, sizes)
-        collective = Collective(prepared, line=self._group)
-        for call in calls:
-            if call.command is not None and isinstance(call.command.args, dict):
-                call.command.args["algorithm"] = collective.chosen.name
+        collective = self._collective = Collective(prepared, line=self._group)
         now = process.engine.loop.now
-        for part in self._parts:
+        for part in self._parts.values():
             part.settle(collective, now)

@@ -33,7 +33,7 @@ from kernbench.operations.copies import array_to
 from kernbench.process.called import called
 from kernbench.process.process import Process, current_process
 from kernbench.process.types import CPU, Device
-from kernbench.ranks.meeting import Meeting
+from kernbench.ranks.meeting import Exchange
 from kernbench.ranks.transfers import TransferMismatchError
 from kernbench.tensors.errors import refuse
 from kernbench.tensors.new import new_tensor
@@ -364,13 +364,13 @@ class _Talk:
         found = [mail[rank] for rank in self.group.ranks]
         return found, max(map(len, found))
 
-    def all_gather(self, source: Tensor, target: Tensor, mail: Any = None) -> Meeting:
+    def all_gather(self, source: Tensor, target: Tensor, mail: Any = None) -> Exchange:
         """Issues one of the collectives."""
         shapes = (source.window.shape,) * self.group.size()
         what = object_signature(self._name, "all_gather", source.dtype, shapes)
         return issue(self.process, self.group, what, (source,), (target,), mail=mail)[1]
 
-    def broadcast(self, tensor: Tensor, root: int, mail: Any = None) -> Meeting:
+    def broadcast(self, tensor: Tensor, root: int, mail: Any = None) -> Exchange:
         """Issues one of the collectives."""
         shapes = (tensor.window.shape,)
         text = self._root_text

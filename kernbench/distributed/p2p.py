@@ -14,6 +14,7 @@ from kernbench.distributed.noting import Message, noted_message
 from kernbench.distributed.posting import Post, Way
 from kernbench.distributed.works import IllegalWork, Work
 from kernbench.errors import OptionError, call_site, site_fact
+from kernbench.process.act import act
 from kernbench.process.process import Process, current_process
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.hosted import HOST
@@ -236,7 +237,7 @@ def issue_batch(process: Process, name: str, messages: Sequence[Message]) -> Wor
     for command in commands:
         batch.waits.append(command.done)
         batch.learn({**command.stream.seen, command.stream: command.number})
-    joined = process.issue(name, "event", batch, Hold(process.engine, None, 0, None))
+    joined = act(process, name, "event", batch, Hold(process.engine, None, 0, None))
     return handle(process, joined, ())
 
 

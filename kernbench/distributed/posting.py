@@ -1,5 +1,6 @@
 """One side of a message, from the check of its arguments into the rank's stream."""
 
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -8,16 +9,16 @@ from kernbench.distributed.checks import check_library, check_tensor, place_of
 from kernbench.distributed.groups import backend_of, find_group
 from kernbench.distributed.issuing import follow
 from kernbench.errors import Fact, KernbenchError, OptionError, call_site, site_fact
+from kernbench.process.act import Entered, act
 from kernbench.process.called import called
 from kernbench.process.process import current_process
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.hosted import HOST
 from kernbench.ranks.meeting import Call
-from kernbench.ranks.transfers import Mailbox, Side, Transfer, TransferMismatchError
+from kernbench.ranks.transfers import Mailbox, Transfer, TransferMismatchError
 from kernbench.ranks.world import world_of
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.sim_engine.engine import Hold
-from kernbench.tensors.access import check_access
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.tensor import Tensor
 
@@ -117,49 +118,71 @@ class Post:
             peer: Global rank of the other side; None for anybody.
             stream: Where it goes; None for that of the pair, behind what the current one holds.
             mail: What the other side finds in the transfer, beside the simulated bytes.
+
+        Returns:
+            The command that the rank waits for, and the transfer.
+
+        Raises:
+            AccessError: If a command on the tensor is under way that nobody has waited for.
+            TransferMismatchError: If the other side differs in size or type (P7).
         """
-        process, tensor, group = self.process, self._tensor, self.group
-        sip = process.device_index
-        verb = "read" if self._way == "send" else "wrote"
+        process, sends = self.process, self._way == "send"
+        follows, asking = stream is None and not self.hosted, None
         if self.hosted:
             stream = self._host_stream(peer)
-            check_access(process, tensor, stream, verb)
         else:
-            current = process.current_stream(sip)
-            check_access(process, tensor, current, verb)
-        if stream is None:
-            who = "any rank" if peer is None else f"rank {peer}"
-            stream = process.side_stream(f"messages with {who} in {group.name}", sip)
-            follow(stream, current)
-        transfer, side = self._meet(peer)
-        if mail is not None:
-            transfer.mail[process.rank] = mail
-        view = tensor.window
-        eager = self._way == "send" and self._is_eager(transfer, view.nbytes)
-        if eager:
-            copied = self._copy_away(stream, side)
-            stream = process.side_stream(f"buffered messages to rank {peer} in {group.name}", sip)
-            stream.waits.append(copied.done)
+            asking = process.current_stream(process.device_index)
+            stream = stream or self._pair_stream(peer)
+        found: list[Transfer] = []
+
+        def meet() -> Transfer:
+            if follows and asking is not None:
+                follow(stream, asking)
+            found.append(self._meet(peer, mail))
+            return found[0]
+
+        if sends and self._is_eager():
+            command = self._copy_away(stream, asking, meet)
+            transfer = found[0]
+            self._send_copy(peer, transfer, command)
+        else:
+            command = act(
+                process,
+                self._name,
+                "collective",
+                stream,
+                lambda: self._joined(meet(), peer),
+                reads=(self._tensor,) if sends else (),
+                writes=() if sends else (self._tensor,),
+                site=self._site,
+                asking=asking,
+            )
+            (transfer,) = found
+        log = world_of(process).eager
+        if log is not None:
+            log.note(process, command, transfer)
+        return command, transfer
+
+    def _joined(self, transfer: Transfer, peer: int | None) -> Entered:
+        """Returns the rank's part in a transfer."""
+        view = transfer.sides[self.process.rank].view
+        joint, sends = transfer.joint, self._way == "send"
+        assert joint is not None
+        work = joint.join(int(not sends), [view] if sends else [], [] if sends else [view], ())
         args = {
-            "group": group.name,
+            "group": self.group.name,
             "peer": peer,
             "tag": self._tag,
             "bytes": view.nbytes,
             "dtype": view.dtype.name,
         }
-        command = process.issue(
-            self._name, "collective", stream, side, site=self._site, args=args, part=transfer
-        )
-        if eager:
-            command = copied
-        log = world_of(process).eager
-        if log is not None:
-            log.note(process, command, transfer)
-        if self._way == "send":
-            tensor.memory.read(command, view)
-        else:
-            tensor.memory.wrote(command, view)
-        return command, transfer
+        return Entered(work, transfer, args)
+
+    def _pair_stream(self, peer: int | None) -> Stream:
+        """Returns where messages between two devices wait for each other."""
+        who = "any rank" if peer is None else f"rank {peer}"
+        name = f"messages with {who} in {self.group.name}"
+        return self.process.side_stream(name, self.process.device_index)
 
     def _host_stream(self, peer: int | None) -> Stream:
         """Returns where messages between two hosts wait for each other."""
@@ -168,32 +191,55 @@ class Post:
         name = f"messages {way} {who} in {self.group.name}, on cpu"
         return self.process.side_stream(name, HOST)
 
-    def _is_eager(self, transfer: Transfer, nbytes: int) -> bool:
-        """Returns whether a send is done before it is received, and notes that.
+    def _is_eager(self) -> bool:
+        """Returns whether a send is done before it is received.
 
         Between hosts none is: what Gloo buffers is the business of the operating system.
         """
-        log = world_of(self.process).eager
-        if log is None or self.hosted or nbytes > self.process.ctx.spec.eager_limit:
-            return False
-        log.eager[transfer] = None
-        return True
+        log, limit = world_of(self.process).eager, self.process.ctx.spec.eager_limit
+        return log is not None and not self.hosted and self._tensor.window.nbytes <= limit
 
-    def _copy_away(self, stream: Stream, side: Side) -> Command:
+    def _copy_away(
+        self, stream: Stream, asking: Stream | None, meet: Callable[[], Transfer]
+    ) -> Command:
         """Lets a send be done with its tensor: the message leaves from a buffer of its own."""
         process, tensor = self.process, self._tensor
         view, device = tensor.window, process.engine.device(process.device_index)
-        buffer = new_tensor(process, view.shape, view.dtype, tensor.device, self._site)
 
-        def effect() -> None:
-            buffer.window.buffer.adopt(np.array(view.read()))
+        def enter() -> Entered:
+            side = meet().sides[process.rank]
+            buffer = new_tensor(process, view.shape, view.dtype, tensor.device, self._site)
+            target = side.view = buffer.window
+            duration = device.library.elementwise(2 * view.nbytes, view.numel)
+            work = Hold(
+                process.engine, None, duration, lambda: target.buffer.adopt(np.array(view.read()))
+            )
+            return Entered(work, None, None)
 
-        side.view = buffer.window
-        duration = device.library.elementwise(2 * view.nbytes, view.numel)
-        work = Hold(process.engine, None, duration, effect)
-        return process.issue(self._name, "copy", stream, work, site=self._site)
+        return act(
+            process,
+            self._name,
+            "copy",
+            stream,
+            enter,
+            reads=(tensor,),
+            site=self._site,
+            asking=asking,
+        )
 
-    def _meet(self, peer: int | None) -> tuple[Transfer, Side]:
+    def _send_copy(self, peer: int | None, transfer: Transfer, copied: Command) -> None:
+        """Sends what `_copy_away` has copied."""
+        process = self.process
+        log = world_of(process).eager
+        assert log is not None
+        log.eager[transfer] = None
+        name = f"buffered messages to rank {peer} in {self.group.name}"
+        stream = process.side_stream(name, process.device_index)
+        stream.waits.append(copied.done)
+        entered = self._joined(transfer, peer)
+        act(process, self._name, "collective", stream, lambda: entered, site=self._site)
+
+    def _meet(self, peer: int | None, mail: Any) -> Transfer:
         process, view, world = self.process, self._tensor.window, world_of(self.process)
         sends = self._way == "send"
         other = "any rank" if peer is None else f"rank {peer}"
@@ -212,13 +258,15 @@ class Post:
         if box is None:
             box = world.mailboxes[key] = Mailbox(self.group, destination, self._tag, world.awaited)
         try:
-            found = box.enter(call, process, view, process.rank if sends else peer, sends=sends)
+            transfer = box.enter(call, process, view, process.rank if sends else peer, sends=sends)
         except TransferMismatchError as error:
             world.blame(error.ranks, error)
             raise
-        if world.exited and not found[0].complete:
+        if mail is not None:
+            transfer.mail[process.rank] = mail
+        if world.exited and not transfer.complete:
             world.review()
-        return found
+        return transfer
 
     def source(self, src: int | None, group_src: int | None) -> int | None:
         """Returns the global rank of the sender; None for anybody. Raises as `peer` does."""

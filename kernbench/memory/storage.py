@@ -37,29 +37,54 @@ class Buffer:
         data: The bytes; None until written, and always None while data is off.
         unwritten: True for each byte that nobody has written; None when all are.
         lent: Whether other blocks have the very same bytes: whoever writes them copies them first.
+        fixed: Whether the bytes belong to somebody else, such as another library, who is to see
+            what is written: then they stay where they are.
     """
 
-    __slots__ = ("allocation", "data", "lent", "unwritten")
+    __slots__ = ("allocation", "data", "fixed", "lent", "unwritten")
 
     def __init__(self, allocation: Allocation) -> None:
         self.allocation = allocation
         self.data: np.ndarray[Any, np.dtype[np.uint8]] | None = None
         self.unwritten: np.ndarray[Any, np.dtype[np.bool_]] | None = None
         self.lent = False
+        self.fixed = False
+
+    @classmethod
+    def over(cls, allocation: Allocation, array: Array) -> "Buffer":
+        """Returns a buffer over the bytes of somebody else, which are never replaced.
+
+        Args:
+            allocation: Block of simulated memory that stands for them.
+            array: Contiguous, as large as the block; all of it counts as written.
+        """
+        buffer = cls(allocation)
+        buffer.adopt(array)
+        assert np.may_share_memory(array, buffer._bytes())
+        buffer.fixed = True
+        return buffer
+
+    def _bytes(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        assert self.data is not None
+        return self.data
+
+    def _replace(self, data: np.ndarray[Any, np.dtype[np.uint8]], *, lent: bool) -> None:
+        """Takes flat bytes: as the block's own, or, if those are somebody else's, into them."""
+        assert data.nbytes == self.allocation.nbytes
+        if self.fixed:
+            self._bytes()[...] = data
+        else:
+            self.data = data
+            self.lent = lent
+        self.unwritten = None
 
     def adopt(self, array: Array) -> None:
         """Takes a contiguous array of the block's size as the bytes, without a copy."""
-        assert array.nbytes == self.allocation.nbytes
-        self.data = array.reshape(-1).view(np.uint8)
-        self.unwritten = None
-        self.lent = False
+        self._replace(array.reshape(-1).view(np.uint8), lent=False)
 
     def borrow(self, data: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
         """Takes flat bytes as `adopt` does that other blocks take too; nobody may write them."""
-        assert data.nbytes == self.allocation.nbytes
-        self.data = data
-        self.unwritten = None
-        self.lent = True
+        self._replace(data, lent=True)
 
     def own(self) -> None:
         """Makes the bytes the block's own, which it is about to write."""
@@ -240,6 +265,9 @@ class View:
             values: Of the view's shape or one that broadcasts to it, and nobody else's; copied
                 only if type or layout differ.
         """
+        if self.buffer.fixed:
+            self.store(values)
+            return
         array = cast(values, self.dtype)
         shape, dtype = self.shape, self.dtype.numpy
         flags = array.flags

@@ -19,7 +19,7 @@ from kernbench.operations.pointwise import mul
 from kernbench.process.process import Process
 from kernbench.process.types import CPU
 from kernbench.ranks.groups import ProcessGroup
-from kernbench.ranks.meeting import Meeting, Role
+from kernbench.ranks.meeting import Exchange, Role
 from kernbench.tensors.nodes import Leaf, Node, edge_of, grad_state_of, leaf_of, recording
 from kernbench.tensors.running import cuda_device, read_back
 from kernbench.tensors.tensor import Tensor
@@ -149,7 +149,7 @@ class Reducer:
         self._ready: set[int] = set()
         self._unused: list[int] = []
         self._next = 0
-        self._census: tuple[Work, Tensor, Meeting] | None = None
+        self._census: tuple[Work, Tensor, Exchange] | None = None
         me = weakref.ref(self)
         for index, parameter in enumerate(self._parameters):
             # Who drops the module drops its gradients' buckets with it.

@@ -10,21 +10,21 @@ from numpy.lib.stride_tricks import as_strided
 from kernbench.errors import OperandError, UnsupportedError, call_site, site_fact
 from kernbench.hw.claims import Use, never
 from kernbench.memory import Array, DType, Storage, View, contiguous_strides, dtypes
+from kernbench.memory.windows import is_contiguous
 from kernbench.operations.elementwise import check_distinct, layout
+from kernbench.process.act import Entered, act, act_at_once
 from kernbench.process.process import MAIN, Process, current_process
 from kernbench.process.types import CPU, Device, DeviceLike
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.data_executor import Effect
 from kernbench.sim_engine.engine import GraphEngine, Hold
 from kernbench.tensors import tape
-from kernbench.tensors.access import check_access
 from kernbench.tensors.errors import TensorError, refuse
 from kernbench.tensors.memory import Label, Memory
 from kernbench.tensors.new import alias, new_tensor, wrap
 from kernbench.tensors.promotion import FLOATS, category
 from kernbench.tensors.running import find_device, read_back, run, wait_for
 from kernbench.tensors.tensor import Tensor
-from kernbench.tensors.windows import is_contiguous
 
 __all__ = ["clone"]
 
@@ -120,42 +120,40 @@ def _converted(process: Process, src: Tensor, dtype: DType) -> Tensor:
 
 def _upload(process: Process, src: Tensor, out: Tensor, non_blocking: bool, fresh: bool) -> None:
     source, put = src.window, _putter(out.window, fresh)
-    check_access(process, src, None, "read")
     if src.memory.pinned or not process.engine.enable_data:
-        command = _to_device(process, out, lambda: put(source.read()))
+        command = _to_device(process, src, out, lambda: put(source.read()))
     else:
-        taken = np.array(source.read())
-        command = _to_device(process, out, lambda: put(taken))
-    if src.memory.pinned and non_blocking:
-        src.memory.read(command, source)
-    else:
+        taken: list[Array] = []
+        act_at_once(process, "copy_", lambda: taken.append(np.array(source.read())), reads=(src,))
+        command = _to_device(process, src, out, lambda: put(taken[0]))
+    if not (src.memory.pinned and non_blocking):
         wait_for(process, command)
 
 
-def _to_device(process: Process, out: Tensor, effect: Effect) -> Command:
-    """Issues a copy from the host to `out`."""
+def _to_device(process: Process, src: Tensor | None, out: Tensor, effect: Effect) -> Command:
+    """Issues a copy from the host, from a tensor there or from what is none, to `out`."""
     sip = out.device.index
     assert sip is not None
-    stream = process.current_stream(sip)
-    check_access(process, out, stream, "wrote")
     device = process.engine.device(sip)
     nbytes = out.window.nbytes
     latency = device.spec.host.pcie.latency
     work = Hold(process.engine, device.to_device, device.pcie_ps(nbytes), effect, latency)
-    command = process.issue("Memcpy HtoD", "copy", stream, work, args={"bytes": nbytes})
-    out.memory.wrote(command, out.window)
-    return command
+    return act(
+        process,
+        "Memcpy HtoD",
+        "copy",
+        process.current_stream(sip),
+        work,
+        reads=() if src is None else (src,),
+        writes=(out,),
+        args={"bytes": nbytes},
+    )
 
 
 def _download(process: Process, src: Tensor, out: Tensor, non_blocking: bool, fresh: bool) -> None:
-    check_access(process, out, None, "wrote")
     put = _putter(out.window, fresh)
     wait = not (out.memory.pinned and non_blocking)
-    command = read_back(process, src, lambda values: put(np.array(values)), wait=wait)
-    if wait:
-        out.memory.version += 1
-    else:
-        out.memory.wrote(command, out.window)
+    read_back(process, src, lambda values: put(np.array(values)), into=out, wait=wait)
 
 
 class PeerCopy:
@@ -209,19 +207,20 @@ def _peer_copy(process: Process, src: Tensor, out: Tensor, fresh: bool) -> None:
     assert source_sip is not None
     assert sip is not None
     stream, target_stream = process.current_stream(source_sip), process.current_stream(sip)
-    check_access(process, src, stream, "read")
-    check_access(process, out, target_stream, "wrote")
     source, put = src.window, _putter(out.window, fresh)
-    if target_stream.tail is not None:
-        stream.waits.append(target_stream.tail)
-        stream.learn({**target_stream.seen, target_stream: target_stream.count})
-    nbytes = source.nbytes
-    work = PeerCopy(process.engine, source_sip, sip, nbytes, lambda: put(np.array(source.read())))
-    command = process.issue("Memcpy PtoP", "copy", stream, work, args={"bytes": nbytes})
+
+    def enter() -> Entered:
+        if target_stream.tail is not None:
+            stream.waits.append(target_stream.tail)
+            stream.learn({**target_stream.seen, target_stream: target_stream.count})
+        work = PeerCopy(
+            process.engine, source_sip, sip, source.nbytes, lambda: put(np.array(source.read()))
+        )
+        return Entered(work, None, {"bytes": source.nbytes})
+
+    command = act(process, "Memcpy PtoP", "copy", stream, enter, reads=(src,), writes=(out,))
     target_stream.waits.append(command.done)
     target_stream.learn({**stream.seen, stream: command.number})
-    src.memory.read(command, source)
-    out.memory.wrote(command, out.window)
 
 
 # Conversions
@@ -426,7 +425,7 @@ def array_to(process: Process, array: Array, device: Device, *, pinned: bool = F
     if device.index is None:
         process.engine.executor.apply(lambda: target.adopt(array))
     else:
-        wait_for(process, _to_device(process, out, lambda: target.adopt(array)))
+        wait_for(process, _to_device(process, None, out, lambda: target.adopt(array)))
     return out
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.operations.random import manual_seed
+from kernbench.process.act import act
 from kernbench.process.process import MAIN, Process, RankLocal, current_process
 from kernbench.process.types import Device, DeviceLike
 from kernbench.sim_engine import command
@@ -157,7 +158,7 @@ class Event:
         process = current_process()
         line = process.current_stream(process.device_index) if stream is None else stream._line
         work = Hold(process.engine, None, 0, None)
-        self._command = process.issue("event", "event", line, work)
+        self._command = act(process, "event", "event", line, work)
         self._seen = {**line.seen, line: self._command.number}
 
     def wait(self, stream: Stream | None = None) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 from kernbench.errors import OperandError, call_site, site_fact
 from kernbench.memory import DType, View, contiguous_strides
+from kernbench.memory.windows import has_no_gaps
 from kernbench.operations.copies import contiguous
 from kernbench.process.process import current_process
 from kernbench.tensors import tape
 from kernbench.tensors.errors import DimensionError, TensorError, one_way
 from kernbench.tensors.new import wrap
 from kernbench.tensors.tensor import Tensor
-from kernbench.tensors.windows import has_no_gaps
 
 __all__ = [
     "broadcast_to",

@@ -5,13 +5,12 @@ from typing import Final
 
 from kernbench.errors import CallSite, Fact, site_fact
 from kernbench.ranks.graphs import around, components
-from kernbench.ranks.meeting import Call, Meeting, folded
+from kernbench.ranks.meeting import Call, Exchange, folded
 from kernbench.ranks.transfers import Transfer
 from kernbench.ranks.verdicts import (
     Verdict,
     near_misses,
     tags_differ,
-    view_of,
 )
 from kernbench.ranks.waiting import Head, Node, WaitGraph
 from kernbench.ranks.world import World
@@ -56,12 +55,12 @@ def _cycle(graph: WaitGraph, heads: Sequence[Head], knot: set[Node]) -> Verdict:
         if call.command is not None and call.command.begun
     ]
     ranks = sorted({call.rank for call, _ in waits})
-    if all(isinstance(head.meeting, Transfer) for head in heads):
+    if all(head.meeting.is_message for head in heads):
         hint = "let one side send before it receives, or start both with batch_isend_irecv"
     else:
         hint = "every rank must come to collectives and messages in the same order"
     verdict = Verdict("P4", f"{folded(ranks)} wait for one another: {path(cycle)}", hint)
-    if not any(isinstance(head.meeting, Transfer) for head in cycle):
+    if not any(head.meeting.is_message for head in cycle):
         steps = [
             f"{head.rank} waits in {_where(head.meeting)} for {cycle[(i + 1) % len(cycle)].rank}"
             for i, head in enumerate(cycle)
@@ -71,11 +70,11 @@ def _cycle(graph: WaitGraph, heads: Sequence[Head], knot: set[Node]) -> Verdict:
         verdict.hint = "every rank must use the groups in the same order"
     verdict.facts = _places(waits)
     for call, meeting in sorted(waits, key=lambda wait: wait[0].time):
-        verdict.views.setdefault(call.rank, view_of(call, meeting))
+        verdict.views.setdefault(call.rank, meeting.view(call))
     return verdict
 
 
-def _where(meeting: Meeting) -> str:
+def _where(meeting: Exchange) -> str:
     """Returns the group of a collective."""
     return meeting.title.rpartition("of group ")[2]
 
@@ -86,11 +85,7 @@ def path(cycle: Sequence[Head]) -> str:
     for i, head in enumerate(cycle):
         to = cycle[(i + 1) % len(cycle)].rank
         call = head.meeting.calls[head.rank]
-        if isinstance(head.meeting, Transfer):
-            arrow = "<-" if head.rank == head.meeting.destination else "->"
-            way = f"{call.operation}{arrow}{to}"
-        else:
-            way = head.meeting.title
+        way = head.meeting.hop(head.rank, to)
         place = None if call.site is None else (call.site.file, call.site.line)
         line = f" (l.{place[1]})" if place is not None and place != before else ""
         before = place
@@ -104,14 +99,11 @@ def _cut(parts: list[str]) -> list[str]:
     return [*parts[:3], "...", parts[-1]]
 
 
-def _places(waits: Iterable[tuple[Call, Meeting]]) -> list[str]:
+def _places(waits: Iterable[tuple[Call, Exchange]]) -> list[str]:
     """Returns a line for each place where ranks wait, with the ranks."""
     alike: dict[tuple[str, CallSite | None], dict[Call, None]] = {}
     for call, meeting in waits:
-        what = meeting.title
-        if isinstance(meeting, Transfer):
-            view = meeting.sides[call.rank].view
-            what = f"{call.operation}({list(view.shape)}, {view.dtype}, tag {meeting.box.tag})"
+        what = meeting.place(call)
         # The instruction, not its text: finding the line of each of many ranks takes long.
         alike.setdefault((what, call.site), {})[call] = None
     places = [(what, site, list(calls)) for (what, site), calls in alike.items()]

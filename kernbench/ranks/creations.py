@@ -1,6 +1,8 @@
 """Where the ranks of a world make process groups: all of them the same ones, in the same order."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from kernbench.ranks.gathering import Gathering
 from kernbench.ranks.meeting import CollectiveMismatchError, Meeting, folded
@@ -10,13 +12,27 @@ class GroupMismatchError(CollectiveMismatchError):
     """The ranks of a world did not make the same process groups (C9)."""
 
 
-class Creations(Gathering):
+@dataclass(slots=True, eq=False)
+class Creation(Meeting):
+    """Calls that make process groups.
+
+    Attributes:
+        made: What the first rank has made for all; None before.
+    """
+
+    made: Any = None
+
+
+class Creations(Gathering[Creation]):
     """The process groups that ranks make: the k-th one of each is the k-th one of all (C9)."""
 
     mismatch = GroupMismatchError
     advice = (
         "every rank makes the same groups in the same order, also those that it is not a member of"
     )
+
+    def _begin(self, title: str, number: int) -> Creation:
+        return Creation(title, number, self.ranks)
 
     def title(self, what: str, number: int) -> str:
         """See `Gathering`."""

@@ -4,14 +4,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kernbench.process.process import Process
-from kernbench.ranks.meeting import Meeting
+from kernbench.ranks.meeting import Exchange
 from kernbench.sim_engine.command import Command, Stream
 
 
 class Step(NamedTuple):
     """A rank's part in a meeting, and how much of each stream was over before it."""
 
-    meeting: Meeting
+    meeting: Exchange
     stream: Stream
     number: int
     over: dict[Stream, int]
@@ -27,9 +27,9 @@ class EagerLog:
     """
 
     steps: dict[int, list[Step]] = field(default_factory=dict)
-    eager: dict[Meeting, None] = field(default_factory=dict)
+    eager: dict[Exchange, None] = field(default_factory=dict)
 
-    def note(self, process: Process, command: Command, meeting: Meeting) -> None:
+    def note(self, process: Process, command: Command, meeting: Exchange) -> None:
         """Notes a rank's part; `command` is what the rank itself waits for."""
         stream = command.stream
         over = {**process.seen}

@@ -1,8 +1,8 @@
 """Where ranks meet: the k-th call of each rank is the k-th call of all."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from kernbench.errors import CallSite, Fact, Involved, site_fact
 from kernbench.process.process import Process
@@ -40,11 +40,14 @@ class Whereabouts:
 
     exited: Mapping[int, Process]
     exit_sites: Mapping[int, CallSite]
-    groups: Iterable["Gathering"]
+    groups: Iterable["Gathering[Any]"]
     stuck: Mapping[int, str]
 
 
-class Gathering:
+M = TypeVar("M", bound=Meeting)
+
+
+class Gathering(Generic[M]):
     """Ranks that do things together: the k-th call of each is the k-th call of all.
 
     Attributes:
@@ -60,7 +63,7 @@ class Gathering:
     def __init__(self, name: str, ranks: Sequence[int]) -> None:
         self.name: Final = name
         self.ranks: Final = tuple(ranks)
-        self.open: dict[int, Meeting] = {}
+        self.open: dict[int, M] = {}
         self.history: dict[int, Call] = {}
         self._places: Final = {rank: place for place, rank in enumerate(self.ranks)}
         self._numbers: dict[int, int] = dict.fromkeys(self.ranks, 0)
@@ -84,13 +87,15 @@ class Gathering:
         """Returns what reports call a meeting."""
         return f"{what} #{number} of group {self.name}"
 
-    def enter(self, call: Call, make: Callable[..., Any], *arguments: object) -> Meeting:
+    def _begin(self, title: str, number: int) -> M:
+        """Returns a meeting that nobody has come to."""
+        raise NotImplementedError
+
+    def enter(self, call: Call) -> M:
         """Takes a rank's next call to where the others are; does not wait.
 
         Args:
             call: What the rank called.
-            make: Makes what the ranks will share; called for the first of them.
-            arguments: What it is called with.
 
         Raises:
             CollectiveMismatchError: If another rank called something else.
@@ -102,7 +107,7 @@ class Gathering:
         meeting = self.open.get(number)
         if meeting is None:
             title = self.title(call.operation, number)
-            meeting = self.open[number] = Meeting(title, number, self.ranks)
+            meeting = self.open[number] = self._begin(title, number)
         calls = meeting.calls
         calls[rank] = call
         first = meeting.first
@@ -115,8 +120,6 @@ class Gathering:
             or meeting.errors
         ):
             self._compare(meeting, first, call)
-        if meeting.shared is None:
-            meeting.shared = make(*arguments)
         if len(calls) == len(self.ranks):
             del self.open[number]
         return meeting

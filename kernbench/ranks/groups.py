@@ -8,7 +8,7 @@ from kernbench.errors import CallSite, Fact, KernbenchError, site_fact
 from kernbench.process.called import called
 from kernbench.process.process import current_process
 from kernbench.ranks.gathering import Gathering, Whereabouts
-from kernbench.ranks.meeting import Meeting
+from kernbench.ranks.meeting import Exchange, Meeting
 from kernbench.ranks.roll import roll_of
 from kernbench.sim_engine.command import Command
 
@@ -20,7 +20,7 @@ class GroupError(KernbenchError, RuntimeError, ValueError):
     """
 
 
-class ProcessGroup(Gathering):
+class ProcessGroup(Gathering[Exchange]):
     """`torch.distributed.ProcessGroup`: ranks that call collectives together.
 
     Args:
@@ -55,6 +55,9 @@ class ProcessGroup(Gathering):
         self.destroyed: dict[int, CallSite | None] = {}
         self.sips: tuple[int, ...] = ()
         self.prepared: dict[object, Prepared] = {}
+
+    def _begin(self, title: str, number: int) -> Exchange:
+        return Exchange(title, number, self.ranks)
 
     @property
     def group_name(self) -> str:

@@ -5,7 +5,7 @@ from itertools import pairwise
 from kernbench.ranks.circles import path
 from kernbench.ranks.eager import EagerLog, Step
 from kernbench.ranks.graphs import around, components
-from kernbench.ranks.meeting import Meeting
+from kernbench.ranks.meeting import Exchange
 from kernbench.ranks.waiting import Head
 from kernbench.sim_engine.command import Stream
 
@@ -21,7 +21,7 @@ def hidden_deadlock(log: EagerLog, limit: int) -> EagerWarning | None:
         log: What the ranks of a spawn did together.
         limit: Bytes up to which messages were sent without their receive.
     """
-    edges: dict[Meeting, dict[Meeting, int]] = {}
+    edges: dict[Exchange, dict[Exchange, int]] = {}
     for rank, steps in sorted(log.steps.items()):
         latest: dict[Stream, list[Step]] = {}
         for step in steps:

@@ -120,19 +120,33 @@ class HostCollective:
     def join(
         self,
         place: int,
-        sources: Sequence[View],
-        targets: Sequence[View],
+        gives: Sequence[View],
+        takes: Sequence[View],
         sends: Sequence[int] = (),
     ) -> "HostJoining":
-        """Returns the work of one rank of the group.
+        """Returns what the command of one rank of the group does.
 
         Args:
             place: Inside the group.
-            sources: What it gives, in order.
-            targets: Where what it takes goes; may be the sources.
+            gives: What the rank gives, in order.
+            takes: Where what it takes goes; may be what it gives.
             sends: Of `all_to_all`, how many elements go to each rank.
         """
-        return HostJoining(self, place, sources, targets, sends)
+        return HostJoining(self, place, gives, takes, sends)
+
+    @property
+    def algorithm(self) -> str:
+        """Name of the algorithm."""
+        return ALGORITHM
+
+    def settle(self, sends: Sequence[Sequence[int]]) -> None:
+        """Does nothing: `join` was told all sizes."""
+
+    def needs(self, place: int) -> None:
+        """Returns None: it is over for all places at once, when the last has come."""
+
+    def jam(self) -> None:
+        """Returns None: it ends as soon as all have come."""
 
     def arrive(self, place: int, part: _Part) -> None:
         """Takes a rank whose stream has come to the collective."""

@@ -35,10 +35,12 @@ def meet(
         place = world.creations[key] = Creations(name, among)
     number = place.number(process.rank) + 1
     try:
-        meeting = place.enter(call, lambda: make(number))
+        meeting = place.enter(call)
     except CollectiveMismatchError as error:
         world.blame(place.open[number].calls, error)
         raise
     if len(meeting.calls) == 1 and any(rank in world.exited for rank in meeting.absent()):
         world.review()
-    return meeting.shared, meeting
+    if meeting.made is None:
+        meeting.made = make(number)
+    return meeting.made, meeting

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from kernbench.errors import CallSite, Fact, Involved, KernbenchError, site_fact
 from kernbench.process.process import Process
 from kernbench.process.recent_calls import Entry
+from kernbench.ranks.joint import Joint
 from kernbench.sim_engine.command import Command
 from kernbench.units import format_time
 
@@ -125,7 +126,7 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class Meeting:
-    """One thing that several ranks do together, while they come.
+    """Calls of several ranks that belong together, while the ranks come.
 
     Attributes:
         title: What reports call it, such as `all_reduce #7 of group WORLD`.
@@ -133,10 +134,6 @@ class Meeting:
         members: Global ranks that must come.
         calls: By global rank, the calls of those whose host has come.
         first: The first of them, with which the others must agree.
-        shared: What the ranks have in common, made by the first one; of a collective it knows
-            whose streams have `arrived`.
-        args: What the log keeps of each rank's part.
-        mail: By global rank, values that travel beside the simulated bytes.
         errors: Those raised about it; each later one completes the lists of the earlier ones.
     """
 
@@ -145,10 +142,57 @@ class Meeting:
     members: tuple[int, ...]
     calls: dict[int, Call] = field(default_factory=dict)
     first: Call | None = None
-    shared: Any = None
+    errors: list[CollectiveMismatchError] = field(default_factory=list)
+
+    def absent(self) -> list[int]:
+        """Returns the ranks that have not called."""
+        return [rank for rank in self.members if rank not in self.calls]
+
+    def grouped(self) -> list[Fact]:
+        """Returns a line for each different call, with the ranks that made it."""
+        alike: dict[tuple[str, object], list[Call]] = {}
+        for rank in sorted(self.calls):
+            call = self.calls[rank]
+            where = str(call.site) if call.site is not None else ""
+            alike.setdefault((call.text, where), []).append(call)
+        return [
+            Fact(calls[0].fact(folded([c.rank for c in calls])), [c.involved() for c in calls])
+            for calls in alike.values()
+        ]
+
+
+class Needs(NamedTuple):
+    """What must happen before a rank that is held up can go on.
+
+    Attributes:
+        of: Ranks that must call, and commands whose turn must come, or that must be over.
+        every: Whether all of this must happen; else any of it is enough.
+    """
+
+    of: Sequence[int | Command]
+    every: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Exchange(Meeting):
+    """What several ranks do together by one command each: a collective or a message.
+
+    Attributes:
+        joint: What the ranks share; None until the first of them has made it.
+        args: What the log keeps of each rank's part, if that is the same for all.
+        mail: By global rank, values that travel beside the simulated bytes.
+    """
+
+    is_message: ClassVar[bool] = False
+
+    joint: Joint | None = None
     args: Mapping[str, Any] | None = None
     mail: dict[int, Any] = field(default_factory=dict)
-    errors: list[CollectiveMismatchError] = field(default_factory=list)
+
+    @property
+    def reached(self) -> bool:
+        """Whether the stream of a rank has come to it."""
+        return self.joint is not None and bool(self.joint.arrived)
 
     def issued(self, process: Process, command: Command) -> None:
         """See `process.Part`."""
@@ -170,21 +214,57 @@ class Meeting:
         text = f"{title} {how} at {format_time(call.time)}, {site_fact(call.site)}"
         return Fact(text, [call.involved()])
 
-    def absent(self) -> list[int]:
-        """Returns the ranks that have not called."""
-        return [rank for rank in self.members if rank not in self.calls]
-
-    def grouped(self) -> list[Fact]:
-        """Returns a line for each different call, with the ranks that made it."""
-        alike: dict[tuple[str, object], list[Call]] = {}
-        for rank in sorted(self.calls):
-            call = self.calls[rank]
-            where = str(call.site) if call.site is not None else ""
-            alike.setdefault((call.text, where), []).append(call)
+    def missing(self) -> list[int | Command]:
+        """Returns the ranks that have not called, and the commands whose turn has not come."""
+        calls = self.calls.values()
+        waiting = [call.command for call in calls if call.command is not None]
         return [
-            Fact(calls[0].fact(folded([c.rank for c in calls])), [c.involved() for c in calls])
-            for calls in alike.values()
+            *self.absent(),
+            *(command for command in waiting if command.part is self and not command.begun),
         ]
+
+    def needs(self, rank: int, *, settled: bool) -> Needs | None:
+        """Returns what a rank that is held up by it waits for; None: for all that is missing.
+
+        Args:
+            rank: Global rank.
+            settled: Whether nothing is left to happen, so that it cannot be under way.
+        """
+        assert self.joint is not None
+        places = self.joint.needs(self.members.index(rank))
+        if places is None:
+            return None
+        missing = self.missing()
+        needed = {self.members[place] for place in places}
+        surely = [item for item in missing if _rank_of(item) in needed]
+        if surely:
+            return Needs(surely)
+        # Some of its ranks are done before others come; which ones is the algorithm's matter.
+        return Needs(missing, settled or not missing)
+
+    def view(self, call: Call) -> Fact:
+        """Returns a line of a report that says what the rank of a call waits in."""
+        fact = call.fact(self.title)
+        return Fact(f"rank {call.rank} waits in {fact}", fact.involved)
+
+    def place(self, call: Call) -> str:
+        """Returns what a report calls it where a call of it is one of several that wait."""
+        del call
+        return self.title
+
+    def hop(self, rank: int, other: int) -> str:
+        """Returns what a report calls it in a circle of waits.
+
+        Args:
+            rank: Who waits in it.
+            other: Which rank comes next in the circle.
+        """
+        del rank, other
+        return self.title
+
+
+def _rank_of(item: int | Command) -> int:
+    return item.host.rank if isinstance(item, Command) else item
 
 
 def folded(ranks: Sequence[int]) -> str:

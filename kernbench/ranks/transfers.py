@@ -4,17 +4,17 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from kernbench.ccl.collective import Collective
 from kernbench.ccl.prepared import Shape
 from kernbench.des import Event, EventLoop
-from kernbench.errors import KernbenchError
+from kernbench.errors import Fact, KernbenchError
 from kernbench.memory import Space, View
 from kernbench.process.process import Process
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.hosted import HostCollective
-from kernbench.ranks.meeting import Call, Meeting
+from kernbench.ranks.meeting import Call, Exchange, Needs
 from kernbench.ranks.roll import roll_of
 from kernbench.ranks.schedules import Schedule
 from kernbench.sim_engine.command import Command
@@ -51,7 +51,6 @@ class Side:
     def begin(self, command: Command, start: int) -> None:
         """See `Work`."""
         self.command, self.start = command, start
-        self.transfer.reached = True
         self.transfer.come()
 
     @property
@@ -67,7 +66,7 @@ class Side:
 
 
 @dataclass(slots=True, eq=False)
-class Transfer(Meeting):
+class Transfer(Exchange):
     """A message: a send and a receive, one of which may be missing still.
 
     Attributes:
@@ -75,16 +74,16 @@ class Transfer(Meeting):
         source: Global rank; None for a receive from anybody that has no sender yet.
         sides: By global rank, what is there.
         order: Among the transfers of its box, by when the first side was called.
-        matched: When both sides were known, in picoseconds; for who waits for that on the host.
-        reached: Whether the stream of a side has come to it.
+        matched: Settles when both sides are known; a host may wait for it.
     """
+
+    is_message: ClassVar[bool] = True
 
     box: "Mailbox" = field(kw_only=True)
     source: int | None = field(kw_only=True)
     sides: dict[int, Side] = field(default_factory=dict)
     order: int = 0
     matched: Event | None = None
-    reached: bool = False
 
     @property
     def destination(self) -> int:
@@ -114,6 +113,40 @@ class Transfer(Meeting):
         if self.source is None:
             return [rank for rank in self.members if rank != self.destination]
         return [rank for rank in self.members if rank not in self.calls]
+
+    def needs(self, rank: int, *, settled: bool = False) -> Needs | None:
+        """See `Exchange`."""
+        del settled
+        if self.held_back:
+            first = self.box.receives[None][0]
+            command = first.calls[first.destination].command
+            return Needs(() if command is None else (command,))
+        if self.source is not None:
+            return Needs(self.missing())
+        senders = self.missing()
+        for line in self.box.sends.values():
+            source = line[0].source
+            assert source is not None
+            command = line[0].calls[source].command
+            if command is None or command.begun:
+                return Needs(())  # it takes this one
+            senders.append(command)
+        return Needs(senders, every=False)
+
+    def view(self, call: Call) -> Fact:
+        """See `Exchange`: the call says it all."""
+        fact = call.fact("")
+        return Fact(f"rank {call.rank} waits in {fact.removeprefix(': ')}", fact.involved)
+
+    def place(self, call: Call) -> str:
+        """See `Exchange`."""
+        view = self.sides[call.rank].view
+        return f"{call.operation}({list(view.shape)}, {view.dtype}, tag {self.box.tag})"
+
+    def hop(self, rank: int, other: int) -> str:
+        """See `Exchange`."""
+        arrow = "<-" if rank == self.destination else "->"
+        return f"{self.calls[rank].operation}{arrow}{other}"
 
     def come(self) -> None:
         """Takes note that a stream has come to it, now or at a known time."""
@@ -158,6 +191,62 @@ class Transfer(Meeting):
             message.join(place, give, take).begin(side.command, start)
 
 
+class Message:
+    """What the two ranks of a transfer share, as a `Joint`.
+
+    Args:
+        transfer: The transfer.
+    """
+
+    __slots__ = ("_transfer",)
+
+    def __init__(self, transfer: Transfer) -> None:
+        self._transfer = transfer
+
+    @property
+    def arrived(self) -> list[int]:
+        """Places whose stream has come to it: 0 for the sender, 1 for the receiver."""
+        transfer = self._transfer
+        return [
+            int(rank == transfer.destination)
+            for rank, side in transfer.sides.items()
+            if side.command is not None
+        ]
+
+    @property
+    def algorithm(self) -> str:
+        """Empty: the algorithm is chosen when the data set off."""
+        return ""
+
+    def join(
+        self, place: int, gives: Sequence[View], takes: Sequence[View], sends: Sequence[int] = ()
+    ) -> Side:
+        """Returns what the command of one side does.
+
+        Args:
+            place: 0 for the sender, 1 for the receiver.
+            gives: What is sent: one view, or none.
+            takes: Where it goes: one view, or none.
+            sends: Must be empty: a message has one size.
+        """
+        transfer = self._transfer
+        rank = transfer.destination if place else transfer.source
+        assert rank is not None
+        side = transfer.sides[rank]
+        assert not sends
+        assert [side.view] == [*gives, *takes]
+        return side
+
+    def settle(self, sends: Sequence[Sequence[int]]) -> None:
+        """Does nothing: sizes are known from the first call."""
+
+    def needs(self, place: int) -> None:
+        """Returns None: each side needs the other one."""
+
+    def jam(self) -> None:
+        """Returns None: a message ends when both sides have come."""
+
+
 class Mailbox:
     """Sends and receives of one destination and tag in a group that have not found each other.
 
@@ -187,7 +276,7 @@ class Mailbox:
 
     def enter(
         self, call: Call, process: Process, view: View, source: int | None, *, sends: bool
-    ) -> tuple[Transfer, Side]:
+    ) -> Transfer:
         """Takes one side of a message; finds the other one if that has been called.
 
         Args:
@@ -203,7 +292,7 @@ class Mailbox:
         known = self._earliest_receive(source) if sends else self._earliest_send(source)
         transfer = known or self._new(source, call.operation)
         transfer.calls[call.rank] = call
-        side = transfer.sides[call.rank] = Side(process, view, transfer)
+        transfer.sides[call.rank] = Side(process, view, transfer)
         if known is not None:
             self._take(source, sends=not sends)
             self._check(transfer)
@@ -211,7 +300,7 @@ class Mailbox:
             line: deque[Transfer] = self._lines(sends).setdefault(source, deque())
             line.append(transfer)
             self._await(self.destination if sends else source, 1)
-        return transfer, side
+        return transfer
 
     def open(self) -> list[Transfer]:
         """Returns the transfers with one side, in the order of their calls."""
@@ -317,7 +406,9 @@ class Mailbox:
         members = self.group.ranks if source is None else (source, self.destination)
         number = next(self._numbers)
         title = f"{operation} #{number} of group {self.group.name}"
-        return Transfer(title, number, members, box=self, source=source, order=number)
+        transfer = Transfer(title, number, members, box=self, source=source, order=number)
+        transfer.joint = Message(transfer)
+        return transfer
 
     def _lines(self, sends: bool) -> dict[Any, deque[Transfer]]:
         return self.sends if sends else self.receives

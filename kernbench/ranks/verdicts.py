@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from kernbench.ccl.collective import Collective
-from kernbench.ccl.jams import MOST_SLOTS, least_slots
+from kernbench.ccl.jams import MOST_SLOTS, Jam
 from kernbench.des import DeadlockError
 from kernbench.errors import Fact, Involved, KernbenchError, site_fact
 from kernbench.process.process import Process
@@ -83,7 +82,7 @@ class Verdict:
             world.blame([rank], error)
 
 
-def gatherings(world: World) -> list[Gathering]:
+def gatherings(world: World) -> list[Gathering[Any]]:
     """Returns all in which ranks meet for collectives or to make groups."""
     return [*world.groups.values(), *world.creations.values()]
 
@@ -105,7 +104,7 @@ def _stuck(graph: WaitGraph, ranks: Sequence[int]) -> dict[int, str]:
     found: dict[int, str] = {}
     for head in heads:
         if head in dead and head.rank not in found:
-            view = view_of(head.meeting.calls[head.rank], head.meeting)
+            view = head.meeting.view(head.meeting.calls[head.rank])
             found[head.rank] = view.removeprefix(f"rank {head.rank} ")
     return found
 
@@ -128,7 +127,7 @@ def abandoned(world: World) -> Iterator[Verdict]:
             continue
         absent = transfer.absent()
         returned = [_returned(world, rank) for rank in absent[:_MOST_PLACES]]
-        view = view_of(call, transfer)
+        view = transfer.view(call)
         if is_receive(transfer):
             verdict = Verdict(
                 "P1",
@@ -214,24 +213,23 @@ def jammed(heads: Iterable[Head], deadlock: DeadlockError) -> Iterator[Verdict]:
         if isinstance(task.subject, Program)
     ]
     for meeting in dict.fromkeys(head.meeting for head in heads):
-        name = ""
-        if isinstance(meeting.shared, Collective):
-            name = f" {meeting.shared.chosen.name}"
+        jam = None if meeting.joint is None else meeting.joint.jam()
+        name = "" if jam is None else f" {jam.chosen.name}"
         verdict = Verdict(
             "K7",
             f"{meeting.title}: every rank has come, and the algorithm{name} waits for itself",
             "every send needs a receive, and no more than n_slots messages fit in a queue",
-            {rank: view_of(call, meeting) for rank, call in meeting.calls.items()},
+            {rank: meeting.view(call) for rank, call in meeting.calls.items()},
             programs,
         )
-        if isinstance(meeting.shared, Collective):
-            _tell_queues(verdict, meeting, meeting.shared)
+        if jam is not None:
+            _tell_queues(verdict, meeting, jam)
         yield verdict
 
 
-def _tell_queues(verdict: Verdict, meeting: Meeting, collective: Collective) -> None:
+def _tell_queues(verdict: Verdict, meeting: Meeting, jam: Jam) -> None:
     """Adds which queues are full, where their length is set, and which would do."""
-    chosen, full = collective.chosen, collective.starved()
+    chosen, full, least = jam
     n_slots, size = chosen.queue.n_slots, format_bytes(chosen.queue.slot_size)
     for number, sender, receiver in full[:_MOST_PLACES]:
         one, other = meeting.members[sender], meeting.members[receiver]
@@ -243,7 +241,6 @@ def _tell_queues(verdict: Verdict, meeting: Meeting, collective: Collective) -> 
         verdict.facts.append(f"and {len(full) - _MOST_PLACES} more full queues")
     place = f", n_slots at {chosen.slots_at}" if chosen.slots_at else ""
     verdict.facts.append(f"queues have {n_slots} slots of {size}{place}")
-    least = least_slots(collective) if full else 0
     if least:
         verdict.hint += f"; n_slots={least} is the least that completes"
     elif least is None:
@@ -288,12 +285,6 @@ def _and(parts: Sequence[str]) -> str:
     """Returns `a`, `a and b`, or `a, b and c`."""
     *some, last = parts
     return f"{', '.join(some)} and {last}" if some else last
-
-
-def view_of(call: Call, meeting: Meeting) -> Fact:
-    """Returns a line that says what a rank waits in."""
-    fact = call.fact("" if isinstance(meeting, Transfer) else meeting.title)
-    return Fact(f"rank {call.rank} waits in {fact.removeprefix(': ')}", fact.involved)
 
 
 def _unmatched(world: World, ranks: Sequence[int]) -> list[str]:

@@ -7,27 +7,22 @@ ranks run on.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from kernbench.ccl.collective import Collective
 from kernbench.process.process import Process
-from kernbench.ranks.meeting import Meeting
-from kernbench.ranks.transfers import Transfer
+from kernbench.ranks.meeting import Exchange
 from kernbench.ranks.world import World, world_of
 from kernbench.sim_engine.command import Command
 
 if TYPE_CHECKING:
     from kernbench.des import Event
 
-_ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
-"""Operations whose ranks need not all wait for all others."""
-
 
 class Head(NamedTuple):
     """A rank that is held up by a meeting."""
 
     rank: int
-    meeting: Meeting
+    meeting: Exchange
 
 
 class _Host(NamedTuple):
@@ -45,7 +40,7 @@ class _Part(NamedTuple):
 class _Gate(NamedTuple):
     """What all ranks that are missing in a meeting have in common; spares edges."""
 
-    meeting: Meeting
+    meeting: Exchange
 
 
 Node = Head | _Host | _Part | _Gate
@@ -107,7 +102,7 @@ class WaitGraph:
         if isinstance(node, Head):
             return self._needs_of(node)
         if isinstance(node, _Gate):
-            return tuple(self._missing(node.meeting)), True
+            return tuple(map(_node, node.meeting.missing())), True
         if isinstance(node, _Part):
             return self._heads_of(node.command, node.command.host.rank), True
         if node.rank in self._world.exited:
@@ -115,52 +110,10 @@ class WaitGraph:
         return self.held(node.rank), True
 
     def _needs_of(self, head: Head) -> tuple[tuple[Node, ...], bool]:
-        meeting = head.meeting
-        if isinstance(meeting, Transfer):
-            if meeting.held_back:
-                first = meeting.box.receives[None][0]
-                command = first.calls[first.destination].command
-                if command is None:
-                    return (), True
-                begun = command.begun
-                return (Head(first.destination, first) if begun else _Part(command),), True
-            if meeting.source is not None:
-                return tuple(self._missing(meeting)), True
-            senders: list[Node] = list(self._missing(meeting))
-            for line in meeting.box.sends.values():
-                source = line[0].source
-                assert source is not None
-                command = line[0].calls[source].command
-                if command is None or command.begun:
-                    return (), True  # it takes this one
-                senders.append(_Part(command))
-            return tuple(senders), False
-        operation = meeting.calls[head.rank].operation
-        if operation.startswith(_ROOTED) and not operation.startswith("reduce_scatter"):
-            missing = tuple(self._missing(meeting))
-            needed = self._surely_needed(head, missing)
-            if needed:
-                return needed, True
-            # Some of its ranks are done before others come; which ones is the algorithm's matter.
-            return missing, self._settled or not missing
-        return (_Gate(meeting),), True
-
-    def _surely_needed(self, head: Head, missing: tuple[_Host | _Part, ...]) -> tuple[Node, ...]:
-        """Returns what a rank of a rooted collective waits for, whatever the algorithm."""
-        members, collective = head.meeting.members, head.meeting.shared
-        if not isinstance(collective, Collective):
-            return ()
-        needed = {members[place] for place in collective.needs(members.index(head.rank))}
-        return tuple(node for node in missing if _rank_of(node) in needed)
-
-    def _missing(self, meeting: Meeting) -> Iterator[_Host | _Part]:
-        """Yields the ranks that have not come to a meeting, and the parts that stand in line."""
-        calls = meeting.calls
-        for rank in meeting.absent():
-            yield _Host(rank)
-        for call in calls.values():
-            if call.command is not None and call.command.part is meeting and not call.command.begun:
-                yield _Part(call.command)
+        needs = head.meeting.needs(head.rank, settled=self._settled)
+        if needs is None:
+            return (_Gate(head.meeting),), True
+        return tuple(map(_node, needs.of)), needs.every
 
     def front(self, label: object, rank: int) -> tuple[Head, ...]:
         """Returns what holds up a command of a rank."""
@@ -174,8 +127,13 @@ class WaitGraph:
         return known
 
 
-def _rank_of(node: _Host | _Part) -> int:
-    return node.rank if isinstance(node, _Host) else node.command.host.rank
+def _node(item: int | Command) -> Node:
+    """Returns what stands in the graph for a rank that must call, or a command that must end."""
+    if isinstance(item, int):
+        return _Host(item)
+    if item.begun and isinstance(item.part, Exchange):
+        return Head(item.host.rank, item.part)
+    return _Part(item)
 
 
 def _front(label: object, rank: int) -> Iterator[Head]:
@@ -183,10 +141,8 @@ def _front(label: object, rank: int) -> Iterator[Head]:
     stack = [label]
     while stack:
         found = stack.pop()
-        if isinstance(found, Transfer):  # the host waits for its sender
-            command = found.calls[rank].command
-            if found.source is None and command is not None:
-                stack.append(command)
+        if isinstance(found, Exchange):  # the host waits until the sender of a message is known
+            stack.append(found.calls[rank].command)
             continue
         if not isinstance(found, Command):
             continue
@@ -195,7 +151,7 @@ def _front(label: object, rank: int) -> Iterator[Head]:
             if event not in seen:
                 seen.add(event)
                 stack.append(event.label)
-        if not pending and isinstance(found.part, Meeting):
+        if not pending and isinstance(found.part, Exchange):
             yield Head(rank, found.part)
 
 
@@ -221,11 +177,7 @@ def waits_for(process: Process) -> bool:
     while joined and joined[0].done.time is not None:
         joined.popleft()
     for command in joined:
-        meeting = command.part
-        if isinstance(meeting, Transfer):
-            reached = meeting.reached
-        else:
-            reached = isinstance(meeting, Meeting) and bool(meeting.shared.arrived)
-        if reached and not command.begun:
+        exchange = command.part
+        if isinstance(exchange, Exchange) and exchange.reached and not command.begun:
             return True
     return False

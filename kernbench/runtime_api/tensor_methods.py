@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, cast
 from kernbench.autograd import backward, leaves
 from kernbench.errors import OperandError, UnsupportedError, call_site, site_fact
 from kernbench.memory import Storage
+from kernbench.memory.windows import is_contiguous
 from kernbench.operations import (
     complex_numbers,
     copies,
@@ -27,7 +28,6 @@ from kernbench.tensors import nodes
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.operands import guarded_function
 from kernbench.tensors.tensor import Tensor
-from kernbench.tensors.windows import is_contiguous
 
 if TYPE_CHECKING:
     import builtins

@@ -4,8 +4,8 @@ from collections.abc import Hashable
 from typing import Any
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.process.act import act
 from kernbench.process.process import Process, current_process
-from kernbench.tensors.access import check_access, check_owner
 from kernbench.tensors.tensor import Tensor
 from kernbench.tl.launch import DEFAULT_QUEUES, Kernel, KernelWork, LaunchError, kind_of
 from kernbench.tl.tile import Pointer
@@ -38,7 +38,7 @@ class ProcessLauncher:
         sip = _device(kernel, list(tensors.values()))
         stream = process.current_stream(sip)
         for tensor in tensors.values():
-            check_owner(process, tensor)
+            tensor.memory.check_owner(process)
         passed = {
             name: Pointer(value.window, 0) if isinstance(value, Tensor) else value
             for name, value in arguments.items()
@@ -61,18 +61,17 @@ class ProcessLauncher:
         # Where only a run with values could tell, it may do anything.
         read = [tensor for name, tensor in tensors.items() if loads is None or name in loads]
         wrote = [tensor for name, tensor in tensors.items() if stores is None or name in stores]
-        for tensor in read:
-            check_access(process, tensor, stream, "read")
-        for tensor in wrote:
-            check_access(process, tensor, stream, "wrote")
-        command = process.issue(
-            kernel.name, "kernel", stream, work, site=call_site(), args={"grid": list(grid)}
+        act(
+            process,
+            kernel.name,
+            "kernel",
+            stream,
+            work,
+            reads=read,
+            writes=wrote,
+            site=call_site(),
+            args={"grid": list(grid)},
         )
-        for tensor in wrote:
-            tensor.memory.wrote(command, tensor.window, counts=False)
-        if process.engine.device(sip).compute.shared:
-            for tensor in read:
-                tensor.memory.read(command, tensor.window)
 
 
 def _device(kernel: Kernel, tensors: list[Tensor]) -> int:

@@ -9,12 +9,13 @@ import numpy as np
 
 from kernbench.errors import CallSite, KernbenchError, NoDataError, call_site, site_fact
 from kernbench.memory import Array
+from kernbench.process.access import OwnershipError
+from kernbench.process.act import act, act_at_once
 from kernbench.process.process import MAIN, Process, current_process
 from kernbench.process.types import CPU, Device, DeviceLike
 from kernbench.ranks.roll import roll_of
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import Hold
-from kernbench.tensors.access import OwnershipError, check_access
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.tensor import Tensor
 
@@ -48,27 +49,12 @@ def run(
         AccessError: If an operation on one of them is under way that nobody has waited for.
     """
     sip = output.device.index
-    stream = None if sip is None else process.current_stream(sip)
-    for tensor in inputs:
-        memory = tensor.memory
-        writes = memory.writes
-        # Nearly always the tensor is the process's own, last written in this very stream.
-        if memory.owner is not process or len(writes) != 1 or writes[0][0].stream is not stream:
-            check_access(process, tensor, stream, "read")
-    if output.memory.writes or output.memory.reads or output.memory.owner is not process:
-        check_access(process, output, stream, "wrote")
-    engine = process.engine
-    window = output.window
-    if stream is None or sip is None:
-        try:
-            engine.executor.apply(effect)
-        except KernbenchError as error:
-            error.add_fact(site_fact(site or call_site(), f"{name} was called at"))
-            raise
-        output.memory.version += 1
+    if sip is None:
+        act_at_once(process, name, effect, reads=inputs, writes=(output,), site=site)
         return
-    device = engine.device(sip)
+    device = process.engine.device(sip)
     if duration_ps is None:
+        window = output.window
         count = prod(window.shape)
         if traffic is None:
             traffic = count * window.dtype.itemsize
@@ -76,13 +62,9 @@ def run(
                 read = tensor.window
                 traffic += prod(read.shape) * read.dtype.itemsize
         duration_ps = device.library.elementwise(traffic, count)
-    compute = device.compute
-    work = Hold(engine, compute, duration_ps, effect)
-    command = process.issue(name, "compute", stream, work, site=site)
-    output.memory.wrote(command, window)
-    if compute.shared:
-        for tensor in inputs:
-            tensor.memory.read(command, tensor.window)
+    work = Hold(process.engine, device.compute, duration_ps, effect)
+    stream = process.current_stream(sip)
+    act(process, name, "compute", stream, work, reads=inputs, writes=(output,), site=site)
 
 
 def run_on_many(
@@ -106,28 +88,17 @@ def run_on_many(
         AccessError: If an operation on one of them is under way that nobody has waited for.
     """
     sip = outputs[0].device.index
-    stream = None if sip is None else process.current_stream(sip)
-    for tensor in inputs:
-        check_access(process, tensor, stream, "read")
-    for tensor in outputs:
-        check_access(process, tensor, stream, "wrote")
-    engine = process.engine
-    if stream is None or sip is None:
-        engine.executor.apply(effect)
-        for tensor in outputs:
-            tensor.memory.version += 1
+    if sip is None:
+        act_at_once(process, name, effect, reads=inputs, writes=outputs)
         return
-    device = engine.device(sip)
+    device = process.engine.device(sip)
     traffic = sum(tensor.window.nbytes for tensor in inputs)
     traffic += 2 * sum(tensor.window.nbytes for tensor in outputs)
     elements = sum(tensor.window.numel for tensor in outputs)
-    work = Hold(engine, device.compute, device.library.elementwise(traffic, elements), effect)
-    command = process.issue(name, "compute", stream, work, site=call_site())
-    for tensor in outputs:
-        tensor.memory.wrote(command, tensor.window)
-    if device.compute.shared:
-        for tensor in inputs:
-            tensor.memory.read(command, tensor.window)
+    duration_ps = device.library.elementwise(traffic, elements)
+    work = Hold(process.engine, device.compute, duration_ps, effect)
+    stream = process.current_stream(sip)
+    act(process, name, "compute", stream, work, reads=inputs, writes=outputs, site=call_site())
 
 
 def wait_for(process: Process, command: Command) -> None:
@@ -160,8 +131,7 @@ def host_array(tensor: Tensor, what: str) -> Array:
         )
     copied: list[Array] = []
     if tensor.is_cpu:
-        check_access(process, tensor, None, "read")
-        copied.append(tensor.window.read())
+        act_at_once(process, what, lambda: copied.append(tensor.window.read()), reads=(tensor,))
     else:
         read_back(process, tensor, lambda values: copied.append(np.array(values)))
     schedule = roll_of(process).schedule
@@ -171,7 +141,12 @@ def host_array(tensor: Tensor, what: str) -> Array:
 
 
 def read_back(
-    process: Process, tensor: Tensor, take: Callable[[Array], None], *, wait: bool = True
+    process: Process,
+    tensor: Tensor,
+    take: Callable[[Array], None],
+    *,
+    into: Tensor | None = None,
+    wait: bool = True,
 ) -> Command:
     """Copies the values of a tensor on a device to the host, and returns the command.
 
@@ -179,6 +154,7 @@ def read_back(
         process: Who reads.
         tensor: What is read.
         take: Gets the values, in place, when the copy is done.
+        into: Tensor of the host that `take` writes them to; None if it is no tensor.
         wait: Whether the host waits. Then a fault of the copy is raised here and the stream goes
             on, since nothing behind the copy depends on it.
 
@@ -189,7 +165,6 @@ def read_back(
     """
     sip = cast(int, tensor.device.index)
     stream = process.current_stream(sip)
-    check_access(process, tensor, stream, "read")
     device, view, site = process.engine.device(sip), tensor.window, call_site()
     nbytes = view.nbytes
     failed: list[KernbenchError] = []
@@ -204,9 +179,17 @@ def read_back(
 
     latency = device.spec.host.pcie.latency
     work = Hold(process.engine, device.to_host, device.pcie_ps(nbytes), effect, latency)
-    command = process.issue("Memcpy DtoH", "copy", stream, work, site=site, args={"bytes": nbytes})
-    if device.compute.shared:
-        tensor.memory.read(command, view)
+    command = act(
+        process,
+        "Memcpy DtoH",
+        "copy",
+        stream,
+        work,
+        reads=(tensor,),
+        writes=() if into is None else (into,),
+        site=site,
+        args={"bytes": nbytes},
+    )
     if wait:
         wait_for(process, command)
     if wait and stream.faulted:

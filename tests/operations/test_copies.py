@@ -10,10 +10,10 @@ import pytest
 import kernbench.torch as torch
 from kernbench.errors import UnsupportedError
 from kernbench.memory import UninitialisedReadError, dtypes
+from kernbench.process.access import AccessError, OwnershipError
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.tensors.access import AccessError, OwnershipError
 
 PLACES: Final = [
     ("cpu", "cpu"),

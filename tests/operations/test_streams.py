@@ -6,7 +6,7 @@ import pytest
 
 import kernbench.torch as torch
 from kernbench.errors import KernbenchError, NoDataError, UnsupportedError
-from kernbench.tensors.access import AccessError
+from kernbench.process.access import AccessError
 from kernbench.testing import Kernbench
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import kernbench.torch as torch
 from kernbench import tl
-from kernbench.tensors.access import AccessError
+from kernbench.process.access import AccessError
 from kernbench.testing import Kernbench
 
 both_modes = pytest.mark.parametrize("data", [True, False])

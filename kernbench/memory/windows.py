@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 
-from kernbench.memory import View
+from kernbench.memory.storage import View
 
 
 def is_contiguous(view: View) -> bool:

@@ -1,0 +1,157 @@
+"""The one way to touch memory: may I touch these, do that, note who touched what."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from kernbench.errors import CallSite, KernbenchError, site_fact
+from kernbench.memory import View
+from kernbench.process.access import Guard
+from kernbench.process.process import Part, Process
+from kernbench.sim_engine.command import Command, Stream, Work
+from kernbench.sim_engine.data_executor import Effect
+from kernbench.sim_engine.op_log import Category
+
+
+class Block(Protocol):
+    """Elements that a command reads or writes: a tensor of this package, or of another one.
+
+    Element type, shape and the bytes in place are those of the window.
+    """
+
+    @property
+    def memory(self) -> Guard:
+        """Who may touch the bytes, and where they are."""
+        ...
+
+    @property
+    def window(self) -> View:
+        """Which elements."""
+        ...
+
+
+class Span(NamedTuple):
+    """A block that is no tensor, such as several tensors that lie one behind the other."""
+
+    memory: Guard
+    window: View
+
+
+class Entered(NamedTuple):
+    """What a rank's command does in something that several ranks do together.
+
+    Attributes:
+        work: What the command does.
+        part: What the ranks do together; None if the command is its rank's own.
+        args: What reports keep of the command.
+    """
+
+    work: Work
+    part: Part | None
+    args: Mapping[str, Any] | None
+
+
+def act(
+    process: Process,
+    name: str,
+    category: Category,
+    stream: Stream,
+    work: Work | Callable[[], Entered],
+    *,
+    reads: Sequence[Block] = (),
+    writes: Sequence[Block] = (),
+    site: CallSite | None = None,
+    args: Mapping[str, Any] | None = None,
+    asking: Stream | None = None,
+) -> Command:
+    """Issues a command that touches memory; waits only if the launch queue is full.
+
+    Every command that reads or writes blocks goes this way. Blocks are checked before anything
+    happens, so a refused call leaves nothing behind. A block on another device than the command's
+    is ordered by the current stream of that device, one on the host by what the host waited for.
+
+    Args:
+        process: Who issues it.
+        name: For traces and errors.
+        category: Kind of work.
+        stream: Where the command stands in line.
+        work: What it does; or, of what several ranks do together, a function that enters it once
+            the blocks are found to be free.
+        reads: Blocks that the command reads.
+        writes: Blocks that the command writes. What kernels write makes no new version: as with
+            Triton's, autograd does not know about it.
+        site: Where the user asked for it; None: to be found.
+        args: What reports keep of the command.
+        asking: Stream in which the user made the call, if the command goes to one of its own:
+            what that stream has waited for counts.
+
+    Raises:
+        OwnershipError: If a block belongs to another rank (M14).
+        AccessError: If a command on a block is under way that nobody has waited for.
+        StepBudgetError: If the rank has issued as many commands as the run allows (K5).
+    """
+    sip, line = stream.sip, asking or stream
+    for block in reads:
+        memory = block.memory
+        at = line if memory.sip == sip else _elsewhere(process, memory.sip)
+        memory.check(process, at, block.window, "read")
+    for block in writes:
+        memory = block.memory
+        at = line if memory.sip == sip else _elsewhere(process, memory.sip)
+        memory.check(process, at, block.window, "wrote")
+    part = None
+    if callable(work):
+        work, part, args = work()
+    command = process.issue(name, category, stream, work, site=site, args=args, part=part)
+    counts = category != "kernel"
+    for block in writes:
+        block.memory.wrote(command, block.window, counts=counts)
+    if reads:
+        # On a device whose commands all go to one stream, nobody can overtake a reader.
+        noted = sip < 0 or category == "collective" or process.engine.device(sip).compute.shared
+        for block in reads:
+            memory = block.memory
+            if noted or memory.sip < 0:
+                memory.read(command, block.window)
+    return command
+
+
+def act_at_once(
+    process: Process,
+    name: str,
+    effect: Effect | None,
+    *,
+    reads: Sequence[Block] = (),
+    writes: Sequence[Block] = (),
+    site: CallSite | None = None,
+) -> None:
+    """Lets the host touch memory itself, at once; takes no simulated time.
+
+    Args:
+        process: Whose host it is.
+        name: What errors call it.
+        effect: What it does to the bytes; None if there are none.
+        reads: Blocks that it reads.
+        writes: Blocks that it writes.
+        site: Where the user asked for it; None: to be found.
+
+    Raises:
+        OwnershipError: If a block belongs to another rank (M14).
+        AccessError: If a command on a block is under way that nobody has waited for.
+        KernbenchError: What `effect` raises, with the place of the call.
+    """
+    for block in reads:
+        block.memory.check(process, None, block.window, "read")
+    for block in writes:
+        block.memory.check(process, None, block.window, "wrote")
+    try:
+        process.engine.executor.apply(effect)
+    except KernbenchError as error:
+        error.add_fact(site_fact(site or process.call_site(), f"{name} was called at"))
+        raise
+    for block in writes:
+        block.memory.version += 1
+
+
+def _elsewhere(process: Process, sip: int) -> Stream | None:
+    """Returns what orders the commands on another device; None for the host."""
+    return None if sip < 0 else process.current_stream(sip)
