@@ -151,7 +151,8 @@ class Post:
                 self._name,
                 "collective",
                 stream,
-                lambda: self._joined(meet(), peer),
+                None,
+                enter=lambda: self._joined(meet(), peer),
                 reads=(self._tensor,) if sends else (),
                 writes=() if sends else (self._tensor,),
                 site=self._site,
@@ -221,7 +222,8 @@ class Post:
             self._name,
             "copy",
             stream,
-            enter,
+            None,
+            enter=enter,
             reads=(tensor,),
             site=self._site,
             asking=asking,
@@ -237,7 +239,7 @@ class Post:
         stream = process.side_stream(name, process.device_index)
         stream.waits.append(copied.done)
         entered = self._joined(transfer, peer)
-        act(process, self._name, "collective", stream, lambda: entered, site=self._site)
+        act(process, self._name, "collective", stream, None, enter=lambda: entered, site=self._site)
 
     def _meet(self, peer: int | None, mail: Any) -> Transfer:
         process, view, world = self.process, self._tensor.window, world_of(self.process)

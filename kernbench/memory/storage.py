@@ -265,7 +265,8 @@ class View:
             values: Of the view's shape or one that broadcasts to it, and nobody else's; copied
                 only if type or layout differ.
         """
-        if self.buffer.fixed:
+        buffer = self.buffer
+        if buffer.fixed:
             self.store(values)
             return
         array = cast(values, self.dtype)
@@ -288,7 +289,6 @@ class View:
                 array = np.empty(shape, dtype)
         else:
             data = array.reshape(-1).view(np.uint8)
-        buffer = self.buffer
         buffer.data = self._data = data
         buffer.unwritten = None
         buffer.lent = False

@@ -218,7 +218,9 @@ def _peer_copy(process: Process, src: Tensor, out: Tensor, fresh: bool) -> None:
         )
         return Entered(work, None, {"bytes": source.nbytes})
 
-    command = act(process, "Memcpy PtoP", "copy", stream, enter, reads=(src,), writes=(out,))
+    command = act(
+        process, "Memcpy PtoP", "copy", stream, None, enter=enter, reads=(src,), writes=(out,)
+    )
     target_stream.waits.append(command.done)
     target_stream.learn({**stream.seen, stream: command.number})
 

@@ -39,23 +39,26 @@ class Guard:
     Attributes:
         buffer: The bytes.
         owner: The process that made the block.
-        sip: The device that the bytes are on; -1 for the host.
         version: Counts writes.
         writes: Commands that wrote it, each with what it wrote; those that later ones cover and
             those that the host has waited for are dropped at times.
         reads: Commands of other streams that read it, with what they read, dropped likewise.
     """
 
-    __slots__ = ("buffer", "owner", "reads", "sip", "version", "writes")
+    __slots__ = ("buffer", "owner", "reads", "version", "writes")
 
     def __init__(self, buffer: Buffer, owner: Process) -> None:
-        where = buffer.allocation.memory
         self.buffer = buffer
         self.owner = owner
-        self.sip = -1 if where.space is Space.HOST else where.sip
         self.version = 0
         self.writes: list[_Pending] = []
         self.reads: list[_Pending] = []
+
+    @property
+    def sip(self) -> int:
+        """The device that the bytes are on; -1 for the host."""
+        where = self.buffer.allocation.memory
+        return -1 if where.space is Space.HOST else where.sip
 
     def check(self, process: Process, stream: Stream | None, window: View, verb: Verb) -> None:
         """Checks that a process may touch a part of the memory now.
@@ -131,7 +134,7 @@ class Guard:
             code=("C14" if verb == "wrote" else "C15") if collective or stream is None else "M10",
         )
 
-    def wrote(self, command: Command, view: View, *, counts: bool = True) -> None:
+    def wrote(self, command: Command, view: View, counts: bool = True) -> None:
         """Notes that a command writes a view.
 
         Args:

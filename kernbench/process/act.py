@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 from kernbench.errors import CallSite, KernbenchError, site_fact
 from kernbench.memory import View
 from kernbench.process.access import Guard
-from kernbench.process.process import Part, Process
+from kernbench.process.process import Part, Process, StepBudgetError
 from kernbench.sim_engine.command import Command, Stream, Work
 from kernbench.sim_engine.data_executor import Effect
 from kernbench.sim_engine.op_log import Category
@@ -55,8 +55,9 @@ def act(
     name: str,
     category: Category,
     stream: Stream,
-    work: Work | Callable[[], Entered],
+    work: Work | None,
     *,
+    enter: Callable[[], Entered] | None = None,
     reads: Sequence[Block] = (),
     writes: Sequence[Block] = (),
     site: CallSite | None = None,
@@ -74,8 +75,9 @@ def act(
         name: For traces and errors.
         category: Kind of work.
         stream: Where the command stands in line.
-        work: What it does; or, of what several ranks do together, a function that enters it once
-            the blocks are found to be free.
+        work: What it does; None if `enter` says it.
+        enter: Called once the blocks are found to be free; calls the other ranks, and says what
+            the command does among them.
         reads: Blocks that the command reads.
         writes: Blocks that the command writes. What kernels write makes no new version: as with
             Triton's, autograd does not know about it.
@@ -92,26 +94,51 @@ def act(
     sip, line = stream.sip, asking or stream
     for block in reads:
         memory = block.memory
+        pending = memory.writes
+        # Nearly always the block is the process's own, last written in this very stream.
+        if memory.owner is process and len(pending) == 1 and pending[0][0].stream is line:
+            continue
         at = line if memory.sip == sip else _elsewhere(process, memory.sip)
         memory.check(process, at, block.window, "read")
     for block in writes:
         memory = block.memory
-        at = line if memory.sip == sip else _elsewhere(process, memory.sip)
-        memory.check(process, at, block.window, "wrote")
+        pending = memory.writes
+        if (
+            memory.reads
+            or memory.owner is not process
+            or (pending and (len(pending) > 1 or pending[0][0].stream is not line))
+        ):
+            at = line if memory.sip == sip else _elsewhere(process, memory.sip)
+            memory.check(process, at, block.window, "wrote")
     part = None
-    if callable(work):
-        work, part, args = work()
-    command = process.issue(name, category, stream, work, site=site, args=args, part=part)
+    if enter is not None:
+        work, part, args = enter()
+    assert work is not None
+    host = process.host
+    host.clock += process.dispatch_ps
+    site = site or process.call_site()
+    if not process.noted:
+        process.note_frame()
+    process.issues_left -= 1
+    if not process.issues_left:
+        raise StepBudgetError(process.name, site)
+    command = Command(name, category, host, stream, work, site, args)
+    command.ranges = process.ranges
+    if part is not None:
+        command.part = part
+        part.issued(process, command)
+    process.engine.submit(command)
     counts = category != "kernel"
     for block in writes:
-        block.memory.wrote(command, block.window, counts=counts)
-    if reads:
-        # On a device whose commands all go to one stream, nobody can overtake a reader.
-        noted = sip < 0 or category == "collective" or process.engine.device(sip).compute.shared
+        block.memory.wrote(command, block.window, counts)
+    if category == "collective" or sip < 0 or process.engine.device(sip).compute.shared:
         for block in reads:
-            memory = block.memory
-            if noted or memory.sip < 0:
-                memory.read(command, block.window)
+            block.memory.read(command, block.window)
+    elif category == "copy":
+        # On a device whose commands all go to one stream nobody can overtake a reader; hosts can.
+        for block in reads:
+            if block.memory.sip < 0:
+                block.memory.read(command, block.window)
     return command
 
 

@@ -1,4 +1,4 @@
-"""One rank, or main: its host, its current device, its streams. Everything is issued here."""
+"""One rank, or main: its host, its current device, its streams."""
 
 import sys
 import weakref
@@ -14,10 +14,9 @@ from kernbench.memory import Allocator, Space
 from kernbench.process.recent_calls import RECENT, Entry
 from kernbench.process.types import Device
 from kernbench.run_spec import RunSpec
-from kernbench.sim_engine.command import Command, Stream, Work
+from kernbench.sim_engine.command import Command, Stream
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host import Host
-from kernbench.sim_engine.op_log import Category
 from kernbench.tl.program import Program
 from kernbench.tl.recording import Recording
 
@@ -170,6 +169,8 @@ class Process:
             be complete.
         recent: The last of what it has called that other ranks must call too.
         frame: Of its function, once it has issued something; None on main and when it is over.
+        noted: Whether `frame` need not be looked for any more.
+        dispatch_ps: Host time that issuing a command takes, in picoseconds.
         issues_left: Commands that it may still issue; below 0 without a limit.
         ranges: Names of the ranges that it is in, the outermost first; see `ranges`.
         stopped: Where it was when it was about to be aborted, for the flight record.
@@ -197,12 +198,12 @@ class Process:
         self.joined: deque[Command] = deque()
         self.recent: deque[Entry] = deque(maxlen=RECENT)
         self.frame: FrameType | None = None
-        self._noted = rank == MAIN  # main has no function
+        self.noted = rank == MAIN  # main has no function
         self.issues_left = -1
         self.ranges: tuple[str, ...] = ()
         self.site: CallSite | None = None
         self.task: Task | None = None
-        self._dispatch: Final = engine.dispatch_ps
+        self.dispatch_ps: Final = engine.dispatch_ps
         self._default: dict[int, Stream] = {}
         self._current: dict[int, Stream] = {}
         self._streams: list[Stream] = []
@@ -277,7 +278,7 @@ class Process:
 
     def note_frame(self) -> None:
         """Remembers the frame of the rank's function, which tells later where it returned."""
-        self._noted = True
+        self.noted = True
         self.frame = outermost_frame()
 
     def call_site(self) -> CallSite | None:
@@ -291,47 +292,6 @@ class Process:
             return function(*args)
         finally:
             self.site = site
-
-    def issue(
-        self,
-        name: str,
-        category: Category,
-        stream: Stream,
-        work: Work,
-        *,
-        site: CallSite | None = None,
-        args: Mapping[str, Any] | None = None,
-        part: Part | None = None,
-    ) -> Command:
-        """Issues a command and returns it; waits only if the launch queue is full.
-
-        Args:
-            name: For traces and errors.
-            category: Kind of work.
-            stream: Where it stands in line.
-            work: What it does.
-            site: Where the user asked for it; None: to be found.
-            args: More for reports.
-            part: What several ranks do together by it, if they do; this rank has called it.
-
-        Raises:
-            StepBudgetError: If the rank has issued as many as the context allows (K5).
-        """
-        host = self.host
-        host.clock += self._dispatch
-        site = site or self.call_site()
-        if not self._noted:
-            self.note_frame()
-        self.issues_left -= 1
-        if not self.issues_left:
-            raise StepBudgetError(self.name, site)
-        command = Command(name, category, host, stream, work, site=site, args=args)
-        command.ranges = self.ranges
-        if part is not None:
-            command.part = part
-            part.issued(self, command)
-        self.engine.submit(command)
-        return command
 
     def wait_stream(self, stream: Stream) -> None:
         """Waits until everything issued to a stream so far is done."""

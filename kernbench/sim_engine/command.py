@@ -96,7 +96,6 @@ class Command:
         host: Host,
         stream: Stream,
         work: Work,
-        *,
         site: CallSite | None = None,
         args: Mapping[str, Any] | None = None,
     ) -> None:

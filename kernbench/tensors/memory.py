@@ -38,7 +38,12 @@ class Memory(Guard):
     __slots__ = ("pinned", "storage", "tracked")
 
     def __init__(self, storage: Storage, owner: Process, *, pinned: bool = False) -> None:
-        super().__init__(storage.buffer, owner)
+        # What `Guard` does, without a call: every operation makes a memory.
+        self.buffer = storage.buffer
+        self.owner = owner
+        self.version = 0
+        self.writes = []
+        self.reads = []
         self.storage = storage
         self.pinned = pinned
         self.tracked = False
