@@ -1,4 +1,4 @@
-"""`RuntimeContext`: stands where `torch` would, for one simulated machine."""
+"""`RuntimeContext`: a simulated machine that stands in the place of `torch`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -35,27 +35,28 @@ T = TypeVar("T")
 class RuntimeContext:
     """A simulated machine with the names of PyTorch on it.
 
-    `ctx.zeros`, `ctx.cuda`, `ctx.distributed` and so on are what `torch.zeros`, ... are; they act
-    on the rank that calls, or on main. Use it as a context manager, or just keep it.
+    `ctx.zeros`, `ctx.cuda`, `ctx.distributed` and so on stand for `torch.zeros` and so on; they act
+    on the rank that calls, or on main. A context may be used as a context manager, but need not be.
 
     Args:
         engine: Runs the commands.
-        target_device: Which SIPs ranks may use.
-        correlation_id: Name of the run; `kernbench run` takes the bench's, for `--json`.
+        target_device: SIPs that ranks may use; all by default.
+        correlation_id: Name of the run; `kernbench run` passes the bench's name, for `--json`.
         spec: The machine as YAML gives it; by default the engine's own.
-        seed: Of every rank's default generator.
-        argv: What a bench finds in `ctx.argv`.
+        seed: Seed of every rank's default generator.
+        argv: Arguments that a bench finds in `ctx.argv`.
         ccl_file: The `ccl.yaml`; by default the working directory's, else the shipped one.
-        ccl_overrides: `dotted.field=value` texts applied to it.
+        ccl_overrides: Texts `dotted.field=value` that change fields of the `ccl.yaml`.
         quiet: Whether benches should print nothing.
-        eager_limit: Messages of at most so many bytes, of tensors on devices, are sent without
-            their receive, as some libraries do; 0 finds every deadlock that such buffering hides.
+        eager_limit: Largest message in bytes, between tensors on devices, whose send does not wait
+            for its receive, as in some libraries. 0 finds every deadlock that such buffering hides.
         watchdog_s: Seconds of wall time without any simulated step after which the running code is
             stopped (K5); 0 for never.
-        step_budget: Commands that a rank may issue in a spawn; 0 for any number.
-        progress: Shows how far a bench is, as it goes through a sequence.
-        schedule: Says what receives from any source take, and notes what hosts read; for one
-            context. None: each takes the message that comes first.
+        step_budget: Most commands that a rank may issue in a spawn; 0 for any number.
+        progress: Shows the progress of a bench through a sequence; None shows nothing.
+        schedule: Decides which message each any-source receive takes, and records what hosts read;
+            a schedule serves one context only. None: each such receive takes the message that comes
+            first.
 
     Attributes:
         engine: Runs the commands.
@@ -67,10 +68,10 @@ class RuntimeContext:
         quiet: Whether benches should print nothing.
         results: Documents of plain values that benches leave for `--json`.
         processes: The ranks of the last spawn.
-        recordings: Launches of kernels, by all that what they do depends on.
+        recordings: Recorded launches of kernels, by everything on which their commands depend.
         on_choice: Called with a line such as `all_reduce 1 MiB, 8 ranks of WORLD: ring (auto)` when
-            an operation of a size on a group is given its algorithm for the first time.
-        group_limit: How many process groups a rank may hold, besides that of all ranks.
+            the algorithm for an operation, size and group is chosen for the first time.
+        group_limit: Most process groups that a rank may hold, besides that of all ranks.
     """
 
     def __init__(
@@ -144,12 +145,12 @@ class RuntimeContext:
 
     @cached_property
     def collectives(self) -> CollectiveModel:
-        """What all collectives of the context share."""
+        """State that all collectives of the context share."""
         return CollectiveModel(self.engine, self.choices.choose)
 
     @cached_property
     def choices(self) -> Choices:
-        """Which algorithm each operation uses."""
+        """Choices of an algorithm for each operation."""
         return Choices(self._ccl_file, self._ccl_overrides, self.engine.topology)
 
     def progress(self, items: Sequence[T], description: str) -> Iterable[T]:
@@ -159,10 +160,10 @@ class RuntimeContext:
     def check_model_fits(
         self, build: "Build", nprocs: int, *, accumulates: bool = False
     ) -> "list[ModelMemory]":
-        """Refuses a model that its devices have no room for, before it runs.
+        """Refuses a model that does not fit its devices, before it runs.
 
         Args:
-            build: Called with each rank; returns its model, and its optimiser or None.
+            build: Called with each rank; returns the rank's model, and its optimiser or None.
             nprocs: Number of ranks.
             accumulates: Whether gradients of several backward passes add up, see
                 `model_memory.model_memory`.
@@ -171,7 +172,8 @@ class RuntimeContext:
             What each rank needs, by rank.
 
         Raises:
-            OutOfMemoryError: If it does not fit (M7): names ranks, tensors and bytes.
+            OutOfMemoryError: If the model does not fit (M7); the error names ranks, tensors and
+                bytes.
             SpawnException: If `build` fails.
         """
         from kernbench.runtime_api.model_memory import check_model_fits
@@ -182,7 +184,7 @@ class RuntimeContext:
         """Returns a context with the same devices, seed and arguments that prints nothing.
 
         Args:
-            engine: What runs the commands of that context.
+            engine: Runs the commands of the new context.
         """
         return RuntimeContext(
             engine=engine,
@@ -194,19 +196,26 @@ class RuntimeContext:
         )
 
     def flight_record(self) -> dict[str, Any]:
-        """Returns what every rank of the last spawn did last, as plain values for JSON."""
+        """Returns the latest actions of every rank of the last spawn, as plain values for JSON."""
         return flight.record(self.processes, self.engine.loop.now)
 
     def rank_of_device(self, sip: int) -> int | None:
-        """Returns the rank that a SIP belongs to while a spawn runs; None if it is free."""
+        """Returns the rank that uses a SIP while a spawn runs; None if the SIP is free."""
         if sip in self.devices[: self.world.size]:
             return self.devices.index(sip)
         return None
 
     def wait(self, handle: Any) -> None:
-        """Waits, on the host, until `handle` is done: a `Work`, a command, or a `cuda.Event`.
+        """Waits, on the host, until `handle` is done.
 
-        Returns at once if it is; else parks in a worker, and drives the loop on main.
+        The call returns at once if `handle` is done already. Otherwise it parks the rank, or drives
+        the loop on main.
+
+        Args:
+            handle: A `Work`, a command, or a `cuda.Event`.
+
+        Raises:
+            KernbenchError: If `handle` is none of these.
         """
         process = current_process()
         command = handle if isinstance(handle, Command) else getattr(handle, "command", None)
