@@ -61,7 +61,7 @@ def uniform_(
         tensor: The tensor to fill.
         a: Lower bound.
         b: Upper bound, excluded.
-        generator: Source of the numbers; by default the one of the tensor's device.
+        generator: Source of the numbers; by default the calling rank's generator.
     """
     with recording(current_process(), False):
         return random.uniform_(tensor, a, b, generator=generator)
@@ -76,7 +76,7 @@ def normal_(
         tensor: The tensor to fill.
         mean: Mean of the distribution.
         std: Standard deviation of the distribution.
-        generator: Source of the numbers; by default the one of the tensor's device.
+        generator: Source of the numbers; by default the calling rank's generator.
     """
     with recording(current_process(), False):
         return random.normal_(tensor, mean, std, generator=generator)
@@ -124,7 +124,7 @@ def xavier_uniform_(
     Args:
         tensor: The weight to fill, of two or more dimensions.
         gain: Factor of the bound, see `calculate_gain`.
-        generator: Source of the numbers; by default the one of the tensor's device.
+        generator: Source of the numbers; by default the calling rank's generator.
     """
     bound = gain * sqrt(6.0 / sum(fans(tensor)))
     return uniform_(tensor, -bound, bound, generator)
@@ -136,7 +136,7 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | Non
     Args:
         tensor: The weight to fill, of two or more dimensions.
         gain: Factor of the standard deviation, see `calculate_gain`.
-        generator: Source of the numbers; by default the one of the tensor's device.
+        generator: Source of the numbers; by default the calling rank's generator.
     """
     return normal_(tensor, 0.0, gain * sqrt(2.0 / sum(fans(tensor))), generator)
 
@@ -166,7 +166,7 @@ def kaiming_uniform_(
         a: Slope below 0 of the `leaky_relu` that follows.
         mode: Whether to keep variances in the forward pass (`fan_in`) or backward (`fan_out`).
         nonlinearity: Function that follows, see `calculate_gain`.
-        generator: Source of the numbers; by default the one of the tensor's device.
+        generator: Source of the numbers; by default the calling rank's generator.
     """
     bound = sqrt(3.0) * _kaiming(tensor, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound, generator)
@@ -186,6 +186,6 @@ def kaiming_normal_(
         a: Slope below 0 of the `leaky_relu` that follows.
         mode: Whether to keep variances in the forward pass (`fan_in`) or backward (`fan_out`).
         nonlinearity: Function that follows, see `calculate_gain`.
-        generator: Source of the numbers; by default the one of the tensor's device.
+        generator: Source of the numbers; by default the calling rank's generator.
     """
     return normal_(tensor, 0.0, _kaiming(tensor, a, mode, nonlinearity), generator)
