@@ -43,7 +43,7 @@ def grad(
         inputs: Tensors whose gradients are returned.
         grad_outputs: Gradient of each output, of its shape; None for 1, if the output is a single
             value.
-        retain_graph: Whether to keep what a further backward pass needs.
+        retain_graph: Whether the nodes keep their saved tensors for a further pass.
         create_graph: Must be False: gradients of gradients are not simulated.
         only_inputs: Must be True.
         allow_unused: Whether an input that the outputs do not depend on gets None instead of an
@@ -90,7 +90,7 @@ def backward(
         tensors: Tensors where the backward pass begins.
         grad_tensors: Gradient of each tensor, of its shape; None for 1, if the tensor is a single
             value.
-        retain_graph: Whether to keep what a further backward pass needs.
+        retain_graph: Whether the nodes keep their saved tensors for a further pass.
         create_graph: Must be False: gradients of gradients are not simulated.
         grad_variables: Must be None: PyTorch's old name for `grad_tensors`.
         inputs: Leaves whose `grad` changes; None: all leaves.

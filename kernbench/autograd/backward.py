@@ -177,14 +177,14 @@ class _Pass:
         self._open: set[Node | Leaf] | None = None
         # For each leaf, how many nodes may still send it a gradient.
         self._pending: dict[Leaf, int] = {}
-        # By block, which is never used again, in how many places a gradient lies there: alone, a
-        # leaf may take it over.
+        # For each block, how many places hold a gradient in it. If only one does, a leaf may keep
+        # the gradient itself. Blocks are never used again, so they are safe keys.
         self._places: dict[Allocation, int] = {}
 
     def run(self, roots: "Sequence[tuple[Edge, Tensor]]") -> list[Tensor | None]:
         nodes = self._reachable([edge for edge, _ in roots])
         for edge, gradient in roots:
-            # Somebody outside may hold it.
+            # The caller may hold the gradient too, so no leaf may keep it itself.
             self._places[gradient.memory.buffer.allocation] = 2
             if isinstance(edge[0], Leaf):
                 self._pending[edge[0]] = self._pending.get(edge[0], 0) + 1
@@ -370,7 +370,7 @@ def backward(
         self: The tensor where the pass begins.
         gradient: Gradient of this tensor, of its shape; None for 1, if the tensor is a single
             value.
-        retain_graph: Whether to keep what a further backward pass needs.
+        retain_graph: Whether the nodes keep their saved tensors for a further pass.
         create_graph: Must be False: gradients of gradients are not simulated.
         inputs: Leaves whose `grad` changes; None: all.
 

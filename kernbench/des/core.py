@@ -334,7 +334,7 @@ class Task:
     def _finish(self, result: Any, error: BaseException | None) -> None:
         self._state = _DONE
         self.result, self.error = result, error
-        # What ran may hold a user's tensors.
+        # The function and its arguments may hold a user's tensors.
         self._function, self._args, self._thrown = _nothing, (), None
         self.done.settle(self.clock)
 

@@ -56,7 +56,7 @@ class Buffer:
         self.lent = False
 
     def borrow(self, data: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
-        """Takes flat bytes that other blocks share, without a copy; nobody may write them."""
+        """Takes flat bytes that other blocks share, without a copy; `own` must precede a write."""
         assert data.nbytes == self.allocation.nbytes
         self.data = data
         self.unwritten = None

@@ -102,7 +102,7 @@ def cross_entropy(
     Raises:
         TensorError: If the shapes do not fit, or `label_smoothing` is out of range.
         IndexOutOfBoundsError: If a class does not exist (M1); found when the kernel runs.
-        UnsupportedError: If an argument that must be None is not.
+        UnsupportedError: If an argument that must be None is not, or `weight` needs a gradient.
     """
     refuse("cross_entropy", size_average=size_average, reduce=reduce)
     _check_reduction(reduction)
@@ -155,7 +155,7 @@ def nll_loss(
     Raises:
         TensorError: If the shapes do not fit.
         IndexOutOfBoundsError: If a class does not exist (M1); found when the kernel runs.
-        UnsupportedError: If an argument that must be None is not.
+        UnsupportedError: If an argument that must be None is not, or `weight` needs a gradient.
     """
     refuse("nll_loss", size_average=size_average, reduce=reduce)
     _check_reduction(reduction)

@@ -391,8 +391,8 @@ def new_empty(
         self: The tensor.
         *sizes: Extents of the result, one by one or as one sequence.
         size: Extents of the result, instead of `sizes`.
-        dtype: Element type; by default that of the other tensor.
-        device: Device of the result; by default that of the other tensor.
+        dtype: Element type; by default that of this tensor.
+        device: Device of the result; by default that of this tensor.
         requires_grad: Whether the result is a leaf that needs a gradient.
         pin_memory: Whether the result lies in pinned host memory.
     """
@@ -420,8 +420,8 @@ def new_zeros(
         self: The tensor.
         *sizes: Extents of the result, one by one or as one sequence.
         size: Extents of the result, instead of `sizes`.
-        dtype: Element type; by default that of the other tensor.
-        device: Device of the result; by default that of the other tensor.
+        dtype: Element type; by default that of this tensor.
+        device: Device of the result; by default that of this tensor.
         requires_grad: Whether the result is a leaf that needs a gradient.
         pin_memory: Whether the result lies in pinned host memory.
     """
@@ -449,8 +449,8 @@ def new_ones(
         self: The tensor.
         *sizes: Extents of the result, one by one or as one sequence.
         size: Extents of the result, instead of `sizes`.
-        dtype: Element type; by default that of the other tensor.
-        device: Device of the result; by default that of the other tensor.
+        dtype: Element type; by default that of this tensor.
+        device: Device of the result; by default that of this tensor.
         requires_grad: Whether the result is a leaf that needs a gradient.
         pin_memory: Whether the result lies in pinned host memory.
     """
@@ -479,8 +479,8 @@ def new_full(
         self: The tensor.
         size: Extents of the result.
         fill_value: Value of every element.
-        dtype: Element type; by default that of the other tensor.
-        device: Device of the result; by default that of the other tensor.
+        dtype: Element type; by default that of this tensor.
+        device: Device of the result; by default that of this tensor.
         requires_grad: Whether the result is a leaf that needs a gradient.
         pin_memory: Whether the result lies in pinned host memory.
     """

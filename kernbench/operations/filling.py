@@ -97,7 +97,7 @@ def _check_real(name: str, value: Tensor, dtype: DType) -> None:
 
 
 def masked_fill_(self: Tensor, mask: Tensor, value: Operand) -> Tensor:
-    """Does what `masked_fill` does, in place."""
+    """Sets the elements where `mask` is true to `value`, as `torch.Tensor.masked_fill_`."""
     _check_mask("masked_fill_", mask)
     compute = _fill_type(self, value)
     return elementwise(

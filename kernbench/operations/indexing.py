@@ -172,7 +172,7 @@ def _position(entry: Any, extent: int, dim: int) -> int:
 
 
 def _range(entry: slice, extent: int) -> tuple[int, int]:
-    """Returns the first index of a slice, and the number of elements from there to its end."""
+    """Returns the first index of a slice, and the number of elements that it selects."""
     step = 1 if entry.step is None else operator.index(entry.step)
     if step <= 0:
         raise OptionError("step must be greater than zero", [site_fact(call_site())])

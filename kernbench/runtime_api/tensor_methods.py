@@ -564,7 +564,7 @@ _OF_THE_CLASS: Final = frozenset(
 
 
 def attributes_of(methods: type) -> dict[str, Any]:
-    """Returns what the body of a class defines, by name."""
+    """Returns the attributes that the body of a class defines, by name."""
     return {name: value for name, value in vars(methods).items() if name not in _OF_THE_CLASS}
 
 

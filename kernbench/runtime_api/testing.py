@@ -50,7 +50,7 @@ def assert_close(
         actual: The value to test.
         expected: The value to compare with.
         allow_subclasses: Must be True.
-        rtol: Relative tolerance; by default that of the wider type, as in PyTorch.
+        rtol: Relative tolerance; by default the larger one of both types, as in PyTorch.
         atol: Absolute tolerance; must be given together with `rtol`.
         equal_nan: Whether nan equals nan.
         check_device: Whether both must be on the same device.
