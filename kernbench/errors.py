@@ -1,4 +1,4 @@
-"""What users are told: errors with a code, the place in their source, expected, got, and a hint."""
+"""Errors for users: a code, the place in the user's source, expected, got, and a hint."""
 
 import linecache
 import sys
@@ -14,14 +14,14 @@ _PREFIX: Final = "kernbench."
 _PASSING: Final = frozenset(
     {"_collections_abc", "abc", "collections", "contextlib", "copy", "functools", "weakref"}
 )
-"""Modules of the standard library that call others for whom their caller asked."""
+"""Modules of the standard library that only pass control on, from one caller to another."""
 
 _known: Final[set[str]] = set(_PASSING)
-"""Names of modules whose frames are passed over: those, and of this package those seen so far."""
+"""Names of modules whose frames are skipped: `_PASSING`, and modules of kernbench seen so far."""
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Returns whether a frame is not the user's: it runs this package, or merely passes control."""
+    """Returns whether a frame is not the user's: it runs kernbench, or only passes control on."""
     name: str = frame.f_globals.get("__name__", "")
     if name in _known:
         return True
@@ -32,11 +32,11 @@ def is_ours(frame: FrameType) -> bool:
 
 
 class CallSite(NamedTuple):
-    """A place in the user's source; cheap to capture, resolved only when it is shown.
+    """A place in the user's source; cheap to capture, resolved to a line only when it is shown.
 
     Attributes:
         code: Code object of the user's frame.
-        lasti: Index of the instruction that was running.
+        lasti: Index of the bytecode instruction that was running.
     """
 
     code: CodeType
@@ -74,18 +74,18 @@ class CallSite(NamedTuple):
 
 
 _SITES: Final[dict[tuple[int, int], CallSite]] = {}
-"""Sites by the identity of their code, which they keep alive, and their instruction."""
+"""Sites by the `id` of their code object, which the site keeps alive, and their instruction."""
 
 _MOST_SITES: Final = 4096
-"""Sites that are kept before all are forgotten."""
+"""Number of sites at which `_SITES` is emptied."""
 
 
 def call_site() -> CallSite | None:
-    """Returns the innermost frame of the user's code, by module identity, or None."""
+    """Returns the site of the innermost frame of the user's code; None if there is none."""
     known = _known
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        # Every operation comes here, so what is known is skipped without a call.
+        # Every operation comes here, so modules known as ours are skipped without a call.
         if frame.f_globals.get("__name__") not in known and not is_ours(frame):
             key = id(frame.f_code), frame.f_lasti
             site = _SITES.get(key)
@@ -99,7 +99,7 @@ def call_site() -> CallSite | None:
 
 
 def call_site_of(error: BaseException) -> CallSite | None:
-    """Returns the innermost frame of the user's code in the traceback of `error`."""
+    """Returns the site of the innermost frame of the user's code in the traceback of `error`."""
     site = None
     traceback: TracebackType | None = error.__traceback__
     while traceback is not None:
@@ -111,14 +111,15 @@ def call_site_of(error: BaseException) -> CallSite | None:
 
 
 class Involved(NamedTuple):
-    """What a rank did that an error is about.
+    """A rank's call that an error is about.
 
     Attributes:
-        rank: Global rank; -1 on main.
-        call: As reports show it; empty if the rank has called nothing.
-        site: Where the user called it.
-        sequence: Which of the rank's collectives, groups or messages it is, from 1; None if none.
-        time_ps: Simulated time of the call; None if there was none.
+        rank: Global rank; -1 for main.
+        call: Text of the call in reports; empty if the rank has called nothing.
+        site: Where the user made the call.
+        sequence: Which of the rank's collectives, groups or messages the call is, from 1; None if
+            the call is none of these.
+        time_ps: Simulated time of the call in picoseconds; None if there was none.
     """
 
     rank: int
@@ -128,7 +129,7 @@ class Involved(NamedTuple):
     time_ps: int | None
 
     def as_json(self) -> dict[str, object]:
-        """Returns the same as plain values."""
+        """Returns the same content as plain values."""
         site = self.site and {
             "file": self.site.file,
             "line": self.site.line,
@@ -138,7 +139,7 @@ class Involved(NamedTuple):
 
 
 class Fact(str):
-    """A line of a report that knows whose calls it tells.
+    """A line of a report, with the calls that it tells of.
 
     Args:
         text: The line.
@@ -173,8 +174,8 @@ class KernbenchError(Exception):
     Args:
         summary: One sentence: who did what.
         facts: Further lines: where, expected, got.
-        hint: What to try; omitted when empty.
-        code: Stable code of the class of mistake, such as `C1` or `M5`; empty if it has none.
+        hint: What to try; no hint is shown when empty.
+        code: Stable code of the kind of mistake, such as `C1` or `M5`; empty if there is none.
     """
 
     def __init__(
@@ -201,17 +202,17 @@ class KernbenchError(Exception):
         return "\n".join(lines)
 
     def add_fact(self, fact: str) -> None:
-        """Adds a line that only somebody further up knows, such as where a command was issued."""
+        """Adds a line that only a caller knows, such as where a command was issued."""
         self.facts = (*self.facts, fact)
 
     def involved(self) -> list[Involved]:
-        """Returns the calls that the facts tell, by rank."""
+        """Returns the calls that the facts tell of, ordered by rank and time."""
         told = [fact.involved for fact in self.facts if isinstance(fact, Fact)]
         calls = dict.fromkeys(call for calls in told for call in calls)
         return sorted(calls, key=lambda call: (call.rank, call.time_ps or 0))
 
     def as_json(self) -> dict[str, object]:
-        """Returns the same content as plain values, but for `ranks_as_json`."""
+        """Returns the content as plain values, without the calls that `ranks_as_json` returns."""
         return {
             "class": type(self).__name__,
             "code": self.code,
@@ -221,7 +222,7 @@ class KernbenchError(Exception):
         }
 
     def ranks_as_json(self) -> dict[str, object]:
-        """Returns the calls that the facts tell, as plain values; nothing if they tell none."""
+        """Returns the calls that the facts tell of, as plain values; empty if there are none."""
         ranks = [call.as_json() for call in self.involved()]
         return {"ranks": ranks} if ranks else {}
 
@@ -231,15 +232,15 @@ class UsageError(KernbenchError):
 
 
 class OperandError(KernbenchError, TypeError):
-    """An argument of a kind that an operation does not take."""
+    """An argument of a kind that the operation does not take."""
 
 
 class OptionError(KernbenchError, ValueError):
-    """An argument of the right kind with a value that an operation does not take."""
+    """An argument of the right kind with a value that the operation does not take."""
 
 
 class NoDataError(KernbenchError):
-    """Values were asked for while `data` is off."""
+    """Values were needed while `data` is off."""
 
 
 class UnsupportedError(KernbenchError, NotImplementedError):
@@ -247,5 +248,5 @@ class UnsupportedError(KernbenchError, NotImplementedError):
 
 
 def site_fact(site: CallSite | None, label: str = "at") -> str:
-    """Returns a fact line that names a place, or says that no user frame was found."""
+    """Returns a line of a report that names a place, or says that no user frame was found."""
     return f"{label} {site.show()}" if site is not None else f"{label} <no user frame>"

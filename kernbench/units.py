@@ -1,7 +1,7 @@
 """Quantities with units: integer picoseconds, bytes, and rates kept as exact integers.
 
-Time is an integer number of picoseconds everywhere inside kernbench; text is converted at the edge
-and always rounded up, so that sums do not depend on their grouping (ADR 0001).
+Time is an integer number of picoseconds everywhere inside kernbench. Text is converted where it
+enters, and always rounded up, so that sums do not depend on their grouping (ADR 0001).
 """
 
 import re
@@ -43,24 +43,28 @@ FLOP_RATE_UNITS: Final = {
     f"{p}FLOP/s": s for p, s in (("", 1), ("M", 10**6), ("G", 10**9), ("T", 10**12), ("P", 10**15))
 }
 
-# ASCII and at most 40 digits: int() refuses very long texts, and no quantity needs more.
+# ASCII and at most 40 digits: int() refuses very long texts, and no quantity needs more digits.
 _QUANTITY: Final = re.compile(
     r"([+-]?[0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,2})?)\s*([A-Za-z][A-Za-z/]*)"
 )
 
 
 class UnitError(ValueError):
-    """A text is no quantity of the unit that was asked for; the message says what would be."""
+    """A text is no quantity of the expected unit; the message gives an example of one."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Rate:
-    """An exact integer rate, in units of work a second."""
+    """An exact integer rate.
+
+    Attributes:
+        per_second: Units of work a second.
+    """
 
     per_second: int
 
     def duration_ps(self, amount: int) -> int:
-        """Returns the picoseconds that `amount` of work takes, rounded up."""
+        """Returns the picoseconds that `amount` units of work take, rounded up."""
         return -(-amount * PS_PER_S // self.per_second)
 
 
@@ -89,27 +93,43 @@ def _parse(text: str, units: Units, example: str) -> int:
 
 
 def parse_time(text: str) -> Ps:
-    """Returns the picoseconds of a text such as `1.2 us`, rounded up."""
+    """Returns the picoseconds of a text such as `1.2 us`, rounded up.
+
+    Raises:
+        UnitError: If the text is no number with a unit of time.
+    """
     return Ps(_parse(text, TIME_UNITS, "1.2 us"))
 
 
 def parse_bytes(text: str) -> Bytes:
-    """Returns the bytes of a text such as `32 MiB`."""
+    """Returns the bytes of a text such as `32 MiB`, rounded up.
+
+    Raises:
+        UnitError: If the text is no number with a unit of size.
+    """
     return Bytes(_parse(text, BYTE_UNITS, "32 MiB"))
 
 
 def parse_bandwidth(text: str) -> Bandwidth:
-    """Returns the rate of a text such as `900 GB/s` or `400 Gb/s` (bits)."""
+    """Returns the rate of a text such as `900 GB/s` or `400 Gb/s` (bits), rounded up.
+
+    Raises:
+        UnitError: If the text is no number with a unit of bandwidth.
+    """
     return Bandwidth(_parse(text, BANDWIDTH_UNITS, "900 GB/s"))
 
 
 def parse_flop_rate(text: str) -> FlopRate:
-    """Returns the rate of a text such as `6.2 TFLOP/s`."""
+    """Returns the rate of a text such as `6.2 TFLOP/s`, rounded up.
+
+    Raises:
+        UnitError: If the text is no number with a unit of operations a second.
+    """
     return FlopRate(_parse(text, FLOP_RATE_UNITS, "6.2 TFLOP/s"))
 
 
 def format_time(ps: int) -> str:
-    """Returns a time as people read it: at most four digits and the largest fitting unit."""
+    """Returns picoseconds as text for people: at most four digits and the largest fitting unit."""
     for unit, scale in (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3)):
         if abs(ps) >= scale:
             return f"{ps / scale:.4g} {unit}"
@@ -117,7 +137,11 @@ def format_time(ps: int) -> str:
 
 
 def format_span(times: Iterable[int]) -> str:
-    """Returns the earliest and the latest of some times, or the only one."""
+    """Returns the earliest and the latest of some times as text; a single one if they are equal.
+
+    Args:
+        times: Times in picoseconds.
+    """
     known = sorted(set(times))
     return " to ".join(format_time(ps) for ps in (known[:1] + known[1:][-1:]))
 
@@ -129,7 +153,7 @@ def format_exact(amount: int, units: Units) -> str:
 
 
 def format_bytes(n: int) -> str:
-    """Returns a size as people read it, in binary units."""
+    """Returns a number of bytes as text for people, in binary units."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         scale = BYTE_UNITS[unit]
         if abs(n) >= scale:

@@ -1,1 +1,1 @@
-"""Gradients: the formula of each operation, and the pass back."""
+"""Gradients: the formula of each operation, and the backward pass."""

@@ -1,4 +1,4 @@
-"""`torch.autograd`: gradients on request; with `function` and `grad_modes`, all of it."""
+"""`torch.autograd`: its functions and, from other modules, `Function` and the gradient modes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -36,22 +36,24 @@ def grad(
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """Returns the gradients of `inputs`, as `torch.autograd.grad`; no `grad` is touched.
+    """Returns the gradients of `inputs`, as `torch.autograd.grad`; changes no tensor's `grad`.
 
     Args:
-        outputs: Where to begin.
-        inputs: Whose gradients are wanted.
-        grad_outputs: Gradients of the outputs; None for 1, of a single value.
-        retain_graph: Whether to keep what a further backward pass needs.
+        outputs: Tensors where the backward pass begins.
+        inputs: Tensors whose gradients are returned.
+        grad_outputs: Gradient of each output, of its shape; None for 1, if the output is a single
+            value.
+        retain_graph: Whether the nodes keep their saved tensors for a further pass.
         create_graph: Must be False: gradients of gradients are not simulated.
         only_inputs: Must be True.
-        allow_unused: Whether an input that the outputs do not depend on gives None.
+        allow_unused: Whether an input that the outputs do not depend on gets None instead of an
+            error.
         is_grads_batched: Must be False.
         materialize_grads: Must be False.
 
     Raises:
-        TensorError: If an input is unused, and as `Tensor.backward`.
-        UnsupportedError: For what must have its default.
+        TensorError: If an input is unused, or for a reason given at `Tensor.backward`.
+        UnsupportedError: For other values of arguments that are not simulated.
     """
     refuse(
         "grad",
@@ -82,10 +84,20 @@ def backward(
     grad_variables: None = None,
     inputs: Tensor | Sequence[Tensor] | None = None,
 ) -> None:
-    """Does what `Tensor.backward` does, from several tensors at once.
+    """Adds the gradients of several tensors to the leaves they depend on, see `Tensor.backward`.
+
+    Args:
+        tensors: Tensors where the backward pass begins.
+        grad_tensors: Gradient of each tensor, of its shape; None for 1, if the tensor is a single
+            value.
+        retain_graph: Whether the nodes keep their saved tensors for a further pass.
+        create_graph: Must be False: gradients of gradients are not simulated.
+        grad_variables: Must be None: PyTorch's old name for `grad_tensors`.
+        inputs: Leaves whose `grad` changes; None: all leaves.
 
     Raises:
-        UnsupportedError: For `grad_variables`, PyTorch's old word for `grad_tensors`.
+        TensorError: For a reason given at `Tensor.backward`.
+        UnsupportedError: For `create_graph` or `grad_variables`.
     """
     refuse("backward", grad_variables=grad_variables)
     check_create_graph(create_graph)
@@ -96,7 +108,7 @@ def backward(
 
 
 class GradcheckError(KernbenchError, RuntimeError):
-    """A gradient differs from the finite differences."""
+    """A gradient differs from the finite differences of the function."""
 
 
 def gradcheck(
@@ -117,15 +129,15 @@ def gradcheck(
     fast_mode: bool = False,
     masked: bool | None = None,
 ) -> bool:
-    """Compares the gradients of a function with finite differences; the host waits for each.
+    """Compares the gradients of a function with finite differences; the host waits for each value.
 
     Args:
         func: Takes the inputs, returns a tensor or several.
-        inputs: Those that need a gradient are float64 and leaves.
+        inputs: Arguments of `func`. Those that need a gradient must be float64 leaves.
         eps: Step of the differences.
         atol: Absolute tolerance.
         rtol: Relative tolerance.
-        raise_exception: Whether to raise, rather than return False, where they differ.
+        raise_exception: Whether a difference raises an error, rather than returning False.
         nondet_tol: Must be 0.
         check_undefined_grad: Must be True: a formula gets no undefined gradients here.
         check_grad_dtypes: Must be False.
@@ -137,9 +149,9 @@ def gradcheck(
         masked: Must be None.
 
     Raises:
-        GradcheckError: If they differ.
+        GradcheckError: If gradients differ from the finite differences.
         OptionError: If no input needs a gradient.
-        UnsupportedError: For what must have its default.
+        UnsupportedError: For other values of arguments that are not simulated.
     """
     refuse(
         "gradcheck",
@@ -203,7 +215,7 @@ def gradcheck(
 def _differences(
     outputs: "Callable[[], list[Tensor]]", place: int, x: Tensor, eps: float, count: int
 ) -> Any:
-    """Returns the Jacobian by central differences, a row per element of the output."""
+    """Returns the Jacobian by central differences: a row per element of the output."""
     values = host_array(x, "gradcheck").copy()
     jacobian = np.zeros((count, values.size))
     with recording(current_process(), False):

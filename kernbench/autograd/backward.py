@@ -1,8 +1,8 @@
-"""Going back: replays the nodes that a result depends on, in strict reverse order of creation.
+"""The backward pass: visits the nodes of a result in strict reverse order of creation.
 
-That order is the same on all ranks of a program that is the same on all ranks, so collectives in
-the backward pass meet. A rank that prunes a node with a collective, because its input needs no
-gradient there, does not take part; then the others wait for it, and the report says so.
+That order is the same on all ranks of a program that is the same on all ranks, so the collectives
+of the backward pass meet. A rank whose input needs no gradient prunes the node of a collective and
+does not take part; the other ranks then wait for it, and the report says so.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,27 +45,29 @@ def run_backward(
     inputs: Sequence[Tensor] | None = None,
     accumulate: bool = True,
 ) -> list[Tensor | None]:
-    """Goes back from tensors to leaves; takes the time of the operations that compute gradients.
+    """Computes gradients from tensors back to leaves, in the time of the operations that do so.
 
     Args:
-        tensors: Where to begin.
-        gradients: Of each; None for 1, of a single value.
-        retain_graph: Whether what the nodes keep is kept.
+        tensors: Tensors where the pass begins.
+        gradients: Gradient of each tensor, of its shape; None for 1, if the tensor is a single
+            value.
+        retain_graph: Whether the nodes keep their saved tensors for a further pass.
         inputs: Tensors whose gradients are wanted; None: all leaves.
-        accumulate: Whether leaves add the gradients to theirs.
+        accumulate: Whether the pass adds gradients to the `grad` of leaves.
 
     Returns:
-        The gradients of `inputs`, None where nothing led there; empty if they accumulate.
+        The gradients of `inputs`, None for an input that no gradient reached; empty if the pass
+        accumulates.
 
     Raises:
-        TensorError: If a tensor needs no gradient, a gradient does not fit, or the nodes have
-            been used before.
+        TensorError: If a tensor needs no gradient, a gradient has another shape than its tensor, or
+            the nodes have dropped their saved tensors in an earlier pass.
     """
     process = current_process()
-    # One call site for all that the pass issues.
+    # All commands of the pass have one call site.
     before, process.site = process.site, process.call_site()
     tape = grad_state_of(process)
-    # A pass may run inside another one, and has an end of its own.
+    # A pass may run inside another one; each has its own callbacks at the end.
     around, tape.at_end = tape.at_end, []
     try:
         with recording(process, False):
@@ -119,10 +121,16 @@ def _wanted_edge(tensor: Tensor) -> Edge:
 
 
 def fitted(grad: Tensor, wanted: Like, name: str, index: int) -> Tensor:
-    """Returns a gradient reduced to the shape of its tensor, in its type and on its device.
+    """Returns a gradient reduced to the shape of its tensor and converted to the tensor's type.
+
+    Args:
+        grad: The gradient that a node returned.
+        wanted: Shape, type and device of the tensor to which the gradient belongs.
+        name: Name of the node, for the error.
+        index: Number of the node's input, for the error.
 
     Raises:
-        TensorError: If it cannot be.
+        TensorError: If the shape of the gradient cannot be reduced, or its device is another one.
     """
     shape = grad.window.shape
     if shape != wanted.shape:
@@ -149,10 +157,11 @@ class _Pass:
     """One backward pass.
 
     Args:
-        process: Whose.
-        wanted: Where gradients are wanted; None: at all leaves.
-        retain: Whether what the nodes keep is kept.
-        accumulate: Whether leaves add up their gradients; else those of `wanted` are returned.
+        process: The rank, or main, that runs the pass.
+        wanted: Places where gradients are wanted; None: all leaves.
+        retain: Whether the nodes keep their saved tensors for a further pass.
+        accumulate: Whether gradients are added to the `grad` of leaves; else the gradients at
+            `wanted` are returned.
     """
 
     def __init__(
@@ -164,18 +173,18 @@ class _Pass:
         self._accumulate: Final = accumulate
         self._grads: dict[Edge, Tensor] = {}
         self._captured: dict[Edge, Tensor] = {}
-        # Nodes and leaves from which a wanted place can be reached; None: all.
+        # Nodes and leaves from which the pass reaches a wanted place; None: all.
         self._open: set[Node | Leaf] | None = None
-        # By leaf, how many nodes may still send it something.
+        # For each leaf, how many nodes may still send it a gradient.
         self._pending: dict[Leaf, int] = {}
-        # By block, which is never used again, in how many places a gradient lies there: alone, a
-        # leaf may take it over.
+        # For each block, how many places hold a gradient in it. If only one does, a leaf may keep
+        # the gradient itself. Blocks are never used again, so they are safe keys.
         self._places: dict[Allocation, int] = {}
 
     def run(self, roots: "Sequence[tuple[Edge, Tensor]]") -> list[Tensor | None]:
         nodes = self._reachable([edge for edge, _ in roots])
         for edge, gradient in roots:
-            # Somebody outside may hold it.
+            # The caller may hold the gradient too, so no leaf may keep it itself.
             self._places[gradient.memory.buffer.allocation] = 2
             if isinstance(edge[0], Leaf):
                 self._pending[edge[0]] = self._pending.get(edge[0], 0) + 1
@@ -193,7 +202,7 @@ class _Pass:
         return [self._captured.get(edge) for edge in self._wanted]
 
     def _reachable(self, edges: list[Edge]) -> list[Node]:
-        """Returns the nodes on the way, the latest first, and counts what leaves wait for."""
+        """Returns the nodes to visit, the latest first; counts the gradients each leaf awaits."""
         found: set[Node] = set()
         waiting = [edge[0] for edge in edges]
         while waiting:
@@ -211,14 +220,14 @@ class _Pass:
         return nodes[::-1]
 
     def _useful(self, nodes: list[Node]) -> list[Node]:
-        """Returns the nodes from which a wanted place can be reached."""
+        """Returns the nodes from which the pass reaches a wanted place."""
         assert self._wanted is not None
         goals = {edge[0] for edge in self._wanted}
         useful: set[Node | Leaf] = set()
         for node in nodes:
             if any(e is not None and (e[0] in useful or e[0] in goals) for e in node.edges):
                 useful.add(node)
-        # A wanted tensor that is an output of a node must see the gradient come by.
+        # A wanted tensor may be an output of a node: the node must then be visited too.
         self._open = useful | goals
         return [node for node in nodes if node in self._open]
 
@@ -237,11 +246,11 @@ class _Pass:
         self._arrived(node.edges)
 
     def _takes(self, edge: Edge | None) -> bool:
-        """Returns whether a gradient is wanted there or beyond."""
+        """Returns whether a gradient is wanted at this edge or at one that it leads to."""
         return edge is not None and (self._open is None or edge[0] in self._open)
 
     def _seen(self, node: Node, grads: list[Tensor | None]) -> None:
-        """Shows the gradients of a node's outputs to whoever asked for them."""
+        """Shows the gradients of a node's outputs to hooks, `retain_grad` and wanted places."""
         for index, came in enumerate(grads):
             if came is None:
                 continue
@@ -264,7 +273,7 @@ class _Pass:
         return grad
 
     def _share(self, grad: Tensor) -> None:
-        """Notes that somebody outside may hold a gradient."""
+        """Notes that code outside the pass may hold a gradient, so no leaf may keep its memory."""
         self._places[grad.memory.buffer.allocation] = 2
 
     def _replay(
@@ -282,7 +291,7 @@ class _Pass:
             if before and result.memory.buffer.allocation not in given:
                 count = before.get(result.device.index, 0)
                 if result.memory.buffer.allocation.number <= count:
-                    # It was there before: not made for this gradient.
+                    # The block is older than this step: it was not made for this gradient.
                     self._share(result)
             wanted = node.inputs[index]
             assert wanted is not None
@@ -305,7 +314,7 @@ class _Pass:
         }
 
     def _deliver(self, edge: Edge, grad: Tensor, *, last: bool = True) -> None:
-        """Adds a gradient to those that have come to a place."""
+        """Adds a gradient to the gradients that have come to a place before."""
         held = self._grads.get(edge)
         if held is not None:
             self._places.pop(held.memory.buffer.allocation, None)
@@ -316,7 +325,7 @@ class _Pass:
             self._arrived([edge])
 
     def _arrived(self, edges: Iterable[Edge | None]) -> None:
-        """Notes that the nodes with these edges are done; leaves that wait for no other go on."""
+        """Notes that the nodes with these edges are done; delivers to leaves that await no more."""
         for edge in edges:
             if edge is None or not isinstance(edge[0], Leaf):
                 continue
@@ -343,7 +352,7 @@ class _Pass:
             self._process.call_theirs(hook, tensor)
 
 
-# Asking for it
+# The method of tensors
 
 
 def backward(
@@ -355,18 +364,19 @@ def backward(
 ) -> None:
     """Computes the gradients of the leaves that this tensor depends on and adds them to `grad`.
 
-    The operations go to the current stream, and the host goes on, as in the forward pass.
+    The operations go to the current stream, and the host does not wait, as in the forward pass.
 
     Args:
-        self: Where to begin.
-        gradient: Of this tensor; None for 1, of a single value.
-        retain_graph: Whether to keep what a further backward pass needs.
+        self: The tensor where the pass begins.
+        gradient: Gradient of this tensor, of its shape; None for 1, if the tensor is a single
+            value.
+        retain_graph: Whether the nodes keep their saved tensors for a further pass.
         create_graph: Must be False: gradients of gradients are not simulated.
-        inputs: Leaves to add to; None: all.
+        inputs: Leaves whose `grad` changes; None: all.
 
     Raises:
-        TensorError: If this tensor needs no gradient, the gradient does not fit, what was kept
-            is gone, or it was written in place since.
+        TensorError: If this tensor needs no gradient, `gradient` has another shape, saved tensors
+            were dropped in an earlier pass, or a saved tensor was written in place since.
         UnsupportedError: For `create_graph`, or an operation without a derivative.
     """
     check_create_graph(create_graph)
@@ -375,10 +385,10 @@ def backward(
 
 
 def check_create_graph(create_graph: bool) -> None:
-    """Checks that no gradients of gradients are asked for.
+    """Refuses a request for gradients of gradients.
 
     Raises:
-        UnsupportedError: If they are.
+        UnsupportedError: If `create_graph` is True.
     """
     if create_graph:
         raise UnsupportedError(

@@ -22,7 +22,7 @@ def _embedding(g: Tensor, b: Tensor, like: Like, padding_idx: int | None) -> Ten
             total[padding_idx] = 0
         return total
 
-    # The zeros, and each row of the gradient read and added.
+    # Traffic: the zeros are written; each row of the gradient is read and added.
     traffic = int(np.prod(like.shape)) * g.itemsize + 3 * g.nbytes + b.nbytes
     name = "embedding_dense_backward"
     return kernel(name, add, (g, b), like.shape, g.dtype, traffic=traffic)
@@ -65,7 +65,7 @@ def _centred(x: Array, axes: _Axes, eps: float) -> tuple[Array, Array]:
 
 
 def _scaled(x: Array, axes: _Axes, eps: float) -> tuple[Array, Array]:
-    """Returns values over their root mean square, and the reciprocal of that."""
+    """Returns values over their root mean square, and the reciprocal of the root mean square."""
     size = np.mean(x * x, axis=axes, keepdims=True) + x.dtype.type(eps)
     return x / np.sqrt(size), 1 / np.sqrt(size)
 
@@ -98,7 +98,7 @@ def _norm(name: str) -> None:
 
         return kernel(f"{name}_weight_backward", slope, (g, a), like.shape, g.dtype)
 
-    # The bias gets what comes, summed by whoever fits it to its shape.
+    # The bias gets the gradient unchanged; `fitted` sums it to the shape of the bias.
     derivative(name, of_input, of_weight, lambda g: g)
 
 

@@ -1,4 +1,4 @@
-"""Gradients of operations element by element: one kernel each, rounded once."""
+"""Gradients of elementwise operations: one kernel each, rounded once."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +17,7 @@ _ARRAYS: Final = ("a", "b", "c", "out")
 
 
 def same(g: Tensor) -> Tensor:
-    """Passes a gradient on."""
+    """Returns the gradient unchanged."""
     return g
 
 
@@ -30,8 +30,8 @@ def _fused(name: str, function: Callable[..., Any]) -> Callable[..., Tensor]:
     """Returns a formula that is one kernel.
 
     Args:
-        name: Of the operation.
-        function: Takes arrays: the gradient and, by name, operands and the result; and options.
+        name: Name of the operation.
+        function: Takes arrays: the gradient and, by parameter name, operands, result and options.
     """
     label, parameters = f"aten::{name}_backward", names_of(function)
     arrays = [name for name in parameters if name in _ARRAYS]
@@ -47,13 +47,13 @@ def _fused(name: str, function: Callable[..., Any]) -> Callable[..., Tensor]:
 
         return elementwise(label, apply, g, *[given[name] for name in names])
 
-    # By them the tape knows what to keep.
+    # These names tell the tape which operands to keep.
     formula.names = parameters  # type: ignore[attr-defined]
     return formula
 
 
 def _pointwise(name: str, *functions: Callable[..., Any] | None) -> None:
-    """Registers formulas; `same` and `nothing` are taken as they are."""
+    """Registers formulas, each as one kernel; `same` and `nothing` need no kernel of their own."""
     parts = [f if f in {None, same, nothing} else _fused(name, f) for f in functions]
     derivative(name, *parts)
 

@@ -1,4 +1,4 @@
-"""Gradients of what takes dimensions away or runs along one, and of products of matrices."""
+"""Gradients of reductions, of operations along a dimension, and of products of matrices."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ Axes = tuple[int, ...]
 
 
 def _kept(g: Tensor, like: Like, axes: Axes) -> Tensor:
-    """Returns a view in which the dimensions taken away have extent 1."""
+    """Returns a view in which the reduced dimensions have extent 1."""
     return g.reshape([1 if dim in axes else n for dim, n in enumerate(like.shape)])
 
 
@@ -40,7 +40,8 @@ derivative("mean", _mean)
 
 def _prod(g: Tensor, a: Tensor, like: Like, axes: Axes) -> Tensor:
     def others(grad: Array, x: Array) -> Any:
-        # The product of all others, also where some are 0: from the left times from the right.
+        # The product of all other elements, without a division, since some may be 0: the running
+        # product from the left times that from the right.
         flat = np.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
         row = flat.reshape(*flat.shape[: x.ndim - len(axes)], -1)
         one = np.ones((*row.shape[:-1], 1), x.dtype)
@@ -234,7 +235,7 @@ def _contracted_back(
     kept = "".join(letter for letter in own if letter in known)
     terms = ",".join([result, *(term for term, _ in others)])
     partial = einsum(f"{terms}->{kept}", g, *[other for _, other in others])
-    # What only this operand had was summed over alone.
+    # Subscripts that only this operand has were summed over by themselves.
     extents = dict(zip(kept, partial.shape, strict=True))
     shape = [extents.get(letter, 1) for letter in own]
     wide = [max(n, m) if n else 0 for n, m in zip(shape, like.shape, strict=True)]

@@ -1,4 +1,4 @@
-"""Gradients of views, of copies and of what moves elements."""
+"""Gradients of views, of copies, and of operations that move elements."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from kernbench.tensors.tensor import Tensor
 Step = tuple[Any, ...]
 
 
-# Views: those of all elements are views of the gradient; others are copied into zeros
+# Views: the gradient of a view of all elements is a view; other gradients are copied into zeros
 
 
 def _reshaped(g: Tensor, like: Like) -> Tensor:
@@ -65,7 +65,7 @@ derivative("to_copy", _sent_back)
 derivative("copy", nothing, _sent_back)
 
 
-# Arranging anew
+# Rearranging
 
 
 def _part(g: Tensor, like: Like, index: int, dim: int, starts: Sequence[int]) -> Tensor:
@@ -112,7 +112,15 @@ def _along(rows: Array, dim: int) -> tuple[Any, ...]:
 
 
 def added_along(name: str, g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
-    """Returns zeros with a gradient added where elements had been chosen along a dimension."""
+    """Returns zeros with a gradient added at the elements that were chosen along a dimension.
+
+    Args:
+        name: Name of the kernel.
+        g: The gradient, of the shape of `chosen`.
+        like: Shape of the result.
+        dim: The dimension along which elements were chosen.
+        chosen: Index along `dim` of each element of the gradient, int64.
+    """
 
     def add(grad: Array, rows: Array) -> Array:
         total = np.zeros(like.shape, grad.dtype)

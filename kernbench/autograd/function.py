@@ -1,4 +1,4 @@
-"""`torch.autograd.Function`: operations with a gradient of one's own."""
+"""`torch.autograd.Function`: operations whose gradient the user defines."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -25,10 +25,10 @@ from kernbench.tensors.tensor import Tensor
 
 
 class FunctionNode(Node):
-    """What `forward` and `backward` of a `Function` get as `ctx`, and its place in the graph.
+    """The `ctx` of `forward` and `backward` of a `Function`, and its node in the graph.
 
     Attributes:
-        needs_input_grad: By argument, whether it needs a gradient.
+        needs_input_grad: For each argument, whether it needs a gradient.
     """
 
     foreign = True
@@ -54,7 +54,11 @@ class FunctionNode(Node):
         self._materialize = True
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keeps tensors for `backward`, which checks that nobody has written them since."""
+        """Keeps tensors for `backward`, which checks that they have not been written since.
+
+        Raises:
+            OperandError: If an argument is neither a tensor nor None.
+        """
         for tensor in tensors:
             if tensor is not None and not isinstance(tensor, Tensor):
                 raise OperandError(
@@ -66,29 +70,34 @@ class FunctionNode(Node):
 
     @property
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
-        """What `save_for_backward` has kept.
+        """The tensors that `save_for_backward` has kept.
 
         Raises:
-            TensorError: If it is gone, or was written since.
+            TensorError: If they were dropped after a backward pass, or one was written since.
         """
         if self._saved is None:
             raise self.freed()
         return tuple([None if each is None else each.get(self) for each in self._saved])
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
-        """Says that outputs have no gradient."""
+        """Marks outputs that have no gradient."""
         self._plain = {id(tensor) for tensor in tensors}
 
     def mark_dirty(self, *tensors: Tensor) -> None:
-        """Says that arguments were written in place; they must be returned."""
+        """Marks arguments that `forward` has written in place; `forward` must return them."""
         self._dirty = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Says whether missing gradients come as zeros (the default) or as None."""
+        """Sets whether missing gradients come as zeros (the default) or as None."""
         self._materialize = value
 
     def finish(self, results: Any, arguments: Sequence[Any]) -> Any:
-        """Gives the outputs of `forward` their history, and returns them."""
+        """Gives the outputs of `forward` their place in the graph, and returns them.
+
+        Args:
+            results: What `forward` returned.
+            arguments: The arguments of `forward`.
+        """
         outputs = list(results) if isinstance(results, tuple) else [results]
         for dirty in self._dirty:
             check_in_place(dirty)
@@ -97,8 +106,8 @@ class FunctionNode(Node):
                 outputs[index] = self._output(index, out, arguments)
             else:
                 self.outputs.append(_NOTHING)
-        # After the outputs have come to be: what is kept has their version. If nobody will go back
-        # nothing is kept, as in PyTorch.
+        # After the outputs are made, so that tensors written in place are kept with their new
+        # version. If no backward pass can follow, nothing is kept, as in PyTorch.
         if self._needed:
             self._saved = [None if each is None else Saved(each) for each in self._given]
         self._given = ()
@@ -112,7 +121,7 @@ class FunctionNode(Node):
                 rebase(self, mine, out)
             return out
         if any(mine) or out.graph is not None:
-            # Returned as it came: the caller's tensor keeps its own history.
+            # `forward` returned an argument: the caller's tensor keeps its own history.
             plain = id(out) in self._plain
             out = alias(out, out.window.shape, out.window.strides, out.window.offset)
             if plain:
@@ -126,12 +135,13 @@ class FunctionNode(Node):
     def backward(
         self, grads: list[Tensor | None], needed: Sequence[bool] | None = None
     ) -> Sequence[Tensor | None]:
-        """See `Node`.
+        """Returns the gradients of the arguments, see `Node`.
 
         Raises:
-            TensorError: If the function's `backward` returns what does not fit.
+            TensorError: If the function's `backward` returns a wrong number of gradients.
+            OperandError: If a returned gradient is neither a tensor nor None.
         """
-        del needed  # it is one function for all of them, as in PyTorch
+        del needed  # the user's function computes all gradients at once, as in PyTorch
         if self._materialize:
             grads = [
                 zeros(wanted.shape, dtype=wanted.dtype, device=wanted.device)
@@ -160,20 +170,20 @@ class FunctionNode(Node):
         return results
 
     def release(self) -> None:
-        """See `Node`; as in PyTorch a function that kept nothing can be used again."""
+        """Drops the saved tensors. A function that kept none can run again, as in PyTorch."""
         if self._saved:
             self._saved = None
 
 
 _NOTHING: Final = Like((), dtypes.int64, CPU)
-"""What stands for the gradient of an output that is no tensor."""
+"""Shape, type and device that are noted for an output that is no tensor."""
 
 
 class Function:
     """`torch.autograd.Function`: an operation with a gradient of its own.
 
     Subclasses define `forward(ctx, *args)` and `backward(ctx, *grads)`, or `forward(*args)` with
-    `setup_context(ctx, inputs, output)`. Both run unrecorded, on whatever rank calls `apply`.
+    `setup_context(ctx, inputs, output)`. Both run unrecorded, on the rank that calls `apply`.
     """
 
     @staticmethod
@@ -185,12 +195,18 @@ class Function:
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> Any:
-        """Keeps what `backward` needs, where `forward` takes no `ctx`."""
+        """Keeps what `backward` needs, if `forward` takes no `ctx`; for subclasses to define.
+
+        Args:
+            ctx: A `FunctionNode`, which `backward` gets too.
+            inputs: The arguments of `forward`.
+            output: What `forward` returned.
+        """
         raise NotImplementedError("setup_context is not implemented.")
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """Returns a gradient, or None, for each argument of `forward`."""
+        """Returns a gradient, or None, for each argument of `forward`; for subclasses to define."""
         raise NotImplementedError(
             "You must implement the backward function for your custom autograd.Function to use it "
             "with backward."
@@ -198,7 +214,7 @@ class Function:
 
     @classmethod
     def apply(cls, *args: Any) -> Any:
-        """Computes the outputs and records how gradients go back."""
+        """Computes the outputs and records the operation for the backward pass."""
         process = current_process()
         tape = grad_state_of(process)
         enabled = tape.enabled

@@ -1,4 +1,4 @@
-"""Leaves: which tensors need gradients, their `grad`, how it adds up, and hooks."""
+"""Leaves: which tensors need gradients, how `grad` adds up, and hooks."""
 
 import warnings
 import weakref
@@ -25,23 +25,29 @@ if TYPE_CHECKING:
 
 
 def summed(a: Tensor, b: Tensor, *, wide: bool) -> Tensor:
-    """Returns the sum of two gradients, for a leaf in float32 at least."""
+    """Returns the sum of two gradients.
+
+    Args:
+        a: One gradient.
+        b: The other gradient, of the same shape.
+        wide: Whether to add in float32 at least, as for a leaf.
+    """
     if wide and a.dtype.is_floating_point and a.dtype.itemsize < 4:
         return elementwise("aten::add", np.add, a, b, compute=dtypes.float32)
     return add(a, b)
 
 
 def accumulate(leaf: Leaf, tensor: Tensor, grad: Tensor, *, owned: bool) -> None:
-    """Adds a gradient to that of a leaf.
+    """Adds a gradient to the `grad` of a leaf.
 
-    Gradients of 16-bit tensors are added in float32 and rounded once; the float32 sum is kept
-    from the second gradient on, until `grad` is set to None or written by somebody else.
+    Gradients of 16-bit tensors are added in float32 and rounded once; the float32 sum is kept from
+    the second gradient on, until `grad` is set to None or written by the user.
 
     Args:
         leaf: The leaf.
-        tensor: Its tensor.
-        grad: Of its type, or in float32.
-        owned: Whether the leaf may keep the very tensor.
+        tensor: The tensor of the leaf.
+        grad: The gradient, in the tensor's type or in float32.
+        owned: Whether the leaf may keep `grad` itself, without a copy.
     """
     held = leaf.grad
     narrow = tensor.dtype.itemsize < 4
@@ -66,11 +72,11 @@ def accumulate(leaf: Leaf, tensor: Tensor, grad: Tensor, *, owned: bool) -> None
     leaf.wide_version = held.memory.version
 
 
-# What a tensor says about itself
+# Attributes and methods of tensors
 
 
 def is_leaf(self: Tensor) -> bool:
-    """Returns whether no recorded operation made a tensor."""
+    """Returns whether a tensor is not the result of a recorded operation."""
     edge = edge_of(self)
     return edge is None or isinstance(edge[0], Leaf)
 
@@ -96,11 +102,11 @@ def _is_retained(output: Output) -> bool:
 
 
 def set_grad(self: Tensor, grad: Tensor | None) -> None:
-    """Replaces the gradient; the next one is added to it.
+    """Replaces the gradient; the next gradient is added to the new one.
 
     Raises:
-        OperandError: If it is no tensor.
-        TensorError: If it does not fit.
+        OperandError: If `grad` is neither a tensor nor None.
+        TensorError: If `grad` has another shape, type or device than the tensor.
     """
     if grad is None:
         graph = history(self)
@@ -138,7 +144,7 @@ def set_grad(self: Tensor, grad: Tensor | None) -> None:
 
 
 def forget(tensor: Tensor, set_to_none: bool) -> None:
-    """Forgets the gradient of a leaf, or sets it to 0."""
+    """Sets the gradient of a leaf to None, or to 0."""
     grad = tensor.grad
     if grad is not None:
         if set_to_none:
@@ -151,7 +157,7 @@ def detach_(self: Tensor) -> Tensor:
     """Makes the tensor a leaf that needs no gradient.
 
     Raises:
-        TensorError: If it is a view.
+        TensorError: If the tensor is a view.
     """
     if self.origin is not None:
         raise TensorError(
@@ -165,7 +171,7 @@ def detach_(self: Tensor) -> Tensor:
 
 
 def register_hook(self: Tensor, hook: Hook) -> RemovableHandle:
-    """Has `hook` called with each gradient of this tensor; what it returns takes its place.
+    """Calls `hook` with each gradient of this tensor; a tensor it returns replaces the gradient.
 
     Raises:
         TensorError: If the tensor needs no gradient.
@@ -187,9 +193,9 @@ def register_hook(self: Tensor, hook: Hook) -> RemovableHandle:
 def register_post_accumulate_grad_hook(
     self: Tensor, hook: "Callable[[Tensor], None]"
 ) -> RemovableHandle:
-    """Has `hook` called with this leaf each time its gradient of a backward pass was added.
+    """Calls `hook` with this leaf each time a backward pass has added to its gradient.
 
-    That is as soon as no node that is left can add to it.
+    The call comes as soon as no node of the pass can add to the gradient any more.
 
     Raises:
         TensorError: If the tensor is no leaf that needs a gradient.
@@ -209,10 +215,10 @@ def register_post_accumulate_grad_hook(
 
 
 def retain_grad(self: Tensor) -> None:
-    """Has `grad` kept for a tensor that is no leaf.
+    """Makes the backward pass set `grad` of a tensor that is no leaf.
 
     Raises:
-        TensorError: If it needs no gradient.
+        TensorError: If the tensor needs no gradient.
     """
     edge = edge_of(self)
     if edge is None:

@@ -1,6 +1,7 @@
-"""What carries a task: something with a stack of its own, of which one runs at a time.
+"""Carriers: stacks on which tasks run, one at a time.
 
-Nothing above this room may know which kind it is (ADR 0006). Greenlets are the only kind so far.
+No room above this one may know what kind of stack a carrier is (ADR 0006). Greenlets are the only
+kind so far.
 """
 
 from collections.abc import Callable
@@ -9,14 +10,14 @@ from typing import Protocol
 from greenlet import GreenletExit, getcurrent, greenlet
 
 Killed = GreenletExit
-"""What ends a task whose stack somebody else throws away."""
+"""The exception that ends a task when other code throws its stack away."""
 
 
 class Carrier(Protocol):
     """A stack that runs one job at a time, switched by the hub."""
 
     subject: object
-    """Whatever the job stands for; found again by `current_subject`."""
+    """What the job stands for, such as a rank; `current_subject` returns it."""
 
     def begin(self, job: Callable[[], None], subject: object) -> None:
         """Takes a job; it starts at the next `resume`."""
@@ -53,7 +54,7 @@ class _GreenletCarrier(greenlet):
             self.suspend()
 
     def resume(self) -> None:
-        # Set anew each time: the hub is whoever drives the loop now.
+        # Set at each resume, since the hub is the greenlet that drives the loop now.
         self.parent = getcurrent()
         self.switch()
 
@@ -64,7 +65,7 @@ class _GreenletCarrier(greenlet):
 
 
 class CarrierPool:
-    """Carriers that have ended their job wait here for the next one."""
+    """Keeps carriers whose job has ended, and hands them out for new jobs."""
 
     def __init__(self) -> None:
         self._idle: list[_GreenletCarrier] = []
@@ -85,9 +86,9 @@ def current_carrier() -> object:
 
 
 def current_subject() -> object | None:
-    """Returns the subject of the innermost carrier above the running stack; None outside of any.
+    """Returns the subject of the innermost carrier around the running stack; None if there is none.
 
-    A greenlet that user code started below a task inherits that task's subject.
+    A greenlet that user code started from a task has that task's subject.
     """
     stack: greenlet | None = getcurrent()
     while stack is not None:

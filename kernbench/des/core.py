@@ -17,10 +17,10 @@ MAX_SWALLOWED_ABORTS: Final = 1000
 
 
 class DeadlockError(Exception):
-    """Nothing is left to happen, yet somebody waits.
+    """Nothing is left to happen, yet tasks wait.
 
     Attributes:
-        waits: The tasks that wait, in the order of their owners, each with what it waits for.
+        waits: The waiting tasks in the order of their owners, each with what it waits for.
     """
 
     def __init__(self, parked: Sequence["Task"]) -> None:
@@ -30,10 +30,10 @@ class DeadlockError(Exception):
 
 
 class Owner:
-    """Whoever schedules something. Its key orders it among others at the same instant.
+    """A party that schedules calls. Its key orders it among others at the same instant.
 
     Keys come from what a thing *is* (its place in the machine), so that they do not depend on the
-    order of creation. Get one from `EventLoop.owner`.
+    order of creation. `EventLoop.owner` makes owners.
     """
 
     __slots__ = ("key", "sequence")
@@ -49,9 +49,10 @@ class Event:
     Settled is not the same as happened: the moment may lie in the future of the loop.
 
     Attributes:
-        time: The moment in picoseconds, or None while it is unknown.
-        error: Set when the awaited thing failed; raised in whoever waits for it.
-        label: What waiting for this means, for reports.
+        time: The moment in picoseconds; None while it is unknown.
+        error: Error of what was awaited; raised in each task that waits for the event. None if
+            there is none.
+        label: What a task waits for when it waits for this event, for reports.
     """
 
     __slots__ = ("_callbacks", "error", "label", "time")
@@ -63,7 +64,7 @@ class Event:
         self._callbacks: list[Callable[[int], None]] | None = None
 
     def settle(self, time: int) -> None:
-        """Makes the moment known and calls whoever asked for it, in the order of asking."""
+        """Makes the moment known and runs the callbacks in the order in which they were added."""
         assert self.time is None, f"{self.label} settled twice"
         self.time = time
         callbacks, self._callbacks = self._callbacks, None
@@ -76,7 +77,7 @@ class Event:
         self.settle(time)
 
     def when_settled(self, callback: Callable[[int], None]) -> None:
-        """Calls `callback(time)` once the moment is known; at once if it is."""
+        """Calls `callback(time)` once the moment is known; at once if it is known already."""
         if self.time is not None:
             callback(self.time)
         elif self._callbacks is None:
@@ -95,25 +96,25 @@ class _State(Enum):
     DONE = auto()
 
 
-# Looked up in the enum, a member costs as much as a function call.
+# Looking a member up in the enum costs as much as a function call.
 _NEW, _RUNNING, _PARKED, _DONE = _State
 
 
 class Task:
-    """Straight-line code of a person (a rank, a tile program) with a clock of its own.
+    """A function of the user (a rank's, a tile program's) that runs with a clock of its own.
 
     The local clock may run ahead of the loop; it never lags behind it. A task waits only in the
     methods of this class that say so.
 
     Attributes:
-        name: For reports.
-        owner: Orders it at equal times.
-        subject: What the task stands for; `current_task().subject` finds it.
+        name: Name of the task, for reports.
+        owner: Orders the task among others at equal times.
+        subject: What the task stands for, such as a rank; `current_task().subject` returns it.
         clock: Local time in picoseconds.
-        waiting_for: What it is parked on; None while it is not parked.
-        done: Settles at the local time of the end, whatever the end is.
+        waiting_for: What the task is parked on; None while it is not parked.
+        done: Settles at the local time at which the function ends, by a return or by an error.
         result: Return value of the function.
-        error: The exception that ended it, with its own traceback.
+        error: The exception that ended the function, with its own traceback.
     """
 
     __slots__ = (
@@ -156,25 +157,25 @@ class Task:
         self.error: BaseException | None = None
         self._function = function
         self._args = args
-        # Taken now, so that tasks that are alive together have stacks of their own.
+        # A carrier is taken here and not at the start, so that no two live tasks share a stack.
         self._carrier: Carrier | None = loop.carriers.take()
         self._state = _NEW
-        self._ticket = 0  # of the current park; a wake-up with an older one is stale
+        self._ticket = 0  # number of the current park; a wake-up with a lower number is stale
         self._thrown: BaseException | None = None
         self._swallowed = 0
 
     @property
     def parked(self) -> bool:
-        """Whether it waits for something."""
+        """Whether the task waits for something."""
         return self._state is _PARKED
 
     def wait(self, event: Event) -> int:
-        """Waits until `event` has happened in local time, and returns the local time.
+        """Waits until `event` has happened in local time; returns the local time in picoseconds.
 
-        Does not switch when the event is settled already.
+        The call does not switch to another task if the event is settled already.
 
         Raises:
-            BaseException: The event's error, or what `interrupt` was given.
+            BaseException: The event's error, or the error that `interrupt` was given.
         """
         if self._thrown is not None:
             self._raise_thrown()
@@ -191,10 +192,10 @@ class Task:
         return self.clock
 
     def poll(self) -> bool:
-        """Waits as `synchronize` does, for a look at something.
+        """Waits as `synchronize` does, before the task looks at something that may have changed.
 
         Returns:
-            Whether, apart from others that look again and again, nothing is left to happen.
+            Whether nothing else is left to happen, apart from tasks that poll as well.
         """
         loop = self.loop
         loop.polling += 1
@@ -205,7 +206,7 @@ class Task:
         return len(loop._queue) <= loop.polling
 
     def synchronize(self) -> None:
-        """Waits until the loop has reached the local clock: shared things may then be touched."""
+        """Waits until the loop has reached the local clock; then the task may use shared state."""
         if self._thrown is not None:
             self._raise_thrown()
         loop, clock, owner = self.loop, self.clock, self.owner
@@ -215,16 +216,16 @@ class Task:
             or (time := queue[0][0]) > clock
             or (time == clock and queue[0][1] > owner.key)
         ):
-            loop.now = clock  # nothing comes before
+            loop.now = clock  # nothing in the queue comes before
             return
         ticket = self._ticket = self._ticket + 1
         loop.at(clock, owner, self._resume, ticket)
         self._park("its turn")
 
     def interrupt(self, error: BaseException) -> None:
-        """Raises `error` in the task: at once if it is parked, else at its next wait.
+        """Raises `error` in the task: at once if the task is parked, else at its next wait.
 
-        An `error` stays in force: each later wait of the task raises it again.
+        The `error` stays in force: each later wait of the task raises it again.
         """
         if self._state is _DONE:
             return
@@ -266,8 +267,8 @@ class Task:
         try:
             carrier.resume()
             while self._state is _RUNNING:
-                # This task has thrown something into another one, which has come to the hub in
-                # its place. It goes on behind the call that did it.
+                # This task has thrown something into another task, and that one has come to the
+                # hub in its place. This task continues after the call that threw.
                 other = loop.current
                 assert other is not None
                 if other._state is _DONE:
@@ -280,7 +281,7 @@ class Task:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Gives back the stack of a task that has ended."""
+        """Gives back the carrier of a task that has ended."""
         carrier, self._carrier = self._carrier, None
         assert carrier is not None
         self.loop.task_ended(self)
@@ -300,8 +301,8 @@ class Task:
         try:
             carrier.suspend()
         except BaseException:
-            # Somebody has thrown this into the stack behind the loop's back. It runs in the place
-            # of whoever did it, until it ends or parks.
+            # User code has thrown this into the stack without the loop. The task runs in the place
+            # of the one that threw, until it ends or parks.
             if self._state is _PARKED:
                 self._state = _RUNNING
                 self._ticket += 1
@@ -317,7 +318,7 @@ class Task:
         self._swallowed += 1
         if self._swallowed <= MAX_SWALLOWED_ABORTS:
             raise thrown.with_traceback(None)
-        # Nothing that is raised here gets through, so the stack is left as it is, for good.
+        # The task catches whatever is raised here, so its stack is left parked for good.
         self._finish(None, SwallowedAbortError(self.name, thrown.__traceback__))
         assert self._carrier is not None
         self._carrier.suspend()
@@ -333,7 +334,7 @@ class Task:
     def _finish(self, result: Any, error: BaseException | None) -> None:
         self._state = _DONE
         self.result, self.error = result, error
-        # What ran may hold a user's tensors.
+        # The function and its arguments may hold a user's tensors.
         self._function, self._args, self._thrown = _nothing, (), None
         self.done.settle(self.clock)
 
@@ -345,8 +346,8 @@ def _nothing() -> None:
 class SwallowedAbortError(BaseException):
     """A task caught its own abort again and again and went on waiting.
 
-    Its traceback is that of the abort when it was caught last: the outermost frame is the one that
-    caught it.
+    Its traceback is that of the abort when the task caught it last: the outermost frame is the
+    frame that caught it.
     """
 
     def __init__(self, name: str, last: TracebackType | None = None) -> None:
@@ -359,11 +360,11 @@ class EventLoop:
 
     Attributes:
         now: Time of the latest thing that happened, in picoseconds.
-        current: The task that runs; None while the hub does.
+        current: The running task; None while the hub runs.
         carriers: Where tasks get their stacks.
         abandoned: Stacks of tasks that could not be ended; kept, since dropping one runs its code.
         on_park: Called with each task that is about to park; must not wait.
-        polling: Tasks that look at something again and again and wait for their turn to.
+        polling: Number of tasks that are inside `Task.poll`.
     """
 
     def __init__(self) -> None:
@@ -377,17 +378,24 @@ class EventLoop:
         self._owners: dict[int, Owner] = {}
         self._tasks: dict[Task, None] = {}
         self._running = False
-        self._key = 0  # of the owner whose turn it is
+        self._key = 0  # key of the owner whose turn it is
 
     def owner(self, key: int) -> Owner:
-        """Returns the owner with this key; the same object each time."""
+        """Returns the owner with this key; equal keys give the same object."""
         owner = self._owners.get(key)
         if owner is None:
             owner = self._owners[key] = Owner(key)
         return owner
 
     def at(self, time: int, owner: Owner, function: Callable[..., None], *args: Any) -> None:
-        """Calls `function(*args)` in the hub at `time`; it must not wait."""
+        """Queues the call `function(*args)`, which the hub makes at `time`.
+
+        Args:
+            time: When to call, in picoseconds; not before now.
+            owner: Orders the call among others at the same time.
+            function: What to call; it must not wait.
+            *args: Arguments of `function`.
+        """
         assert time >= self.now, f"{time} ps lies before now, {self.now} ps"
         owner.sequence += 1
         heappush(self._queue, (time, owner.key, owner.sequence, function, args))
@@ -401,7 +409,16 @@ class EventLoop:
         subject: object = None,
         clock: int | None = None,
     ) -> Task:
-        """Returns a task that runs `function(*args)` from local time `clock` (default: now) on."""
+        """Returns a task that runs `function(*args)`.
+
+        Args:
+            function: What the task runs; it may wait.
+            *args: Arguments of `function`.
+            owner: Orders the task among others at the same time.
+            name: Name of the task, for reports.
+            subject: What the task stands for; `current_subject` returns it inside the task.
+            clock: Local time in picoseconds at which the task starts; now by default.
+        """
         begin = self.now if clock is None else clock
         task = Task(self, function, args, owner, name, subject, begin)
         self._tasks[task] = None
@@ -446,15 +463,15 @@ class EventLoop:
             self.now = until.time
 
     def relive(self, begin: int, setup: Callable[[], None]) -> None:
-        """Calls `setup` as if it were `begin`, and all that follows from it up to this moment.
+        """Calls `setup` as if it were `begin`, and then all that follows from it up to the present.
 
-        For something that was timed as if it were alone and turns out not to be: it is repeated,
-        now in a form that others may join. What it does must touch nobody else. What lies ahead
-        joins the queue.
+        This repeats an activity that was timed as if it were alone when another one turns out to
+        overlap it, now in a form that others may join. The repeated part must change no state of
+        others. Calls that it schedules after the present go to the queue.
 
         Args:
-            begin: Where it began, in picoseconds; not after now.
-            setup: Queues its first events; called in the hub.
+            begin: When the activity began, in picoseconds; not after now.
+            setup: Queues the first events of the activity; called in the hub.
         """
         now, queue = self.now, self._queue
         others = list(queue)
@@ -472,17 +489,17 @@ class EventLoop:
     def steps(self) -> int:
         """Returns a number that changes when something is queued or happens; for a watchdog.
 
-        It may be asked from another thread.
+        Another thread may call this.
         """
         return sum([owner.sequence for owner in list(self._owners.values())]) - len(self._queue)
 
     def discard(self) -> None:
-        """Drops everything queued; for use after a failure, when all tasks have ended."""
+        """Drops everything queued. Used after a failure, when all tasks have ended."""
         assert not self._tasks, "tasks are alive"
         self._queue.clear()
 
     def abandon(self) -> None:
-        """Ends every task without running any more of its code; for when there is no other way."""
+        """Ends every task without running any more of its code: the last resort after a failure."""
         for task in self.tasks():
             if task._carrier is not None:
                 self.abandoned.append(task._carrier)
@@ -492,11 +509,11 @@ class EventLoop:
         self.current = None
 
     def task_ended(self, task: Task) -> None:
-        """Forgets a task; called by the task itself."""
+        """Forgets a task; the task itself calls this when it ends."""
         del self._tasks[task]
 
 
 def current_task() -> Task | None:
-    """Returns the task whose code is running, None on main."""
+    """Returns the task whose code is running; None on main."""
     subject = current_subject()
     return subject if isinstance(subject, Task) else None

@@ -2,11 +2,11 @@
 
 
 class Fifo:
-    """A resource that serves one request after the other, as a reservation.
+    """A resource that serves one request after the other; each request reserves its time at once.
 
-    With one requester it may be reserved at any host moment, for any local time. With several it
-    may be reserved only in simulated-time order (ADR 0004), which is asserted: a reservation may
-    not ask for an earlier time than the one before it.
+    With one requester, reservations may come at any moment of the host, for any local time. With
+    several requesters, reservations must come in the order of simulated time (ADR 0004); an
+    assertion fails when one asks for an earlier time than the one before it.
 
     Attributes:
         free: When the last reservation ends, in picoseconds.
@@ -21,7 +21,12 @@ class Fifo:
         self._latest = 0
 
     def reserve(self, time: int, duration: int) -> int:
-        """Returns when a request of `time` that takes `duration` is done."""
+        """Reserves the resource for a request and returns when the request is done, in picoseconds.
+
+        Args:
+            time: When the request comes, in picoseconds.
+            duration: How long the request takes, in picoseconds.
+        """
         if self.shared:
             assert time >= self._latest, "a shared resource is reserved in simulated-time order"
             self._latest = time

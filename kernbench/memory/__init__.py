@@ -1,4 +1,4 @@
-"""Bytes: where they are, who owns them, what they hold, and which were ever written."""
+"""Memory: addresses, blocks and their owners, their bytes, and which bytes were ever written."""
 
 from kernbench.memory.address import Address, Space
 from kernbench.memory.allocator import Allocation, Allocator, FreeError, OutOfMemoryError

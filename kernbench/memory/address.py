@@ -1,4 +1,4 @@
-"""One type for every place where bytes can be."""
+"""`Address`: the one type for every place where bytes can be."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -19,9 +19,10 @@ class Address:
 
     Attributes:
         space: Kind of memory.
-        sip: Index of the SIP; for the host, of its rank (-1: main).
-        unit: Cube of SRAM, PE of TCM; 0 for HBM, which interleaves over the cubes, and the host.
-        offset: Byte inside that memory.
+        sip: Index of the SIP; for host memory, the rank whose host it is (-1: main).
+        unit: Index of the cube for SRAM and of the PE for TCM; 0 for host memory and for HBM, which
+            interleaves over the cubes.
+        offset: Number of the byte inside the memory, from 0.
     """
 
     space: Space

@@ -17,7 +17,7 @@ class OutOfMemoryError(KernbenchError, MemoryError, RuntimeError):
 
 
 class FreeError(KernbenchError):
-    """Freed twice, or freed what was never allocated (M4)."""
+    """A block was freed twice, or was never allocated (M4)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,15 +25,15 @@ class Allocation:
     """A block of one memory. Its number is never used again.
 
     Attributes:
-        memory: Whose block it is.
-        number: Counts the allocations of one memory.
-        offset: Of its first byte in that memory.
-        nbytes: Size that was asked for.
-        reserved: Size that it occupies.
-        label: What it is; its text is made only for a report.
-        site: Where the user asked for it.
-        freed: Whether it was given back.
-        freed_at: Where it was given back.
+        memory: The memory that holds the block.
+        number: Which allocation of its memory the block is, counted from 1.
+        offset: Offset of the first byte in the memory.
+        nbytes: Bytes that were asked for.
+        reserved: Bytes that the block occupies.
+        label: What the block holds; converted to text only for a report.
+        site: Where the user asked for the block.
+        freed: Whether the block was given back.
+        freed_at: Where the block was given back.
     """
 
     memory: "Allocator"
@@ -54,13 +54,13 @@ class Allocation:
 
 
 class Allocator:
-    """Allocates one memory.
+    """Allocates blocks of one memory.
 
     Args:
         space: Kind of memory.
-        sip: Index of the SIP.
-        unit: Cube or PE, see `Address`.
-        capacity: Bytes; None for no limit (a host).
+        sip: Index of the SIP; for host memory, the rank whose host it is.
+        unit: Index of the cube or PE, as in `Address`.
+        capacity: Size of the memory in bytes; None for no limit (a host).
     """
 
     def __init__(self, space: Space, sip: int, unit: int, capacity: int | None) -> None:
@@ -77,16 +77,21 @@ class Allocator:
 
     @property
     def name(self) -> str:
-        """What reports call this memory."""
+        """Name of this memory in reports."""
         return str(Address(self.space, self.sip, self.unit, 0)).split("+")[0]
 
     @property
     def count(self) -> int:
-        """How many blocks were ever allocated: the number of the latest one."""
+        """Number of blocks that were ever allocated, which is also the number of the latest one."""
         return self._count
 
     def allocate(self, nbytes: int, label: object, site: CallSite | None) -> Allocation:
         """Returns a new block.
+
+        Args:
+            nbytes: Size in bytes; the block occupies the next multiple of `ALIGNMENT`.
+            label: What the block holds; converted to text only for a report.
+            site: Where the user asked for the block.
 
         Raises:
             OutOfMemoryError: If no hole is large enough.
@@ -107,7 +112,7 @@ class Allocator:
         """Gives a block back.
 
         Raises:
-            FreeError: If it was freed before, or belongs to another memory.
+            FreeError: If the block was freed before, or belongs to another memory.
         """
         if self._live.get(block.number) is not block:
             raise self._bad_free(block, site)
@@ -132,7 +137,7 @@ class Allocator:
 
     @property
     def largest_hole(self) -> int:
-        """Size of the largest block that could be allocated now."""
+        """Bytes of the largest block that could be allocated now."""
         return max((size for _, size in self._holes), default=0)
 
     def live(self) -> list[Allocation]:

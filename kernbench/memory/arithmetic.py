@@ -20,15 +20,15 @@ _ROUNDED: Final = frozenset({"add", "subtract", "multiply"})
 
 @cache
 def function_named(name: str, dtype: np.dtype[Any] | None) -> Function:
-    """Returns a function of elements, with the signature of a ufunc: operands, and `out` if wanted.
+    """Returns an elementwise function with the signature of a ufunc: operands, and `out` if wanted.
 
-    It is numpy's ufunc, except that sums, differences and products of 8-bit floats are exact,
-    rounded once to nearest even, and end at the largest finite value: an H100 converts to 8 bits so
-    (`__NV_SATFINITE`), while ml_dtypes overflows to NaN (e4m3) or infinity (e5m2).
+    The function is numpy's ufunc, except that sums, differences and products of 8-bit floats are
+    exact, rounded once to nearest even, and end at the largest finite value: an H100 converts to 8
+    bits in this way (`__NV_SATFINITE`), while ml_dtypes overflows to NaN (e4m3) or infinity (e5m2).
 
     Args:
-        name: Of the ufunc.
-        dtype: Of the operands; None if it does not matter.
+        name: Name of the ufunc.
+        dtype: Type of the operands; None if it does not matter.
     """
     ufunc: Function = getattr(np, name)
     if dtype is None or dtype not in _SATURATING or name not in _ROUNDED:
@@ -39,7 +39,7 @@ def function_named(name: str, dtype: np.dtype[Any] | None) -> Function:
 def _saturated(
     ufunc: Function, dtype: np.dtype[Any], largest: float, left: Any, right: Any, out: Any = None
 ) -> Any:
-    # Two 8-bit floats have a sum and a product that float32 holds without rounding.
+    # float32 holds the sum and the product of two 8-bit floats without rounding.
     wide = ufunc(np.asarray(left, np.float32), np.asarray(right, np.float32))
     values = np.clip(wide, -largest, largest).astype(dtype)
     if out is None:

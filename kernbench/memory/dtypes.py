@@ -13,12 +13,14 @@ class DType:
 
     Attributes:
         name: PyTorch's name without `torch.`.
-        numpy: The numpy dtype that holds it.
+        numpy: The numpy dtype that holds the elements.
         itemsize: Bytes of one element.
-        is_floating_point: Whether it is a floating-point type.
+        is_floating_point: Whether it is a floating-point type; complex types are not, as in
+            PyTorch.
         is_signed: Whether it has negative values.
-        machine_name: What machine files call its rate; of a complex type that of its parts.
-        is_complex: Whether it is a complex type; those are no floating-point types, as in PyTorch.
+        machine_name: Name under which machine files give the rate of this type; for a complex type,
+            the name of its parts' type.
+        is_complex: Whether it is a complex type.
     """
 
     name: str
@@ -38,7 +40,7 @@ class DType:
 
     @property
     def saturates(self) -> bool:
-        """Whether sums and products of elements end at the largest value: of 8-bit floats."""
+        """Whether sums and products end at the largest finite value, as with 8-bit floats."""
         return self.is_floating_point and self.itemsize == 1
 
     def __repr__(self) -> str:
@@ -98,14 +100,14 @@ _OF_PARTS: Final = {bfloat16: complex64, float32: complex64, float64: complex128
 
 
 def real_type(dtype: DType) -> DType:
-    """Returns the type of the two parts of a complex type; any other type as it is."""
+    """Returns the type of the two parts of a complex type; any other type unchanged."""
     return _PARTS.get(dtype, dtype)
 
 
 def complex_type(dtype: DType) -> DType | None:
-    """Returns the complex type that PyTorch makes of a floating-point type; None if it is not here.
+    """Returns the complex type that PyTorch makes of a floating-point type; None if there is none.
 
-    That of float16 has parts of 16 bits, which are not simulated.
+    There is none for float16: its complex type has parts of 16 bits, which are not simulated.
     """
     return dtype if dtype.is_complex else _OF_PARTS.get(dtype)
 
@@ -116,10 +118,11 @@ def from_numpy(dtype: np.dtype[Any]) -> DType | None:
 
 
 def cast(values: Any, dtype: DType) -> np.ndarray[Any, Any]:
-    """Returns values as a type: the array itself if it has that type already.
+    """Returns values as an array of a type: the array itself if it has that type already.
 
-    What float8_e4m3fn cannot hold becomes its largest value, as in PyTorch; it has no infinity.
-    Complex numbers lose their imaginary part, except that bool tells whether either part is not 0.
+    A value that float8_e4m3fn cannot hold becomes its largest value, as in PyTorch; that type has
+    no infinity. Complex numbers lose their imaginary part; as bool, they tell whether either part
+    is not 0.
     """
     array: np.ndarray[Any, Any] = np.asarray(values)
     if array.dtype == dtype.numpy:
@@ -132,7 +135,7 @@ def cast(values: Any, dtype: DType) -> np.ndarray[Any, Any]:
 
 
 def poison(dtype: DType) -> Any:
-    """Returns what memory holds that nobody has written: NaN, or the largest integer."""
+    """Returns the value that unwritten memory holds: NaN, or the largest integer."""
     if dtype.is_floating_point:
         return dtype.numpy.type(float("nan"))
     if dtype.is_complex:

@@ -1,4 +1,4 @@
-"""The bytes behind tensors, and which of them anybody has written."""
+"""The bytes behind tensors, and which of these bytes were ever written."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -19,26 +19,27 @@ Array = np.ndarray[Any, Any]
 
 
 class UninitialisedReadError(KernbenchError):
-    """Memory was read that nobody has written (M5, M6)."""
+    """A read of memory that was never written (M5, M6)."""
 
 
 class NoBytesError(KernbenchError, AssertionError):
-    """Memory was read whose writer was skipped, since something before it had failed."""
+    """A read of memory whose writer did not run, since a command before it had failed."""
 
 
 class Buffer:
-    """The bytes of a block of memory, for as long as somebody still has to read or write them.
+    """The bytes of a block of memory, kept as long as a command still has to read or write them.
 
-    They appear with the first effect that writes them, so a thousand commands in a queue do not
-    hold a thousand results.
+    The bytes exist from the first write on, so that a thousand commands in a queue do not hold a
+    thousand results.
 
     Attributes:
-        allocation: The block of simulated memory that they fill.
+        allocation: The block of simulated memory that the bytes fill.
         data: The bytes; None until written, and always None while data is off.
-        unwritten: True for each byte that nobody has written; None when all are.
-        lent: Whether other blocks have the very same bytes: whoever writes them copies them first.
-        fixed: Whether the bytes belong to somebody else, such as another library, who is to see
-            what is written: then they stay where they are.
+        unwritten: True for each byte that was never written; None when all were.
+        lent: Whether other blocks share these bytes: a writer must call `own` first, which copies
+            them.
+        fixed: Whether the bytes belong to another library, which must see what is written: they
+            are never replaced then.
     """
 
     __slots__ = ("allocation", "data", "fixed", "lent", "unwritten")
@@ -83,25 +84,25 @@ class Buffer:
         self._replace(array.reshape(-1).view(np.uint8), lent=False)
 
     def borrow(self, data: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
-        """Takes flat bytes as `adopt` does that other blocks take too; nobody may write them."""
+        """Takes flat bytes that other blocks share, without a copy; `own` must precede a write."""
         self._replace(data, lent=True)
 
     def own(self) -> None:
-        """Makes the bytes the block's own, which it is about to write."""
+        """Replaces shared bytes by a copy of the block's own, before a write."""
         if self.lent:
             assert self.data is not None
             self.data = self.data.copy()
             self.lent = False
 
     def poison(self, dtype: DType) -> None:
-        """Fills the block with what unwritten memory holds, and tracks every byte."""
+        """Fills the block with the poison value of a type, and marks every byte as unwritten."""
         count = self.allocation.nbytes // dtype.itemsize
         self.adopt(np.full(count, poison(dtype), dtype.numpy))
         self.unwritten = np.ones(self.allocation.nbytes, np.bool_)
 
 
 class Storage:
-    """Owns a block of memory; gives it back, in host order, when nobody refers to it any more.
+    """Owns a block of memory; gives it back, in host order, when no tensor refers to it any more.
 
     Attributes:
         buffer: The bytes; they may outlive the storage while a command still needs them.
@@ -117,9 +118,9 @@ class Storage:
     def __del__(self, at_the_end: Callable[[], bool] = is_finalizing) -> None:
         try:
             block = self.buffer.allocation
-        except AttributeError:  # there was no room for it
+        except AttributeError:  # the allocation failed
             return
-        # What is still there when the interpreter ends finds the names of its modules gone.
+        # When the interpreter ends, the names of this module may be gone already.
         if not block.freed and not at_the_end():
             block.memory.free(block)
 
@@ -149,11 +150,11 @@ class View:
     """A strided window on a buffer. Bounds are those of the view, not of the memory.
 
     Attributes:
-        buffer: Whose bytes.
+        buffer: The bytes that the view shows.
         dtype: Element type.
-        shape: Extents.
-        strides: In elements.
-        offset: First element, in elements of `dtype`.
+        shape: Extent of each dimension.
+        strides: Step of each dimension, in elements.
+        offset: Place of the first element in the buffer, in elements of `dtype`.
     """
 
     __slots__ = ("_array", "_data", "buffer", "dtype", "offset", "shape", "strides")
@@ -171,7 +172,7 @@ class View:
         self.shape = shape
         self.strides = strides
         self.offset = offset
-        # The array that `array` made last and the bytes that it was made for.
+        # The latest result of `array`, and the bytes on which it lies.
         self._array: Array | None = None
         self._data: np.ndarray[Any, np.dtype[np.uint8]] | None = None
 
@@ -182,11 +183,11 @@ class View:
 
     @property
     def nbytes(self) -> int:
-        """Size of the elements, which may be spread over more memory than that."""
+        """Total bytes of the elements; strided elements may spread over more memory than that."""
         return prod(self.shape) * self.dtype.itemsize
 
     def extent(self) -> tuple[int, int]:
-        """Returns the bytes of the buffer between which all elements lie, the last one excluded."""
+        """Returns the range of bytes in the buffer that holds all elements: first, last plus 1."""
         if 0 in self.shape:
             return 0, 0
         span = sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
@@ -194,26 +195,31 @@ class View:
         return self.offset * itemsize, (self.offset + span + 1) * itemsize
 
     def overlaps(self, other: "View") -> bool:
-        """Returns whether the two views of one buffer have a byte in common."""
+        """Returns whether two views of one buffer have a byte in common."""
         low, high = self.extent()
         other_low, other_high = other.extent()
         if low >= other_high or other_low >= high:
             return False
-        # Only addresses are compared: nobody touches the bytes that this array claims to have.
+        # Only addresses are compared; the bytes that this array claims to have are never touched.
         probe = as_strided(np.empty(1, np.uint8), (self.buffer.allocation.nbytes,), (1,))
         return bool(np.shares_memory(self._flags(probe), other._flags(probe)))
 
     def parts(self) -> "View":
-        """Returns the elements of a view without gaps as real numbers, one after the other.
+        """Returns a complex view without gaps as real numbers: both parts of each element in turn.
 
-        Those of a complex type are two each. Any other view is returned as it is.
+        Any other view is returned unchanged.
         """
         if not self.dtype.is_complex:
             return self
         return View(self.buffer, real_type(self.dtype), (2 * self.numel,), (1,), 2 * self.offset)
 
     def array(self) -> Array:
-        """Returns the elements in place, written or not."""
+        """Returns the elements in place, written or not.
+
+        Raises:
+            NoBytesError: If the command that would have written the bytes did not run after an
+                error.
+        """
         data = self.buffer.data
         if self._array is not None and data is self._data:
             return self._array
@@ -238,32 +244,32 @@ class View:
         return self._array
 
     def read(self) -> Array:
-        """Returns the elements in place, to be read.
+        """Returns the elements in place, for reading.
 
         Raises:
-            UninitialisedReadError: If some were never written.
+            UninitialisedReadError: If some elements were never written.
         """
         if self.buffer.unwritten is not None:
             self._check_written()
         return self.array()
 
     def write(self) -> Array:
-        """Returns the elements in place, to be written in full."""
+        """Returns the elements in place, for a caller that writes all of them."""
         self.buffer.own()
         if self.buffer.unwritten is not None:
             self._mark_written()
         return self.array()
 
     def store(self, values: Any) -> None:
-        """Writes all elements: values of any type that broadcast to the view's shape."""
+        """Writes all elements; the values may have any type and must broadcast to the shape."""
         self.write()[...] = cast(values, self.dtype)
 
     def adopt(self, values: Any) -> None:
-        """Makes values the bytes of the buffer, all of which this view shows; the first write.
+        """Makes values the bytes of the buffer, all of which this view shows.
 
         Args:
-            values: Of the view's shape or one that broadcasts to it, and nobody else's; copied
-                only if type or layout differ.
+            values: Values of the view's shape or one that broadcasts to it, which no other code
+                uses; copied only if type or layout differ.
         """
         buffer = self.buffer
         if buffer.fixed:
@@ -295,10 +301,10 @@ class View:
         self._array = array
 
     def pick(self, index: Any) -> Array:
-        """Returns some elements, to be read: `read()[index]`, if these were written.
+        """Returns some elements for reading: `read()[index]`, though others may be unwritten.
 
         Raises:
-            UninitialisedReadError: If some of them never were.
+            UninitialisedReadError: If some of the picked elements were never written.
         """
         unwritten = self.buffer.unwritten
         if unwritten is not None and self._flags(unwritten)[index].any():

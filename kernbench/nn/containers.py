@@ -10,7 +10,7 @@ __all__ = ["ModuleDict", "ModuleList", "Sequential"]
 
 
 class Sequential(Module):
-    """`torch.nn.Sequential`: modules one after the other, or an ordered mapping of them."""
+    """`torch.nn.Sequential`: modules that are called one after the other, or a mapping of them."""
 
     def __init__(self, *modules: Any) -> None:
         super().__init__()
@@ -41,13 +41,13 @@ class Sequential(Module):
         return [child for child in self._registries()[2].values() if child is not None]
 
     def append(self, module: Module) -> "Sequential":
-        """Adds a module at the end, and returns this one."""
+        """Adds a module at the end, and returns the `Sequential`."""
         self.add_module(str(len(self)), module)
         return self
 
 
 class ModuleList(Module):
-    """`torch.nn.ModuleList`: a list whose modules are found."""
+    """`torch.nn.ModuleList`: a list of modules whose parameters belong to the tree."""
 
     def __init__(self, modules: Iterable[Module] | None = None) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class ModuleList(Module):
         return list(self._registries()[2].values())
 
     def _shown_children(self) -> Iterator[tuple[str, str]]:
-        """Yields neighbours that look alike once, as PyTorch does."""
+        """Yields one entry for neighbours with equal `repr`, as PyTorch does."""
         index = 0
         for text, alike in groupby(map(repr, self._children())):
             count = len(list(alike))
@@ -95,7 +95,7 @@ class ModuleList(Module):
 
 
 class ModuleDict(Module):
-    """`torch.nn.ModuleDict`: a dict whose modules are found."""
+    """`torch.nn.ModuleDict`: a dict of modules whose parameters belong to the tree."""
 
     def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
         super().__init__()

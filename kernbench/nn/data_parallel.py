@@ -1,4 +1,4 @@
-"""`torch.nn.parallel`: the same module on several ranks, each with its part of the batch."""
+"""`torch.nn.parallel`: the same module on several ranks, each with its own part of the batch."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,26 +31,27 @@ _DEFAULT_BUCKET_MIB = 25
 class DistributedDataParallel(Module):
     """`torch.nn.parallel.DistributedDataParallel`: averages gradients over a group in `backward`.
 
-    Making it checks that all ranks have the same parameters, for which the host waits, and gives
-    all of them the values of the group's first rank. Gradients are averaged in the first backward
-    pass after a call, in buckets: an all-reduce begins on the communication stream of the group as
-    soon as a bucket is full. `backward` lets the current stream wait for them at its end, the host
-    for nothing. Buckets go from the last parameter to the first from the beginning on; PyTorch
-    finds the order in the first step, which it runs with one bucket.
+    The constructor checks that all ranks have the same parameters, for which the host waits, and
+    gives all ranks the values of the group's first rank. The first backward pass after a call
+    averages the gradients, in buckets: an all-reduce begins on the communication stream of the
+    group as soon as a bucket is full. At the end of `backward` the current stream waits for the
+    all-reduces; the host waits for nothing. Buckets go from the last parameter to the first in
+    every step; PyTorch finds the order in the first step, which it runs with one bucket.
 
     Args:
-        module: On the calling rank's device; some of its parameters need a gradient.
-        device_ids: None, or a list of the calling rank's device: inputs are then moved there.
+        module: Module on the calling rank's device; some of its parameters must need a gradient.
+        device_ids: None, or a list of the calling rank's device: inputs are then moved to it.
         output_device: None or the calling rank's device.
         dim: Must be 0.
-        broadcast_buffers: Whether a call, and making it, give all ranks the buffers of the first
-            one; None for True. Deprecated by PyTorch 2.13 for `forward_sync_buffers`.
-        init_sync: Whether parameters are checked and made the same now.
-        process_group: Over whose ranks; None for all. With parts of a model on the ranks of a
-            tensor-parallel group, the data-parallel group.
-        bucket_cap_mb: MiB at which a bucket is full. None: 1 for the first one, 25 for others.
-        find_unused_parameters: Whether a call looks for parameters that its result does not
-            depend on. They count as 0, and keep their gradient if no rank uses them.
+        broadcast_buffers: Whether the constructor and each call give all ranks the buffers of the
+            first rank; None for True. PyTorch 2.13 deprecates it for `forward_sync_buffers`.
+        init_sync: Whether the constructor checks parameters and makes them the same.
+        process_group: Group over which to average; None for all ranks. For a model that is split
+            over a tensor-parallel group, pass the data-parallel group.
+        bucket_cap_mb: Size in MiB at which a bucket is full. None: 1 for the first bucket, 25 for
+            others.
+        find_unused_parameters: Whether a call looks for parameters that its result does not depend
+            on. Their gradients count as 0; a parameter that no rank uses keeps its gradient.
         check_reduction: Must be False.
         gradient_as_bucket_view: Whether gradients lie in the buckets, which saves a copy.
         static_graph: Must be False.
@@ -61,19 +62,21 @@ class DistributedDataParallel(Module):
         skip_all_reduce_unused_params: Must be False.
         bucket_cap_mb_list: Must be None.
         batched_grad_copy: Must be False.
-        forward_sync_buffers: Whether a call gives all ranks the buffers of the first one, which
-            making it then does in any case; goes before `broadcast_buffers`.
+        forward_sync_buffers: Whether each call gives all ranks the buffers of the first rank; the
+            constructor then does so in any case. Takes precedence over `broadcast_buffers`.
 
     Attributes:
-        module: The module.
-        process_group: The group.
-        require_backward_grad_sync: Whether the next call expects gradients to average.
+        module: The wrapped module.
+        process_group: Group over which gradients are averaged.
+        require_backward_grad_sync: Whether the backward pass of the next call averages gradients.
 
     Raises:
-        DataParallelError: If ranks have different parameters, no parameter needs a gradient, or
-            one of them is not on the rank's device.
+        DataParallelError: If ranks have different parameters, no parameter needs a gradient, or a
+            parameter is not on the rank's device.
         GroupError: If the group cannot be used (C8, C18).
-        UnsupportedError: For what must have its default.
+        OperandError: If `module` is no module.
+        OptionError: If `device_ids` is longer than 1, or both a group and a mesh are given.
+        UnsupportedError: For other values of arguments that are not simulated.
     """
 
     module: Module
@@ -154,7 +157,7 @@ class DistributedDataParallel(Module):
         """Calls the module.
 
         Raises:
-            DataParallelError: If the backward pass before has left parameters without gradient.
+            DataParallelError: If the backward pass before has left parameters without a gradient.
         """
         process = current_process()
         averaging = grad_state_of(process).enabled and self.require_backward_grad_sync
@@ -172,14 +175,14 @@ class DistributedDataParallel(Module):
 
     @property
     def broadcast_buffers(self) -> bool:
-        """`forward_sync_buffers` by its old name."""
+        """Old name of `forward_sync_buffers`."""
         return self.forward_sync_buffers
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Lets calls in a `with` block add gradients up without averaging them.
+        """Makes calls in a `with` block add gradients up without averaging them.
 
-        The backward pass of the first call behind it averages the sums.
+        The backward pass of the first call after the block averages the sums.
         """
         before = self.require_backward_grad_sync
         self.require_backward_grad_sync = False
@@ -189,7 +192,7 @@ class DistributedDataParallel(Module):
             self.require_backward_grad_sync = before
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
-        """Is not simulated.
+        """Not simulated.
 
         Raises:
             UnsupportedError: Always.
@@ -203,7 +206,12 @@ class DistributedDataParallel(Module):
         enable: bool = True,
         throw_on_early_termination: bool = False,
     ) -> None:
-        """Is not simulated: all ranks run as many steps.
+        """Not simulated: all ranks must run the same number of steps.
+
+        Args:
+            divide_by_initial_world_size: Not used.
+            enable: Not used.
+            throw_on_early_termination: Not used.
 
         Raises:
             UnsupportedError: Always.

@@ -1,4 +1,4 @@
-"""`torch.nn.functional`: what layers compute. Fused where PyTorch has one kernel for it."""
+"""`torch.nn.functional`: the operations of layers, fused where PyTorch has one kernel for them."""
 
 import warnings
 from collections.abc import Sequence
@@ -37,15 +37,18 @@ __all__ += losses.__all__
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Returns `input @ weight.T + bias`: one product of matrices, rounded once.
+    """Returns `input @ weight.T + bias`: one matrix product, rounded once.
 
     Args:
-        input: `[..., in]`.
-        weight: `[out, in]`, of the same type.
-        bias: `[out]`.
+        input: Tensor of shape `[..., in]`.
+        weight: Tensor of shape `[out, in]`, in the type of `input`.
+        bias: Tensor of shape `[out]`; None for no bias.
+
+    Returns:
+        A tensor of shape `[..., out]`.
 
     Raises:
-        TensorError: If shapes do not fit, or the types differ.
+        TensorError: If the shapes do not fit, or the types differ.
     """
     x, w = input.window.shape, weight.window.shape
     if not x or len(w) != 2 or x[-1] != w[1]:
@@ -76,8 +79,15 @@ def refuse_embedding(
 ) -> None:
     """Refuses options of embeddings that are not simulated.
 
+    Args:
+        name: Name of the function or module, for the error.
+        max_norm: Must be None.
+        norm_type: Must be 2.
+        scale_grad_by_freq: Must be False.
+        sparse: Must be False.
+
     Raises:
-        UnsupportedError: Naming the first of them.
+        UnsupportedError: If an option has another value; names the first such option.
     """
     refuse(
         name,
@@ -97,20 +107,22 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    """Returns the rows of `weight` that `input` names.
+    """Returns the rows of `weight` whose numbers are in `input`, as `[*input.shape, width]`.
 
     Args:
-        input: Integers, of any shape.
-        weight: `[rows, width]`.
-        padding_idx: Row that gets no gradient; may count from the end.
+        input: Row numbers: integers, of any shape.
+        weight: Table of shape `[rows, width]`.
+        padding_idx: Row that gets no gradient; negative numbers count from the end. None for no
+            such row.
         max_norm: Must be None.
         norm_type: Must be 2: it belongs to `max_norm`.
         scale_grad_by_freq: Must be False.
         sparse: Must be False.
 
     Raises:
-        IndexOutOfBoundsError: If there is no such row (M1); found when the kernel runs.
-        UnsupportedError: For what must have its default.
+        IndexOutOfBoundsError: If a row does not exist (M1); found when the kernel runs.
+        OptionError: If `padding_idx` is not a row of the table.
+        UnsupportedError: For other values of arguments that are not simulated.
     """
     refuse_embedding("embedding", max_norm, norm_type, scale_grad_by_freq, sparse)
     check_index("embedding", input)
@@ -144,12 +156,12 @@ def embedding(
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
-    """Returns the larger one of each element and 0; with `inplace` writes it."""
+    """Returns the larger one of each element and 0; `inplace` writes the result into `input`."""
     return unary.relu_(input) if inplace else unary.relu(input)
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
-    """Returns `x * sigmoid(x)` of each element.
+    """Returns `x * sigmoid(x)` for each element.
 
     Raises:
         UnsupportedError: For `inplace`.
@@ -165,10 +177,11 @@ def softmax(
 
     Args:
         input: The tensor.
-        dim: The dimension. Without one PyTorch chooses and warns: the first of 0, 1 or 3
-            dimensions, else the second.
-        _stacklevel: For whom PyTorch's warning is meant; here it is always the user's line.
-        dtype: Type to convert to first.
+        dim: The dimension. Without one PyTorch chooses and warns: dimension 0 of a tensor with 0, 1
+            or 3 dimensions, else dimension 1.
+        _stacklevel: In PyTorch, the frame that the warning names; here the warning always names the
+            user's line.
+        dtype: Type to which the elements are converted first; the tensor's own by default.
     """
     del _stacklevel
     return reductions.softmax(input, _chosen("softmax", input, dim), dtype)
@@ -177,7 +190,14 @@ def softmax(
 def log_softmax(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None
 ) -> Tensor:
-    """Returns the logarithm of `softmax`, with the same arguments."""
+    """Returns the logarithm of the softmax along a dimension.
+
+    Args:
+        input: The tensor.
+        dim: The dimension; None as for `softmax`.
+        _stacklevel: Not used, as for `softmax`.
+        dtype: Type to which the elements are converted first; the tensor's own by default.
+    """
     del _stacklevel
     return reductions.log_softmax(input, _chosen("log_softmax", input, dim), dtype)
 
@@ -195,7 +215,7 @@ def _chosen(name: str, input: Tensor, dim: int | None) -> int:
 def swiglu(input: Tensor) -> Tensor:
     """Returns `silu(gate) * up`, where `gate` and `up` are the halves of the last dimension.
 
-    Not in PyTorch, where it takes three kernels; here, as in Megatron, it is one.
+    PyTorch has no such function and needs three kernels; here it is one kernel, as in Megatron.
 
     Raises:
         TensorError: If the last dimension is odd.
@@ -216,10 +236,10 @@ def swiglu(input: Tensor) -> Tensor:
 
 
 def check_probability(p: float) -> None:
-    """Checks with which probability elements are dropped.
+    """Checks the probability with which elements are dropped.
 
     Raises:
-        OptionError: If it is none.
+        OptionError: If `p` is not between 0 and 1.
     """
     if not 0 <= p <= 1:
         raise OptionError(
@@ -228,12 +248,18 @@ def check_probability(p: float) -> None:
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Returns elements with probability `1 - p`, scaled by its reciprocal, else 0.
+    """Sets each element to 0 with probability `p`, and multiplies the others with `1 / (1 - p)`.
 
-    The numbers come from the calling rank's generator, drawn when the call is made.
+    The random numbers come from the calling rank's generator, which draws them during the call.
+
+    Args:
+        input: The tensor.
+        p: Probability with which an element becomes 0.
+        training: Whether to drop elements; if not, `input` is returned.
+        inplace: Must be False.
 
     Raises:
-        OptionError: If `p` is no probability.
+        OptionError: If `p` is not between 0 and 1.
         UnsupportedError: For `inplace`.
     """
     check_probability(p)
@@ -259,7 +285,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 def _check_norm(
     name: str, input: Tensor, normalized_shape: Sequence[int], *affine: Tensor | None
 ) -> tuple[int, ...]:
-    """Returns the dimensions that are normalised: the last ones."""
+    """Returns the normalised dimensions, which are the last ones."""
     wanted, shape = tuple(normalized_shape), input.window.shape
     if not wanted or shape[len(shape) - len(wanted) :] != wanted:
         raise TensorError(
@@ -284,10 +310,17 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Returns the last dimensions with mean 0 and variance 1, times `weight` plus `bias`.
+    """Normalises the last dimensions to mean 0 and variance 1, then applies `weight` and `bias`.
+
+    Args:
+        input: Tensor whose last dimensions are `normalized_shape`.
+        normalized_shape: Extents of the normalised dimensions.
+        weight: Factors of shape `normalized_shape`; None for 1.
+        bias: Summands of shape `normalized_shape`; None for 0.
+        eps: Number added to the variance.
 
     Raises:
-        TensorError: If shapes do not fit.
+        TensorError: If the shapes do not fit.
     """
     axes = _check_norm("layer_norm", input, normalized_shape, weight, bias)
 
@@ -311,12 +344,17 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
-    """Returns the last dimensions divided by their root mean square, times `weight`.
+    """Divides the last dimensions by their root mean square, then multiplies with `weight`.
 
-    `eps` is by default the distance from 1 to the next number of the input's type.
+    Args:
+        input: Tensor whose last dimensions are `normalized_shape`.
+        normalized_shape: Extents of the normalised dimensions.
+        weight: Factors of shape `normalized_shape`; None for 1.
+        eps: Number added to the mean square; by default the distance from 1 to the next number of
+            the input's type.
 
     Raises:
-        TensorError: If shapes do not fit.
+        TensorError: If the shapes do not fit.
     """
     axes = _check_norm("rms_norm", input, normalized_shape, weight)
     added = _EPSILON[input.dtype] if eps is None else eps
@@ -356,22 +394,25 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """Returns `softmax(query @ key.mT * scale + mask) @ value`.
 
-    Two products of matrices with one kernel between them; the weights lie in memory, as with
+    Two matrix products with one kernel between them; the attention weights lie in memory, as with
     PyTorch's `math` backend.
 
     Args:
-        query: `[..., heads, L, E]`.
-        key: `[..., heads, S, E]`.
-        value: `[..., heads, S, V]`.
-        attn_mask: Broadcasts to `[..., L, S]`: bools, True to take part, or numbers to add.
-        dropout_p: Probability with which a weight is dropped.
+        query: Tensor of shape `[..., heads, L, E]`.
+        key: Tensor of shape `[..., heads, S, E]`.
+        value: Tensor of shape `[..., heads, S, V]`.
+        attn_mask: Tensor that broadcasts to `[..., L, S]`: bools, True for a key to see, or numbers
+            to add to the scores.
+        dropout_p: Probability with which an attention weight is dropped.
         is_causal: Whether query i sees keys 0 to i only; not together with `attn_mask`.
-        scale: By default 1 / sqrt(E).
-        enable_gqa: Whether there may be fewer heads of keys and values, each for a group of
-            queries.
+        scale: Factor of the scores; 1 / sqrt(E) by default.
+        enable_gqa: Whether keys and values may have fewer heads, each for a group of queries.
+
+    Returns:
+        A tensor of shape `[..., heads, L, V]`.
 
     Raises:
-        TensorError: If shapes do not fit.
+        TensorError: If the shapes do not fit, or `attn_mask` and `is_causal` are given together.
     """
     if attn_mask is not None and is_causal:
         raise TensorError(
@@ -431,7 +472,7 @@ def _attention_weights(scores: Tensor, mask: Tensor | None, factor: float, causa
         peak = np.max(x, axis=-1, keepdims=True, initial=-np.inf)
         powers = np.exp(x - np.where(np.isfinite(peak), peak, 0))
         total = np.sum(powers, axis=-1, keepdims=True)
-        # A row that sees nothing gets nothing, as in PyTorch.
+        # The weights of a query that sees no key are 0, as in PyTorch.
         result: Array = powers / np.where(total == 0, 1, total)
         return result
 

@@ -1,4 +1,4 @@
-"""`torch.nn.init`: first values of parameters, written in place and not recorded."""
+"""`torch.nn.init`: first values of parameters, written in place; the tape does not record them."""
 
 from math import sqrt
 from typing import Final, Literal
@@ -38,7 +38,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """Returns the factor that keeps variances through a nonlinearity.
 
     Raises:
-        OptionError: If it is not known.
+        OptionError: If the nonlinearity is not known.
     """
     if nonlinearity == "leaky_relu":
         slope = 0.01 if param is None else param
@@ -55,7 +55,14 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 def uniform_(
     tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
-    """Fills a tensor with numbers drawn evenly from `a` up to `b`."""
+    """Fills a tensor with numbers from a uniform distribution, and returns the tensor.
+
+    Args:
+        tensor: The tensor to fill.
+        a: Lower bound.
+        b: Upper bound, excluded.
+        generator: Source of the numbers; by default the calling rank's generator.
+    """
     with recording(current_process(), False):
         return random.uniform_(tensor, a, b, generator=generator)
 
@@ -63,32 +70,39 @@ def uniform_(
 def normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
-    """Fills a tensor with numbers drawn from a normal distribution."""
+    """Fills a tensor with numbers from a normal distribution, and returns the tensor.
+
+    Args:
+        tensor: The tensor to fill.
+        mean: Mean of the distribution.
+        std: Standard deviation of the distribution.
+        generator: Source of the numbers; by default the calling rank's generator.
+    """
     with recording(current_process(), False):
         return random.normal_(tensor, mean, std, generator=generator)
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    """Fills a tensor with a number."""
+    """Fills a tensor with a number, and returns the tensor."""
     with recording(current_process(), False):
         return filling.fill_(tensor, val)
 
 
 def zeros_(tensor: Tensor) -> Tensor:
-    """Fills a tensor with zeros."""
+    """Fills a tensor with zeros, and returns the tensor."""
     return constant_(tensor, 0)
 
 
 def ones_(tensor: Tensor) -> Tensor:
-    """Fills a tensor with ones."""
+    """Fills a tensor with ones, and returns the tensor."""
     return constant_(tensor, 1)
 
 
 def fans(tensor: Tensor) -> tuple[int, int]:
-    """Returns how many inputs and outputs each value of a weight is for.
+    """Returns fan-in and fan-out of a weight: how many inputs and outputs each unit has.
 
     Raises:
-        OptionError: If it has fewer than two dimensions.
+        OptionError: If the weight has fewer than two dimensions.
     """
     shape = tensor.window.shape
     if len(shape) < 2:
@@ -105,13 +119,25 @@ def fans(tensor: Tensor) -> tuple[int, int]:
 def xavier_uniform_(
     tensor: Tensor, gain: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
-    """Fills a weight with numbers drawn evenly, after Glorot and Bengio."""
+    """Fills a weight from a uniform distribution, after Glorot and Bengio, and returns the weight.
+
+    Args:
+        tensor: The weight to fill, of two or more dimensions.
+        gain: Factor of the bound, see `calculate_gain`.
+        generator: Source of the numbers; by default the calling rank's generator.
+    """
     bound = gain * sqrt(6.0 / sum(fans(tensor)))
     return uniform_(tensor, -bound, bound, generator)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Fills a weight with numbers drawn from a normal distribution, after Glorot and Bengio."""
+    """Fills a weight from a normal distribution, after Glorot and Bengio, and returns the weight.
+
+    Args:
+        tensor: The weight to fill, of two or more dimensions.
+        gain: Factor of the standard deviation, see `calculate_gain`.
+        generator: Source of the numbers; by default the calling rank's generator.
+    """
     return normal_(tensor, 0.0, gain * sqrt(2.0 / sum(fans(tensor))), generator)
 
 
@@ -133,7 +159,15 @@ def kaiming_uniform_(
     nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
 ) -> Tensor:
-    """Fills a weight with numbers drawn evenly, after He and others."""
+    """Fills a weight from a uniform distribution, after He and others, and returns the weight.
+
+    Args:
+        tensor: The weight to fill, of two or more dimensions.
+        a: Slope below 0 of the `leaky_relu` that follows.
+        mode: Whether to keep variances in the forward pass (`fan_in`) or backward (`fan_out`).
+        nonlinearity: Function that follows, see `calculate_gain`.
+        generator: Source of the numbers; by default the calling rank's generator.
+    """
     bound = sqrt(3.0) * _kaiming(tensor, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound, generator)
 
@@ -145,5 +179,13 @@ def kaiming_normal_(
     nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
 ) -> Tensor:
-    """Fills a weight with numbers drawn from a normal distribution, after He and others."""
+    """Fills a weight from a normal distribution, after He and others, and returns the weight.
+
+    Args:
+        tensor: The weight to fill, of two or more dimensions.
+        a: Slope below 0 of the `leaky_relu` that follows.
+        mode: Whether to keep variances in the forward pass (`fan_in`) or backward (`fan_out`).
+        nonlinearity: Function that follows, see `calculate_gain`.
+        generator: Source of the numbers; by default the calling rank's generator.
+    """
     return normal_(tensor, 0.0, _kaiming(tensor, a, mode, nonlinearity), generator)

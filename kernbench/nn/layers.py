@@ -43,9 +43,9 @@ class Linear(Module):
     Args:
         in_features: Width of the input.
         out_features: Width of the output.
-        bias: Whether to add one.
-        device: Where; by default the host on main, a rank's device in a worker.
-        dtype: By default float32.
+        bias: Whether to add a bias.
+        device: Device of the parameters; by default the host on main, a rank's device in a worker.
+        dtype: Type of the parameters; float32 by default.
     """
 
     weight: Parameter
@@ -69,14 +69,14 @@ class Linear(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws the values anew, as PyTorch does, from the rank's generator."""
+        """Draws the parameters anew from the rank's generator, as PyTorch does."""
         init.kaiming_uniform_(self.weight, a=sqrt(5))
         if self.bias is not None:
             bound = 1 / sqrt(self.in_features) if self.in_features else 0.0
             init.uniform_(self.bias, -bound, bound)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Returns `[..., out_features]`."""
+        """Returns `[..., out_features]` for an input `[..., in_features]`."""
         return functional.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
@@ -91,20 +91,20 @@ class Embedding(Module):
     """`torch.nn.Embedding`: rows of a table.
 
     Args:
-        num_embeddings: Rows.
-        embedding_dim: Their width.
-        padding_idx: Row that is 0 at first and gets no gradient.
+        num_embeddings: Number of rows.
+        embedding_dim: Width of a row.
+        padding_idx: Row that is 0 at first and gets no gradient; None for no such row.
         max_norm: Must be None.
         norm_type: Must be 2.
         scale_grad_by_freq: Must be False.
         sparse: Must be False.
         _weight: Must be None.
         _freeze: Must be False.
-        device: As for `Linear`.
-        dtype: By default float32.
+        device: Device of the table, as for `Linear`.
+        dtype: Type of the table; float32 by default.
 
     Raises:
-        UnsupportedError: For what must have its default.
+        UnsupportedError: For other values of arguments that are not simulated.
     """
 
     weight: Parameter
@@ -133,14 +133,14 @@ class Embedding(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws the values anew from the standard normal distribution."""
+        """Draws the table anew from the standard normal distribution."""
         init.normal_(self.weight)
         if self.padding_idx is not None:
             with recording(current_process(), False):
                 self.weight[self.padding_idx].fill_(0)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Returns `[..., embedding_dim]`."""
+        """Returns the rows with the numbers in `input`, as `[*input.shape, embedding_dim]`."""
         return functional.embedding(input, self.weight, self.padding_idx)
 
     def extra_repr(self) -> str:
@@ -156,15 +156,15 @@ def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
 
 
 class LayerNorm(Module):
-    """`torch.nn.LayerNorm`.
+    """`torch.nn.LayerNorm`: normalises to mean 0 and variance 1.
 
     Args:
-        normalized_shape: The last dimensions.
-        eps: Added to the variance.
+        normalized_shape: Extents of the last dimensions, which are normalised.
+        eps: Number added to the variance.
         elementwise_affine: Whether to multiply with a weight.
         bias: Whether to add a bias too.
-        device: As for `Linear`.
-        dtype: By default float32.
+        device: Device of the parameters, as for `Linear`.
+        dtype: Type of the parameters; float32 by default.
     """
 
     weight: Parameter | None
@@ -208,14 +208,14 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """`torch.nn.RMSNorm`.
+    """`torch.nn.RMSNorm`: divides by the root mean square.
 
     Args:
-        normalized_shape: The last dimensions.
-        eps: Added to the mean square; None: see `functional.rms_norm`.
+        normalized_shape: Extents of the last dimensions, which are normalised.
+        eps: Number added to the mean square; None: see `functional.rms_norm`.
         elementwise_affine: Whether to multiply with a weight.
-        device: As for `Linear`.
-        dtype: By default float32.
+        device: Device of the weight, as for `Linear`.
+        dtype: Type of the weight; float32 by default.
     """
 
     weight: Parameter | None
@@ -258,7 +258,7 @@ class RMSNorm(Module):
 
 
 class Identity(Module):
-    """`torch.nn.Identity`: takes any arguments of a layer in whose place it stands."""
+    """`torch.nn.Identity`: returns its input; takes the arguments of any layer that it replaces."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         del args, kwargs
@@ -270,7 +270,7 @@ class Identity(Module):
 
 
 class ReLU(Module):
-    """`torch.nn.ReLU`."""
+    """`torch.nn.ReLU`: the larger one of each element and 0."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
@@ -286,7 +286,7 @@ class ReLU(Module):
 
 
 class SiLU(Module):
-    """`torch.nn.SiLU`; `inplace` must be False."""
+    """`torch.nn.SiLU`: `x * sigmoid(x)`; `inplace` must be False."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
@@ -314,7 +314,12 @@ class GELU(Module):
 
 
 class Dropout(Module):
-    """`torch.nn.Dropout`: drops elements with probability `p` in training mode."""
+    """`torch.nn.Dropout`: drops elements with probability `p` in training mode.
+
+    Raises:
+        OptionError: If `p` is not between 0 and 1.
+        UnsupportedError: For `inplace`.
+    """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()

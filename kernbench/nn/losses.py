@@ -42,22 +42,22 @@ def mse_loss(
     reduction: Reduction = "mean",
     weight: None = None,
 ) -> Tensor:
-    """Returns the squared differences, their mean or their sum.
+    """Returns the squared differences, or their mean or sum.
 
-    Warns if shapes differ, which broadcast.
+    If the shapes differ, the call warns and broadcasts.
 
     Args:
         input: Values.
-        target: What they should be.
-        size_average: Must be None: PyTorch's old word for `reduction`.
-        reduce: Must be None, likewise.
+        target: Values to compare with.
+        size_average: Must be None: PyTorch's old name for `reduction`.
+        reduce: Must be None: PyTorch's old name for `reduction`.
         reduction: `none`, `mean` or `sum`.
         weight: Must be None.
 
     Raises:
         TensorError: If the shapes do not broadcast.
         ComplexError: For complex numbers, as in PyTorch.
-        UnsupportedError: For what must be None.
+        UnsupportedError: If an argument that must be None is not.
     """
     refuse("mse_loss", size_average=size_average, reduce=reduce, weight=weight)
     if input.window.shape != target.window.shape:
@@ -86,22 +86,23 @@ def cross_entropy(
     reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Returns the cross entropy between logits and classes, as PyTorch's: two kernels.
+    """Returns the cross entropy between logits and classes, as in `torch`: two kernels.
 
     Args:
-        input: Logits, `[classes]`, `[N, classes]` or `[N, classes, ...]`.
-        target: Classes, of the input's shape without `classes`; or probabilities, of its shape.
-        weight: A factor per class.
-        size_average: Must be None: PyTorch's old word for `reduction`.
-        ignore_index: Class that counts for nothing.
-        reduce: Must be None, likewise.
-        reduction: `mean` divides by the weights of the targets that count.
-        label_smoothing: Share of the target that is spread over all classes.
+        input: Logits of shape `[classes]`, `[N, classes]` or `[N, classes, ...]`.
+        target: Classes, of the input's shape without `classes`; or probabilities, of the input's
+            shape.
+        weight: Factor of each class, `[classes]`; None for 1.
+        size_average: Must be None: PyTorch's old name for `reduction`.
+        ignore_index: Class whose targets do not count.
+        reduce: Must be None: PyTorch's old name for `reduction`.
+        reduction: `none`, `sum` or `mean`; `mean` divides by the weights of the targets that count.
+        label_smoothing: Share of the target that is spread over all classes, from 0 to 1.
 
     Raises:
-        TensorError: If shapes do not fit.
-        IndexOutOfBoundsError: If there is no such class (M1); found when the kernel runs.
-        UnsupportedError: For what must be None.
+        TensorError: If the shapes do not fit, or `label_smoothing` is out of range.
+        IndexOutOfBoundsError: If a class does not exist (M1); found when the kernel runs.
+        UnsupportedError: If an argument that must be None is not, or `weight` needs a gradient.
     """
     refuse("cross_entropy", size_average=size_average, reduce=reduce)
     _check_reduction(reduction)
@@ -139,7 +140,23 @@ def nll_loss(
     reduce: None = None,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Returns minus the logarithms of probabilities that `target` names, see `cross_entropy`."""
+    """Returns minus the log-probability of each target's class, as `torch.nn.functional.nll_loss`.
+
+    Args:
+        input: Logarithms of probabilities, of shape `[classes]`, `[N, classes]` or `[N, classes,
+            ...]`.
+        target: Classes, of the input's shape without `classes`.
+        weight: Factor of each class, `[classes]`; None for 1.
+        size_average: Must be None: PyTorch's old name for `reduction`.
+        ignore_index: Class whose targets do not count.
+        reduce: Must be None: PyTorch's old name for `reduction`.
+        reduction: `none`, `sum` or `mean`; `mean` divides by the weights of the targets that count.
+
+    Raises:
+        TensorError: If the shapes do not fit.
+        IndexOutOfBoundsError: If a class does not exist (M1); found when the kernel runs.
+        UnsupportedError: If an argument that must be None is not, or `weight` needs a gradient.
+    """
     refuse("nll_loss", size_average=size_average, reduce=reduce)
     _check_reduction(reduction)
     return _class_loss(input, target, weight, ignore_index, reduction, 0.0)

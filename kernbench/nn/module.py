@@ -21,8 +21,8 @@ class Parameter(Tensor):
     """`torch.nn.Parameter`: a tensor that a module lists among its parameters.
 
     Args:
-        data: Its elements, whose memory it shares; None for none at all.
-        requires_grad: Whether it needs a gradient.
+        data: Tensor whose memory the parameter shares; None for an empty tensor.
+        requires_grad: Whether the parameter needs a gradient.
     """
 
     def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:
@@ -47,7 +47,7 @@ class Parameter(Tensor):
 
 
 class IncompatibleKeys(NamedTuple):
-    """What `load_state_dict` did not find, and what it did not use."""
+    """Names that `load_state_dict` missed in the state dict, and names that it did not expect."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -57,13 +57,13 @@ class Module:
     """`torch.nn.Module`: a tree of modules with parameters and buffers, found by attribute.
 
     Attributes:
-        training: Whether it is in training mode.
+        training: Whether the module is in training mode.
     """
 
     training: bool
 
     def __init__(self) -> None:
-        # Past `__setattr__`, which looks into these.
+        # `__setattr__` is bypassed here, since it looks into these dicts.
         self.__dict__["training"] = True
         self.__dict__["_parameters"] = {}
         self.__dict__["_buffers"] = {}
@@ -119,20 +119,25 @@ class Module:
         return sorted({*super().__dir__(), *(n for each in self._registries() for n in each)})
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Adds a parameter; None keeps its place.
+        """Adds a parameter under a name; None keeps the name without a parameter.
 
         Raises:
-            OperandError: If it is no parameter.
+            OperandError: If `param` is neither a parameter nor None.
         """
         if param is not None and not isinstance(param, Parameter):
             raise not_a_tensor(f"register_parameter(): {name!r}", "Parameter or None", param)
         self._registries()[0][name] = param
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Adds a tensor that is no parameter; `persistent` ones are in the state dict.
+        """Adds a tensor that is no parameter.
+
+        Args:
+            name: Name of the attribute.
+            tensor: The buffer; None keeps the name without a buffer.
+            persistent: Whether the state dict contains the buffer.
 
         Raises:
-            OperandError: If it is no tensor.
+            OperandError: If `tensor` is neither a tensor nor None.
         """
         if tensor is not None and not isinstance(tensor, Tensor):
             raise not_a_tensor(f"register_buffer(): {name!r}", "Tensor or None", tensor)
@@ -141,10 +146,10 @@ class Module:
             self.__dict__["_transient"].add(name)
 
     def register_module(self, name: str, module: "Module | None") -> None:
-        """Adds a child.
+        """Adds a child under a name; None keeps the name without a child.
 
         Raises:
-            OperandError: If it is no module.
+            OperandError: If `module` is neither a module nor None.
         """
         if module is not None and not isinstance(module, Module):
             raise OperandError(
@@ -166,9 +171,13 @@ class Module:
         prefix: str = "",
         remove_duplicate: bool = True,
     ) -> "Iterator[tuple[str, Module]]":
-        """Yields the modules of the tree, itself first, with their dotted names.
+        """Yields the modules of the tree, this module first, with their dotted names.
 
-        Each is yielded once, or with `remove_duplicate=False` under each of its names.
+        Args:
+            memo: Modules to leave out; the call adds the modules that it yields. None for a new
+                set.
+            prefix: Name of this module, with which all names begin.
+            remove_duplicate: Whether a module with several names is yielded once.
         """
         memo = set() if memo is None else memo
         if self in memo:
@@ -199,7 +208,11 @@ class Module:
         return (child for _, child in self.named_children())
 
     def get_submodule(self, target: str) -> "Module":
-        """Returns the module with a dotted name."""
+        """Returns the module with a dotted name; this module for an empty name.
+
+        Raises:
+            AttributeError: If the tree has no such module.
+        """
         module: Any = self
         for name in target.split(".") if target else ():
             module = getattr(module, name)
@@ -208,7 +221,7 @@ class Module:
         return module
 
     def apply(self, fn: "Callable[[Module], Any]") -> Self:
-        """Calls `fn` with each module, children first, and returns this one."""
+        """Calls `fn` with each module, children first, and returns this module."""
         for child in self.children():
             child.apply(fn)
         fn(self)
@@ -217,7 +230,7 @@ class Module:
     def _named(
         self, registry: str, prefix: str, recurse: bool, once: bool
     ) -> Iterator[tuple[str, Any]]:
-        """Yields entries of one registry through the tree, each `once` or by each of its names."""
+        """Yields the tree's entries of one registry, each `once` or under each of its names."""
         seen: set[int] = set()
         modules = self.named_modules(prefix=prefix, remove_duplicate=once)
         for place, module in modules if recurse else [(prefix, self)]:
@@ -230,7 +243,13 @@ class Module:
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
-        """Yields the parameters with their dotted names, see `named_modules`."""
+        """Yields the parameters with their dotted names.
+
+        Args:
+            prefix: Name of this module, with which all names begin.
+            recurse: Whether to include the parameters of children.
+            remove_duplicate: Whether a parameter with several names is yielded once.
+        """
         return self._named("_parameters", prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
@@ -240,7 +259,13 @@ class Module:
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """Yields the buffers with their dotted names, see `named_modules`."""
+        """Yields the buffers with their dotted names.
+
+        Args:
+            prefix: Name of this module, with which all names begin.
+            recurse: Whether to include the buffers of children.
+            remove_duplicate: Whether a buffer with several names is yielded once.
+        """
         return self._named("_buffers", prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
@@ -250,13 +275,13 @@ class Module:
     # State
 
     def train(self, mode: bool = True) -> Self:
-        """Sets the mode of the whole tree, and returns the module."""
+        """Sets the mode of the whole tree to training, or to evaluation, and returns the module."""
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self) -> Self:
-        """Leaves training mode, and returns the module."""
+        """Sets the mode of the whole tree to evaluation, and returns the module."""
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
@@ -266,12 +291,12 @@ class Module:
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients of all parameters, or sets them to 0."""
+        """Sets the gradients of all parameters to None, or to 0."""
         for parameter in self.parameters():
             forget(parameter, set_to_none)
 
     def _kept(self, prefix: str = "") -> dict[str, Tensor]:
-        """Returns what a state dict holds, shared entries under each of their names."""
+        """Returns the content of a state dict, shared entries under each of their names."""
         parameters, buffers, modules = self._registries()
         transient = self.__dict__["_transient"]
         own = {**parameters, **{n: value for n, value in buffers.items() if n not in transient}}
@@ -291,9 +316,9 @@ class Module:
         """Returns all parameters and persistent buffers by their dotted names.
 
         Args:
-            destination: Where they are added; None for a new dict.
-            prefix: Of the names.
-            keep_vars: Whether they are the parameters themselves, rather than views.
+            destination: Dict to which the entries are added; None for a new dict.
+            prefix: Text with which all names begin.
+            keep_vars: Whether the values are the parameters themselves, rather than detached views.
         """
         found = {} if destination is None else destination
         for name, value in self._kept(prefix).items():
@@ -305,9 +330,17 @@ class Module:
     ) -> IncompatibleKeys:
         """Copies values into parameters and buffers.
 
+        Args:
+            state_dict: Values by dotted name.
+            strict: Whether missing and unexpected names are errors.
+            assign: Must be False.
+
+        Returns:
+            The missing and the unexpected names.
+
         Raises:
-            OperandError: If it is no mapping.
-            TensorError: If a value is no tensor, if shapes differ or, when `strict`, names do.
+            OperandError: If `state_dict` is no mapping.
+            TensorError: If a value is no tensor, if shapes differ, or, with `strict`, if names do.
             UnsupportedError: For `assign`.
         """
         refuse("load_state_dict", assign=assign or None)
@@ -364,9 +397,14 @@ class Module:
         device: DeviceLike | None = None,
         non_blocking: bool = False,
     ) -> Self:
-        """Moves and converts parameters and buffers, as `torch.nn.Module.to`.
+        """Moves and converts parameters and buffers, as `torch.nn.Module.to`; returns the module.
 
-        Only floating-point ones are converted.
+        Args:
+            *args: Device, dtype or both, in this order; or a tensor whose device and dtype are
+                taken.
+            dtype: Type to convert to; only floating-point parameters and buffers are converted.
+            device: Device to move to.
+            non_blocking: Whether copies may go on while the host continues.
         """
         kinds = [arg.dtype if isinstance(arg, Tensor) else arg for arg in args]
         wanted = next((kind for kind in kinds if isinstance(kind, DType)), dtype)
@@ -417,7 +455,7 @@ class Module:
             return self.forward(*args, **kwargs)
         except SYMPTOMS:
             wrong = None
-            # What a user's own module does with other things is the user's affair.
+            # An error of the user's own code is passed on as it is.
             if str(getattr(self.forward, "__module__", "")).startswith("kernbench."):
                 wrong = refusal(self.forward, args, kwargs)
             if wrong is None:
@@ -425,11 +463,11 @@ class Module:
             raise wrong from None
 
     def extra_repr(self) -> str:
-        """Returns what `repr` says about this module; for subclasses to define."""
+        """Returns the text that `repr` shows about this module; for subclasses to define."""
         return ""
 
     def _shown_children(self) -> Iterator[tuple[str, str]]:
-        """Yields what `repr` shows of each child."""
+        """Yields name and text of each child, for `repr`."""
         return ((name, repr(child)) for name, child in self._registries()[2].items())
 
     def __repr__(self) -> str:

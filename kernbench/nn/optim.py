@@ -20,7 +20,7 @@ def _check(name: str, value: float, low: float = 0.0, high: float = float("inf")
 
 
 def _refuse(name: str, foreach: bool | None, **flags: bool) -> None:
-    """Refuses what changes how a step runs: here it is one kernel per group."""
+    """Refuses options that change how a step runs: here a step is one kernel per group."""
     refuse(name, foreach=foreach, **{flag: given or None for flag, given in flags.items()})
 
 
@@ -33,23 +33,23 @@ def _check_fused(name: str, fused: bool | None) -> None:
 
 
 class SGD(Optimizer):
-    """`torch.optim.SGD`.
+    """`torch.optim.SGD`: gradient descent, with momentum if wanted.
 
     Args:
-        params: See `Optimizer`.
-        lr: Step width.
-        momentum: Share of the last step that is kept.
-        dampening: Share of the gradient that the momentum leaves out.
-        weight_decay: Share of the parameter that is added to its gradient.
-        nesterov: Whether to look ahead by the momentum.
-        maximize: Whether to climb.
+        params: Parameters or groups of them, see `Optimizer`.
+        lr: Learning rate.
+        momentum: Factor of the last step in the new one.
+        dampening: Share of the gradient that does not enter the momentum.
+        weight_decay: Factor of the parameter that is added to its gradient.
+        nesterov: Whether to use Nesterov's momentum.
+        maximize: Whether to maximise the loss.
         foreach: Must be None: a step is one kernel.
         differentiable: Must be False.
         fused: None or True.
 
     Raises:
         OptionError: If a value is out of range.
-        UnsupportedError: For what must have its default.
+        UnsupportedError: For other values of arguments that are not simulated.
     """
 
     def __init__(
@@ -110,22 +110,22 @@ class Adam(Optimizer):
     """`torch.optim.Adam`.
 
     Args:
-        params: See `Optimizer`.
-        lr: Step width.
-        betas: How much of the running means of gradients, and of their squares, is kept.
-        eps: Added to the root of the second.
-        weight_decay: Share of the parameter that is added to its gradient.
+        params: Parameters or groups of them, see `Optimizer`.
+        lr: Learning rate.
+        betas: Factors of the old value in the running means of gradients and of squared gradients.
+        eps: Number added to the root of the mean of squares.
+        weight_decay: Factor of the parameter that is added to its gradient.
         amsgrad: Must be False.
         foreach: Must be None: a step is one kernel.
-        maximize: Whether to climb.
+        maximize: Whether to maximise the loss.
         capturable: Must be False.
         differentiable: Must be False.
         fused: None or True.
-        decoupled_weight_decay: Whether weight decay shrinks the parameter itself, as `AdamW`.
+        decoupled_weight_decay: Whether weight decay shrinks the parameter itself, as in `AdamW`.
 
     Raises:
         OptionError: If a value is out of range.
-        UnsupportedError: For what must have its default.
+        UnsupportedError: For other values of arguments that are not simulated.
     """
 
     def __init__(
@@ -189,21 +189,21 @@ class AdamW(Adam):
     """`torch.optim.AdamW`: `Adam` whose weight decay shrinks the parameter itself.
 
     Args:
-        params: See `Optimizer`.
-        lr: Step width.
-        betas: How much of the running means of gradients, and of their squares, is kept.
-        eps: Added to the root of the second.
-        weight_decay: Share of the parameter, times `lr`, that is taken away.
+        params: Parameters or groups of them, see `Optimizer`.
+        lr: Learning rate.
+        betas: Factors of the old value in the running means of gradients and of squared gradients.
+        eps: Number added to the root of the mean of squares.
+        weight_decay: Share of the parameter, times `lr`, that each step takes away.
         amsgrad: Must be False.
         foreach: Must be None: a step is one kernel.
-        maximize: Whether to climb.
+        maximize: Whether to maximise the loss.
         capturable: Must be False.
         differentiable: Must be False.
         fused: None or True.
 
     Raises:
         OptionError: If a value is out of range.
-        UnsupportedError: For what must have its default.
+        UnsupportedError: For other values of arguments that are not simulated.
     """
 
     def __init__(

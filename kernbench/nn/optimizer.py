@@ -1,4 +1,4 @@
-"""What optimisers share: groups of parameters, state, and a step in one kernel."""
+"""Base of the optimisers: groups of parameters, state, and a step in one kernel."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -22,9 +22,9 @@ _Bucket = tuple[Device, DType]
 class Optimizer:
     """`torch.optim.Optimizer`: parameters in groups, with options and state.
 
-    Subclasses say which tensors they keep per parameter and how one step changes its arrays. A step
-    issues one kernel for all parameters of a group of one type on one device; it computes 16-bit
-    floats in float32 and rounds once, the host goes on.
+    Subclasses name the tensors that they keep per parameter and define how one step changes arrays.
+    A step issues one kernel for all parameters of a group that have one type and one device. It
+    computes 16-bit floats in float32 and rounds once; the host does not wait.
 
     Args:
         params: Parameters, or groups of them: mappings with `params` and options of their own.
@@ -32,9 +32,10 @@ class Optimizer:
 
     Attributes:
         param_groups: The groups.
-        state: By parameter, what the optimiser keeps; `step` is a number.
+        state: For each parameter, the kept tensors by name, and `step` as a number.
 
     Raises:
+        OperandError: If `params` is a tensor, or a parameter is no tensor.
         OptionError: If there is no parameter, or one twice.
     """
 
@@ -59,8 +60,8 @@ class Optimizer:
 
         Raises:
             OperandError: If one of the parameters is no tensor.
-            UnsupportedError: If one is of complex numbers.
-            OptionError: If one is no leaf, or in a group already.
+            UnsupportedError: If a parameter is of complex numbers.
+            OptionError: If a parameter is no leaf, or is in a group already.
         """
         params = param_group["params"]
         members = [params] if isinstance(params, Tensor) else list(params)
@@ -89,19 +90,19 @@ class Optimizer:
         self.param_groups.append({**self.defaults, **param_group, "params": members})
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients of all parameters, or sets them to 0."""
+        """Sets the gradients of all parameters to None, or to 0."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 forget(parameter, set_to_none)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Changes the parameters that have gradients.
+        """Updates the parameters that have gradients; the host does not wait.
 
         Args:
-            closure: Computes the loss once more; called first, and recorded.
+            closure: Computes the loss once more; called first, with gradients recorded.
 
         Returns:
-            What `closure` returns.
+            The result of `closure`; None without one.
         """
         process = current_process()
         loss = None
@@ -138,7 +139,7 @@ class Optimizer:
         group: Group,
         members: Sequence[tuple[Tensor, Tensor, list[Tensor], dict[str, Any]]],
     ) -> None:
-        # The options are those of the call, whenever the kernel runs.
+        # The kernel uses the options at the time of the call, whenever it runs.
         options = {name: value for name, value in group.items() if name != "params"}
         views = [
             (parameter.window, grad.window, [each.window for each in kept], state["step"])
@@ -165,27 +166,27 @@ class Optimizer:
         )
 
     def _names(self, group: Group) -> Sequence[str]:
-        """Returns which tensors are kept per parameter, zeros at first; for subclasses."""
+        """Returns the names of tensors kept per parameter, zeros at first; for subclasses."""
         raise NotImplementedError
 
     def _changed(
         self, values: Array, grad: Array, kept: list[Array], step: int, options: Group
     ) -> tuple[Array, ...]:
-        """Returns new values of a parameter and of what is kept; for subclasses.
+        """Returns new values of a parameter and of its kept tensors; for subclasses.
 
         Args:
-            values: Of the parameter, float32 or wider.
-            grad: Its gradient.
-            kept: What is kept.
-            step: Counts from 1.
-            options: Of the group.
+            values: Elements of the parameter, float32 or wider.
+            grad: Gradient of the parameter.
+            kept: Kept tensors, in the order of `_names`.
+            step: Number of the step, from 1.
+            options: Options of the group.
         """
         raise NotImplementedError
 
     # State
 
     def state_bytes(self) -> int:
-        """Returns the bytes that the state takes once every parameter has made a step."""
+        """Returns the bytes of the state once every parameter has made a step."""
         return sum(
             len(self._names(group)) * parameter.numel() * parameter.dtype.itemsize
             for group in self.param_groups
@@ -194,7 +195,7 @@ class Optimizer:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns state and groups by the number of each parameter, counted through the groups."""
+        """Returns state and groups, with parameters as numbers counted through the groups."""
         numbers: dict[int, int] = {}
         groups = []
         for group in self.param_groups:
@@ -206,10 +207,10 @@ class Optimizer:
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` gave; tensors are copied to where the parameter is.
+        """Takes over the result of `state_dict`; tensors are copied to their parameter's device.
 
         Raises:
-            OptionError: If there are other groups, or groups of other sizes.
+            OptionError: If the number of groups, or the size of one, differs.
         """
         groups = state_dict["param_groups"]
         if len(groups) != len(self.param_groups):
@@ -246,7 +247,7 @@ class Optimizer:
 
 
 def _taken(value: Any, parameter: Tensor) -> Any:
-    """Returns a copy of a tensor where its parameter is; all else as it is."""
+    """Returns a copy of a tensor on its parameter's device; any other value unchanged."""
     if isinstance(value, Tensor):
         return to(value, parameter.device, parameter.dtype, copy=True)
     return value

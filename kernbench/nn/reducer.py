@@ -1,4 +1,4 @@
-"""Averages gradients over a group, bucket by bucket, while the backward pass goes on."""
+"""Averages gradients over a group, bucket by bucket, while the backward pass runs."""
 
 import weakref
 from collections.abc import Iterable, Sequence
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
 MIB: Final = 1 << 20
 FIRST_BUCKET_BYTES: Final = MIB
-"""PyTorch's limit for the bucket that is full first, so that communication begins early."""
+"""PyTorch's limit for the bucket that fills first, so that communication begins early."""
 
 
 def assign(sizes: Sequence[tuple[DType, int]], limits: Sequence[int]) -> list[list[int]]:
     """Deals parameters into buckets, the last parameter first.
 
-    A bucket holds one type and is full once it has reached its limit, as in PyTorch; so it may
-    be larger.
+    A bucket holds one type and is full once it has reached its limit, as in PyTorch; so it may be
+    larger than the limit.
 
     Args:
-        sizes: Type and bytes by parameter.
-        limits: Bytes of the first bucket of a type, of the second and so on; the last one is that
-            of all others.
+        sizes: Type and bytes of each parameter.
+        limits: Bytes at which the first bucket of a type is full, the second and so on; the last
+            limit holds for all further buckets.
 
     Returns:
-        The parameters by bucket; buckets in the order in which they are full when gradients come
-        in reverse order of the parameters.
+        Indices of the parameters by bucket; buckets in the order in which they fill when gradients
+        come in reverse order of the parameters.
     """
     closed: list[list[int]] = []
     open_: dict[DType, list[int]] = {}
@@ -77,11 +77,11 @@ class _Bucket:
     """Gradients that are summed together.
 
     Attributes:
-        indices: Of its parameters.
-        flat: Their gradients, one behind the other.
-        views: The same by parameter, in its shape.
-        pending: How many have not come yet.
-        work: Their sum, once it was asked for.
+        indices: Indices of the bucket's parameters.
+        flat: Their gradients, one after the other.
+        views: View of `flat` for each parameter, in the parameter's shape.
+        pending: Number of gradients that have not come yet.
+        work: The all-reduce of `flat`, once it was issued.
     """
 
     __slots__ = ("flat", "indices", "pending", "views", "work")
@@ -102,18 +102,19 @@ class _Bucket:
 class Reducer:
     """Averages the gradients of a module's parameters over the ranks of a group.
 
-    A gradient is divided by the number of ranks when it is complete and copied into its bucket.
-    A full bucket is summed on the communication stream of the group, no bucket before an earlier
-    one: so all ranks issue the same collectives in the same order, whatever the order in which
-    their gradients come. At the end of the backward pass the current stream waits for the
-    buckets, one after the other, and the averages become the gradients.
+    A complete gradient is divided by the number of ranks and copied into its bucket. A full bucket
+    is summed on the communication stream of the group, but only after all earlier buckets: so all
+    ranks issue the same collectives in the same order, whatever the order in which their gradients
+    come. At the end of the backward pass the current stream waits for the buckets, one after the
+    other, and the averages become the gradients.
 
     Args:
-        process: Whose rank.
-        group: Over whose ranks.
-        named: Parameters with a gradient to come, with their names, in the module's order.
-        limits: See `assign`.
-        find_unused: Whether parameters that a forward pass does not lead to are looked for.
+        process: The rank that owns the module.
+        group: Group over which gradients are averaged.
+        named: Parameters that need a gradient, with their names, in the module's order.
+        limits: Bytes at which buckets are full, see `assign`.
+        find_unused: Whether to look for parameters that the result of a forward pass does not
+            depend on.
         as_views: Whether gradients lie in the buckets.
     """
 
@@ -152,7 +153,7 @@ class Reducer:
         self._census: tuple[Work, Tensor, Exchange] | None = None
         me = weakref.ref(self)
         for index, parameter in enumerate(self._parameters):
-            # Who drops the module drops its gradients' buckets with it.
+            # The hook must not keep the buckets alive after the module is dropped.
             register_post_accumulate_grad_hook(parameter, _hook(me, index))
 
     @property
@@ -161,7 +162,7 @@ class Reducer:
         return [[self._names[index] for index in bucket.indices] for bucket in self._buckets]
 
     def check_finished(self) -> None:
-        """Checks that what the backward pass before has begun is done.
+        """Checks that the previous backward pass has averaged all gradients.
 
         Raises:
             DataParallelError: If some parameters got no gradient in it.
@@ -179,10 +180,10 @@ class Reducer:
         )
 
     def expect(self, outputs: Iterable[Tensor]) -> None:
-        """Averages the gradients of the next backward pass.
+        """Makes the next backward pass average its gradients.
 
         Args:
-            outputs: Of the forward pass; looked at only if unused parameters are looked for.
+            outputs: Results of the forward pass; used only to look for unused parameters.
         """
         self._expecting, self._begun, self._next = True, False, 0
         self._ready.clear()
@@ -195,10 +196,10 @@ class Reducer:
             ]
 
     def arrived(self, index: int) -> None:
-        """Takes a gradient that is complete.
+        """Takes the complete gradient of the parameter with this index.
 
         Raises:
-            DataParallelError: If it is the second one of that parameter since the forward pass.
+            DataParallelError: If it is the parameter's second gradient since the forward pass.
         """
         if not self._expecting:
             return
@@ -239,7 +240,7 @@ class Reducer:
             grad_state_of(self._process).at_end.append(self._finish)
 
     def _take_census(self) -> None:
-        """Tells all ranks which parameters this one has used."""
+        """Tells all ranks which parameters this rank has used."""
         process, group, unused = self._process, self._group, set(self._unused)
         used = tuple([at not in unused for at in range(len(self._parameters))])
         device = cuda_device(home_of(process))

@@ -1,4 +1,4 @@
-"""Copies of a module on all ranks of a group: whether they are alike, and made the same."""
+"""Replicas of a module on all ranks of a group: checks that they agree, and makes them equal."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NAME: Final = "DistributedDataParallel"
 
 _BROADCAST_BYTES: Final = 250 << 20
-"""Tensors are broadcast together up to this size, as in PyTorch."""
+"""Bytes of tensors that are broadcast together at most, as in PyTorch."""
 
 Shown = tuple[str, tuple[int, ...], DType, bool]
 
@@ -37,7 +37,7 @@ EVENLY: Final = (
     f"every rank wraps its module in {NAME} and takes as many steps with it as the others: look "
     "for uneven numbers of batches, and for a branch on the rank"
 )
-"""Hint if a rank does not come to what the wrapper calls."""
+"""Hint for a rank that does not reach a collective of the wrapper."""
 
 _ALIKE: Final = Role(
     "which checks that parameters are alike",
@@ -47,7 +47,7 @@ _COPIES: Final = Role(f"of {NAME}'s parameters or buffers", EVENLY)
 
 
 class DataParallelError(KernbenchError, RuntimeError):
-    """A module cannot be trained data parallel, or not as it was used."""
+    """A module cannot be trained data parallel, or was not used as data parallelism requires."""
 
 
 def check_alike(
@@ -55,7 +55,12 @@ def check_alike(
 ) -> None:
     """Checks that all ranks have tensors of the same shapes and types. The host waits.
 
-    That is one small all-gather. Names may differ, as in PyTorch.
+    The check is one small all-gather. Names may differ, as in PyTorch.
+
+    Args:
+        process: The calling rank.
+        group: The ranks to compare.
+        named: The tensors of the calling rank, with their names.
 
     Raises:
         DataParallelError: On all ranks, with the first difference.
@@ -67,7 +72,7 @@ def check_alike(
     what = object_signature(NAME, "all_gather", dtypes.int64, ((1,),) * group.size())
     _, meeting = issue(process, group, what, (count,), (counts,), mail=mine, role=_ALIKE)
     if len(meeting.mail) == group.size():
-        # Whoever comes last looks, and tells the others, which cannot have gone on.
+        # The rank that comes last compares; the others still wait, so it can raise in them too.
         _compare(process, group, meeting.mail)
     read_back(process, counts, lambda _: None)
 
@@ -106,9 +111,14 @@ def _difference(
 
 
 def broadcast_together(process: Process, group: ProcessGroup, tensors: Sequence[Tensor]) -> None:
-    """Copies the tensors of the group's first rank over those of all others; waits for nothing.
+    """Copies the tensors of the group's first rank over those of all others; does not wait.
 
-    Those of one type and device travel together, up to 250 MiB at once.
+    Tensors of one type and device travel together, up to 250 MiB at once.
+
+    Args:
+        process: The calling rank.
+        group: The ranks that hold the tensors.
+        tensors: The tensors of the calling rank, in the same order on all ranks.
     """
     source = group.place(process.rank) == 0
     with recording(process, False):

@@ -1,4 +1,4 @@
-"""`torch.nn.utils`: norms of gradients, also of models that are split over ranks."""
+"""`torch.nn.utils`: norms of gradients, also for models that are split over ranks."""
 
 from collections.abc import Iterable, Sequence
 
@@ -31,22 +31,22 @@ def get_total_norm(
     *,
     group: Groups = None,
 ) -> Tensor:
-    """Returns the norm of tensors of one device as if they were one vector.
+    """Returns the norm of tensors of one device as if they were one vector; a single value.
 
-    One kernel and, with groups, an all-reduce each. 16-bit floats are added in float32, which is
-    the result's type then.
+    The norm is one kernel and, with groups, one all-reduce per group. 16-bit floats are added in
+    float32, and the result is float32 then.
 
     Args:
-        tensors: The tensors; none at all have norm 0.
-        norm_type: Which norm; `inf` for the largest size.
-        error_if_nonfinite: Whether to wait for the norm and refuse it if it is not finite.
+        tensors: The tensors; without any the norm is 0.
+        norm_type: Order of the norm; `inf` for the largest absolute value.
+        error_if_nonfinite: Whether the host waits for the norm and refuses one that is not finite.
         foreach: None or True: all tensors are taken at once.
-        group: Ranks that each hold a different part of the vector: a group, or several, over
-            which the parts are added one after the other. What several ranks hold is counted for
-            each of them: pass it on one rank only.
+        group: Ranks that each hold a different part of the vector: a group, or several, over which
+            the parts are added one after the other. A tensor that several ranks hold counts once
+            for each of them: pass it on one rank only.
 
     Raises:
-        TensorError: If the norm is not finite and that is an error.
+        TensorError: If the norm is not finite and `error_if_nonfinite` is True.
         UnsupportedError: For `foreach=False`.
     """
     _check_foreach("get_total_norm", foreach)
@@ -102,12 +102,13 @@ def clip_grads_with_norm_(
 ) -> None:
     """Scales the gradients of parameters so that their norm is at most `max_norm`.
 
-    Two kernels: the factor, and all gradients at once; the host waits for nothing.
+    The call issues two kernels, one for the factor and one for all gradients; the host does not
+    wait.
 
     Args:
-        parameters: On one device.
+        parameters: Parameters on one device.
         max_norm: Largest norm.
-        total_norm: What `get_total_norm` has found.
+        total_norm: Norm of the gradients, from `get_total_norm`.
         foreach: None or True: all gradients are scaled at once.
 
     Raises:
@@ -145,18 +146,18 @@ def clip_grad_norm_(
     """Scales the gradients of parameters so that their norm is at most `max_norm`.
 
     Args:
-        parameters: On one device; those without gradient are left out.
+        parameters: Parameters on one device; those without a gradient are left out.
         max_norm: Largest norm.
-        norm_type: Which norm; `inf` for the largest size.
-        error_if_nonfinite: Whether to wait for the norm and refuse it if it is not finite.
+        norm_type: Order of the norm; `inf` for the largest absolute value.
+        error_if_nonfinite: Whether the host waits for the norm and refuses one that is not finite.
         foreach: None or True: all tensors are taken at once.
         group: Ranks whose parameters are parts of the same model, see `get_total_norm`.
 
     Returns:
-        The norm before, a single value.
+        The norm before scaling, a single value.
 
     Raises:
-        TensorError: If the norm is not finite and that is an error.
+        TensorError: If the norm is not finite and `error_if_nonfinite` is True.
         UnsupportedError: For `foreach=False`.
     """
     _check_foreach("clip_grad_norm_", foreach)

@@ -1,4 +1,4 @@
-"""The loss of a class: the negative logarithm of its probability, and its gradient."""
+"""The loss of a class, minus the logarithm of its probability, and the gradient of that loss."""
 
 import numpy as np
 
@@ -7,12 +7,12 @@ from kernbench.operations.shaping import checked
 
 
 class ClassLoss:
-    """The loss of classes and its gradient, for kernels.
+    """The loss of classes and its gradient, computed on arrays inside kernels.
 
     Args:
-        classes: How many.
-        place: Which dimension they are.
-        ignore: Class that counts for nothing.
+        classes: Number of classes.
+        place: Dimension of the input that runs over the classes.
+        ignore: Class whose targets do not count.
         reduction: `none`, `mean` or `sum`.
         smoothing: Share of the target that is spread over all classes.
     """
@@ -29,7 +29,7 @@ class ClassLoss:
     def _factors(
         self, t: Array, w: Array | None, dtype: "np.dtype[np.generic]"
     ) -> tuple[Array, ...]:
-        """Returns valid classes, which of them count, the weight of each, and of all classes."""
+        """Returns per target its class, whether it counts and its weight; and all weights."""
         counts = t != self._ignore
         rows = checked(
             "cross_entropy", np.where(counts, t, 0), self._classes, self._place, code="M1"
@@ -38,7 +38,13 @@ class ClassLoss:
         return rows, counts, every[rows] * counts, every
 
     def loss(self, logs: Array, t: Array, w: Array | None) -> Array:
-        """Returns the loss."""
+        """Returns the loss: one value per target, or a single value.
+
+        Args:
+            logs: Logarithms of probabilities; dimension `place` runs over the classes.
+            t: Classes, of the shape of `logs` without dimension `place`.
+            w: Weight of each class, `[classes]`; None for 1.
+        """
         rows, counts, each, every = self._factors(t, w, logs.dtype)
         x = np.moveaxis(logs, self._place, -1)
         loss = -np.take_along_axis(x, rows[..., None], -1)[..., 0] * each
@@ -51,7 +57,13 @@ class ClassLoss:
         return result / np.sum(each, dtype=logs.dtype) if self._reduction == "mean" else result
 
     def slope(self, grad: Array, t: Array, w: Array | None) -> Array:
-        """Returns the gradient of the logarithms."""
+        """Returns the gradient of the logarithms, in their shape.
+
+        Args:
+            grad: Gradient of the loss, in the loss's shape.
+            t: Classes, of the shape of the logarithms without dimension `place`.
+            w: Weight of each class, `[classes]`; None for 1.
+        """
         rows, counts, each, every = self._factors(t, w, grad.dtype)
         if self._reduction == "mean":
             grad = grad / np.sum(each, dtype=grad.dtype)

@@ -1,4 +1,4 @@
-"""Complex numbers: their parts, and the views between them and pairs of real ones."""
+"""Complex numbers: their parts, and views between them and pairs of real numbers."""
 
 from typing import Final
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 _OF_PARTS: Final = (dtypes.float32, dtypes.float64)
-"""Types of parts that complex numbers are made of."""
+"""Types that the parts of complex numbers may have."""
 
 
 def is_complex(input: Tensor) -> bool:
@@ -35,14 +35,14 @@ def is_complex(input: Tensor) -> bool:
 
 
 def complex(real: Tensor, imag: Tensor) -> Tensor:
-    """Returns complex numbers of two tensors of parts, as `torch.complex`.
+    """Returns complex numbers made of real and imaginary parts, as `torch.complex`.
 
     Args:
-        real: float32 or float64.
-        imag: Of the same type.
+        real: Real parts, float32 or float64.
+        imag: Imaginary parts, of the type of `real`.
 
     Raises:
-        TensorError: If the types differ, or are no floating-point ones.
+        TensorError: If the types differ, or are neither float32 nor float64.
         UnsupportedError: For float16.
     """
     dtype = real.window.dtype
@@ -70,12 +70,12 @@ def complex(real: Tensor, imag: Tensor) -> Tensor:
 
 
 def real(input: Tensor) -> Tensor:
-    """Returns the real part: a view; a real tensor is its own."""
+    """Returns a view of the real parts; a real tensor is returned unchanged."""
     return _part("real", input, 0) if input.window.dtype.is_complex else input
 
 
 def imag(input: Tensor) -> Tensor:
-    """Returns the imaginary part: a view.
+    """Returns a view of the imaginary parts.
 
     Raises:
         TensorError: For a real tensor, as in PyTorch.
@@ -113,10 +113,10 @@ def view_as_real(input: Tensor) -> Tensor:
 
 
 def view_as_complex(input: Tensor) -> Tensor:
-    """Returns a view in which the last dimension, of two, is a complex number.
+    """Returns a view in which the last dimension, of extent two, is a complex number.
 
     Raises:
-        TensorError: If the last dimension is none of pairs that lie side by side, or the type is
+        TensorError: If the last dimension does not hold pairs of adjacent elements, or the type is
             neither float32 nor float64.
     """
     old = input.window
@@ -152,7 +152,7 @@ def _seen(
     strides: tuple[int, ...],
     offset: int,
 ) -> Tensor:
-    """Returns a view of another type, of which autograd refuses to keep a history."""
+    """Returns a view of another type; autograd refuses to record the view."""
     node = None
     if input.memory.tracked:
         node = tape.begin(current_process(), name, (input,))
@@ -164,9 +164,9 @@ def _seen(
 
 
 def conj(input: Tensor) -> Tensor:
-    """Returns the complex conjugate of each element; a real tensor is its own.
+    """Returns the complex conjugate of each element; a real tensor is returned unchanged.
 
-    A copy that takes a kernel; PyTorch notes the conjugation down and computes it later.
+    The result is a copy that takes a kernel; PyTorch only marks the tensor and computes later.
     """
     if not input.window.dtype.is_complex:
         return input

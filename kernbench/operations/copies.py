@@ -35,13 +35,16 @@ _VC_CHUNK: Final = 256
 def copy_(self: Tensor, other: Tensor, non_blocking: bool = False) -> Tensor:
     """Copies `other`, broadcast and converted, into this tensor, as `torch.Tensor.copy_`.
 
-    Within a device that is a kernel. From the host the bytes are taken at the call and the host
-    waits; from pinned memory with `non_blocking` they are read when the copy executes, and must
-    not be written before. To the host it waits, unless `non_blocking` into pinned memory.
+    Within a device the copy is a kernel. From host to device the call takes the bytes at once, and
+    the host waits; from pinned memory with `non_blocking` the bytes are read when the copy
+    executes, and must not be written before. From device to host the host waits, unless
+    `non_blocking` is given and this tensor is pinned.
 
     Raises:
-        TensorError: If the shape does not fit.
-        AccessError: If an operation on one of them is under way that nobody has waited for.
+        OperandError: If `other` is no tensor.
+        TensorError: If the shape of `other` does not broadcast to that of this tensor.
+        AccessError: If an operation on one of the tensors is under way for which no stream or host
+            has waited.
     """
     if not isinstance(other, Tensor):
         raise OperandError(
@@ -160,11 +163,11 @@ class PeerCopy:
     """Work that moves bytes from one SIP to another over the machine's links.
 
     Args:
-        engine: The engine.
+        engine: Engine of the machine.
         source: SIP that sends.
         destination: SIP that receives.
-        nbytes: How much.
-        effect: What it does to the bytes.
+        nbytes: Number of bytes.
+        effect: Called when the copy is done; moves the bytes.
     """
 
     def __init__(
@@ -238,18 +241,19 @@ def to(
 ) -> Tensor:
     """Returns the tensor in another type, on another device, or both, as `torch.Tensor.to`.
 
-    It is the tensor itself if nothing changes. `non_blocking` from a device to the host returns
-    pinned memory that must not be read before the stream was waited for.
+    If nothing changes, the result is the tensor itself. `non_blocking` from a device to the host
+    returns pinned memory, which must not be read before a wait for the stream.
 
     Args:
         self: The tensor.
         *args: `dtype`, `device`, `device, dtype` or `tensor`; then `non_blocking` and `copy`.
-        dtype: Element type.
-        device: Device.
+        dtype: Element type of the result; the tensor's own by default.
+        device: Device of the result; the tensor's own by default.
         non_blocking: Whether the host need not wait for copies from or to pinned memory.
-        copy: Whether to copy in any case.
+        copy: Whether to copy even if nothing changes.
 
     Raises:
+        OperandError: If a positional argument is no dtype, device or tensor.
         OwnershipError: If the device belongs to another rank (M14).
     """
     flags = []
@@ -331,7 +335,7 @@ def type_(self: Tensor, dtype: DType | None = None, non_blocking: bool = False) 
     """Returns the tensor in another type.
 
     Raises:
-        UnsupportedError: Without a type, for the name of the class that PyTorch has for it.
+        UnsupportedError: Without a type, when PyTorch returns the name of the tensor's class.
     """
     if dtype is None:
         raise UnsupportedError(
@@ -346,7 +350,7 @@ def type_as(self: Tensor, other: Tensor) -> Tensor:
 
 
 def clone(input: Tensor) -> Tensor:
-    """Returns a copy on the same device, laid out alike but without gaps."""
+    """Returns a copy on the same device, with the same order of dimensions but without gaps."""
     return _copied(input, layout(input.window.shape, (input,)))
 
 
@@ -378,13 +382,13 @@ def contiguous(self: Tensor) -> Tensor:
 
 
 def detach(self: Tensor) -> Tensor:
-    """Returns a view of all of the tensor, of which autograd knows nothing."""
+    """Returns a view of all elements without a history in autograd."""
     view = self.window
     return alias(self, view.shape, view.strides, view.offset)
 
 
 def pin_memory(self: Tensor, device: DeviceLike | None = None) -> Tensor:
-    """Returns a copy in pinned host memory; itself if it is there already.
+    """Returns a copy in pinned host memory; the tensor itself if it is pinned already.
 
     Raises:
         TensorError: For a tensor on a device.
@@ -406,7 +410,7 @@ def pin_memory(self: Tensor, device: DeviceLike | None = None) -> Tensor:
 
 
 def is_pinned(self: Tensor, device: DeviceLike | None = None) -> bool:
-    """Returns whether it lies in pinned host memory.
+    """Returns whether the tensor lies in pinned host memory.
 
     Raises:
         UnsupportedError: For `device`.
@@ -419,7 +423,14 @@ def is_pinned(self: Tensor, device: DeviceLike | None = None) -> bool:
 
 
 def array_to(process: Process, array: Array, device: Device, *, pinned: bool = False) -> Tensor:
-    """Returns a tensor of the values of a contiguous array that is nobody else's."""
+    """Returns a tensor with the values of an array.
+
+    Args:
+        process: The calling rank, or main.
+        array: A contiguous array that no other code uses.
+        device: Device of the result.
+        pinned: Whether the result lies in pinned host memory.
+    """
     dtype = dtypes.from_numpy(array.dtype)
     assert dtype is not None, array.dtype
     out = new_tensor(process, array.shape, dtype, device, pinned=pinned)
@@ -432,7 +443,13 @@ def array_to(process: Process, array: Array, device: Device, *, pinned: bool = F
 
 
 def as_host_tensor(process: Process, array: Array, dtype: DType) -> Tensor:
-    """Returns a host tensor that shares the memory of an array without negative strides."""
+    """Returns a host tensor that shares the memory of an array.
+
+    Args:
+        process: The calling rank, or main.
+        array: An array without negative strides.
+        dtype: Element type of the array.
+    """
     strides = tuple(step // dtype.itemsize for step in array.strides)
     count = 1 + sum((n - 1) * s for n, s in zip(array.shape, strides, strict=True))
     count = count if array.size else 0

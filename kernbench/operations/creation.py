@@ -1,4 +1,4 @@
-"""Making tensors: from nothing, from numbers, from other tensors."""
+"""Makes tensors: new ones, from values, and from other tensors."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ def shape_of(size: tuple[Any, ...]) -> tuple[int, ...]:
 
     Raises:
         OperandError: If an extent is no integer.
-        TensorError: If one is negative, or all together are beyond any memory.
+        TensorError: If an extent is negative, or the tensor would exceed any memory.
     """
     given = size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size
     try:
@@ -72,10 +72,10 @@ def shape_of(size: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def asked(tensor: Tensor, requires_grad: bool) -> Tensor:
-    """Returns a new tensor, made a leaf that needs a gradient if asked.
+    """Returns a new tensor, made a leaf that needs a gradient if `requires_grad` is True.
 
     Raises:
-        TensorError: If its type has no gradients.
+        TensorError: If the tensor's type has no gradients.
     """
     if requires_grad:
         require(tensor, True)
@@ -83,15 +83,20 @@ def asked(tensor: Tensor, requires_grad: bool) -> Tensor:
 
 
 def sizes_of(size: tuple[Any, ...], sequence: Sequence[int] | None) -> tuple[int, ...]:
-    """Returns the shape given as integers one by one or as `size=`; raises as `shape_of` does."""
+    """Returns the shape given as integers one by one or as `size=`.
+
+    Raises:
+        OperandError: If an extent is no integer.
+        TensorError: If an extent is negative, or the tensor would exceed any memory.
+    """
     return shape_of(one_way(size, sequence))
 
 
 def check_pin(device: Device, pin_memory: bool) -> None:
-    """Checks that memory which is to be pinned is the host's.
+    """Checks that memory which is to be pinned is host memory.
 
     Raises:
-        TensorError: If it is not.
+        TensorError: If `device` is not the host.
     """
     if pin_memory and device is not CPU:
         raise TensorError(
@@ -110,7 +115,7 @@ def _make(
     pin_memory: bool,
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
-    """Returns a tensor of values that nobody has to copy: a kernel makes them in place."""
+    """Returns a tensor of values that a kernel makes in place, without a copy from the host."""
     process = current_process()
     where = find_device(process, device)
     check_pin(where, pin_memory)
@@ -129,10 +134,18 @@ def empty(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns a tensor of unwritten elements; reading one is an error (M5).
+    """Returns a tensor of unwritten elements, as `torch.empty`; reading one is an error (M5).
+
+    Args:
+        *sizes: Extents of the result, one by one or as one sequence.
+        size: Extents of the result, instead of `sizes`.
+        dtype: Element type; float32 by default.
+        device: Device of the result; by default the host on main, a rank's device in a worker.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
 
     Raises:
-        OutOfMemoryError: If the device has no room for it (M7).
+        OutOfMemoryError: If the device has no room for the result (M7).
     """
     process = current_process()
     where = find_device(process, device)
@@ -152,7 +165,7 @@ def _empty(
 ) -> Tensor:
     out = new_tensor(process, shape, dtype, device, pinned=pinned, strides=strides)
     if process.engine.enable_data:
-        # At once, not in stream order: the block is new, so nothing pending can touch it.
+        # At once, not in stream order: the block is new, so no pending command can touch it.
         out.window.buffer.poison(dtype)
     return out
 
@@ -165,10 +178,18 @@ def zeros(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns a tensor of zeros.
+    """Returns a tensor of zeros, as `torch.zeros`.
+
+    Args:
+        *sizes: Extents of the result, one by one or as one sequence.
+        size: Extents of the result, instead of `sizes`.
+        dtype: Element type; float32 by default.
+        device: Device of the result; by default the host on main, a rank's device in a worker.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
 
     Raises:
-        OutOfMemoryError: If the device has no room for it (M7).
+        OutOfMemoryError: If the device has no room for the result (M7).
     """
     shape, dtype = sizes_of(sizes, size), dtype or dtypes.float32
     held = dtype.numpy
@@ -191,10 +212,18 @@ def ones(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns a tensor of ones.
+    """Returns a tensor of ones, as `torch.ones`.
+
+    Args:
+        *sizes: Extents of the result, one by one or as one sequence.
+        size: Extents of the result, instead of `sizes`.
+        dtype: Element type; float32 by default.
+        device: Device of the result; by default the host on main, a rank's device in a worker.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
 
     Raises:
-        OutOfMemoryError: If the device has no room for it (M7).
+        OutOfMemoryError: If the device has no room for the result (M7).
     """
     return full(
         sizes_of(sizes, size),
@@ -215,10 +244,18 @@ def full(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns a tensor of one value, of the value's type unless told otherwise.
+    """Returns a tensor of one value, as `torch.full`.
+
+    Args:
+        size: Extents of the result.
+        fill_value: Value of every element.
+        dtype: Element type; by default bool, int64, float32 or complex64, as the value requires.
+        device: Device of the result; by default the host on main, a rank's device in a worker.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
 
     Raises:
-        OutOfMemoryError: If the device has no room for it (M7).
+        OutOfMemoryError: If the device has no room for the result (M7).
     """
     shape = shape_of((size,))
     dtype = dtype or scalar_type(fill_value)
@@ -242,7 +279,15 @@ def empty_like(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns an unwritten tensor of the shape, and by default type and device, of another."""
+    """Returns an unwritten tensor of the shape of another one, as `torch.empty_like`.
+
+    Args:
+        input: Tensor that gives the shape.
+        dtype: Element type; by default that of the other tensor.
+        device: Device of the result; by default that of the other tensor.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
+    """
     process = current_process()
     where = input.device if device is None else find_device(process, device)
     shape = input.window.shape
@@ -260,7 +305,15 @@ def zeros_like(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns a tensor of zeros like another one, see `empty_like`."""
+    """Returns a tensor of zeros of the shape of another one, as `torch.zeros_like`.
+
+    Args:
+        input: Tensor that gives the shape.
+        dtype: Element type; by default that of the other tensor.
+        device: Device of the result; by default that of the other tensor.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
+    """
     return full_like(
         input, 0, dtype=dtype, device=device, requires_grad=requires_grad, pin_memory=pin_memory
     )
@@ -274,7 +327,15 @@ def ones_like(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns a tensor of ones like another one, see `empty_like`."""
+    """Returns a tensor of ones of the shape of another one, as `torch.ones_like`.
+
+    Args:
+        input: Tensor that gives the shape.
+        dtype: Element type; by default that of the other tensor.
+        device: Device of the result; by default that of the other tensor.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
+    """
     return full_like(
         input, 1, dtype=dtype, device=device, requires_grad=requires_grad, pin_memory=pin_memory
     )
@@ -289,7 +350,16 @@ def full_like(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns a tensor of one value like another one, see `empty_like`."""
+    """Returns a tensor of one value of the shape of another one, as `torch.full_like`.
+
+    Args:
+        input: Tensor that gives the shape.
+        fill_value: Value of every element.
+        dtype: Element type; by default that of the other tensor.
+        device: Device of the result; by default that of the other tensor.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
+    """
     shape, dtype = input.window.shape, dtype or input.dtype
     filler = number("full_like", fill_value, dtype)
     where = input.device if device is None else device
@@ -315,7 +385,17 @@ def new_empty(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns an unwritten tensor of the type and on the device of this one."""
+    """Returns an unwritten tensor like this one, as `torch.Tensor.new_empty`.
+
+    Args:
+        self: The tensor.
+        *sizes: Extents of the result, one by one or as one sequence.
+        size: Extents of the result, instead of `sizes`.
+        dtype: Element type; by default that of this tensor.
+        device: Device of the result; by default that of this tensor.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
+    """
     return empty(
         sizes_of(sizes, size),
         dtype=dtype or self.dtype,
@@ -334,7 +414,17 @@ def new_zeros(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns a tensor of zeros of the type and on the device of this one."""
+    """Returns a tensor of zeros like this one, as `torch.Tensor.new_zeros`.
+
+    Args:
+        self: The tensor.
+        *sizes: Extents of the result, one by one or as one sequence.
+        size: Extents of the result, instead of `sizes`.
+        dtype: Element type; by default that of this tensor.
+        device: Device of the result; by default that of this tensor.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
+    """
     return zeros(
         sizes_of(sizes, size),
         dtype=dtype or self.dtype,
@@ -353,7 +443,17 @@ def new_ones(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns a tensor of ones of the type and on the device of this one."""
+    """Returns a tensor of ones like this one, as `torch.Tensor.new_ones`.
+
+    Args:
+        self: The tensor.
+        *sizes: Extents of the result, one by one or as one sequence.
+        size: Extents of the result, instead of `sizes`.
+        dtype: Element type; by default that of this tensor.
+        device: Device of the result; by default that of this tensor.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
+    """
     return ones(
         sizes_of(sizes, size),
         dtype=dtype or self.dtype,
@@ -373,7 +473,17 @@ def new_full(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns a tensor of one value, of the type and on the device of this one."""
+    """Returns a tensor of one value like this one, as `torch.Tensor.new_full`.
+
+    Args:
+        self: The tensor.
+        size: Extents of the result.
+        fill_value: Value of every element.
+        dtype: Element type; by default that of this tensor.
+        device: Device of the result; by default that of this tensor.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
+    """
     return full(
         size,
         fill_value,
@@ -394,10 +504,21 @@ def arange(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns the values from `start` (0 if alone) up to `end`, without it, as `torch.arange`.
+    """Returns a vector of the values from `start` up to `end`, without `end`, as `torch.arange`.
+
+    Args:
+        start: First value; the end of the range, from 0, if it is the only argument.
+        end: Bound that the values do not reach.
+        step: Difference of two values.
+        dtype: Element type; by default int64 if all bounds are ints, else float32.
+        device: Device of the result; by default the host on main, a rank's device in a worker.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
 
     Raises:
-        OptionError: If `step` is 0 or leads away from `end`.
+        OperandError: If no bound is given.
+        TensorError: If `step` is 0 or leads away from `end`.
+        ComplexError: For complex numbers.
     """
     if end is None:
         start, end = 0, start
@@ -439,7 +560,20 @@ def linspace(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns `steps` values from `start` to `end`, both included, as `torch.linspace`."""
+    """Returns `steps` values from `start` to `end`, both included, as `torch.linspace`.
+
+    Args:
+        start: First value.
+        end: Last value.
+        steps: Number of values.
+        dtype: Element type; by default float32, or complex64 if an end is complex.
+        device: Device of the result; by default the host on main, a rank's device in a worker.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
+
+    Raises:
+        TensorError: If an end is complex and `dtype` is not.
+    """
     shape = shape_of(((steps,),))
     if complex in {type(start), type(end)}:
         dtype = dtype or dtypes.complex64
@@ -470,7 +604,16 @@ def eye(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns a matrix with ones on the diagonal, as `torch.eye`."""
+    """Returns a matrix with ones on the diagonal and zeros elsewhere, as `torch.eye`.
+
+    Args:
+        n: Number of rows.
+        m: Number of columns; `n` by default.
+        dtype: Element type; float32 by default.
+        device: Device of the result; by default the host on main, a rank's device in a worker.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
+    """
     rows, columns = shape_of(((n, n if m is None else m),))
     dtype = dtype or dtypes.float32
     held = dtype.numpy
@@ -496,12 +639,22 @@ def tensor(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns a tensor with a copy of numbers, nested sequences of them, or an array.
+    """Returns a tensor with a copy of numbers, nested sequences of numbers, or an array.
 
-    On a device that is a copy from host to device, for which the host waits.
+    On a device the call copies from host to device, and the host waits for the copy.
+
+    Args:
+        data: The values.
+        dtype: Element type; by default that of an array or tensor, else bool, int64, float32 or
+            complex64, as the numbers require.
+        device: Device of the result; by default the host on main, a rank's device in a worker.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
 
     Raises:
-        OperandError: If the data is no regular array of numbers.
+        OperandError: If `data` is no regular array of numbers.
+        OptionError: If nested sequences differ in length.
+        TensorError: If a value does not fit into `dtype`.
     """
     process = current_process()
     if isinstance(data, Tensor):
@@ -515,7 +668,7 @@ def tensor(
 
 
 def _array(data: Any, dtype: DType | None) -> Array:
-    """Returns a fresh contiguous array of what `torch.tensor` was given."""
+    """Returns a new contiguous array of the data given to `torch.tensor`."""
     values = data if isinstance(data, np.ndarray | np.generic) else _nested(data)
     try:
         array = np.array(values, order="C")
@@ -562,7 +715,13 @@ def _nested(data: Any) -> Any:
 
 
 def as_tensor(data: Any, dtype: DType | None = None, device: DeviceLike | None = None) -> Tensor:
-    """Returns `data` as a tensor, without a copy where type and device allow it."""
+    """Returns `data` as a tensor, as `torch.as_tensor`; copies only if type or device require it.
+
+    Args:
+        data: A tensor, an array, numbers, or nested sequences of numbers.
+        dtype: Element type; by default as for `tensor`.
+        device: Device of the result; by default that of a tensor, else as for `tensor`.
+    """
     if isinstance(data, np.ndarray):
         data = from_numpy(data)
     if isinstance(data, Tensor):
@@ -575,8 +734,8 @@ def from_numpy(ndarray: Array) -> Tensor:
     """Returns a host tensor that shares the memory of an array.
 
     Raises:
-        OperandError: If it is no array, or of a type that tensors do not have.
-        OptionError: If it runs backwards.
+        OperandError: If `ndarray` is no array, or has a type that tensors do not have.
+        OptionError: If a stride of the array is negative.
     """
     if not isinstance(ndarray, np.ndarray):
         raise OperandError(

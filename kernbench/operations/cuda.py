@@ -53,14 +53,14 @@ def _sip(process: Process, where: DeviceLike | None) -> int:
 _ENTERED: Final[RankLocal[list[tuple[int, command.Stream]]]] = RankLocal(
     "streams entered", lambda _: []
 )
-"""Devices and streams that were current before each `with stream:` that a rank is in."""
+"""Device and stream that were current before each `with stream:` block that a rank is in."""
 
 
 class Stream:
-    """`torch.cuda.Stream`: commands of one device in order.
+    """`torch.cuda.Stream`: runs the commands of one device in order.
 
     Args:
-        device: Device; None for the current one.
+        device: Device of the stream; None for the current one.
         priority: Must be 0: priorities are not simulated.
     """
 
@@ -78,29 +78,32 @@ class Stream:
 
     @property
     def device(self) -> Device:
-        """The device."""
+        """Device of the stream."""
         return Device("cuda", self._line.sip)
 
     def synchronize(self) -> None:
-        """Waits, on the host, until everything issued so far is done."""
+        """Waits, on the host, until all commands issued to the stream so far are done."""
         current_process().wait_stream(self._line)
 
     def query(self) -> bool:
-        """Returns whether everything issued so far is done at the host's time. May wait."""
+        """Returns whether all commands issued so far are done at the host's time.
+
+        The call may wait, until the simulation has reached the host's time.
+        """
         return self.record_event().query()
 
     def record_event(self, event: "Event | None" = None) -> "Event":
-        """Records an event and returns it."""
+        """Records an event, a new one by default, and returns it; does not wait."""
         event = Event() if event is None else event
         event.record(self)
         return event
 
     def wait_event(self, event: "Event") -> None:
-        """Makes what is issued next wait for an event; does not wait itself."""
+        """Makes later commands of the stream wait for an event; the host does not wait."""
         event.wait(self)
 
     def wait_stream(self, stream: "Stream") -> None:
-        """Makes what is issued next wait for all that `stream` holds; does not wait itself."""
+        """Makes later commands wait for all commands issued to `stream`; the host does not wait."""
         self.wait_event(stream.record_event())
 
     def __eq__(self, other: object) -> bool:
@@ -130,8 +133,8 @@ class Event:
     """`torch.cuda.Event`: a moment in a stream.
 
     Args:
-        enable_timing: Whether `elapsed_time` may be asked.
-        blocking: Without effect on simulated time: a host that waits has nothing else to do.
+        enable_timing: Whether `elapsed_time` may be called.
+        blocking: Has no effect on simulated time: a host that waits has nothing else to do.
         interprocess: Must be False.
         external: Must be False.
     """
@@ -154,7 +157,7 @@ class Event:
         self._seen: dict[command.Stream, int] = {}
 
     def record(self, stream: Stream | None = None) -> None:
-        """Records the moment at which all issued to a stream so far is done; does not wait."""
+        """Records when all commands issued to a stream so far are done; the host does not wait."""
         process = current_process()
         line = process.current_stream(process.device_index) if stream is None else stream._line
         work = Hold(process.engine, None, 0, None)
@@ -162,7 +165,7 @@ class Event:
         self._seen = {**line.seen, line: self._command.number}
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Makes what is issued next to a stream wait for the event; does not wait itself."""
+        """Makes later commands of a stream wait for the event; the host does not wait."""
         process = current_process()
         line = process.current_stream(process.device_index) if stream is None else stream._line
         if self._command is not None:
@@ -177,7 +180,10 @@ class Event:
             process.learn(self._seen)
 
     def query(self) -> bool:
-        """Returns whether the event has happened at the host's time. May wait."""
+        """Returns whether the event has happened at the host's time.
+
+        The call may wait, until the simulation has reached the host's time.
+        """
         if self._command is None:
             return True
         process = current_process()
@@ -193,7 +199,8 @@ class Event:
         """Returns the simulated milliseconds between two events that have happened.
 
         Raises:
-            KernbenchError: If one was not recorded, made without timing, or has not happened yet.
+            KernbenchError: If one of them was not recorded, was made without timing, or has not
+                happened.
         """
         times = []
         clock = current_process().host.clock
@@ -223,7 +230,7 @@ def set_device(device: DeviceLike) -> None:
     """Makes a device the current one.
 
     Raises:
-        KernbenchError: If it does not exist, or belongs to another rank.
+        KernbenchError: If the device does not exist, or belongs to another rank.
     """
     process = current_process()
     sip = _sip(process, device)
@@ -238,7 +245,7 @@ def set_device(device: DeviceLike) -> None:
 
 
 def device_count() -> int:
-    """Returns how many devices the context has."""
+    """Returns the number of devices in the context."""
     return len(current_process().ctx.devices)
 
 
@@ -248,24 +255,24 @@ def is_available() -> bool:
 
 
 def is_initialized() -> bool:
-    """Returns True: nothing has to be set up."""
+    """Returns True: no set-up is needed."""
     return True
 
 
 def synchronize(device: DeviceLike | None = None) -> None:
-    """Waits, on the host, until everything issued to a device so far is done."""
+    """Waits, on the host, until all commands issued to a device so far are done."""
     process = current_process()
     process.synchronize(_sip(process, device))
 
 
 def current_stream(device: DeviceLike | None = None) -> Stream:
-    """Returns the stream that commands of a device go to now."""
+    """Returns the stream to which commands of a device go now."""
     process = current_process()
     return Stream._of(process.current_stream(_sip(process, device)))
 
 
 def default_stream(device: DeviceLike | None = None) -> Stream:
-    """Returns the stream that commands of a device go to unless told otherwise."""
+    """Returns the stream to which commands of a device go if no other stream was chosen."""
     process = current_process()
     return Stream._of(process.default_stream(_sip(process, device)))
 
@@ -304,18 +311,18 @@ def memory_allocated(device: DeviceLike | None = None) -> int:
 
 
 def memory_reserved(device: DeviceLike | None = None) -> int:
-    """Returns what `memory_allocated` does: nothing is cached."""
+    """Returns the same as `memory_allocated`, since nothing is cached."""
     return memory_allocated(device)
 
 
 def max_memory_allocated(device: DeviceLike | None = None) -> int:
-    """Returns the most bytes of HBM that were in use at once."""
+    """Returns the largest number of bytes of HBM that were in use at one time."""
     process = current_process()
     return process.engine.device(_sip(process, device)).hbm.peak
 
 
 def reset_peak_memory_stats(device: DeviceLike | None = None) -> None:
-    """Makes the bytes in use now the peak."""
+    """Resets the peak of `max_memory_allocated` to the bytes in use now."""
     process = current_process()
     hbm = process.engine.device(_sip(process, device)).hbm
     hbm.peak = hbm.allocated
@@ -335,14 +342,14 @@ def mem_get_info(device: DeviceLike | None = None) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class DeviceProperties:
-    """What `get_device_properties` returns.
+    """The result of `get_device_properties`.
 
     Attributes:
-        name: Of the machine's SIPs.
+        name: Name of the machine.
         total_memory: Bytes of HBM.
-        multi_processor_count: PEs.
+        multi_processor_count: Number of PEs.
         L2_cache_size: Bytes of SRAM.
-        shared_memory_per_multiprocessor: Bytes of TCM of a PE.
+        shared_memory_per_multiprocessor: Bytes of a PE's TCM.
     """
 
     name: str
@@ -353,7 +360,7 @@ class DeviceProperties:
 
 
 def get_device_properties(device: DeviceLike | None = None) -> DeviceProperties:
-    """Returns what a device is made of."""
+    """Returns name, memory sizes and number of PEs of a device."""
     process = current_process()
     topology = process.engine.topology
     sip = topology.machine.system.sip

@@ -1,4 +1,4 @@
-"""The one path of all operations element by element: promotion, broadcasting, effect, duration."""
+"""The one path of all elementwise operations: promotion, broadcasting, effect, duration."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -21,10 +21,10 @@ from kernbench.tensors.tensor import Tensor
 Operand = Tensor | Scalar
 
 OPERANDS: Final = (Tensor, int, float, complex, np.generic)
-"""What operators take."""
+"""Types of operands that operators such as `+` accept."""
 
 NUMBERS: Final = frozenset({int, float, bool, complex})
-"""The types that Python numbers have; those of numpy are converted to them."""
+"""Types of Python's numbers; numbers of numpy are converted to them."""
 _FLOAT32: Final = dtypes.float32.numpy
 
 _COMPLEX: Final = frozenset(
@@ -40,14 +40,14 @@ _COMPLEX: Final = frozenset(
 
 
 class ComplexError(TensorError, NotImplementedError):
-    """An operation on complex numbers that is not defined or not simulated."""
+    """An operation that is not defined, or not simulated, for complex numbers."""
 
 
 def broadcast(name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """Returns the common shape.
 
     Raises:
-        TensorError: If there is none; the text is PyTorch's.
+        TensorError: If there is no common shape; the text is PyTorch's.
     """
     first = shapes[0]
     for shape in shapes:
@@ -88,23 +88,25 @@ def elementwise(
 ) -> Tensor:
     """Applies a numpy function to each element.
 
-    16-bit floats are computed in float32 and rounded once, numbers beside them are not rounded.
+    16-bit floats are computed in float32 and rounded once; numbers among the operands are not
+    rounded first.
 
     Args:
-        name: For traces and errors.
-        function: Takes arrays of one type, returns a new one.
-        operands: Tensors and numbers.
-        result: Type of the result; None: the type that is computed in.
-        compute: Type to compute in; None: by promotion.
-        out: Tensor to write the result to; its type is kept.
-        keep: How many operands, from the first, keep their type and have no say in promotion.
-        options: What else the formulas of its gradients need, by name.
+        name: Name of the operation in traces and errors.
+        function: Takes arrays of one type, returns a new array.
+        *operands: Tensors and numbers.
+        result: Type of the result; None: the type of the computation.
+        compute: Type of the computation; None: by promotion.
+        out: Tensor to write the result to, in its own type; None for a new one.
+        keep: Number of operands, from the first, that keep their type and do not take part in
+            promotion.
+        options: Values that the formulas of the gradients need, by name.
 
     Raises:
         TensorError: If shapes or devices do not fit, or `out` cannot hold the result.
         OperandError: If an operand is neither tensor nor number.
         UnsupportedError: For 8-bit floats.
-        ComplexError: For complex numbers, where the operation has none.
+        ComplexError: For complex numbers, if the operation is not defined for them.
     """
     process = current_process()
     site = process.call_site()
@@ -190,17 +192,17 @@ def _effect(
     *,
     fresh: bool,
 ) -> Callable[[], None]:
-    """Returns what an operation does to the bytes.
+    """Returns a function that computes the result in memory.
 
     Args:
-        function: Takes arrays, returns a new one.
-        sources: Views, and values that are converted already.
-        keep: How many of them keep their type.
+        function: Takes arrays, returns a new array.
+        sources: Views, and values that are already converted.
+        keep: Number of sources, from the first, that keep their type.
         compute: Type of the operation.
-        result: Type of its result.
-        wanted: The numpy type that is computed in, float32 for 16-bit floats.
-        target: What is written.
-        fresh: Whether nobody has seen it yet.
+        result: Type of the result.
+        wanted: The numpy type of the computation; float32 for 16-bit floats.
+        target: View that is written.
+        fresh: Whether `target` is a new tensor that no other command uses.
     """
     in_place = (
         not fresh
@@ -228,7 +230,7 @@ def _effect(
 
 
 _BLOCK: Final = 1 << 15
-"""Elements of 16-bit floats worked on at a time, so that their wide copies stay in the cache."""
+"""16-bit floats that are computed at a time, so that their float32 copies stay in the cache."""
 
 
 def _by_blocks(
@@ -244,9 +246,9 @@ def _by_blocks(
 
 
 def layout(shape: tuple[int, ...], inputs: Sequence[Tensor]) -> tuple[int, ...]:
-    """Returns the strides of a result: those of the operands without gaps, as in PyTorch.
+    """Returns the strides of a result: the order of dimensions of the operands, without gaps.
 
-    So `x.T + 1` is as little contiguous as `x.T`.
+    For example, `x.T + 1` has the order of `x.T`, as in PyTorch.
     """
     return _strides(shape, tuple([(t.window.shape, t.window.strides) for t in inputs]))
 
@@ -261,7 +263,7 @@ def _strides(shape: tuple[int, ...], inputs: _Windows) -> tuple[int, ...]:
 
 
 def _permuted(shape: tuple[int, ...], inputs: _Windows) -> tuple[int, ...]:
-    """Orders dimensions as PyTorch's TensorIterator does: the first operand to tell decides."""
+    """Orders dimensions as PyTorch's TensorIterator: by the first operand whose strides differ."""
     rank = len(shape)
     steps = []
     for extents, strides in inputs:
@@ -298,7 +300,13 @@ def _permuted(shape: tuple[int, ...], inputs: _Windows) -> tuple[int, ...]:
 
 
 def argument(process: Process, tensor: Tensor, dtype: Any) -> Array:
-    """Returns a single value on the host as it is now: kernels take it as an argument."""
+    """Returns the present value of a single-value tensor on the host, as an argument of a kernel.
+
+    Args:
+        process: The calling rank, or main.
+        tensor: The tensor.
+        dtype: The numpy type of the result; None for the tensor's own.
+    """
     if not process.engine.enable_data:
         return np.zeros((), np.bool_)
     values = tensor.window.read()
@@ -321,8 +329,13 @@ def _plain(name: str, operand: Any) -> Operand:
 def check_complex(name: str, dtype: DType, defined: frozenset[str]) -> None:
     """Checks that an operation is among those that are defined for complex numbers.
 
+    Args:
+        name: Name of the operation.
+        dtype: Type of the computation; real types always pass.
+        defined: Names of the operations that are defined for complex numbers.
+
     Raises:
-        ComplexError: If it is not.
+        ComplexError: If `dtype` is complex and the operation is not defined for it.
     """
     stem = name.removeprefix("aten::")
     if stem not in defined:
@@ -346,8 +359,15 @@ def check_out(
 ) -> None:
     """Checks that a tensor can take the result of an operation.
 
+    Args:
+        name: Name of the operation, for the error.
+        out: The tensor to be written.
+        shape: Shape of the result.
+        result: Type of the result.
+        device: Device of the operands.
+
     Raises:
-        TensorError: If shape, type or device do not fit, or elements share memory.
+        TensorError: If shape, type or device do not fit, or elements of `out` share memory.
     """
     if out.window.shape != shape:
         raise TensorError(
@@ -373,7 +393,7 @@ def check_distinct(name: str, out: Tensor) -> None:
     """Checks that no two elements of a tensor that is to be written share memory.
 
     Raises:
-        TensorError: If they do, as after `expand`.
+        TensorError: If two elements do, as after `expand`.
     """
     for extent, stride in zip(out.window.shape, out.window.strides, strict=True):
         if stride == 0 and extent > 1:

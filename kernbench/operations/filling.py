@@ -1,4 +1,4 @@
-"""Choosing between elements, and setting them."""
+"""Chooses between elements, and sets elements."""
 
 import numpy as np
 
@@ -16,7 +16,13 @@ __all__ = ["masked_fill", "where"]
 
 
 def where(condition: Tensor, input: Operand, other: Operand) -> Tensor:
-    """Returns `input` where a bool tensor is true, else `other`, as `torch.where`."""
+    """Returns `input` where `condition` is true, else `other`, as `torch.where`.
+
+    Args:
+        condition: Tensor of bools; all three shapes broadcast.
+        input: A tensor or a number.
+        other: A tensor or a number.
+    """
     _check_mask("where", condition)
     return elementwise("aten::where", np.where, condition, input, other, keep=1)
 
@@ -28,7 +34,13 @@ def _check_mask(name: str, mask: Tensor) -> None:
 
 
 def masked_fill(input: Tensor, mask: Tensor, value: Operand) -> Tensor:
-    """Returns `input` with `value` where `mask` is true, as `torch.masked_fill`."""
+    """Returns `input` with `value` where `mask` is true, as `torch.masked_fill`.
+
+    Args:
+        input: A tensor.
+        mask: Tensor of bools; broadcasts with `input`.
+        value: A number or a single-value tensor.
+    """
     _check_mask("masked_fill", mask)
     compute = _fill_type(input, value)
     return elementwise("aten::masked_fill", np.where, mask, value, input, keep=1, compute=compute)
@@ -44,10 +56,15 @@ def _fill_type(tensor: Tensor, value: Operand) -> DType:
 
 
 def number(name: str, value: Scalar, dtype: DType) -> Array:
-    """Returns a number as a single value of a type; integers drop the fraction, as in PyTorch.
+    """Returns a number as a single value of a type; integer types drop the fraction, as in PyTorch.
+
+    Args:
+        name: Name of the operation, for the error.
+        value: The number.
+        dtype: Type of the result.
 
     Raises:
-        TensorError: If it lies outside an integer type, or has an imaginary part that is lost.
+        TensorError: If an integer type cannot hold the number, or an imaginary part would be lost.
     """
     if dtype.is_complex or dtype is dtypes.bool_:
         return dtypes.cast(value, dtype)
@@ -80,7 +97,7 @@ def _check_real(name: str, value: Tensor, dtype: DType) -> None:
 
 
 def masked_fill_(self: Tensor, mask: Tensor, value: Operand) -> Tensor:
-    """Does what `masked_fill` does, in place."""
+    """Sets the elements where `mask` is true to `value`, as `torch.Tensor.masked_fill_`."""
     _check_mask("masked_fill_", mask)
     compute = _fill_type(self, value)
     return elementwise(

@@ -1,4 +1,4 @@
-"""Kernels of several steps that a device runs as one: those of `torch.nn`, and of gradients."""
+"""Kernels that run several steps as one: those of `torch.nn`, and of gradients."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from kernbench.tensors.tensor import Tensor
 
 
 def widened(view: View) -> Array:
-    """Returns the values to compute with: 16-bit floats as float32, all others as they are."""
+    """Returns the values of a view to compute with: 16-bit floats as float32, others unchanged."""
     values = view.read()
     return values.astype(wide_type(view.dtype), copy=False)
 
@@ -31,18 +31,20 @@ def kernel(
     traffic: int | None = None,
     **options: Any,
 ) -> Tensor:
-    """Runs one kernel and returns its result; waits for nothing.
+    """Runs one kernel and returns its result; does not wait.
 
     16-bit floats are computed in float32 and rounded once.
 
     Args:
-        name: For traces and errors, without `aten::`; its derivative, if it has one, is recorded.
-        function: Takes an array per operand, returns the result or what broadcasts to it.
-        operands: Tensors on one device; None for one that is left out, which `function` gets too.
-        shape: Of the result.
-        dtype: Of the result.
-        traffic: Bytes that it reads and writes; None: those of all tensors.
-        options: What the formulas of its gradients need.
+        name: Name in traces and errors, without `aten::`. If the name has a derivative, autograd
+            records the operation.
+        function: Takes an array per operand, returns the result or an array that broadcasts to it.
+        operands: Tensors on one device; None for an operand that is left out, which `function` gets
+            as None.
+        shape: Shape of the result.
+        dtype: Type of the result.
+        traffic: Bytes that the kernel reads and writes; None: the bytes of all tensors.
+        **options: Values that the formulas of the gradients need.
     """
     process = current_process()
     site = process.call_site()
@@ -66,7 +68,10 @@ def kernel(
 
 
 def reduced(grad: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Returns a gradient summed over what broadcasting had repeated: `torch.Tensor.sum_to_size`."""
+    """Returns a gradient summed over the dimensions that broadcasting repeated.
+
+    This is `torch.Tensor.sum_to_size`.
+    """
     old = grad.window.shape
     if old == shape:
         return grad

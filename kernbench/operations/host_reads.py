@@ -1,4 +1,4 @@
-"""Whatever needs values on the host: it waits for what they depend on, then copies them."""
+"""Operations that need values on the host: they wait until the values are computed, then copy."""
 
 import operator
 from typing import Any
@@ -20,13 +20,17 @@ __all__ = ["allclose", "equal", "is_nonzero", "nonzero", "unique"]
 
 
 def numpy(self: Tensor, *, force: bool = False) -> Array:
-    """Returns the values as an array: a fresh one, for a host tensor one that shares its memory.
+    """Returns the values as an array; the host waits for them.
 
-    More than in PyTorch, tensors on a device and of types that numpy does not have are converted
-    too, the latter to arrays of ml_dtypes. `force` lets go of the gradient.
+    The array of a host tensor shares the tensor's memory; otherwise the array is new. More than in
+    PyTorch, tensors on a device are copied, and types that numpy lacks become arrays of ml_dtypes.
+
+    Args:
+        self: The tensor.
+        force: Whether a tensor that needs a gradient is allowed.
 
     Raises:
-        TensorError: If the tensor needs a gradient, as in PyTorch.
+        TensorError: If the tensor needs a gradient and `force` is False, as in PyTorch.
     """
     if not force:
         _check_plain(self)
@@ -43,10 +47,16 @@ def _check_plain(tensor: Tensor) -> None:
 
 
 def as_array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Array:
-    """Returns the values for `numpy.asarray`.
+    """Returns the values for `numpy.asarray`; the host waits for them.
+
+    Args:
+        self: The tensor.
+        dtype: The numpy type of the result; None for the tensor's own.
+        copy: Whether to copy; None: only if necessary.
 
     Raises:
         TensorError: If the tensor needs a gradient, as in PyTorch.
+        OptionError: If `copy` is False and the type requires a copy.
     """
     _check_plain(self)
     values = host_array(self, "__array__")
@@ -61,16 +71,16 @@ def as_array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Array
 
 
 def item(self: Tensor) -> Any:
-    """Returns the value of a tensor with one element as a Python number.
+    """Returns the value of a tensor with one element as a Python number; the host waits for it.
 
     Raises:
-        TensorError: If it has more elements, or none.
+        TensorError: If the tensor does not have exactly one element.
     """
     return single(self, "item")
 
 
 def tolist(self: Tensor) -> Any:
-    """Returns the values as nested lists of Python numbers."""
+    """Returns the values as nested lists of Python numbers; the host waits for them."""
     values = host_array(self, "tolist")
     if self.dtype.is_floating_point and self.dtype.itemsize < 4:
         values = values.astype(np.float32)
@@ -78,7 +88,15 @@ def tolist(self: Tensor) -> Any:
 
 
 def single(tensor: Tensor, what: str) -> Any:
-    """Returns the value of a tensor with one element."""
+    """Returns the value of a tensor with one element; the host waits for it.
+
+    Args:
+        tensor: The tensor.
+        what: Name of the method that reads the value.
+
+    Raises:
+        TensorError: If the tensor does not have exactly one element.
+    """
     if tensor.window.numel != 1:
         raise TensorError(
             f"a Tensor with {tensor.window.numel} elements cannot be converted to Scalar",
@@ -89,7 +107,10 @@ def single(tensor: Tensor, what: str) -> Any:
 
 
 def equal(input: Tensor, other: Tensor) -> bool:
-    """Returns whether two tensors have the same shape and elements, as `torch.equal`."""
+    """Returns whether two tensors have the same shape and elements, as `torch.equal`.
+
+    The host waits for the elements.
+    """
     if input.window.shape != other.window.shape:
         return False
     return bool(np.array_equal(host_array(input, "equal"), host_array(other, "equal")))
@@ -102,7 +123,20 @@ def allclose(
     atol: float = 1e-08,
     equal_nan: bool = False,
 ) -> bool:
-    """Returns whether all elements are close to those of another tensor, as `torch.allclose`."""
+    """Returns whether all elements are close to those of another tensor, as `torch.allclose`.
+
+    The host waits for the elements.
+
+    Args:
+        input: A tensor.
+        other: A tensor of the same type; shapes broadcast.
+        rtol: Tolerance relative to `other`.
+        atol: Absolute tolerance.
+        equal_nan: Whether nan is close to nan.
+
+    Raises:
+        TensorError: If the types differ.
+    """
     if input.dtype is not other.dtype:
         raise TensorError(f"{input.dtype} did not match {other.dtype}", [site_fact(call_site())])
     a, b = host_array(input, "allclose"), host_array(other, "allclose")
@@ -111,18 +145,18 @@ def allclose(
 
 
 def is_nonzero(input: Tensor) -> bool:
-    """Returns whether the one element is other than 0, as `torch.is_nonzero`."""
+    """Returns whether the one element is not 0, as `torch.is_nonzero`; the host waits for it."""
     return bool(single(input, "is_nonzero"))
 
 
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> "Any":
-    """Returns the indices of elements other than 0, as `torch.nonzero`; the host waits for them."""
+    """Returns the indices of elements that are not 0, as `torch.nonzero`; the host waits."""
     values = host_array(input, "nonzero")
     found = np.nonzero(np.atleast_1d(values))
     process = current_process()
     if as_tuple:
         return tuple([array_to(process, index, input.device) for index in found])
-    # A row per dimension, seen transposed: the layout that PyTorch gives.
+    # PyTorch's layout: memory holds a row per dimension, and the result is its transpose.
     rows = np.stack(found) if values.ndim else np.empty((0, len(found[0])), np.int64)
     return t(array_to(process, rows, input.device))
 
@@ -134,9 +168,17 @@ def unique(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> "Any":
-    """Returns the distinct elements, as `torch.unique`; the host waits for them.
+    """Returns the distinct elements in ascending order, as `torch.unique`; the host waits for them.
 
-    They are in order also where `sorted` is False, which leaves it open.
+    Args:
+        input: The tensor.
+        sorted: Not needed: the result is always sorted.
+        return_inverse: Whether to return the place of each input element in the result too.
+        return_counts: Whether to return how often each element occurs too.
+        dim: Must be None.
+
+    Returns:
+        The elements; a tuple if more was asked for.
 
     Raises:
         UnsupportedError: For `dim`.
@@ -159,7 +201,11 @@ def unique(
 
 
 def as_bool(self: Tensor) -> bool:
-    """Returns whether the one element is other than 0."""
+    """Returns whether the one element is not 0; the host waits for it.
+
+    Raises:
+        TensorError: If the tensor does not have exactly one element.
+    """
     count = self.window.numel
     if count != 1:
         what = "more than one value" if count else "no values"
@@ -180,25 +226,25 @@ def _number(tensor: Tensor, what: str) -> Any:
 
 
 def as_float(self: Tensor) -> float:
-    """Returns the one element as a float.
+    """Returns the one element as a float; the host waits for it.
 
     Raises:
-        TensorError: If it has an imaginary part.
+        TensorError: If the element has an imaginary part.
     """
     return float(_real_number(self, "__float__", "double"))
 
 
 def as_int(self: Tensor) -> int:
-    """Returns the one element as an int, without its fraction.
+    """Returns the one element as an int, without its fraction; the host waits for it.
 
     Raises:
-        TensorError: If it has an imaginary part.
+        TensorError: If the element has an imaginary part.
     """
     return int(_real_number(self, "__int__", "int64_t"))
 
 
 def as_complex(self: Tensor) -> complex:
-    """Returns the one element as a complex number."""
+    """Returns the one element as a complex number; the host waits for it."""
     return complex(_number(self, "__complex__"))
 
 
@@ -215,7 +261,11 @@ def _real_number(tensor: Tensor, what: str, kind: str) -> Any:
 
 
 def as_index(self: Tensor) -> int:
-    """Returns the one element of an integer tensor."""
+    """Returns the one element of an integer tensor; the host waits for it.
+
+    Raises:
+        OperandError: If the tensor is not of integers, or does not have exactly one element.
+    """
     if self.dtype.is_floating_point or self.dtype.is_complex or self.window.numel != 1:
         raise OperandError(
             "only integer tensors of a single element can be converted to an index",
@@ -225,6 +275,6 @@ def as_index(self: Tensor) -> int:
 
 
 def contains(self: Tensor, element: Any) -> bool:
-    """Returns whether some element equals a number or a single-value tensor."""
+    """Returns whether an element equals a number or a single-value tensor; the host waits."""
     value = _number(element, "__contains__") if isinstance(element, Tensor) else element
     return bool((host_array(self, "__contains__") == value).any())

@@ -26,15 +26,17 @@ if TYPE_CHECKING:
 
 _MASKS = (dtypes.bool_, dtypes.uint8)
 
-# What is left of a key after its views are taken: per dimension an index, None for all of it.
+# The part of a key that makes no view: an index for each dimension, None for the whole dimension.
 _Advanced = list["Tensor | Array | None"]
 
 
 def getitem(self: Tensor, key: Any) -> Tensor:
     """Returns a view for integers, slices, None and `...`; a copy for index tensors and masks.
 
+    The host waits for the values of a mask, and of a single-value index on a device.
+
     Raises:
-        DimensionError: If an index names no element, or there are too many.
+        DimensionError: If an index is out of range, or the key has too many entries.
     """
     if type(key) is int:
         return select(self, 0, key) if self.window.shape else _windowed(self, (key,))[0]
@@ -46,7 +48,8 @@ def setitem(self: Tensor, key: Any, value: Any) -> None:
     """Writes elements; the value is broadcast and converted.
 
     Raises:
-        DimensionError: If an index names no element, or there are too many.
+        DimensionError: If an index is out of range, or the key has too many entries.
+        OperandError: If the value is neither tensor nor number.
     """
     if isinstance(key, Tensor) and key.dtype is dtypes.bool_:
         single = not isinstance(value, Tensor) or not value.window.shape
@@ -79,7 +82,7 @@ def _tuple(key: Any) -> tuple[Any, ...]:
 
 
 def _windowed(self: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, _Advanced | None]:
-    """Applies everything that makes a view; returns it and what is left."""
+    """Applies the entries that make a view; returns the view and the remaining indices."""
     old = self.window
     used = sum(_width(entry) for entry in key)
     rank = len(old.shape)
@@ -130,7 +133,7 @@ def _windowed(self: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, _Advanced | N
 
 
 def _width(entry: Any) -> int:
-    """Returns how many dimensions an entry of a key takes."""
+    """Returns how many dimensions an entry of a key indexes."""
     if entry is None or entry is ...:
         return 0
     if isinstance(entry, Tensor) and entry.dtype in _MASKS:
@@ -141,7 +144,7 @@ def _width(entry: Any) -> int:
 
 
 def _is_single(entry: Any) -> bool:
-    """Whether an entry is an integer of the host's in a tensor or an array."""
+    """Whether an entry is a single integer on the host, in a tensor or an array."""
     if isinstance(entry, Tensor):
         return not entry.window.shape and entry.is_cpu and entry.dtype not in _MASKS
     return isinstance(entry, np.ndarray) and not entry.ndim
@@ -169,7 +172,7 @@ def _position(entry: Any, extent: int, dim: int) -> int:
 
 
 def _range(entry: slice, extent: int) -> tuple[int, int]:
-    """Returns where a slice begins and how long it is."""
+    """Returns the first index of a slice, and the number of elements that it selects."""
     step = 1 if entry.step is None else operator.index(entry.step)
     if step <= 0:
         raise OptionError("step must be greater than zero", [site_fact(call_site())])
@@ -178,7 +181,7 @@ def _range(entry: slice, extent: int) -> tuple[int, int]:
 
 
 def _indices(entry: Any, shape: tuple[int, ...], dim: int) -> list[Tensor | Array]:
-    """Returns an index per dimension that the entry takes; a mask is read."""
+    """Returns an index for each dimension that an entry indexes; waits for a mask."""
     if not isinstance(entry, Tensor):
         entry = np.asarray(entry if isinstance(entry, np.ndarray) else list(entry))
         if entry.size == 0:
@@ -209,7 +212,7 @@ def _index_shape(index: Tensor | Array) -> tuple[int, ...]:
 
 
 def _result_shape(seen: Tensor, advanced: _Advanced) -> tuple[int, ...]:
-    """Returns the shape of a gather: numpy's rule."""
+    """Returns the shape of the gathered elements, by numpy's rule."""
     places = [place for place, index in enumerate(advanced) if index is not None]
     inner = broadcast("index", [_index_shape(index) for index in advanced if index is not None])
     rest = [n for n, index in zip(seen.window.shape, advanced, strict=True) if index is None]
@@ -219,7 +222,7 @@ def _result_shape(seen: Tensor, advanced: _Advanced) -> tuple[int, ...]:
 
 
 class _Key:
-    """An index per dimension, some of them read when the effect is applied."""
+    """An index for each dimension; index tensors on the device are read when the effect runs."""
 
     def __init__(self, process: Process, seen: Tensor, advanced: _Advanced) -> None:
         self.tensors = [
@@ -230,7 +233,7 @@ class _Key:
         for index in advanced:
             if isinstance(index, Tensor):
                 here = index.device == seen.device
-                # An index on the host goes to the device as it is now.
+                # An index on the host goes to the device with its present values.
                 self._sources.append(index.window if here else argument(process, index, None))
             else:
                 self._sources.append(index)
@@ -241,7 +244,7 @@ class _Key:
         return sum(tensor.window.nbytes for tensor in self.tensors)
 
     def read(self, name: str, code: str) -> tuple[Any, ...]:
-        """Returns numpy's key."""
+        """Returns the key for numpy, checked; `code` is that of an index out of range."""
         key: list[Any] = []
         for dim, (source, extent) in enumerate(zip(self._sources, self._shape, strict=True)):
             if source is None:
@@ -253,7 +256,12 @@ class _Key:
 
 
 def gathered(seen: Tensor, advanced: _Advanced) -> Tensor:
-    """Returns a copy of the elements that an index per dimension names."""
+    """Returns a copy of the elements chosen by an index for each dimension.
+
+    Args:
+        seen: The tensor.
+        advanced: An index for each dimension of `seen`; None for the whole dimension.
+    """
     process = current_process()
     key = _Key(process, seen, advanced)
     out = new_tensor(process, _result_shape(seen, advanced), seen.dtype, seen.device)
@@ -273,10 +281,15 @@ def gathered(seen: Tensor, advanced: _Advanced) -> Tensor:
 
 
 def gathered_back(grad: Tensor, shape: tuple[int, ...], advanced: _Advanced) -> Tensor:
-    """Returns zeros of a shape with `grad` added where `advanced` had gathered from.
+    """Returns zeros with a gradient added at the elements that `gathered` chose.
 
-    Sums of 16-bit floats are rounded once. One kernel, whose traffic is the zeros, and each element
-    of the gradient read and added.
+    This is one kernel. Its traffic is the zeros, and each element of the gradient read and added.
+    Sums of 16-bit floats are rounded once.
+
+    Args:
+        grad: Gradient of the gathered elements, in their shape.
+        shape: Shape of the result.
+        advanced: An index for each dimension of the result; None for the whole dimension.
     """
     process = current_process()
     out = new_tensor(process, shape, grad.dtype, grad.device)
@@ -294,7 +307,16 @@ def gathered_back(grad: Tensor, shape: tuple[int, ...], advanced: _Advanced) -> 
 
 
 def scattered(seen: Tensor, advanced: _Advanced, value: Any) -> None:
-    """Writes the elements that an index per dimension names."""
+    """Writes the elements chosen by an index for each dimension.
+
+    Args:
+        seen: The tensor.
+        advanced: An index for each dimension of `seen`; None for the whole dimension.
+        value: A tensor or a number, broadcast to the chosen elements and converted.
+
+    Raises:
+        TensorError: If `value` does not broadcast, or is complex and the tensor is not.
+    """
     process = current_process()
     key = _Key(process, seen, advanced)
     inputs: list[Tensor] = list(key.tensors)

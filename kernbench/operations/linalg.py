@@ -1,4 +1,4 @@
-"""Products of matrices, timed as the machine's GEMM engines compute them."""
+"""Matrix products, timed as the machine's GEMM engines compute them."""
 
 import string
 from collections.abc import Callable, Sequence
@@ -36,14 +36,14 @@ __all__ = [
 
 
 _Sizes = tuple[int, int, int, int]
-"""Number of products of matrices, and their m, n and k."""
+"""Number of matrix products, and m, n and k of each."""
 
 
 def _check_types(name: str, tensors: Sequence[Tensor]) -> DType:
-    """Returns the one type of the operands.
+    """Returns the common type of the operands.
 
     Raises:
-        TensorError: If there are two, which PyTorch does not promote here, or it is bool.
+        TensorError: If types differ, since PyTorch promotes none here, or the type is bool.
         UnsupportedError: For 8-bit floats.
     """
     dtype = tensors[0].dtype
@@ -79,18 +79,18 @@ def check_gemm(
     shape_a: tuple[int, ...],
     shape_b: tuple[int, ...],
 ) -> None:
-    """Refuses operands of `a @ b + bias` as `matmul` would, and runs nothing.
+    """Refuses operands of `a @ b + bias` as `matmul` would, without running a kernel.
 
     Args:
         a: Left operand.
         b: Right operand.
-        bias: `[n]`, or None.
-        shape_a: `[m, k]`, as which `a` will be seen.
-        shape_b: `[k, n]`, as which `b` will be seen.
+        bias: Tensor of shape `[n]`, or None.
+        shape_a: Shape `[m, k]` in which the product takes `a`.
+        shape_b: Shape `[k, n]` in which the product takes `b`.
 
     Raises:
         TensorError: If shapes, types or devices do not fit.
-        UnsupportedError: For a type that is not multiplied.
+        UnsupportedError: For a type that has no products.
     """
     _matmul(shape_a, shape_b)
     if bias is not None and bias.window.shape != shape_b[-1:]:
@@ -105,10 +105,10 @@ def check_gemm(
 
 
 def _gemm_ps(process: Process, sip: int, dtype: DType, sizes: _Sizes, nbytes: int) -> int:
-    """Returns how long a device takes for a batch of products of m x k and k x n, in picoseconds.
+    """Returns the picoseconds that a device takes for a batch of products of m x k and k x n.
 
     A batch is one launch, and the tiles of all its products fill the PEs together. A product with
-    a vector is left to the MATH engines: it is bound by memory.
+    a vector runs on the MATH engines, since memory bounds its time.
     """
     batch, m, n, k = sizes
     library = process.engine.device(sip).library
@@ -131,13 +131,13 @@ def product(
     """Runs a product; 16-bit floats are multiplied and added in float32 and rounded once.
 
     Args:
-        name: For traces and errors.
+        name: Name in traces and errors.
         tensors: Operands, of one type.
-        shape: Of the result.
-        sizes: What it is in terms of matrices.
-        function: Takes arrays, returns a new one.
-        out: Tensor to write the result to.
-        options: What the formulas of its gradients need.
+        shape: Shape of the result.
+        sizes: Number of matrix products, and m, n and k of each.
+        function: Takes arrays, returns a new array.
+        out: Tensor to write the result to; None for a new one.
+        **options: Values that the formulas of the gradients need.
     """
     dtype = _check_types(name, tensors)
     device = same_device(name, tensors)
@@ -178,6 +178,11 @@ def product(
 def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Returns the product of vectors, matrices or batches of matrices, as `torch.matmul`.
 
+    Args:
+        input: Left operand: `[k]`, `[m, k]` or `[..., m, k]`.
+        other: Right operand: `[k]`, `[k, n]` or `[..., k, n]`.
+        out: Tensor to write the result to; None for a new one.
+
     Raises:
         TensorError: If the shapes do not fit, or the types differ.
     """
@@ -187,7 +192,7 @@ def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor
 
 @lru_cache(4096)
 def _matmul(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], _Sizes]:
-    """Returns the shape of a product, and what it is in terms of matrices."""
+    """Returns the shape of a product, and the sizes of its matrix products."""
     if not a or not b:
         raise TensorError(
             "both arguments to matmul need to be at least 1D, but they are "
@@ -203,7 +208,7 @@ def _matmul(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], _S
         )
     batch = broadcast("matmul", [a[:-2], b[:-2]])
     shape = batch + ((rows,) if len(a) > 1 else ()) + ((columns,) if len(b) > 1 else ())
-    # A batch on the left alone is one product of a taller matrix, as in PyTorch.
+    # A batch times a single matrix is one product of a taller matrix, as in PyTorch.
     count, tall = (1, prod(batch) * rows) if len(b) <= 2 else (prod(batch), rows)
     return shape, (count, tall, columns, inner)
 
@@ -218,13 +223,31 @@ def _check_dims(name: str, tensors: Sequence[Tensor], ranks: Sequence[int]) -> N
 
 
 def mm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Returns the product of two matrices, as `torch.mm`."""
+    """Returns the product of two matrices, as `torch.mm`.
+
+    Args:
+        input: Left matrix, `[m, k]`.
+        mat2: Right matrix, `[k, n]`.
+        out: Tensor to write the result to; None for a new one.
+
+    Raises:
+        TensorError: If the shapes do not fit, or the types differ.
+    """
     _check_dims("mm", (input, mat2), (2, 2))
     return matmul(input, mat2, out=out)
 
 
 def bmm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Returns the products of two batches of matrices, as `torch.bmm`."""
+    """Returns the products of two batches of matrices, as `torch.bmm`.
+
+    Args:
+        input: Left matrices, `[b, m, k]`.
+        mat2: Right matrices, `[b, k, n]`.
+        out: Tensor to write the result to; None for a new one.
+
+    Raises:
+        TensorError: If the shapes do not fit, or the types differ.
+    """
     _check_dims("bmm", (input, mat2), (3, 3))
     if input.window.shape[0] != mat2.window.shape[0]:
         raise TensorError(
@@ -247,14 +270,14 @@ def dot(input: Tensor, tensor: Tensor) -> Tensor:
 
 
 def inner(input: Tensor, other: Tensor) -> Tensor:
-    """Returns the products over the last dimensions, as `torch.inner`."""
+    """Returns the inner products over the last dimensions, as `torch.inner`."""
     if not input.window.shape or not other.window.shape:
         return mul(input, other)
     return tensordot(input, other, ([-1], [-1]))
 
 
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
-    """Returns the products of each element of two vectors, as `torch.outer`."""
+    """Returns the products of all pairs of elements of two vectors, as `torch.outer`."""
     _check_dims("outer", (input, vec2), (1, 1))
     return mul(input.unsqueeze(1), vec2)
 
@@ -262,7 +285,18 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
 def addmm(
     input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
 ) -> Tensor:
-    """Returns `beta * input + alpha * mat1 @ mat2`, rounded once, as `torch.addmm`."""
+    """Returns `beta * input + alpha * mat1 @ mat2`, rounded once, as `torch.addmm`.
+
+    Args:
+        input: Summand; expands to `[m, n]`.
+        mat1: Left matrix, `[m, k]`.
+        mat2: Right matrix, `[k, n]`.
+        beta: Factor of `input`.
+        alpha: Factor of the product.
+
+    Raises:
+        TensorError: If the shapes do not fit, or the types differ.
+    """
     _check_dims("addmm", (mat1, mat2), (2, 2))
     return _added("addmm", input, mat1, mat2, beta, alpha)
 
@@ -270,7 +304,18 @@ def addmm(
 def baddbmm(
     input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
 ) -> Tensor:
-    """Returns `beta * input + alpha * batch1 @ batch2`, rounded once, as `torch.baddbmm`."""
+    """Returns `beta * input + alpha * batch1 @ batch2`, rounded once, as `torch.baddbmm`.
+
+    Args:
+        input: Summand; expands to `[b, m, n]`.
+        batch1: Left matrices, `[b, m, k]`.
+        batch2: Right matrices, `[b, k, n]`.
+        beta: Factor of `input`.
+        alpha: Factor of the products.
+
+    Raises:
+        TensorError: If the shapes do not fit, or the types differ.
+    """
     _check_dims("baddbmm", (batch1, batch2), (3, 3))
     return _added("baddbmm", input, batch1, batch2, beta, alpha)
 
@@ -312,7 +357,14 @@ def tensordot(
     dims: int | tuple[Sequence[int], Sequence[int]] = 2,
     out: None = None,
 ) -> Tensor:
-    """Returns the products over pairs of dimensions, as `torch.tensordot`.
+    """Returns the sums of products over pairs of dimensions, as `torch.tensordot`.
+
+    Args:
+        a: Left operand.
+        b: Right operand.
+        dims: Number of last dimensions of `a` and first dimensions of `b` to sum over; or the
+            dimensions of `a` and those of `b`.
+        out: Must be None.
 
     Raises:
         UnsupportedError: For `out`.
@@ -342,7 +394,11 @@ _ELLIPSIS: Final = "..."
 def einsum(equation: str, *operands: Tensor | Sequence[Tensor]) -> Tensor:
     """Returns the sum of products that an equation describes, as `torch.einsum`.
 
-    Two operands are timed as the matmul that they are; more are combined from left to right.
+    Two operands take the time of the equal matmul; more are combined from left to right.
+
+    Args:
+        equation: Subscripts of the operands and of the result, such as `ij,jk->ik`.
+        *operands: Tensors, one by one or as one sequence.
 
     Raises:
         TensorError: If the equation is malformed or does not fit the operands.
@@ -412,7 +468,7 @@ def _parsed(equation: str, tensors: Sequence[Tensor]) -> tuple[list[str], str]:
 
 
 def _extents(equation: str, terms: Sequence[str], tensors: Sequence[Tensor]) -> dict[str, int]:
-    """Returns the extent that each letter stands for; 1 broadcasts."""
+    """Returns the extent of each letter; an extent of 1 broadcasts."""
     extents: dict[str, int] = {}
     for term, tensor in zip(terms, tensors, strict=True):
         for letter, extent in zip(term, tensor.window.shape, strict=True):

@@ -1,4 +1,4 @@
-"""Operations on several operands element by element; with `unary`, all of PyTorch's pointwise."""
+"""Elementwise operations on several operands; with `unary`, all of PyTorch's pointwise ones."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -114,7 +114,14 @@ def _refuse_shift(name: str, dtype: DType) -> None:
 
 
 def add(input: Tensor, other: Operand, *, alpha: Scalar = 1, out: Tensor | None = None) -> Tensor:
-    """Returns `input + alpha * other`, as `torch.add`."""
+    """Returns `input + alpha * other`, as `torch.add`.
+
+    Args:
+        input: A tensor.
+        other: A tensor or a number; shapes broadcast.
+        alpha: Factor of `other`.
+        out: Tensor to write the result to; None for a new one.
+    """
     if alpha == 1:
         return elementwise("aten::add", np.add, input, other, out=out)
     _check_alpha((input, other), alpha)
@@ -129,7 +136,7 @@ def add(input: Tensor, other: Operand, *, alpha: Scalar = 1, out: Tensor | None 
 
 
 def add_(self: Tensor, other: Operand, *, alpha: Scalar = 1) -> Tensor:
-    """Does what `add` does, in place."""
+    """Adds `alpha * other` to the tensor in place, as `torch.Tensor.add_`."""
     return add(self, other, alpha=alpha, out=self)
 
 
@@ -148,7 +155,17 @@ def _check_alpha(operands: Sequence[Operand], alpha: Scalar) -> None:
 
 
 def sub(input: Tensor, other: Operand, *, alpha: Scalar = 1, out: Tensor | None = None) -> Tensor:
-    """Returns `input - alpha * other`, as `torch.sub`."""
+    """Returns `input - alpha * other`, as `torch.sub`.
+
+    Args:
+        input: A tensor.
+        other: A tensor or a number; shapes broadcast.
+        alpha: Factor of `other`.
+        out: Tensor to write the result to; None for a new one.
+
+    Raises:
+        TensorError: For bools, as in PyTorch.
+    """
     operands = (input, other)
     if input.window.dtype is dtypes.bool_ or _is_bool(other):
         raise _no_bool_sub()
@@ -165,12 +182,16 @@ def sub(input: Tensor, other: Operand, *, alpha: Scalar = 1, out: Tensor | None 
 
 
 def sub_(self: Tensor, other: Operand, *, alpha: Scalar = 1) -> Tensor:
-    """Does what `sub` does, in place."""
+    """Subtracts `alpha * other` from the tensor in place, as `torch.Tensor.sub_`."""
     return sub(self, other, alpha=alpha, out=self)
 
 
 def rsub(input: Tensor, other: Operand) -> Tensor:
-    """Returns `other - input`."""
+    """Returns `other - input`.
+
+    Raises:
+        TensorError: For bools, as in PyTorch.
+    """
     if input.window.dtype is dtypes.bool_ or _is_bool(other):
         raise _no_bool_sub()
     return elementwise("aten::rsub", np.subtract, other, input)
@@ -191,12 +212,18 @@ def _no_bool_sub() -> TensorError:
 
 
 def mul(input: Tensor, other: Operand, *, out: Tensor | None = None) -> Tensor:
-    """Returns `input * other`, as `torch.mul`."""
+    """Returns `input * other`, as `torch.mul`.
+
+    Args:
+        input: A tensor.
+        other: A tensor or a number; shapes broadcast.
+        out: Tensor to write the result to; None for a new one.
+    """
     return elementwise("aten::mul", np.multiply, input, other, out=out)
 
 
 def mul_(self: Tensor, other: Operand) -> Tensor:
-    """Does what `mul` does, in place."""
+    """Multiplies the tensor with `other` in place, as `torch.Tensor.mul_`."""
     return elementwise("aten::mul", np.multiply, self, other, out=self)
 
 
@@ -207,7 +234,17 @@ def div(
     rounding_mode: Rounding | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Returns `input / other`, rounded if asked, as `torch.div`; integers give float32."""
+    """Returns `input / other`, as `torch.div`; integers give float32 unless they are rounded.
+
+    Args:
+        input: A tensor or a number.
+        other: A tensor or a number; shapes broadcast.
+        rounding_mode: `trunc` rounds to 0, `floor` rounds down, None does not round.
+        out: Tensor to write the result to; None for a new one.
+
+    Raises:
+        TensorError: If `rounding_mode` is none of these.
+    """
     if rounding_mode is None:
         dtype = result_type((input, other))
         compute = dtype if dtype.is_floating_point or dtype.is_complex else dtypes.float32
@@ -228,12 +265,12 @@ def div(
 
 
 def div_(self: Tensor, other: Operand, *, rounding_mode: Rounding | None = None) -> Tensor:
-    """Does what `div` does, in place."""
+    """Divides the tensor by `other` in place, as `torch.Tensor.div_`."""
     return div(self, other, rounding_mode=rounding_mode, out=self)
 
 
 def rdiv(input: Tensor, other: Operand) -> Tensor:
-    """Returns `other / input`: as in PyTorch two kernels, the reciprocal and a product."""
+    """Returns `other / input` with two kernels, a reciprocal and a product, as in PyTorch."""
     return mul(unary.reciprocal(input), other)
 
 
@@ -310,7 +347,7 @@ def pow(input: Operand, exponent: Operand) -> Tensor:
 
 
 def pow_(self: Tensor, exponent: Operand) -> Tensor:
-    """Does what `pow` does, in place."""
+    """Raises the tensor to the power `exponent` in place, as `torch.Tensor.pow_`."""
     return _power(self, exponent, self)
 
 
@@ -346,7 +383,15 @@ def isclose(
     atol: float = 1e-08,
     equal_nan: bool = False,
 ) -> Tensor:
-    """Returns which elements are close to those of another tensor, as `torch.isclose`."""
+    """Returns for each element whether it is close to that of another tensor, as `torch.isclose`.
+
+    Args:
+        input: A tensor.
+        other: A tensor; shapes broadcast.
+        rtol: Tolerance relative to `other`.
+        atol: Absolute tolerance.
+        equal_nan: Whether nan is close to nan.
+    """
 
     def close(a: Array, b: Array) -> Array:
         return np.isclose(a, b, rtol, atol, equal_nan)
@@ -358,12 +403,25 @@ def isclose(
 
 
 def clamp(input: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
-    """Returns `input` limited to `min..max`, as `torch.clamp`; `max` wins if they cross."""
+    """Returns `input` limited to `min..max`, as `torch.clamp`; `max` wins if they cross.
+
+    Args:
+        input: A tensor.
+        min: Lower bound, a tensor or a number; None for no bound.
+        max: Upper bound, a tensor or a number; None for no bound.
+
+    Raises:
+        TensorError: If both bounds are None.
+    """
     return _clamp(input, min, max, None)
 
 
 def clamp_(self: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
-    """Does what `clamp` does, in place."""
+    """Limits the tensor to `min..max` in place, as `torch.Tensor.clamp_`.
+
+    Raises:
+        TensorError: If both bounds are None.
+    """
     return _clamp(self, min, max, self)
 
 
@@ -386,17 +444,23 @@ def _clamp(input: Tensor, low: Operand | None, high: Operand | None, out: Tensor
 
 
 def lerp(input: Tensor, end: Tensor, weight: Operand) -> Tensor:
-    """Returns `input + weight * (end - input)`, as `torch.lerp`."""
+    """Returns `input + weight * (end - input)`, as `torch.lerp`.
+
+    Args:
+        input: Value at weight 0.
+        end: Value at weight 1; shapes broadcast.
+        weight: A tensor or a number.
+    """
     return elementwise("aten::lerp", _lerp, input, end, weight)
 
 
 def lerp_(self: Tensor, end: Tensor, weight: Operand) -> Tensor:
-    """Does what `lerp` does, in place."""
+    """Moves the tensor towards `end` in place, as `torch.Tensor.lerp_`; see `lerp`."""
     return elementwise("aten::lerp", _lerp, self, end, weight, out=self)
 
 
 def _lerp(start: Array, end: Array, weight: Array) -> Array:
-    # Exact at both ends.
+    # This form is exact at weights 0 and 1.
     span = end - start
     near_start: Array = start + weight * span
     near_end: Array = end - span * (1 - weight)
@@ -404,22 +468,56 @@ def _lerp(start: Array, end: Array, weight: Array) -> Array:
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
-    """Returns `input + value * tensor1 * tensor2`, as `torch.addcmul`."""
+    """Returns `input + value * tensor1 * tensor2`, as `torch.addcmul`.
+
+    Args:
+        input: Summand; all shapes broadcast.
+        tensor1: First factor.
+        tensor2: Second factor.
+        value: Factor of the product.
+    """
     return _addc(np.multiply, input, tensor1, tensor2, value, None)
 
 
 def addcmul_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
-    """Does what `addcmul` does, in place."""
+    """Adds `value * tensor1 * tensor2` to the tensor in place, as `torch.Tensor.addcmul_`.
+
+    Args:
+        self: The tensor.
+        tensor1: First factor.
+        tensor2: Second factor.
+        value: Factor of the product.
+    """
     return _addc(np.multiply, self, tensor1, tensor2, value, self)
 
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
-    """Returns `input + value * tensor1 / tensor2`, as `torch.addcdiv`."""
+    """Returns `input + value * tensor1 / tensor2`, as `torch.addcdiv`.
+
+    Args:
+        input: Summand; all shapes broadcast.
+        tensor1: Dividend.
+        tensor2: Divisor.
+        value: Factor of the quotient.
+
+    Raises:
+        TensorError: For integers, as in PyTorch.
+    """
     return _addc(np.divide, input, tensor1, tensor2, value, None)
 
 
 def addcdiv_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
-    """Does what `addcdiv` does, in place."""
+    """Adds `value * tensor1 / tensor2` to the tensor in place, as `torch.Tensor.addcdiv_`.
+
+    Args:
+        self: The tensor.
+        tensor1: Dividend.
+        tensor2: Divisor.
+        value: Factor of the quotient.
+
+    Raises:
+        TensorError: For integers, as in PyTorch.
+    """
     return _addc(np.divide, self, tensor1, tensor2, value, self)
 
 

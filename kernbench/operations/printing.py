@@ -1,4 +1,4 @@
-"""What a tensor looks like as text: the numbers, brackets and line breaks that PyTorch prints."""
+"""Text of a tensor: the numbers, brackets and line breaks that PyTorch prints."""
 
 from collections.abc import Callable, Sequence
 from math import isfinite
@@ -13,7 +13,7 @@ from kernbench.tensors.running import host_array
 from kernbench.tensors.tensor import Tensor
 
 _MOST_SHOWN: Final = 1000
-"""Elements beyond which only those at the edges are printed."""
+"""A tensor with more elements than this prints only those at the edges."""
 _EDGE: Final = 3
 _LINE: Final = 80
 _PREFIX: Final = "tensor("
@@ -22,7 +22,7 @@ _Write = Callable[[Any], str]
 
 
 def text(self: Tensor) -> str:
-    """Returns what PyTorch would print: values, and type and device where they say something."""
+    """Returns the text that PyTorch prints: values, then type and device if not the defaults."""
     values = host_array(self, "__repr__")
     if self.dtype.is_floating_point:
         values = values.astype(np.float64)
@@ -45,7 +45,7 @@ def text(self: Tensor) -> str:
 
 
 def formatted(self: Tensor, spec: str) -> str:
-    """Returns a single value formatted as a number, anything else as text."""
+    """Returns a single value formatted as a number, and any other tensor as text."""
     if self.window.shape:
         return format(text(self), spec)
     value = single(self, "__format__")
@@ -53,7 +53,7 @@ def formatted(self: Tensor, spec: str) -> str:
 
 
 def _with_facts(shown: str, facts: Sequence[str]) -> str:
-    """Adds what follows the values, on further lines where a line would be too long."""
+    """Adds the facts that follow the values, on further lines where a line would be too long."""
     length = len(shown) - shown.rfind("\n") + 1
     for fact in facts:
         if length + len(fact) + 2 > _LINE:
@@ -66,7 +66,7 @@ def _with_facts(shown: str, facts: Sequence[str]) -> str:
 
 
 def _nested(values: Array, indent: int, write: _Write, width: int, cut: bool) -> str:
-    """Returns an array in brackets; `cut` leaves out what is not at the edges."""
+    """Returns an array in brackets; `cut` leaves out the elements that are not at the edges."""
     if not values.ndim:
         return write(values.item())
     left_out = cut and len(values) > 2 * _EDGE
@@ -86,7 +86,7 @@ def _nested(values: Array, indent: int, write: _Write, width: int, cut: bool) ->
 
 
 def _writer(values: Array) -> tuple[_Write, int]:
-    """Returns how to write an element, and how wide that is counted when lines are broken."""
+    """Returns a function that writes an element, and the width it counts for in line breaks."""
     shown = _shown(values)
     if values.dtype.kind != "c":
         return _real_writer(shown)
@@ -104,14 +104,14 @@ def _real_writer(shown: Array) -> tuple[_Write, int]:
         width = max(len(str(value)) for value in shown.reshape(-1).tolist())
         return (lambda value: str(value).rjust(width)), width
     form = _floats_form(shown.astype(np.float64))
-    # What is neither 0 nor infinite sets the width, as in PyTorch.
+    # The finite elements other than 0 determine the width, as in PyTorch.
     wide = [form(v) for v in shown.reshape(-1).tolist() if v and isfinite(v)]
     width = max(map(len, wide), default=1)
     return (lambda value: form(value).rjust(width)), width
 
 
 def _shown(values: Array) -> Array:
-    """Returns the elements that are printed of a long tensor."""
+    """Returns the elements at the edges, which are all that is printed of a long tensor."""
     if values.size > _MOST_SHOWN:
         for axis, extent in enumerate(values.shape):
             if extent > 2 * _EDGE:
@@ -121,7 +121,7 @@ def _shown(values: Array) -> Array:
 
 
 def _floats_form(shown: Array) -> _Write:
-    """Returns how to write floats: whole, with four decimals, or with an exponent."""
+    """Returns a function that writes floats: whole, with four decimals, or with an exponent."""
     size = np.abs(shown)
     size = size[np.isfinite(size) & (size > 0)]
     high, low = (size.max(), size.min()) if size.size else (1.0, 1.0)

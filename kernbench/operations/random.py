@@ -1,7 +1,7 @@
 """Random numbers: a generator per rank, the same numbers in every run.
 
-They come from numpy's Philox generator and are not those of PyTorch for the same seed. They are
-drawn when the call is made, so their order is that of the program, whatever the device does.
+The numbers come from numpy's Philox generator and differ from PyTorch's for the same seed. They are
+drawn during the call, so their order is that of the program, whatever the device does.
 """
 
 from collections.abc import Callable, Sequence
@@ -92,7 +92,14 @@ def _fill(
 
 
 def drawn_mask(name: str, shape: tuple[int, ...], chance: float, device: DeviceLike) -> Tensor:
-    """Returns bools, each True with a probability, drawn from the rank's default generator."""
+    """Returns random bools, drawn from the rank's default generator.
+
+    Args:
+        name: Name of the kernel in traces.
+        shape: Shape of the result.
+        chance: Probability of True.
+        device: Device of the result.
+    """
 
     def draw(numbers: np.random.Generator) -> Array:
         return numbers.random(shape, np.float32) < chance
@@ -114,7 +121,7 @@ def _floats(name: str, dtype: DType | None) -> DType:
 
 
 def _uniform(shape: tuple[int, ...], dtype: DType) -> Draw:
-    # float32 numbers are drawn on the grid of the type, so that rounding never gives 1.
+    # The draws are multiples of the type's precision, so that rounding never gives 1.
     bits = {8: 53, 4: 24, 2: 11 if dtype is dtypes.float16 else 8}[dtype.itemsize]
 
     def draw(numbers: np.random.Generator) -> Array:
@@ -145,7 +152,17 @@ def rand(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns numbers drawn evenly from 0 up to 1, without it, as `torch.rand`."""
+    """Returns numbers drawn evenly from 0 up to 1, without 1, as `torch.rand`.
+
+    Args:
+        *sizes: Extents of the result, one by one or as one sequence.
+        size: Extents of the result, instead of `sizes`.
+        generator: Source of the numbers; by default the calling rank's generator.
+        dtype: Element type; float32 by default.
+        device: Device of the result; by default the host on main, a rank's device in a worker.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
+    """
     shape = sizes_of(sizes, size)
     dtype = _floats("rand", dtype)
     return _drawn(
@@ -169,7 +186,17 @@ def randn(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns numbers drawn from the standard normal distribution, as `torch.randn`."""
+    """Returns numbers drawn from the standard normal distribution, as `torch.randn`.
+
+    Args:
+        *sizes: Extents of the result, one by one or as one sequence.
+        size: Extents of the result, instead of `sizes`.
+        generator: Source of the numbers; by default the calling rank's generator.
+        dtype: Element type; float32 by default.
+        device: Device of the result; by default the host on main, a rank's device in a worker.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
+    """
     shape = sizes_of(sizes, size)
     dtype = _floats("randn", dtype)
     return _drawn(
@@ -193,7 +220,16 @@ def rand_like(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns `rand` of the shape, and by default type and device, of another tensor."""
+    """Returns numbers as `rand` in the shape of another tensor, as `torch.rand_like`.
+
+    Args:
+        input: Tensor that gives the shape.
+        generator: Source of the numbers; by default the calling rank's generator.
+        dtype: Element type; by default that of the other tensor.
+        device: Device of the result; by default that of the other tensor.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
+    """
     return rand(
         input.window.shape,
         generator=generator,
@@ -213,7 +249,16 @@ def randn_like(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns `randn` of the shape, and by default type and device, of another tensor."""
+    """Returns numbers as `randn` in the shape of another tensor, as `torch.randn_like`.
+
+    Args:
+        input: Tensor that gives the shape.
+        generator: Source of the numbers; by default the calling rank's generator.
+        dtype: Element type; by default that of the other tensor.
+        device: Device of the result; by default that of the other tensor.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
+    """
     return randn(
         input.window.shape,
         generator=generator,
@@ -235,7 +280,22 @@ def randint(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns integers from `low` (0 if left out) up to `high`, without it, as `torch.randint`."""
+    """Returns integers from `low` up to `high`, without `high`, as `torch.randint`.
+
+    Args:
+        low: Smallest integer; 0 if it is left out.
+        high: Bound that the integers do not reach.
+        size: Extents of the result.
+        generator: Source of the numbers; by default the calling rank's generator.
+        dtype: Element type; int64 by default.
+        device: Device of the result; by default the host on main, a rank's device in a worker.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
+
+    Raises:
+        OperandError: If the bounds are no integers, or `size` is missing.
+        TensorError: If `low` is not below `high`.
+    """
     first: Any = low
     end: Any = high
     given: Any = size
@@ -274,7 +334,16 @@ def randperm(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns the integers from 0 to `n - 1` in random order, as `torch.randperm`."""
+    """Returns the integers from 0 to `n - 1` in random order, as `torch.randperm`.
+
+    Args:
+        n: Number of integers.
+        generator: Source of the numbers; by default the calling rank's generator.
+        dtype: Element type; int64 by default.
+        device: Device of the result; by default the host on main, a rank's device in a worker.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
+    """
     held = dtype or dtypes.int64
     shape = shape_of((n,))
     return _drawn(
@@ -300,7 +369,18 @@ def normal(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns numbers drawn from a normal distribution, as `torch.normal`."""
+    """Returns numbers drawn from a normal distribution, as `torch.normal`.
+
+    Args:
+        mean: Mean of the distribution.
+        std: Standard deviation of the distribution.
+        size: Extents of the result.
+        generator: Source of the numbers; by default the calling rank's generator.
+        dtype: Element type; float32 by default.
+        device: Device of the result; by default the host on main, a rank's device in a worker.
+        requires_grad: Whether the result is a leaf that needs a gradient.
+        pin_memory: Whether the result lies in pinned host memory.
+    """
     shape, dtype = shape_of((size,)), _floats("normal", dtype)
     return _drawn(
         "normal",
@@ -317,7 +397,13 @@ def normal(
 def bernoulli(
     input: Tensor, p: float | None = None, *, generator: Generator | None = None
 ) -> Tensor:
-    """Returns 1 with the probability `p`, by default what each element says, else 0."""
+    """Returns 1 with a given probability, else 0, as `torch.bernoulli`.
+
+    Args:
+        input: Tensor of probabilities, of the shape and type of the result.
+        p: Probability for all elements, instead of those in `input`.
+        generator: Source of the numbers; by default the calling rank's generator.
+    """
     dtype = _floats("bernoulli", input.dtype)
     chances = rand(
         input.window.shape, generator=generator, dtype=dtypes.float64, device=input.device
@@ -328,7 +414,14 @@ def bernoulli(
 def normal_(
     self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None
 ) -> Tensor:
-    """Fills the tensor with numbers drawn from a normal distribution."""
+    """Fills the tensor with numbers from a normal distribution, as `torch.Tensor.normal_`.
+
+    Args:
+        self: The tensor.
+        mean: Mean of the distribution.
+        std: Standard deviation of the distribution.
+        generator: Source of the numbers; by default the calling rank's generator.
+    """
     check_distinct("normal_", self)
     draw = _normal(self.window.shape, _floats("normal_", self.dtype), mean, std)
     _fill(current_process(), "normal_", self, generator, draw)
@@ -338,7 +431,17 @@ def normal_(
 def uniform_(
     self: Tensor, from_: float = 0.0, to: float = 1.0, *, generator: Generator | None = None
 ) -> Tensor:
-    """Fills the tensor with numbers drawn evenly from `from_` up to `to`, without it."""
+    """Fills the tensor with numbers from a uniform distribution, as `torch.Tensor.uniform_`.
+
+    Args:
+        self: The tensor.
+        from_: Lower bound.
+        to: Upper bound, excluded.
+        generator: Source of the numbers; by default the calling rank's generator.
+
+    Raises:
+        TensorError: If `from_` is above `to`.
+    """
     check_distinct("uniform_", self)
     if from_ > to:
         raise TensorError(

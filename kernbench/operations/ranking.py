@@ -1,4 +1,4 @@
-"""Operations along one dimension that keep it: the frame of all of them, and sorting."""
+"""Operations along a dimension that keep it: what all of them share, and sorting."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,16 +45,16 @@ def along(
     shape: tuple[int, ...] | None = None,
     **options: Any,
 ) -> Tensor:
-    """Applies a numpy function that keeps the dimension, computing in the type of the result.
+    """Applies a numpy function along a dimension, computing in the type of the result.
 
     Args:
-        name: For traces and errors.
+        name: Name in traces and errors.
         function: Takes an array and an axis, returns an array.
         input: The tensor.
         dim: The dimension.
         result: Type of the result.
-        shape: Of the result; None: that of the input.
-        options: What the formula of its gradient needs besides `dim`.
+        shape: Shape of the result; None: that of `input`.
+        **options: Values that the formula of the gradient needs besides `dim`.
     """
     if input.dtype.is_complex and (name != "cumsum" or not result.is_complex):
         check_complex(name, input.dtype, frozenset())
@@ -79,14 +79,28 @@ def along(
 def argsort(
     input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = False
 ) -> Tensor:
-    """Returns the indices that sort a dimension, as `torch.argsort`; always stable."""
+    """Returns the indices that sort a dimension, as `torch.argsort`.
+
+    Args:
+        input: The tensor.
+        dim: Dimension to sort.
+        descending: Whether the largest element comes first.
+        stable: Not needed: equal elements always keep their order.
+    """
     return sort(input, dim, descending, stable=stable).indices
 
 
 def sort(
     input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = False
 ) -> ValuesAndIndices:
-    """Returns a dimension sorted, with the indices that sort it, as `torch.sort`; always stable."""
+    """Returns a dimension sorted, and the indices that sort it, as `torch.sort`.
+
+    Args:
+        input: The tensor.
+        dim: Dimension to sort.
+        descending: Whether the largest element comes first.
+        stable: Not needed: equal elements always keep their order.
+    """
     del stable
     place = dim_of(dim, len(input.window.shape))
     extent = input.window.shape[place] if input.window.shape else 1
@@ -96,9 +110,17 @@ def sort(
 def topk(
     input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> ValuesAndIndices:
-    """Returns the `k` largest (or smallest) elements of a dimension, as `torch.topk`.
+    """Returns the `k` largest elements of a dimension, and their indices, as `torch.topk`.
 
-    They are sorted also where `sorted` is False, which leaves their order open.
+    Args:
+        input: The tensor.
+        k: Number of elements.
+        dim: Dimension to search.
+        largest: Whether to return the largest elements, rather than the smallest.
+        sorted: Not needed: the elements are always sorted.
+
+    Raises:
+        TensorError: If the dimension has fewer than `k` elements.
     """
     del sorted
     place = dim_of(dim, len(input.window.shape))

@@ -1,4 +1,4 @@
-"""Operations that take dimensions away, or run along one."""
+"""Reductions over dimensions, and operations along a dimension."""
 
 import builtins
 from collections.abc import Callable, Sequence
@@ -52,7 +52,7 @@ Dims = int | Sequence[int] | None
 
 
 def _axes(dim: Dims, rank: int) -> tuple[int, ...]:
-    """Returns the dimensions that are taken away; none given, or an empty list, means all."""
+    """Returns the dimensions to reduce; None or an empty list means all."""
     if dim is None or (not isinstance(dim, int) and not dim):
         return tuple(range(rank))
     axes = tuple([dim_of(each, rank) for each in ([dim] if isinstance(dim, int) else dim)])
@@ -81,18 +81,18 @@ def _reduce(
     empty: bool = True,
     **options: Any,
 ) -> Tensor:
-    """Takes dimensions away with a numpy function.
+    """Reduces dimensions with a numpy function.
 
     Args:
-        name: For traces and errors.
+        name: Name in traces and errors.
         function: Takes an array and `axis=`, returns an array.
-        input: What is reduced.
-        dim: Dimensions; None: all.
-        keepdim: Whether they stay, with extent 1.
+        input: The tensor.
+        dim: Dimensions to reduce; None: all.
+        keepdim: Whether reduced dimensions stay, with extent 1.
         result: Type of the result.
         compute: Type to compute in; 16-bit floats are computed in float32 and rounded once.
-        empty: Whether nothing can be reduced.
-        options: What the formula of its gradient needs besides `axes` and `keepdim`.
+        empty: Whether a reduction over no elements has a value.
+        options: Values that the formula of the gradient needs besides `axes` and `keepdim`.
     """
     shape = input.window.shape
     if input.window.dtype.is_complex:
@@ -159,7 +159,14 @@ def _sum_type(input: Tensor, dtype: DType | None) -> DType:
 def sum(
     input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
-    """Returns the sum over dimensions, as `torch.sum`; integers and bools give int64."""
+    """Returns the sum over dimensions, as `torch.sum`.
+
+    Args:
+        input: The tensor.
+        dim: Dimensions to reduce, negative ones from the end; all by default.
+        keepdim: Whether reduced dimensions stay, with extent 1.
+        dtype: Type of the sum; by default int64 for integers and bools, else the tensor's own.
+    """
     kind = _sum_type(input, dtype)
     return _reduce("sum", np.sum, input, dim, keepdim, result=kind, compute=kind)
 
@@ -167,7 +174,14 @@ def sum(
 def prod(
     input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
-    """Returns the product over one dimension or all, as `torch.prod`."""
+    """Returns the product over a dimension or all, as `torch.prod`.
+
+    Args:
+        input: The tensor.
+        dim: Dimension to reduce; all by default.
+        keepdim: Whether reduced dimensions stay, with extent 1.
+        dtype: Type of the product; by default int64 for integers and bools, else the tensor's own.
+    """
     kind = _sum_type(input, dtype)
     _check_one("prod", dim)
     return _reduce("prod", np.prod, input, dim, keepdim, result=kind, compute=kind)
@@ -177,6 +191,12 @@ def mean(
     input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
     """Returns the mean over dimensions, as `torch.mean`.
+
+    Args:
+        input: The tensor.
+        dim: Dimensions to reduce, negative ones from the end; all by default.
+        keepdim: Whether reduced dimensions stay, with extent 1.
+        dtype: Type of the mean; the tensor's own by default.
 
     Raises:
         TensorError: For integers, unless a floating-point `dtype` is given.
@@ -207,13 +227,25 @@ def _floats(name: str, dtype: DType) -> DType:
 
 
 def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
-    """Returns the largest values over dimensions, as `torch.amax`."""
+    """Returns the largest values over dimensions, as `torch.amax`.
+
+    Args:
+        input: The tensor.
+        dim: Dimensions to reduce, negative ones from the end; all by default.
+        keepdim: Whether reduced dimensions stay, with extent 1.
+    """
     kind = input.dtype
     return _reduce("amax", np.max, input, dim, keepdim, result=kind, compute=kind, empty=False)
 
 
 def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
-    """Returns the smallest values over dimensions, as `torch.amin`."""
+    """Returns the smallest values over dimensions, as `torch.amin`.
+
+    Args:
+        input: The tensor.
+        dim: Dimensions to reduce, negative ones from the end; all by default.
+        keepdim: Whether reduced dimensions stay, with extent 1.
+    """
     kind = input.dtype
     return _reduce("amin", np.min, input, dim, keepdim, result=kind, compute=kind, empty=False)
 
@@ -233,7 +265,19 @@ def max(
     *,
     other: Tensor | None = None,
 ) -> Tensor | ValuesAndIndices:
-    """Returns the largest element, those of a dimension with their indices, or of two tensors."""
+    """Returns the largest elements of a tensor, of a dimension, or of two tensors, as `torch.max`.
+
+    Args:
+        input: The tensor.
+        dim: Dimension to reduce, which also gives indices; or the second tensor. None: all
+            elements.
+        keepdim: Whether reduced dimensions stay, with extent 1.
+        other: A second tensor, for the larger one of each pair of elements; not together with
+            `dim`.
+
+    Returns:
+        A tensor; with `dim`, a pair of values and indices.
+    """
     if isinstance(dim, Tensor):
         other, dim = dim, None
     if other is not None:
@@ -260,7 +304,19 @@ def min(
     *,
     other: Tensor | None = None,
 ) -> Tensor | ValuesAndIndices:
-    """Returns the smallest element, those of a dimension with their indices, or of two tensors."""
+    """Returns the smallest elements of a tensor, of a dimension, or of two tensors, as `torch.min`.
+
+    Args:
+        input: The tensor.
+        dim: Dimension to reduce, which also gives indices; or the second tensor. None: all
+            elements.
+        keepdim: Whether reduced dimensions stay, with extent 1.
+        other: A second tensor, for the smaller one of each pair of elements; not together with
+            `dim`.
+
+    Returns:
+        A tensor; with `dim`, a pair of values and indices.
+    """
     if isinstance(dim, Tensor):
         other, dim = dim, None
     if other is not None:
@@ -296,13 +352,25 @@ def _extreme(
 
 
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Returns the index of the largest element, the first one of equals, as `torch.argmax`."""
+    """Returns the index of the largest element, the first one of equals, as `torch.argmax`.
+
+    Args:
+        input: The tensor.
+        dim: Dimension to search; None: all elements, counted in row-major order.
+        keepdim: Whether reduced dimensions stay, with extent 1.
+    """
     _check_find("argmax", input, dim)
     return _find("argmax", np.argmax, input, dim, keepdim)
 
 
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Returns the index of the smallest element, the first one of equals, as `torch.argmin`."""
+    """Returns the index of the smallest element, the first one of equals, as `torch.argmin`.
+
+    Args:
+        input: The tensor.
+        dim: Dimension to search; None: all elements, counted in row-major order.
+        keepdim: Whether reduced dimensions stay, with extent 1.
+    """
     _check_find("argmin", input, dim)
     return _find("argmin", np.argmin, input, dim, keepdim)
 
@@ -331,12 +399,24 @@ def _find(
 
 
 def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    """Returns whether all elements are other than 0, as `torch.all`."""
+    """Returns whether all elements over dimensions are not 0, as `torch.all`.
+
+    Args:
+        input: The tensor.
+        dim: Dimensions to reduce, negative ones from the end; all by default.
+        keepdim: Whether reduced dimensions stay, with extent 1.
+    """
     return _test("all", np.all, input, dim, keepdim)
 
 
 def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    """Returns whether some element is other than 0, as `torch.any`."""
+    """Returns whether an element over dimensions is not 0, as `torch.any`.
+
+    Args:
+        input: The tensor.
+        dim: Dimensions to reduce, negative ones from the end; all by default.
+        keepdim: Whether reduced dimensions stay, with extent 1.
+    """
     return _test("any", np.any, input, dim, keepdim)
 
 
@@ -348,7 +428,7 @@ def _test(
 
 
 def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
-    """Returns how many elements are other than 0, as `torch.count_nonzero`."""
+    """Returns the number of elements that are not 0, as `torch.count_nonzero`; int64."""
     return _reduce(
         "count_nonzero",
         np.count_nonzero,
@@ -372,10 +452,11 @@ def var(
 
     Args:
         input: The tensor.
-        dim: Dimensions; None: all. A bool stands for `unbiased`, over all.
-        unbiased: Whether to divide by one less than the number of values.
-        keepdim: Whether the dimensions stay, with extent 1.
-        correction: By how much less to divide, instead of `unbiased`.
+        dim: Dimensions to reduce; None: all. A bool stands for `unbiased`, over all dimensions.
+        unbiased: Whether to divide by the number of values less 1, rather than by their number.
+        keepdim: Whether reduced dimensions stay, with extent 1.
+        correction: Number to subtract from the number of values in the divisor, instead of
+            `unbiased`.
     """
     return _spread("var", np.var, input, dim, unbiased, keepdim, correction)
 
@@ -388,7 +469,16 @@ def std(
     *,
     correction: int | None = None,
 ) -> Tensor:
-    """Returns the standard deviation over dimensions, as `torch.std`; see `var`."""
+    """Returns the standard deviation over dimensions, as `torch.std`.
+
+    Args:
+        input: The tensor.
+        dim: Dimensions to reduce; None: all. A bool stands for `unbiased`, over all dimensions.
+        unbiased: Whether to divide by the number of values less 1, rather than by their number.
+        keepdim: Whether reduced dimensions stay, with extent 1.
+        correction: Number to subtract from the number of values in the divisor, instead of
+            `unbiased`.
+    """
     return _spread("std", np.std, input, dim, unbiased, keepdim, correction)
 
 
@@ -417,7 +507,7 @@ def _spread(
     def spread(x: Array, axis: tuple[int, ...]) -> Any:
         count = int(np.prod([x.shape[each] for each in axis]))
         if count <= correction:
-            # numpy warns and gives the same.
+            # numpy would give the same values with a warning.
             return np.full(_left(x.shape, axis, False), np.nan, x.dtype)
         return function(x, axis=axis, ddof=correction)
 
@@ -435,6 +525,14 @@ def norm(
     dtype: DType | None = None,
 ) -> Tensor:
     """Returns the p-norm of the elements over dimensions, as `torch.norm`.
+
+    Args:
+        input: The tensor.
+        p: Order of the norm; `fro` is the Euclidean norm.
+        dim: Dimensions to reduce, negative ones from the end; all by default.
+        keepdim: Whether reduced dimensions stay, with extent 1.
+        out: Must be None.
+        dtype: Type of the computation and the result; the tensor's own by default.
 
     Raises:
         UnsupportedError: For `out`.
@@ -460,7 +558,13 @@ def norm(
 
 
 def logsumexp(input: Tensor, dim: int | Sequence[int], keepdim: bool = False) -> Tensor:
-    """Returns the logarithm of the sum of exponentials, as `torch.logsumexp`."""
+    """Returns the logarithm of the sum of exponentials, as `torch.logsumexp`.
+
+    Args:
+        input: The tensor.
+        dim: Dimensions to reduce.
+        keepdim: Whether reduced dimensions stay, with extent 1.
+    """
     kind = input.dtype if input.dtype.is_floating_point else dtypes.float32
 
     def total(x: Array, axis: tuple[int, ...]) -> Any:
@@ -475,12 +579,24 @@ def logsumexp(input: Tensor, dim: int | Sequence[int], keepdim: bool = False) ->
 
 
 def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
-    """Returns the running sums along a dimension, as `torch.cumsum`."""
+    """Returns the running sums along a dimension, as `torch.cumsum`.
+
+    Args:
+        input: The tensor.
+        dim: The dimension.
+        dtype: Type of the sums; by default int64 for integers and bools, else the tensor's own.
+    """
     return along("cumsum", np.cumsum, input, dim, _sum_type(input, dtype))
 
 
 def softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
-    """Returns the softmax along a dimension, as `torch.softmax`."""
+    """Returns the softmax along a dimension, as `torch.softmax`.
+
+    Args:
+        input: The tensor.
+        dim: The dimension.
+        dtype: Type of the computation and the result; the tensor's own by default.
+    """
     return along("softmax", _softmax, input, dim, _floats("softmax", dtype or input.dtype))
 
 
@@ -491,7 +607,13 @@ def _softmax(x: Array, axis: int) -> Array:
 
 
 def log_softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
-    """Returns the logarithm of the softmax along a dimension, as `torch.log_softmax`."""
+    """Returns the logarithm of the softmax along a dimension, as `torch.log_softmax`.
+
+    Args:
+        input: The tensor.
+        dim: The dimension.
+        dtype: Type of the computation and the result; the tensor's own by default.
+    """
     kind = _floats("log_softmax", dtype or input.dtype)
     return along("log_softmax", _log_softmax, input, dim, kind)
 

@@ -1,4 +1,4 @@
-"""Operations that move elements; with `views`, all of PyTorch's shaping."""
+"""Operations that move elements; with `views`, all of PyTorch's shaping operations."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -40,21 +40,27 @@ __all__ += views.__all__
 
 
 class IndexOutOfBoundsError(KernbenchError, IndexError, RuntimeError):
-    """An index tensor names elements that do not exist (M1 when read, M2 when written)."""
+    """An index tensor holds an index that is out of range (M1 for reads, M2 for writes)."""
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -> Tensor:
     """Returns tensors one after the other along a dimension, as `torch.cat`.
 
+    Args:
+        tensors: Tensors whose shapes differ at most in `dim`.
+        dim: The dimension.
+        out: Tensor to write the result to; None for a new one.
+
     Raises:
-        TensorError: If their shapes differ in another dimension.
+        OptionError: If there is no tensor.
+        TensorError: If shapes differ in another dimension, or the first tensor has no dimension.
     """
     parts = list(tensors)
     if not parts:
         raise OptionError(
             "torch.cat(): expected a non-empty list of Tensors", [site_fact(call_site())]
         )
-    # PyTorch takes empty vectors anywhere.
+    # PyTorch accepts empty vectors among tensors of any shape, and ignores them.
     used = [part for part in parts if part.window.shape != (0,)] or parts[:1]
     first = used[0].window.shape
     if not first:
@@ -117,7 +123,7 @@ def _joined(
 
 
 def _places(parts: Sequence[Tensor], place: int) -> dict[str, Any]:
-    """Returns where each part begins, for the derivative."""
+    """Returns the first index of each part, for the derivative."""
     starts, start = [], 0
     for part in parts:
         starts.append(start)
@@ -128,8 +134,13 @@ def _places(parts: Sequence[Tensor], place: int) -> dict[str, Any]:
 def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -> Tensor:
     """Returns tensors one after the other along a new dimension, as `torch.stack`.
 
+    Args:
+        tensors: Tensors of one shape.
+        dim: Place of the new dimension.
+        out: Tensor to write the result to; None for a new one.
+
     Raises:
-        TensorError: If their shapes differ.
+        TensorError: If there is no tensor, or shapes differ.
     """
     parts = list(tensors)
     if not parts:
@@ -147,12 +158,15 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None)
 
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Returns tensors side by side: along the second dimension, vectors along the first."""
+    """Returns tensors joined along the second dimension, vectors along the first.
+
+    This is `torch.hstack`.
+    """
     return cat(tensors, 0 if len(tensors[0].window.shape) == 1 else 1)
 
 
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Returns tensors one above the other; a vector is a row."""
+    """Returns tensors joined along the first dimension; a vector is a row, as in `torch.vstack`."""
     rows = [views.unsqueeze(row, 0) if len(row.window.shape) == 1 else row for row in tensors]
     return cat(rows, 0)
 
@@ -165,15 +179,15 @@ def moved(
     others: Sequence[Tensor] = (),
     **options: Any,
 ) -> Tensor:
-    """Returns a tensor of elements of `input` that a numpy function arranges anew.
+    """Returns a tensor of elements of `input` that a numpy function rearranges.
 
     Args:
-        name: For traces and errors.
-        input: Where the elements come from.
-        shape: Of the result.
+        name: Name in traces and errors.
+        input: Tensor that holds the elements.
+        shape: Shape of the result.
         function: Takes an array, returns a new one or a view.
-        others: Tensors that the function reads besides.
-        options: What the formula of its gradient needs.
+        others: Further tensors that the function reads.
+        **options: Values that the formula of the gradient needs.
     """
     process = current_process()
     device = same_device(name, [input, *others])
@@ -196,7 +210,16 @@ def moved(
 
 
 def repeat(self: Tensor, *counts: Any, repeats: Sequence[int] | None = None) -> Tensor:
-    """Returns the tensor repeated along each dimension, as `torch.Tensor.repeat`."""
+    """Returns the tensor repeated along each dimension, as `torch.Tensor.repeat`.
+
+    Args:
+        self: The tensor.
+        *counts: Number of repetitions for each dimension, one by one or as one sequence.
+        repeats: Numbers of repetitions, instead of `counts`.
+
+    Raises:
+        TensorError: If there are fewer numbers than dimensions.
+    """
     times, old = ints_of(one_way(counts, repeats)), self.window.shape
     missing = len(times) - len(old)
     if missing < 0:
@@ -212,7 +235,13 @@ def repeat(self: Tensor, *counts: Any, repeats: Sequence[int] | None = None) -> 
 def repeat_interleave(
     input: Tensor, repeats: int, dim: int | None = None, *, output_size: int | None = None
 ) -> Tensor:
-    """Returns each element, or each slice of a dimension, `repeats` times in a row.
+    """Returns each element, or each slice of a dimension, several times in a row.
+
+    Args:
+        input: The tensor.
+        repeats: Number of repetitions.
+        dim: The dimension; None for all elements in row-major order, as a vector.
+        output_size: Expected extent of the result along the dimension; None for any.
 
     Raises:
         TensorError: If the result has another extent than `output_size`.
@@ -240,7 +269,13 @@ def repeat_interleave(
 
 
 def flip(input: Tensor, *axes: Any, dims: Sequence[int] | None = None) -> Tensor:
-    """Returns a copy with the order of some dimensions reversed."""
+    """Returns a copy with the order of some dimensions reversed, as `torch.flip`.
+
+    Args:
+        input: The tensor.
+        *axes: Dimensions to reverse, one by one or as one sequence.
+        dims: Dimensions to reverse, instead of `axes`.
+    """
     wanted = ints_of(one_way(axes, dims))
     places = tuple([dim_of(dim, len(input.window.shape)) for dim in wanted])
     return moved("flip", input, input.window.shape, lambda x: np.flip(x, places), dims=places)
@@ -249,7 +284,16 @@ def flip(input: Tensor, *axes: Any, dims: Sequence[int] | None = None) -> Tensor
 def roll(
     input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = ()
 ) -> Tensor:
-    """Returns a copy whose elements are shifted round, along dimensions or all in a row."""
+    """Returns a copy whose elements are shifted cyclically, as `torch.roll`.
+
+    Args:
+        input: The tensor.
+        shifts: How far to shift, for each of `dims`.
+        dims: Dimensions to shift; without any, all elements are shifted in row-major order.
+
+    Raises:
+        TensorError: If there are not as many shifts as dimensions.
+    """
     steps = [shifts] if isinstance(shifts, int) else list(shifts)
     if dims is None or dims == ():
         axes = None
@@ -273,14 +317,14 @@ def roll(
 
 
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
-    """Returns the lower triangle of matrices, 0 elsewhere."""
+    """Returns the lower triangle of matrices, with 0 elsewhere, as `torch.tril`."""
     _check_matrix("tril", input)
     shape = input.window.shape
     return moved("tril", input, shape, lambda x: np.tril(x, diagonal), diagonal=diagonal)
 
 
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
-    """Returns the upper triangle of matrices, 0 elsewhere."""
+    """Returns the upper triangle of matrices, with 0 elsewhere, as `torch.triu`."""
     _check_matrix("triu", input)
     shape = input.window.shape
     return moved("triu", input, shape, lambda x: np.triu(x, diagonal), diagonal=diagonal)
@@ -300,7 +344,7 @@ def check_index(name: str, index: Tensor) -> None:
     """Checks that a tensor may be an index.
 
     Raises:
-        OperandError: If it does not hold integers.
+        OperandError: If the tensor is not of int64 or int32.
     """
     if not isinstance(index, Tensor) or index.dtype not in {dtypes.int64, dtypes.int32}:
         got = index.dtype if isinstance(index, Tensor) else type(index).__name__
@@ -313,10 +357,18 @@ def check_index(name: str, index: Tensor) -> None:
 def checked(
     name: str, index: Array, extent: int, dim: int, *, code: str, negative: bool = False
 ) -> Array:
-    """Returns indices of a dimension; with `negative`, they may count from its end.
+    """Returns indices of a dimension, all of them counted from its start.
+
+    Args:
+        name: Name of the operation, for the error.
+        index: The indices.
+        extent: Extent of the dimension.
+        dim: Number of the dimension, for the error.
+        code: Code of the error: `M1` for a read, `M2` for a write.
+        negative: Whether negative indices count from the end.
 
     Raises:
-        IndexOutOfBoundsError: If one names no element.
+        IndexOutOfBoundsError: If an index is out of range.
     """
     lowest = -extent if negative else 0
     bad = (index < lowest) | (index >= extent)
@@ -335,7 +387,17 @@ def checked(
 
 
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Returns the slices of a dimension that a vector names, as `torch.index_select`."""
+    """Returns the slices of a dimension whose indices a vector holds, as `torch.index_select`.
+
+    Args:
+        input: The tensor.
+        dim: The dimension.
+        index: Indices, a vector of int64 or int32.
+
+    Raises:
+        DimensionError: If `index` is no vector.
+        IndexOutOfBoundsError: If an index is out of range (M1); found when the kernel runs.
+    """
     check_index("index_select", index)
     old, chosen = input.window.shape, index.window
     place = dim_of(dim, len(old))
@@ -355,8 +417,15 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """Returns elements chosen along a dimension, as `torch.gather`.
 
+    Args:
+        input: The tensor.
+        dim: The dimension.
+        index: Index along `dim` of each element of the result, int64 or int32.
+        sparse_grad: Must be False.
+
     Raises:
         UnsupportedError: For `sparse_grad`.
+        IndexOutOfBoundsError: If an index is out of range (M1); found when the kernel runs.
     """
     refuse("gather", sparse_grad=sparse_grad or None)
     place = _check_gather("gather", input, dim, index)
@@ -395,7 +464,22 @@ def scatter(
     value: Scalar | None = None,
     reduce: str | None = None,
 ) -> Tensor:
-    """Returns a copy with elements along a dimension replaced, as `torch.scatter`."""
+    """Returns a copy with elements along a dimension replaced, as `torch.scatter`.
+
+    Args:
+        input: Tensor that gives the other elements.
+        dim: The dimension.
+        index: Index along `dim` where each element of `src` goes, int64 or int32.
+        src: Tensor of the new elements, at least as large as `index` and of the input's type; or a
+            number.
+        value: A number, instead of `src`.
+        reduce: Must be None.
+
+    Raises:
+        OperandError: If neither `src` nor `value` is given, or both.
+        UnsupportedError: For `reduce`.
+        IndexOutOfBoundsError: If an index is out of range (M2); found when the kernel runs.
+    """
     return scatter_(clone(input), dim, index, src, value=value, reduce=reduce)
 
 
@@ -410,8 +494,19 @@ def scatter_(
 ) -> Tensor:
     """Replaces elements along a dimension, as `torch.Tensor.scatter_`.
 
+    Args:
+        self: The tensor.
+        dim: The dimension.
+        index: Index along `dim` where each element of `src` goes, int64 or int32.
+        src: Tensor of the new elements, at least as large as `index` and of this tensor's type; or
+            a number.
+        value: A number, instead of `src`.
+        reduce: Must be None.
+
     Raises:
+        OperandError: If neither `src` nor `value` is given, or both.
         UnsupportedError: For `reduce`.
+        IndexOutOfBoundsError: If an index is out of range (M2); found when the kernel runs.
     """
     refuse("scatter_", reduce=reduce)
     if src is None:
@@ -424,7 +519,17 @@ def scatter_(
 
 
 def scatter_add_(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """Adds to elements along a dimension, as `torch.Tensor.scatter_add_`."""
+    """Adds to elements along a dimension, as `torch.Tensor.scatter_add_`.
+
+    Args:
+        self: The tensor.
+        dim: The dimension.
+        index: Index along `dim` where each element of `src` is added, int64 or int32.
+        src: Tensor to add, at least as large as `index` and of this tensor's type.
+
+    Raises:
+        IndexOutOfBoundsError: If an index is out of range (M2); found when the kernel runs.
+    """
     return _scattered("scatter_add_", self, dim, index, src, np.add)
 
 
@@ -460,7 +565,7 @@ def _scattered(
         else:
             ufunc.at(target.read(), tuple(where), values)
 
-    # Each element that is written is read besides when something is added to it.
+    # An addition also reads each element that it writes.
     moves = sum(tensor.window.nbytes for tensor in tensors)
     moves += chosen.numel * self.dtype.itemsize * (1 if ufunc is None else 2)
     process, node = current_process(), None

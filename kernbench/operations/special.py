@@ -1,4 +1,4 @@
-"""Functions that numpy does not have."""
+"""Special functions that numpy lacks."""
 
 import math
 from typing import Final
@@ -27,7 +27,7 @@ _Q: Final = (
     2.59871479687604211e-7,
 )
 _BLOCK: Final = 1 << 13
-"""Elements worked on at a time, so that the intermediate results stay in the cache."""
+"""Elements that are computed at a time, so that intermediate results stay in the cache."""
 
 _exact_erf: Final = np.frompyfunc(math.erf, 1, 1)
 
@@ -35,7 +35,7 @@ _exact_erf: Final = np.frompyfunc(math.erf, 1, 1)
 def erf_values(x: Array) -> Array:
     """Returns the error function of float32 values to the last bit, of float64 values exactly.
 
-    float64 goes one element at a time through the C library.
+    float64 values go through the C library, one element at a time.
     """
     if x.dtype == np.float64:
         return np.asarray(_exact_erf(x)).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Operations on one operand element by element."""
+"""Elementwise operations on one operand."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -48,7 +48,13 @@ Unary = Callable[["Tensor"], Tensor]
 
 
 def describe(function: Callable[..., Any], name: str, text: str) -> None:
-    """Names a generated function and gives it its docstring."""
+    """Gives a generated function a name and a docstring.
+
+    Args:
+        function: The function.
+        name: Name of the function.
+        text: Docstring of the function.
+    """
     function.__name__ = function.__qualname__ = name
     function.__doc__ = text
 
@@ -69,10 +75,10 @@ def _unary(
     """Returns an operation and its in-place form.
 
     Args:
-        name: PyTorch's.
-        function: Takes an array, returns one.
+        name: PyTorch's name of the operation.
+        function: Takes an array, returns an array.
         to_float: Whether integers are computed in float32 and give float32.
-        bools: Whether it is defined for bool.
+        bools: Whether the operation is defined for bool.
     """
     label = f"aten::{name}"
 
@@ -108,7 +114,7 @@ def _test(name: str, function: Callable[[Any], Any]) -> Unary:
 
 
 def _whole(function: Callable[[Any], Any]) -> Callable[[Array], Array]:
-    """Lets integers pass as they are."""
+    """Returns a function that applies `function` to floats and returns integers unchanged."""
 
     def apply(x: Array) -> Array:
         return function(x) if x.dtype.kind == "f" else x.copy()
@@ -168,7 +174,11 @@ logical_not = _test("logical_not", np.logical_not)
 
 
 def bitwise_not(input: Tensor) -> Tensor:
-    """Returns the complement of each element, as `torch.bitwise_not`; of bools, the opposite."""
+    """Returns the bitwise complement of each element, as `torch.bitwise_not`; negates bools.
+
+    Raises:
+        OperandError: For a type other than integers and bool.
+    """
     dtype = input.window.dtype
     if dtype.is_floating_point or dtype.is_complex:
         raise OperandError(
@@ -179,7 +189,7 @@ def bitwise_not(input: Tensor) -> Tensor:
 
 
 def abs(input: Tensor) -> Tensor:
-    """Returns the absolute value of each element, as `torch.abs`; of complex numbers a real one."""
+    """Returns the absolute value of each element, as `torch.abs`; real also for complex numbers."""
     dtype = input.window.dtype
     if dtype.is_complex:
         return elementwise("aten::abs", np.abs, input, result=dtypes.real_type(dtype))
@@ -187,7 +197,11 @@ def abs(input: Tensor) -> Tensor:
 
 
 def abs_(self: Tensor) -> Tensor:
-    """Does what `abs` does, in place."""
+    """Replaces each element by its absolute value, as `torch.Tensor.abs_`.
+
+    Raises:
+        TensorError: For complex numbers, as in PyTorch.
+    """
     if self.window.dtype.is_complex:
         raise TensorError(
             "In-place abs is not supported for complex tensors.", [site_fact(call_site())]
@@ -203,12 +217,12 @@ def square(input: Tensor) -> Tensor:
 
 
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
-    """Returns each element rounded half to even, as `torch.round`."""
+    """Returns each element rounded, halves to the even number, as `torch.round`."""
     return _round(input, decimals, None)
 
 
 def round_(self: Tensor, *, decimals: int = 0) -> Tensor:
-    """Does what `round` does, in place."""
+    """Rounds each element in place, as `torch.Tensor.round_`."""
     return _round(self, decimals, self)
 
 
@@ -221,12 +235,20 @@ def _round(input: Tensor, decimals: int, out: Tensor | None) -> Tensor:
 
 
 def silu(input: Tensor) -> Tensor:
-    """Returns `x * sigmoid(x)` of each element."""
+    """Returns `x * sigmoid(x)` for each element x."""
     return elementwise("aten::silu", lambda x: x * _sigmoid(x), input)
 
 
 def gelu(input: Tensor, *, approximate: Literal["none", "tanh"] = "none") -> Tensor:
-    """Returns `x * Phi(x)` of each element, `Phi` being exact or approximated by tanh."""
+    """Returns `x * Phi(x)` for each element x, where Phi is the standard normal distribution.
+
+    Args:
+        input: The tensor.
+        approximate: `none` for the exact function, `tanh` for the approximation by tanh.
+
+    Raises:
+        OptionError: For another value of `approximate`.
+    """
     if approximate not in {"none", "tanh"}:
         raise OptionError(
             f"approximate argument must be either none or tanh, got {approximate!r}",

@@ -1,4 +1,4 @@
-"""Views: other windows on the same memory. They take no time and wait for nothing."""
+"""Views: other windows on the same memory. They take no time and do not wait."""
 
 import operator
 from collections.abc import Sequence
@@ -42,8 +42,14 @@ __all__ = [
 def dim_of(dim: int, rank: int, *, extra: int = 0) -> int:
     """Returns a dimension counted from 0.
 
+    Args:
+        dim: The dimension; negative numbers count from the end.
+        rank: Number of dimensions; a tensor of rank 0 counts as having one.
+        extra: Further places that are valid, such as 1 for a new dimension.
+
     Raises:
-        DimensionError: If there is none; a single value counts as having one.
+        DimensionError: If the dimension does not exist.
+        OperandError: If `dim` is no int.
     """
     if not isinstance(dim, int):
         raise OperandError(
@@ -60,7 +66,11 @@ def dim_of(dim: int, rank: int, *, extra: int = 0) -> int:
 
 
 def ints_of(values: tuple[Any, ...]) -> tuple[int, ...]:
-    """Returns integers that were given one by one or as a sequence."""
+    """Returns integers that were given one by one or as a sequence.
+
+    Raises:
+        OperandError: If a value is no integer.
+    """
     given = values[0] if len(values) == 1 and isinstance(values[0], Sequence) else values
     try:
         return tuple([operator.index(value) for value in given])
@@ -82,12 +92,12 @@ def is_tensor(obj: object) -> bool:
 
 
 def size(self: Tensor, dim: int | None = None) -> Any:
-    """Returns the shape, or one extent of it."""
+    """Returns the shape, or the extent of one dimension."""
     return self.shape if dim is None else self.window.shape[dim_of(dim, len(self.window.shape))]
 
 
 def stride(self: Tensor, dim: int | None = None) -> Any:
-    """Returns the strides in elements, or one of them."""
+    """Returns the strides in elements, or the stride of one dimension."""
     strides = self.window.strides
     return strides if dim is None else strides[dim_of(dim, len(strides))]
 
@@ -96,7 +106,7 @@ def stride(self: Tensor, dim: int | None = None) -> Any:
 
 
 def _resolved(shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns a shape that is wanted for another one with its -1, if any, replaced."""
+    """Returns the shape `wanted` for a tensor of `shape`, with its -1, if any, replaced."""
     count = prod(shape)
     free = [place for place, extent in enumerate(wanted) if extent == -1]
     known = 1
@@ -123,9 +133,9 @@ _Shown = tuple[tuple[int, ...], tuple[int, ...] | None]
 
 @lru_cache(4096)
 def _shown(old: tuple[int, ...], steps: tuple[int, ...], wanted: tuple[int, ...]) -> _Shown:
-    """Returns a new shape, its -1 replaced, for a tensor of shape `old` and strides `steps`.
+    """Returns the shape `wanted`, its -1 replaced, and the strides of a view in that shape.
 
-    With the strides that show the tensor in it; None if there are none.
+    The tensor has shape `old` and strides `steps`. The strides are None if no view exists.
     """
     shape = _resolved(old, wanted)
     if has_no_gaps(old, steps) or not old:
@@ -137,7 +147,7 @@ def _shown(old: tuple[int, ...], steps: tuple[int, ...], wanted: tuple[int, ...]
         count *= old[dim]
         if dim and (old[dim - 1] == 1 or steps[dim - 1] == count * base):
             continue
-        # A run of dimensions without gaps between them ends here: cut it anew.
+        # A run of dimensions without gaps between them ends here: divide it into new dimensions.
         taken = 1
         while place >= 0 and (taken < count or shape[place] == 1):
             strides[place] = taken * base
@@ -158,8 +168,15 @@ def view(
 ) -> Tensor:
     """Returns the same memory in another shape or, given a dtype, as another type.
 
+    Args:
+        self: The tensor.
+        *shape: Extents, one by one or as one sequence, -1 for one that follows from the others; or
+            a dtype.
+        size: Extents, instead of `shape`.
+        dtype: Type as which to show the bytes.
+
     Raises:
-        TensorError: If no strides show it that way.
+        TensorError: If no strides show the memory in that shape.
     """
     if size is not None or dtype is not None:
         shape = one_way(shape, size) if dtype is None else (dtype,)
@@ -212,7 +229,13 @@ def view_as(self: Tensor, other: Tensor) -> Tensor:
 
 
 def reshape(input: Tensor, *sizes: Any, shape: Sequence[int] | None = None) -> Tensor:
-    """Returns the elements in another shape: a view if there is one, else a copy."""
+    """Returns the elements in another shape: a view if one exists, else a copy.
+
+    Args:
+        input: The tensor.
+        *sizes: Extents, one by one or as one sequence; -1 for one that follows from the others.
+        shape: Extents, instead of `sizes`.
+    """
     sizes = one_way(sizes, shape)
     wanted, strides = _shown(input.window.shape, input.window.strides, ints_of(sizes))
     if strides is None:
@@ -221,7 +244,16 @@ def reshape(input: Tensor, *sizes: Any, shape: Sequence[int] | None = None) -> T
 
 
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """Returns the tensor with a range of dimensions joined, as `torch.flatten`."""
+    """Returns the tensor with a range of dimensions joined into one, as `torch.flatten`.
+
+    Args:
+        input: The tensor.
+        start_dim: First dimension of the range.
+        end_dim: Last dimension of the range.
+
+    Raises:
+        TensorError: If the range ends before it starts.
+    """
     shape = input.window.shape
     first, last = dim_of(start_dim, len(shape)), dim_of(end_dim, len(shape))
     if first > last:
@@ -238,7 +270,13 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
-    """Returns the tensor with one dimension cut into several, as `torch.unflatten`."""
+    """Returns the tensor with a dimension divided into several, as `torch.unflatten`.
+
+    Args:
+        input: The tensor.
+        dim: The dimension.
+        sizes: Extents of the new dimensions; -1 for one that follows from the others.
+    """
     shape = input.window.shape
     place = dim_of(dim, len(shape))
     inner = _resolved(shape[place : place + 1], tuple(sizes))
@@ -246,7 +284,7 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
 
 
 def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
-    """Returns a view without dimensions of extent 1: all of them, or those given."""
+    """Returns a view without dimensions of extent 1: all of them, or those in `dim`."""
     old = input.window
     rank = len(old.shape)
     if dim is None:
@@ -265,7 +303,7 @@ def _picked(input: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def unsqueeze(input: Tensor, dim: int) -> Tensor:
-    """Returns a view with a further dimension of extent 1."""
+    """Returns a view with a new dimension of extent 1 at place `dim`."""
     old = input.window
     place = dim_of(dim, len(old.shape) + 1)
     step = old.shape[place] * old.strides[place] if place < len(old.shape) else 1
@@ -275,7 +313,13 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
 
 
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
-    """Returns a view with two dimensions exchanged."""
+    """Returns a view with two dimensions exchanged, as `torch.transpose`.
+
+    Args:
+        input: The tensor.
+        dim0: One dimension.
+        dim1: The other dimension.
+    """
     rank = len(input.window.shape)
     a, b = dim_of(dim0, rank), dim_of(dim1, rank)
     dims = list(range(rank))
@@ -285,12 +329,22 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
 
 
 def swapaxes(input: Tensor, axis0: int, axis1: int) -> Tensor:
-    """Returns a view with two dimensions exchanged, see `transpose`."""
+    """Returns a view with two dimensions exchanged, as `torch.swapaxes`.
+
+    Args:
+        input: The tensor.
+        axis0: One dimension.
+        axis1: The other dimension.
+    """
     return transpose(input, axis0, axis1)
 
 
 def t(input: Tensor) -> Tensor:
-    """Returns a matrix transposed; fewer dimensions stay as they are."""
+    """Returns the transpose of a matrix; a tensor with fewer dimensions is returned unchanged.
+
+    Raises:
+        TensorError: If the tensor has more than two dimensions.
+    """
     rank = len(input.window.shape)
     if rank > 2:
         raise TensorError(
@@ -306,7 +360,11 @@ def turned(self: Tensor) -> Tensor:
 
 
 def matrix_transpose(self: Tensor) -> Tensor:
-    """Returns a view with the last two dimensions exchanged."""
+    """Returns a view with the last two dimensions exchanged.
+
+    Raises:
+        TensorError: If the tensor has fewer than two dimensions.
+    """
     if len(self.window.shape) < 2:
         raise TensorError(
             "tensor.mT is only supported on matrices or batches of matrices. "
@@ -317,14 +375,20 @@ def matrix_transpose(self: Tensor) -> Tensor:
 
 
 def permute(input: Tensor, *order: Any, dims: Sequence[int] | None = None) -> Tensor:
-    """Returns a view with the dimensions in another order."""
+    """Returns a view with the dimensions in another order, as `torch.permute`.
+
+    Args:
+        input: The tensor.
+        *order: All dimensions in their new order, one by one or as one sequence.
+        dims: The order, instead of `order`.
+    """
     order = one_way(order, dims)
     return _picked(input, _order(len(input.window.shape), ints_of(order)))
 
 
 @lru_cache(1024)
 def _order(rank: int, dims: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns an order of dimensions, counted from 0."""
+    """Returns an order of dimensions with negative numbers replaced."""
     places = tuple([dim_of(dim, rank) for dim in dims])
     if len(places) != rank:
         raise TensorError(
@@ -337,7 +401,13 @@ def _order(rank: int, dims: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def movedim(input: Tensor, source: int, destination: int) -> Tensor:
-    """Returns a view with one dimension moved to another place."""
+    """Returns a view with a dimension moved to another place, as `torch.movedim`.
+
+    Args:
+        input: The tensor.
+        source: The dimension.
+        destination: Its place in the view.
+    """
     rank = len(input.window.shape)
     dims = list(range(rank))
     moved = dims.pop(dim_of(source, rank))
@@ -346,7 +416,16 @@ def movedim(input: Tensor, source: int, destination: int) -> Tensor:
 
 
 def expand(self: Tensor, *sizes: Any, size: Sequence[int] | None = None) -> Tensor:
-    """Returns a view in which dimensions of extent 1 are repeated without a copy; -1 keeps one."""
+    """Returns a view in which dimensions of extent 1 are repeated without a copy.
+
+    Args:
+        self: The tensor.
+        *sizes: Extents of the view, one by one or as one sequence; -1 keeps an extent.
+        size: Extents, instead of `sizes`.
+
+    Raises:
+        TensorError: If an extent other than 1 would change, or there are too few extents.
+    """
     old, wanted = self.window, ints_of(one_way(sizes, size))
     missing = len(wanted) - len(old.shape)
     if missing < 0:
@@ -394,7 +473,17 @@ def broadcast_to(input: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
-    """Returns a view of `length` elements of a dimension, from `start` on."""
+    """Returns a view of a range of a dimension, as `torch.narrow`.
+
+    Args:
+        input: The tensor.
+        dim: The dimension.
+        start: First index of the range; negative numbers count from the end.
+        length: Extent of the range.
+
+    Raises:
+        TensorError: If the range exceeds the dimension.
+    """
     old = input.window
     place = dim_of(dim, len(old.shape))
     extent = old.shape[place]
@@ -410,7 +499,16 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 
 def select(input: Tensor, dim: int, index: int) -> Tensor:
-    """Returns a view of one element of a dimension, without that dimension."""
+    """Returns a view at one index of a dimension, without that dimension, as `torch.select`.
+
+    Args:
+        input: The tensor.
+        dim: The dimension.
+        index: The index; negative numbers count from the end.
+
+    Raises:
+        DimensionError: If the index is out of range, or the tensor has no dimension.
+    """
     old = input.window
     if not old.shape:
         raise DimensionError(
@@ -431,7 +529,7 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
 
 
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    """Returns views of each element of a dimension."""
+    """Returns a view for each index of a dimension, without that dimension."""
     place = dim_of(dim, len(input.window.shape))
     return tuple([select(input, place, index) for index in range(input.window.shape[place])])
 
@@ -439,7 +537,17 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
 def split(
     tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0
 ) -> tuple[Tensor, ...]:
-    """Returns views of pieces of a dimension, of one size or of those given."""
+    """Returns views of the pieces of a dimension, as `torch.split`.
+
+    Args:
+        tensor: The tensor.
+        split_size_or_sections: Extent of each piece, the last of which may be smaller; or a list of
+            all extents.
+        dim: The dimension.
+
+    Raises:
+        TensorError: If the extents do not add up to that of the dimension, or are not valid.
+    """
     place = dim_of(dim, len(tensor.window.shape))
     extent = tensor.window.shape[place]
     if isinstance(split_size_or_sections, int):
@@ -467,7 +575,16 @@ def split(
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """Returns at most `chunks` views of equal pieces of a dimension; the last may be smaller."""
+    """Returns at most `chunks` views of equal pieces of a dimension, as `torch.chunk`.
+
+    Args:
+        input: The tensor.
+        chunks: Largest number of pieces; the last piece may be smaller.
+        dim: The dimension.
+
+    Raises:
+        TensorError: If `chunks` is not positive.
+    """
     if chunks <= 0:
         raise TensorError(
             f"chunk expects `chunks` to be greater than 0, got: {chunks}", [site_fact(call_site())]
@@ -478,7 +595,17 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """Returns a view of a diagonal, as the last dimension."""
+    """Returns a view of a diagonal, which becomes the last dimension, as `torch.diagonal`.
+
+    Args:
+        input: The tensor.
+        offset: Distance of the diagonal from the main one; above it if positive.
+        dim1: Dimension of the rows.
+        dim2: Dimension of the columns.
+
+    Raises:
+        TensorError: If both dimensions are the same.
+    """
     old = input.window
     a, b = dim_of(dim1, len(old.shape)), dim_of(dim2, len(old.shape))
     if a == b:

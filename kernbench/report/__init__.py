@@ -1,4 +1,4 @@
-"""What a run says about itself: tables, traces, breakdowns. Reads the log and nothing else."""
+"""Reports of a run: tables, traces, breakdowns. They read the log and nothing else."""
 
 from kernbench.report.breakdown import RankBreakdown, breakdown, print_breakdown
 from kernbench.report.files import check_writable, replacing

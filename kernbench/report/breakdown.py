@@ -1,4 +1,4 @@
-"""Where the time of each rank went."""
+"""Breakdowns: how each rank spent the simulated time."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,28 +13,29 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 COMPUTE: Final = ("compute", "kernel")
-"""Categories of what computes."""
+"""Categories of records that are computation."""
 
 COMMUNICATION: Final = ("collective", "send", "recv")
-"""Categories of what communicates."""
+"""Categories of records that are communication."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankBreakdown:
-    """Where the time of one rank went, in picoseconds.
+    """How one rank spent the simulated time, in picoseconds.
 
-    On the device every picosecond of the span counts once:
-    `compute_ps + exposed_ps + copy_ps + idle_ps == span_ps`. The host runs beside it.
+    On the device every picosecond of the span counts once: `compute_ps + exposed_ps + copy_ps +
+    idle_ps == span_ps`. The host runs beside the device.
 
     Attributes:
         rank: Global rank; -1 for main.
-        span_ps: From the first thing that any rank did to the last; the same for all ranks, so
-            that a rank that begins late or ends early is idle, and rows can be compared.
-        host_ps: The host is busy: it issues a command, or it does something that has a record of
-            its own. Waiting is not in it.
-        compute_ps: A kernel runs on a stream. What the engines do within a collective is part of
+        span_ps: From the first action of any rank to the last; the same for all ranks, so that a
+            rank that begins late or ends early is idle, and rows can be compared.
+        host_ps: The host is busy: it issues a command, or does something that has a record of its
+            own. Waiting does not count.
+        compute_ps: A kernel runs on a stream. The engines' part of a collective counts as part of
             the collective, so that the figure is the same at every fidelity.
-        communication_ps: A collective, a send or a receive is under way, beside a kernel or not.
+        communication_ps: A collective, a send or a receive is under way, whether a kernel runs or
+            not.
         exposed_ps: The part of `communication_ps` during which no kernel runs.
         copy_ps: A copy is under way, with neither kernel nor communication.
         idle_ps: The rest of the span: the device has nothing to do.
@@ -51,14 +52,15 @@ class RankBreakdown:
 
 
 def breakdown(op_log: OpLog, dispatch_ps: int) -> list[RankBreakdown]:
-    """Returns where the time went, by rank.
+    """Returns how each rank spent the simulated time, ordered by rank.
 
     Args:
-        op_log: The log.
-        dispatch_ps: Host time that issuing a command took; it ended when the command was issued.
+        op_log: Log of the run; it must hold all records.
+        dispatch_ps: Host time in picoseconds that issuing a command took; it ended when the command
+            was issued.
 
     Raises:
-        UsageError: The log has no records.
+        UsageError: If the log has no records.
     """
     by_rank: dict[int, list[Record]] = {}
     for record in full_records(op_log, "a breakdown"):
@@ -78,7 +80,7 @@ def breakdown(op_log: OpLog, dispatch_ps: int) -> list[RankBreakdown]:
 
 
 def print_breakdown(rows: Sequence[RankBreakdown], console: "Console") -> None:
-    """Prints the rows as a table."""
+    """Prints the breakdowns as a table, a row per rank."""
     # rich takes longer to import than the rest of the package.
     from rich.table import Table
 
@@ -121,8 +123,13 @@ def _of_rank(rank: int, records: Iterable[Record], host: int, span: int) -> Rank
 
 
 def host_interval(record: Record, dispatch: int) -> tuple[int, int]:
-    """Returns when the host was busy with a record: it took `dispatch` picoseconds to issue it."""
-    # All parts of a command carry the time of its one issue: they fall together.
+    """Returns when the host was busy with a record, as `(start, end)` in picoseconds.
+
+    Args:
+        record: A record of a command, or of an action of the host.
+        dispatch: Host time in picoseconds that issuing a command took.
+    """
+    # All parts of a command carry the time of its one issue: their intervals are the same.
     if record.category == "host":
         return record.start, record.end
     return record.issued - dispatch, record.issued

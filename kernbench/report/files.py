@@ -12,10 +12,10 @@ from kernbench.errors import UsageError
 
 
 def check_writable(path: str | Path) -> None:
-    """Finds out whether `path` can be written, by writing and removing a file next to it.
+    """Tests whether `path` can be written, by writing and removing a file next to it.
 
     Raises:
-        UsageError: It cannot (F15).
+        UsageError: If the path cannot be written (F15).
     """
     target = Path(path)
     with _explained(target):
@@ -29,13 +29,13 @@ def check_writable(path: str | Path) -> None:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[TextIO]:
-    """Opens a text file that takes the place of `path` when the block is left without an error.
+    """Opens a text file that takes the place of `path` when the block ends without an error.
 
-    A name that ends in `.gz` is compressed. Equal texts give equal files: the compressed form holds
-    neither name nor time.
+    A file whose name ends in `.gz` is compressed. Equal texts give equal files: the compressed form
+    holds neither name nor time.
 
     Raises:
-        UsageError: It cannot be written (F15).
+        UsageError: If the path cannot be written (F15).
     """
     target = Path(path)
     with _explained(target):
@@ -62,7 +62,7 @@ def _partial(target: Path) -> Path:
 
 
 def _refuse_odd(target: Path) -> None:
-    # A rename would replace a device or a pipe by a file, and what the user protected by his.
+    # A rename would replace a device or a pipe by a file, and also a write-protected file.
     if target.exists() and not target.is_file():
         raise OSError("it is no file")
     if target.exists() and not os.access(target, os.W_OK):

@@ -1,4 +1,4 @@
-"""Records as JSON lines: what golden traces hold and what replays are compared by."""
+"""Records as JSON lines: the content of golden traces, and what replays compare."""
 
 import json
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ def dump_records(op_log: OpLog) -> Iterator[str]:
     """Yields a line of JSON per record, without line ends.
 
     The same run gives the same lines, byte for byte, whatever the order of set-up and wherever the
-    source lies: call sites have no folders, and flows are numbered anew.
+    source lies: call sites are written without folders, and flows are numbered anew.
 
     Raises:
-        UsageError: The log has no records.
+        UsageError: If the log has no records.
     """
     sites = Sites()
     for entry in in_order(full_records(op_log, "a dump")):

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 
 Interval = tuple[int, int]
-"""`[start, end)`."""
+"""`[start, end)` in picoseconds."""
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Returns the set that the intervals cover; empty ones cover nothing."""
+    """Returns the set that the intervals cover; empty intervals cover nothing."""
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if start >= end:
@@ -21,7 +21,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def difference(left: Iterable[Interval], right: Iterable[Interval]) -> list[Interval]:
-    """Returns what of one set is not in another; both as `union` gives them."""
+    """Returns the part of one set that is not in another; both must be as `union` returns them."""
     kept: list[Interval] = []
     holes = iter(right)
     hole = next(holes, None)
@@ -32,7 +32,7 @@ def difference(left: Iterable[Interval], right: Iterable[Interval]) -> list[Inte
                 kept.append((start, hole[0]))
             start = max(start, hole[1])
             if hole[1] > end:
-                break  # it may reach into the next interval
+                break  # the hole may reach into the next interval
             hole = next(holes, None)
         if start < end:
             kept.append((start, end))
@@ -40,5 +40,5 @@ def difference(left: Iterable[Interval], right: Iterable[Interval]) -> list[Inte
 
 
 def length(intervals: Iterable[Interval]) -> int:
-    """Returns how much time a set covers, in picoseconds; the set as `union` gives it."""
+    """Returns the picoseconds that a set covers; the set must be as `union` returns it."""
     return sum(end - start for start, end in intervals)

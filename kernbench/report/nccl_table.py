@@ -20,15 +20,15 @@ _NOT_SIMULATED: Final = "times: N/A (fidelity functional)"
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What was run.
+    """The run that a table is about.
 
     Attributes:
-        collective: Such as `all_reduce`.
+        collective: Name of the operation, such as `all_reduce`.
         machine: Name of the machine.
-        ranks: How many took part.
-        algorithm: As `ccl.yaml` names it.
+        ranks: Number of ranks that took part.
+        algorithm: Name of the algorithm in `ccl.yaml`.
         dials: Settings of the run by name, such as `data: on`.
-        timed: Whether time is simulated; if not, no measurement has one.
+        timed: Whether time is simulated; if not, no measurement has a time.
     """
 
     collective: str
@@ -41,13 +41,14 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One operation, out of place or in place.
+    """The cost of one operation, out of place or in place.
 
     Attributes:
         time_us: Simulated microseconds; None if time is not simulated.
         algbw_gb_per_s: Bytes over time, in units of 10^9 bytes a second; None if no time passed.
-        busbw_gb_per_s: The same, made comparable with the bandwidth of a link.
-        wrong: Elements with a wrong value; None if they were not checked.
+        busbw_gb_per_s: `algbw_gb_per_s` times `busbw_factor`, comparable with the bandwidth of a
+            link.
+        wrong: Number of elements with a wrong value; None if they were not checked.
     """
 
     time_us: float | None
@@ -61,15 +62,16 @@ class Measurement:
     """A row of the table.
 
     Attributes:
-        size_bytes: Bytes of a rank's input or output, whichever is more: where ranks exchange
-            blocks, those of all blocks together.
-        count: Elements of what the operation counts: the whole message, or one block of it.
-        dtype: Their type, as nccl-tests names it: `float`, `bfloat16`, `int32`.
+        size_bytes: Bytes of a rank's input or output, whichever is larger; where ranks exchange
+            blocks, the bytes of all blocks together.
+        count: Number of elements as the operation counts them: the whole message, or one block of
+            it.
+        dtype: Element type, as nccl-tests names it: `float`, `bfloat16`, `int32`.
         redop: Reduction, such as `sum`; `none` for operations without one.
         root: Root rank; -1 for operations without one.
-        out_of_place: With an output of its own.
-        in_place: With the input as output; None for operations that cannot be called so.
-        algorithm: What ran, also where the choice was automatic.
+        out_of_place: Timing with an output of its own.
+        in_place: Timing with the input as output; None for operations that have no such form.
+        algorithm: The algorithm that ran, also where the choice was automatic.
     """
 
     size_bytes: int
@@ -95,8 +97,8 @@ def _all(ranks: int) -> Fraction:
     return Fraction(1)
 
 
-# doc/PERFORMANCE.md of nccl-tests; for gather, scatter and sendrecv, which it leaves out, the
-# functions `GatherGetBw`, `ScatterGetBw` and `SendRecvGetBw` of src/.
+# Source: doc/PERFORMANCE.md of nccl-tests. It leaves out gather, scatter and sendrecv; for these
+# the source is `GatherGetBw`, `ScatterGetBw` and `SendRecvGetBw` in src/.
 _BUSBW_FACTORS: Final[Mapping[str, Callable[[int], Fraction]]] = {
     "all_reduce": _both_ways,
     "broadcast": _all,
@@ -113,13 +115,13 @@ _BUSBW_FACTORS: Final[Mapping[str, Callable[[int], Fraction]]] = {
 def busbw_factor(operation: str, ranks: int) -> Fraction:
     """Returns bus bandwidth over algorithm bandwidth, as nccl-tests defines it.
 
-    It makes rates comparable with the bandwidth of a link, whatever the number n of ranks: it is
+    The factor makes rates comparable with the bandwidth of a link, whatever the number n of ranks:
     `2 (n-1)/n` for an all-reduce, which reduces and then spreads; `(n-1)/n` where every rank keeps
     a block of its own; 1 where all bytes leave one rank, or reach it.
 
     Args:
-        operation: Such as `all_reduce`.
-        ranks: How many take part.
+        operation: Name of the operation, such as `all_reduce`.
+        ranks: Number of ranks that take part.
     """
     return _BUSBW_FACTORS[operation](ranks)
 
@@ -132,40 +134,40 @@ def timing(
     iterations: int = 1,
     wrong: int | None = None,
 ) -> Timing:
-    """Returns what an operation took; each figure is rounded once, from integers.
+    """Returns the timing of an operation; each figure is rounded once, from integers.
 
     Args:
-        size_bytes: As in `Measurement`.
-        total_ps: Simulated time of all iterations; None if time is not simulated.
+        size_bytes: Size of the message, as in `Measurement`.
+        total_ps: Simulated time of all iterations in picoseconds; None if time is not simulated.
         busbw_factor: Bus bandwidth over algorithm bandwidth.
-        iterations: How many times it ran.
-        wrong: Elements with a wrong value; None if they were not checked.
+        iterations: How many times the operation ran.
+        wrong: Number of elements with a wrong value; None if they were not checked.
     """
     if total_ps is None:
         return Timing(None, None, None, wrong)
     time_us = total_ps / (iterations * PS_PER_US)
     if not total_ps:
         return Timing(time_us, None, None, wrong)
-    # A byte in a picosecond is 1000 GB/s.
+    # One byte a picosecond is 1000 GB/s.
     algbw = Fraction(1000 * size_bytes * iterations, total_ps)
     return Timing(time_us, float(algbw), float(algbw * busbw_factor), wrong)
 
 
 def total_wrong(measurements: Sequence[Measurement]) -> int | None:
-    """Returns how many elements are wrong in all rows; None if none was checked."""
+    """Returns the number of wrong elements in all rows; None if no row was checked."""
     counts = [timing.wrong for timing in _timings(measurements) if timing.wrong is not None]
     return sum(counts) if counts else None
 
 
 def average_busbw(measurements: Sequence[Measurement]) -> float | None:
-    """Returns the mean bus bandwidth in GB/s, out of place and in place; None without time."""
+    """Returns the mean bus bandwidth in GB/s over all timings; None if time is not simulated."""
     rates = [timing.busbw_gb_per_s for timing in _timings(measurements)]
     known = [rate for rate in rates if rate is not None]
     return sum(known) / len(known) if known else None
 
 
 def header_lines(header: Header) -> list[str]:
-    """Returns what comes before the rows."""
+    """Returns the lines above the rows."""
     dials = ", ".join(f"{name} {value}" for name, value in header.dials.items())
     blank = _columns(*[""] * len(_NAMES))
     return [
@@ -180,7 +182,7 @@ def header_lines(header: Header) -> list[str]:
 
 
 def row_line(row: Measurement) -> str:
-    """Returns a row."""
+    """Returns the line of one row."""
     return (
         f"{row.size_bytes:12}  {row.count:12}  {row.dtype:>8}  {row.redop:>6}  {row.root:6}"
         + _timing_text(row.out_of_place)
@@ -189,7 +191,7 @@ def row_line(row: Measurement) -> str:
 
 
 def footer_lines(measurements: Sequence[Measurement]) -> list[str]:
-    """Returns what comes after the rows."""
+    """Returns the lines below the rows."""
     wrong, busbw = total_wrong(measurements), average_busbw(measurements)
     verdict = "N/A (not checked)" if wrong is None else f"{wrong} {'FAILED' if wrong else 'OK'}"
     return [
@@ -200,7 +202,7 @@ def footer_lines(measurements: Sequence[Measurement]) -> list[str]:
 
 
 def as_json(header: Header, measurements: Sequence[Measurement]) -> dict[str, Any]:
-    """Returns the results as plain values; keys say their units."""
+    """Returns the results as plain values; keys name their units."""
     wrong = total_wrong(measurements)
     return {
         "schema_version": SCHEMA_VERSION,

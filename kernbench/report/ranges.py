@@ -1,4 +1,4 @@
-"""Where the time of each rank went, by the ranges that its program names."""
+"""Breakdowns by range: how each rank spent the simulated time in the ranges of its program."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,27 +13,27 @@ from kernbench.sim_engine.op_log import OpLog, Record
 Kind = Literal["compute", "exposed", "copy", "idle"]
 
 OUTSIDE: Final = ""
-"""Name of the row of what belongs to no range."""
+"""Name of the row for commands that belong to no range."""
 
 
 @dataclass(slots=True)
 class RangeBreakdown:
-    """Where the time of one rank went in one range, in picoseconds.
+    """How one rank spent the simulated time in one range, in picoseconds.
 
-    Every picosecond of the span counts once, in one row: over all rows of a rank,
-    `compute_ps + exposed_ps + copy_ps + idle_ps` add up to the span. The host runs beside it.
+    Every picosecond of the span counts once, in one row: over all rows of a rank, `compute_ps +
+    exposed_ps + copy_ps + idle_ps` add up to the span. The host runs beside the device.
 
     Attributes:
         rank: Global rank; -1 for main.
-        name: Of the range; `OUTSIDE` for what belongs to none.
+        name: Name of the range; `OUTSIDE` for commands that belong to no range.
         compute_ps: A kernel of the range runs on a stream.
         exposed_ps: Exposed communication: no kernel runs, and a collective, a send or a receive of
-            the range is under way, be it that it waits for other ranks. Of several the one that
-            began first counts.
+            the range is under way, even if it only waits for other ranks. If several are under way,
+            the one that began first counts.
         copy_ps: A copy of the range is under way, with neither kernel nor communication.
-        idle_ps: The device has nothing to do until something of the range begins; what is idle
-            after the last one is in the row `OUTSIDE`.
-        host_ps: The host issues a command of the range. Waiting is not in it.
+        idle_ps: The device has nothing to do until a command of the range begins; idle time after
+            the last command is in the row `OUTSIDE`.
+        host_ps: The host issues a command of the range. Waiting does not count.
     """
 
     rank: int
@@ -46,23 +46,25 @@ class RangeBreakdown:
 
     @property
     def device_ps(self) -> int:
-        """Time of the device: all but the host's."""
+        """Time of the device: all columns but `host_ps`."""
         return self.compute_ps + self.exposed_ps + self.copy_ps + self.idle_ps
 
 
 def range_breakdown(
     op_log: OpLog, dispatch_ps: int, within: Sequence[str] = ()
 ) -> list[RangeBreakdown]:
-    """Returns where the time went by rank and range, ranges in the order of their first command.
+    """Returns a breakdown by rank and range, ranges in the order of their first command.
 
     Args:
-        op_log: The log.
-        dispatch_ps: Host time that issuing a command took; it ended when the command was issued.
-        within: Ranges, the outermost first: only what belongs to them counts, by the ranges right
-            in them. The span is from the first of it that any rank did to the last.
+        op_log: Log of the run; it must hold all records.
+        dispatch_ps: Host time in picoseconds that issuing a command took; it ended when the command
+            was issued.
+        within: Enclosing ranges, the outermost first. Only commands inside them count, by the
+            ranges one level further in, and the span goes from the first action of any rank inside
+            them to the last. By default everything counts.
 
     Raises:
-        UsageError: The log has no records.
+        UsageError: If the log has no records.
     """
     outer = tuple(within)
     by_rank: dict[int, list[Record]] = {}
@@ -80,9 +82,9 @@ def range_breakdown(
 
 
 def mean_of_ranks(rows: Iterable[RangeBreakdown]) -> list[RangeBreakdown]:
-    """Returns the mean over ranks of each range, rounded to picoseconds; their rank is -1.
+    """Returns the mean over ranks of each range, rounded to picoseconds; the rows have rank -1.
 
-    A rank without a row of a range counts as one whose row is 0.
+    A rank without a row for a range counts as 0.
     """
     ranks: set[int] = set()
     sums: dict[str, RangeBreakdown] = {}
@@ -102,7 +104,7 @@ _PRIORITY: Final[dict[Kind, int]] = {"compute": 0, "exposed": 1, "copy": 2}
 
 
 class _Busy(NamedTuple):
-    """A part of a device that is at work; the one that sorts first is who the time belongs to."""
+    """An activity of a device; of several at one time, the one that sorts first gets the time."""
 
     priority: int
     start: int
@@ -135,7 +137,7 @@ def _name(record: Record, depth: int) -> str:
 
 
 def _parts(records: Iterable[Record], depth: int) -> list[_Busy]:
-    """Returns what keeps the device busy, in the order of beginning."""
+    """Returns the activities of the device, in the order in which they begin."""
     parts = []
     for number, record in enumerate(sorted(records, key=_beginning)):
         kind: Kind | None = None

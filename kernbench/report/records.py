@@ -1,7 +1,7 @@
-"""Records in an order, and with numbers, that depend on what happened and on nothing else.
+"""Records in an order, and with numbers, that depend only on what happened.
 
 The log holds records in the order in which they were settled and flows in the order in which they
-were opened. Both change with the order of set-up; what a user sees must not.
+were opened. Both depend on the order of set-up, and what a user sees must not.
 """
 
 import json
@@ -25,8 +25,8 @@ class Entry:
 
     Attributes:
         record: The record.
-        arrow: Joins a send with its receive, numbered in order of the sends; 0 if the log does not
-            hold exactly one of each.
+        arrow: Number of the arrow that joins a send with its receive, in the order of the sends; 0
+            if the log does not hold exactly one of each.
     """
 
     record: Record
@@ -38,10 +38,10 @@ def full_records(op_log: OpLog, what: str) -> Sequence[Record]:
 
     Args:
         op_log: The log.
-        what: What they are for, such as `a trace`.
+        what: What needs the records, such as `a trace`; for the error.
 
     Raises:
-        UsageError: The log was not asked to keep them.
+        UsageError: If the log was not asked to keep its records.
     """
     if not op_log.full:
         raise UsageError(
@@ -52,12 +52,12 @@ def full_records(op_log: OpLog, what: str) -> Sequence[Record]:
 
 
 def is_engine(track: str) -> bool:
-    """Returns whether a track is an engine: what it holds is a part of a command of a stream."""
+    """Returns whether a track is an engine, whose records are parts of a stream's commands."""
     return _ENGINE.match(track) is not None
 
 
 def plain(value: object) -> int | str:
-    """Returns what JSON may hold in the place of a value that it does not know."""
+    """Returns a value that JSON can hold for one that it cannot: an int if it is one, else text."""
     try:
         return operator.index(value)  # type: ignore[arg-type]  # numpy's integers
     except TypeError:
@@ -65,10 +65,11 @@ def plain(value: object) -> int | str:
 
 
 class Sites:
-    """Texts of call sites, each resolved once: that takes longer than all else about a record."""
+    """Texts of call sites; each is resolved once, since that is the slowest part of a record."""
 
     def __init__(self) -> None:
-        # By identity, which is safe while records hold the code: equal code may be of two files.
+        # The key is the identity of the code, which records keep alive: equal code objects may
+        # come from two files.
         self._lines: dict[tuple[int, int], int] = {}
 
     def full(self, site: CallSite) -> str:
@@ -88,12 +89,12 @@ class Sites:
 
 
 def in_order(records: Collection[Record]) -> list[Entry]:
-    """Returns the records by start, end, rank, track and name; then by all else they say."""
+    """Returns the records by start, end, rank, track and name; then by their other fields."""
     ends: dict[int, list[Record]] = {}
     for record in records:
         if record.flow:
             ends.setdefault(record.flow, []).append(record)
-    # A flow with one end only is one whose other end was not logged: nothing to point at.
+    # If one end of a flow was not logged, an arrow has nothing to point at.
     receives = {
         pair[0].flow: next(end for end in pair if end.category == "recv")
         for pair in ends.values()
@@ -111,8 +112,8 @@ def in_order(records: Collection[Record]) -> list[Entry]:
         receive = receives[send.flow]
         return rest(send), _place(receive), rest(receive)
 
-    # Sends that tie even so are twins, and so are their receives: either may come first, as long as
-    # the receives come in the same order.
+    # Sends that are equal in all these fields have equal receives: their order does not matter, as
+    # long as their receives come in the same order.
     numbers = {send.flow: n for n, send in enumerate(_settled(sends, with_receive), 1)}
     settled = _settled(records, lambda record: (rest(record), numbers.get(record.flow, 0)))
     return [Entry(record, numbers.get(record.flow, 0)) for record in settled]
@@ -121,7 +122,7 @@ def in_order(records: Collection[Record]) -> list[Entry]:
 def _settled(
     records: Iterable[Record], rest: Callable[[Record], tuple[Any, ...]]
 ) -> Iterator[Record]:
-    """Yields records by place; `rest` is costly and decides only where places are equal."""
+    """Yields records by place; the costly `rest` is called only where places are equal."""
     for _, group in groupby(sorted(records, key=_place), key=_place):
         same = list(group)
         yield from sorted(same, key=rest) if len(same) > 1 else same

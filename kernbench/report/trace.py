@@ -1,11 +1,11 @@
 """Timelines that Perfetto and chrome://tracing open, with the keys and conventions of Kineto.
 
-A process is a rank, or main; another one holds the links. A thread is a track: the host, a stream,
-or an engine. `ts` and `dur` are microseconds with three decimals, as Kineto writes them: both times
-of a slice are rounded down to the nanosecond, so that slices which meet or nest in picoseconds
-still do. Readers keep whole nanoseconds only and round `ts` and `dur` apart: of neighbours given to
-the picosecond some would then overlap, and Perfetto drops a slice that overlaps another. The exact
-times are in `args`.
+A process of the trace is a rank, or main; one more process holds the links. A thread is a track:
+the host, a stream, or an engine. `ts` and `dur` are microseconds with three decimals, as in Kineto.
+Start and end of a slice are rounded down to the nanosecond, so that slices which meet or nest in
+picoseconds still do. Exact picoseconds would not work: readers keep whole nanoseconds and round
+`ts` and `dur` separately, so that some neighbours would overlap, and Perfetto drops a slice that
+overlaps another one. The exact times are in `args`.
 """
 
 import json
@@ -25,7 +25,7 @@ from kernbench.units import PS_PER_NS, PS_PER_S
 
 _HOST_TRACK: Final = "host"
 
-# Kineto's names. It knows a collective as a kernel of NCCL's.
+# Kineto's names. In Kineto, a collective is a kernel of NCCL.
 _KINETO_CATEGORY: Final[dict[Category, str]] = {
     "compute": "kernel",
     "kernel": "kernel",
@@ -39,7 +39,7 @@ _KINETO_CATEGORY: Final[dict[Category, str]] = {
 }
 
 _CALLS: Final = ("host", "range")
-"""Categories of what nests."""
+"""Categories of records that may nest."""
 
 
 def write_trace(
@@ -53,15 +53,16 @@ def write_trace(
     """Writes a log as a trace. Equal runs give equal files, whatever the order of set-up.
 
     Args:
-        op_log: The log.
-        topology: The machine that it is of.
-        path: A JSON file; compressed if its name ends in `.gz`. It appears when it is complete.
-        dispatch_ps: Host time that issuing a command took. If not 0, each command is also shown on
-            its host, with an arrow to where it ran.
-        sips: SIPs of ranks whose number is not that of their rank.
+        op_log: Log of the run; it must hold all records.
+        topology: The machine on which the run took place.
+        path: The JSON file to write; compressed if its name ends in `.gz`. The file appears when it
+            is complete.
+        dispatch_ps: Host time in picoseconds that issuing a command took. If not 0, each command is
+            also shown on its host, with an arrow to where it ran.
+        sips: SIP of each rank whose number differs from that of its SIP; None if there is none.
 
     Raises:
-        UsageError: The log has no records, or the file cannot be written.
+        UsageError: If the log has no records, or the file cannot be written.
     """
     records = full_records(op_log, "a trace")
     with replacing(path) as file:
@@ -77,7 +78,14 @@ def trace_lines(
     dispatch_ps: int = 0,
     sips: Mapping[int, int] | None = None,
 ) -> Iterator[str]:
-    """Yields the lines of a trace, an event a line; see `write_trace`."""
+    """Yields the lines of a trace, one line per event.
+
+    Args:
+        records: All records of a run.
+        topology: The machine on which the run took place.
+        dispatch_ps: Host time in picoseconds that issuing a command took, as in `write_trace`.
+        sips: SIP of each rank whose number differs from that of its SIP; None if there is none.
+    """
     yield (
         f'{{"schemaVersion":1,"machine":{_json(topology.name)},"clock":"simulated",'
         '"displayTimeUnit":"ns","baseTimeNanoseconds":0,"traceEvents":['
@@ -97,8 +105,8 @@ class _Arrow(NamedTuple):
     """An arrow between two slices.
 
     Attributes:
-        identity: Unique in the trace.
-        kind: Its name and category: `message`, or Kineto's `ac2g` from host to device.
+        identity: Number of the arrow, unique in the trace.
+        kind: Name and category of the arrow: `message`, or Kineto's `ac2g` from host to device.
     """
 
     identity: int
@@ -107,13 +115,13 @@ class _Arrow(NamedTuple):
 
 @dataclass(slots=True)
 class _Slice:
-    """A record on its way to a lane.
+    """A record that is to be shown on a lane.
 
     Attributes:
         record: The record.
-        leaving: Arrows that begin here.
-        arriving: Arrows that end here.
-        lane: Where it is shown.
+        leaving: Arrows that begin at the slice.
+        arriving: Arrows that end at the slice.
+        lane: Lane that shows the slice; None until `_spread` has chosen it.
     """
 
     record: Record
@@ -127,12 +135,12 @@ class _Lane:
     """A row of slices that nest or do not overlap.
 
     Attributes:
-        rank: Whose.
-        track: Of the records.
+        rank: Rank whose records the lane shows.
+        track: Track of the records.
         number: Place among the lanes of the track, from 0.
-        open_ends: When the slices that enclose the present end, the innermost last.
-        tid: Its thread; of one process only, since readers know threads by it.
-        stream: Place in its process, which Kineto calls a stream.
+        open_ends: Ends of the slices that are open at the latest start, the innermost last.
+        tid: Number of the thread; unique in the trace, since readers know a thread by it alone.
+        stream: Place in the process, which Kineto calls a stream.
     """
 
     rank: int
@@ -147,7 +155,7 @@ class _Lane:
         return f"{self.track} ({self.number + 1})" if self.number else self.track
 
     def place(self) -> tuple[int, int, tuple[Any, ...], int]:
-        """Order of display: the host, streams, engines, each by name with numbers as numbers."""
+        """Order of display: the host, streams, engines; each by name, with digits as numbers."""
         kind = 2 if is_engine(self.track) else int(self.track != _HOST_TRACK)
         parts = re.split(r"(\d+)", self.track)
         # Every other part is digits.
@@ -155,11 +163,15 @@ class _Lane:
         return self.rank, kind, name, self.number
 
     def take(self, record: Record) -> bool:
-        """Takes a record that begins no earlier than the last one, unless it would overlap."""
+        """Adds a record that begins no earlier than the last one, if it overlaps no other.
+
+        Returns:
+            Whether the lane took the record.
+        """
         ends = self.open_ends
         while ends and ends[-1] <= record.start:
             ends.pop()
-        # Only calls nest; what a device does at once is shown side by side.
+        # Only calls nest; concurrent commands of a device are shown side by side.
         if ends and (record.category not in _CALLS or record.end > ends[-1]):
             return False
         ends.append(record.end)
@@ -229,17 +241,18 @@ class _Trace:
             f'{{"ph":"X","cat":"{_KINETO_CATEGORY[record.category]}","name":{_json(record.name)},'
             f'{thread},"dur":{dur},"args":{_json({**record.args, **args})}}}'
         )
-        # An arrow binds to the slice that was opened last on its thread: it comes right after.
+        # An arrow binds to the slice that was opened last on its thread, so it comes right after
+        # its slice.
         for number, kind in slice_.leaving:
             yield f'{{"ph":"s","id":{number},"cat":"{kind}","name":"{kind}",{thread}}}'
         for number, kind in slice_.arriving:
             yield f'{{"ph":"f","id":{number},"cat":"{kind}","name":"{kind}",{thread},"bp":"e"}}'
 
     def _link_changes(self) -> dict[str, dict[int, int]]:
-        """Returns by link, in the machine's order, the changes of its rate in bytes a second.
+        """Returns for each link, in the machine's order, how its rate in bytes a second changes.
 
-        A message is drawn as an even flow that passes each link of its route one time of flight
-        after the one before.
+        A message is drawn as an even flow that reaches each link of its route one link latency
+        after the link before.
         """
         latencies = {link.name: link.latency for link in self._topology.links}
         changes: dict[str, dict[int, int]] = {name: defaultdict(int) for name in latencies}
@@ -268,7 +281,7 @@ class _Trace:
 
 
 def _slices(entries: Sequence[Entry], dispatch_ps: int) -> list[_Slice]:
-    """Returns everything that is shown, in the order of its events."""
+    """Returns all slices of the trace, in the order of their events."""
     slices: list[_Slice] = []
     arrows = count(max((entry.arrow for entry in entries), default=0) + 1)
     for entry in entries:
@@ -288,20 +301,21 @@ def _slices(entries: Sequence[Entry], dispatch_ps: int) -> list[_Slice]:
 
 def _event_order(slice_: _Slice) -> tuple[int, bool, int]:
     record = slice_.record
-    # An arrow must begin before it ends, also if that is at the same time. A call encloses those
-    # that begin with it; on a device, what takes no time comes before what follows it.
+    # The event that begins an arrow must precede the event that ends it, even at the same time. A
+    # call precedes the calls that it encloses; on a device, a command without duration precedes
+    # the command that follows it.
     first = -record.end if record.category in _CALLS else record.end
     return record.start, bool(slice_.arriving), first
 
 
 def _launch(record: Record, dispatch_ps: int) -> Record:
-    """Returns what the host did to issue a command."""
+    """Returns a record of the time that the host took to issue a command."""
     start, end = record.issued - dispatch_ps, record.issued
     return Record(record.name, "host", record.rank, _HOST_TRACK, end, start, end, record.site)
 
 
 def _spread(slices: Sequence[_Slice]) -> list[_Lane]:
-    """Gives each slice the first lane of its track that has room, and returns all in order."""
+    """Gives each slice the first lane of its track that has room; returns the lanes in order."""
     tracks: dict[tuple[int, str], list[_Lane]] = {}
     for slice_ in slices:
         record = slice_.record
@@ -315,7 +329,7 @@ def _spread(slices: Sequence[_Slice]) -> list[_Lane]:
 
 
 def _pid(rank: int) -> int:
-    """Returns the process of a rank; main, which is rank -1, has 0."""
+    """Returns the number of the process of a rank; 0 for main, which is rank -1."""
     return rank + 1
 
 
@@ -337,7 +351,7 @@ def _us(ps: int) -> str:
 
 
 def _gb(bytes_per_s: int) -> str:
-    """Returns GB/s with all its digits: sums of these must come back to nothing."""
+    """Returns GB/s with all its digits, so that rates that rise and fall again end at 0."""
     return f"{bytes_per_s // 10**9}.{bytes_per_s % 10**9:09}"
 
 

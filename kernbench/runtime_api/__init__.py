@@ -1,1 +1,1 @@
-"""What the names of PyTorch mean here: context, tensors, streams, distributed, multiprocessing."""
+"""The public face: `RuntimeContext`, and PyTorch's names bound to it."""

@@ -1,4 +1,4 @@
-"""`RuntimeContext`: stands where `torch` would, for one simulated machine."""
+"""`RuntimeContext`: a simulated machine that stands in the place of `torch`."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -37,8 +37,8 @@ T = TypeVar("T")
 class RuntimeContext:
     """A simulated machine with the names of PyTorch on it.
 
-    `ctx.zeros`, `ctx.cuda`, `ctx.distributed` and so on are what `torch.zeros`, ... are; they act
-    on the rank that calls, or on main. Use it as a context manager, or just keep it.
+    `ctx.zeros`, `ctx.cuda`, `ctx.distributed` and so on stand for `torch.zeros` and so on; they act
+    on the rank that calls, or on main. A context may be used as a context manager, but need not be.
 
     Args:
         spec: What the run is; by default the usual machine and dials.
@@ -66,9 +66,9 @@ class RuntimeContext:
         schedule: What receives from any source take; None: each takes the message that comes first.
         results: Documents of plain values that benches leave for `--json`.
         processes: The ranks of the last spawn.
-        recordings: Launches of kernels, by all that what they do depends on.
+        recordings: Recorded launches of kernels, by everything on which their commands depend.
         on_choice: Called with a line such as `all_reduce 1 MiB, 8 ranks of WORLD: ring (auto)` when
-            an operation of a size on a group is given its algorithm for the first time.
+            the algorithm for an operation, size and group is chosen for the first time.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class RuntimeContext:
 
     @cached_property
     def collectives(self) -> CollectiveModel:
-        """What all collectives of the context share."""
+        """State that all collectives of the context share."""
         return CollectiveModel(self.engine, self.choices.choose)
 
     @cached_property
@@ -150,10 +150,10 @@ class RuntimeContext:
     def check_model_fits(
         self, build: "Build", nprocs: int, *, accumulates: bool = False
     ) -> "list[ModelMemory]":
-        """Refuses a model that its devices have no room for, before it runs.
+        """Refuses a model that does not fit its devices, before it runs.
 
         Args:
-            build: Called with each rank; returns its model, and its optimiser or None.
+            build: Called with each rank; returns the rank's model, and its optimiser or None.
             nprocs: Number of ranks.
             accumulates: Whether gradients of several backward passes add up, see
                 `model_memory.model_memory`.
@@ -162,7 +162,8 @@ class RuntimeContext:
             What each rank needs, by rank.
 
         Raises:
-            OutOfMemoryError: If it does not fit (M7): names ranks, tensors and bytes.
+            OutOfMemoryError: If the model does not fit (M7); the error names ranks, tensors and
+                bytes.
             SpawnException: If `build` fails.
         """
         from kernbench.runtime_api.model_memory import check_model_fits
@@ -173,25 +174,32 @@ class RuntimeContext:
         """Returns a context with the same devices, seed and arguments that prints nothing.
 
         Args:
-            engine: What runs the commands of that context.
+            engine: Runs the commands of the new context.
         """
         spec = replace(spec_of(engine, self.spec), schedule=None)
         return RuntimeContext(spec, engine=engine, quiet=True)
 
     def flight_record(self) -> dict[str, Any]:
-        """Returns what every rank of the last spawn did last, as plain values for JSON."""
+        """Returns the latest actions of every rank of the last spawn, as plain values for JSON."""
         return flight.record(self.processes, self.engine.loop.now)
 
     def rank_of_device(self, sip: int) -> int | None:
-        """Returns the rank that a SIP belongs to while a spawn runs; None if it is free."""
+        """Returns the rank that uses a SIP while a spawn runs; None if the SIP is free."""
         if sip in self.devices[: self.world.size]:
             return self.devices.index(sip)
         return None
 
     def wait(self, handle: Any) -> None:
-        """Waits, on the host, until `handle` is done: a `Work`, a command, or a `cuda.Event`.
+        """Waits, on the host, until `handle` is done.
 
-        Returns at once if it is; else parks in a worker, and drives the loop on main.
+        The call returns at once if `handle` is done already. Otherwise it parks the rank, or drives
+        the loop on main.
+
+        Args:
+            handle: A `Work`, a command, or a `cuda.Event`.
+
+        Raises:
+            KernbenchError: If `handle` is none of these.
         """
         process = current_process()
         command = handle if isinstance(handle, Command) else getattr(handle, "command", None)

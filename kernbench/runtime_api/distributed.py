@@ -1,4 +1,4 @@
-"""`torch.distributed`: process groups, and what ranks do together."""
+"""`torch.distributed`: process groups, collectives, messages and barriers."""
 
 from kernbench.distributed import (
     barriers,

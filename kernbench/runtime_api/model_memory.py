@@ -1,4 +1,4 @@
-"""What a model needs of its devices' HBM, found before it is there."""
+"""Memory that a model needs in its devices' HBM, computed before the model runs."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -21,7 +21,7 @@ from kernbench.units import Bytes, format_bytes
 
 
 class Machine(SpawnSession, Protocol):
-    """A context that can be had again, on an engine of its own."""
+    """A context of which a copy on another engine can be made."""
 
     def twin(self, engine: GraphEngine) -> AbstractContextManager[SpawnSession]:
         """Returns a context with the same devices, seed and arguments that prints nothing."""
@@ -29,7 +29,7 @@ class Machine(SpawnSession, Protocol):
 
 
 Build = Callable[[int], tuple[Module, Optimizer | None]]
-"""Builds the model of a rank, and what will change its parameters."""
+"""Called with a rank; returns the rank's model, and the optimiser of its parameters or None."""
 
 _NO_LIMIT: Final = Bytes(1 << 62)
 _SHOWN: Final = 5
@@ -37,11 +37,11 @@ _SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class TensorSize:
-    """A tensor on paper.
+    """The size of a tensor that need not exist.
 
     Attributes:
-        name: Of the parameter, with dots.
-        shape: Extents.
+        name: Name of the parameter, with dots.
+        shape: Extent of each dimension.
         dtype: PyTorch's name of the type, such as `torch.bfloat16`.
         nbytes: Size in bytes.
     """
@@ -62,12 +62,13 @@ class ModelMemory:
 
     Attributes:
         rank: Global rank.
-        sip: Its device.
+        sip: Index of the rank's SIP.
         capacity: Bytes of HBM.
         parameters: Every parameter once.
-        gradients_bytes: One gradient per parameter that needs one, of its type; if they accumulate,
-            with the float32 sum that the second backward pass makes of each narrower one.
-        optimizer_bytes: What the optimiser keeps per parameter, two tensors with AdamW.
+        gradients_bytes: Bytes of one gradient, of the parameter's type, for each parameter that
+            needs one. If gradients accumulate, the float32 sum that the second backward pass makes
+            of each narrower gradient counts too.
+        optimizer_bytes: Bytes that the optimiser keeps; with AdamW two tensors per parameter.
     """
 
     rank: int
@@ -91,19 +92,19 @@ class ModelMemory:
 def model_memory(
     ctx: Machine, build: Build, nprocs: int, *, accumulates: bool = False
 ) -> list[ModelMemory]:
-    """Returns what the model of each rank needs, by rank, without any of it.
+    """Returns what the model of each rank needs, by rank, without running the model.
 
-    `build` runs once a rank on a copy of the machine that is never short of HBM, holds no values
-    and takes no time; what it returns is dropped. Neither the clock nor the memory of `ctx` change.
+    `build` runs once a rank on a copy of the machine that never runs out of HBM, holds no values
+    and takes no time; its results are dropped. Neither the clock nor the memory of `ctx` change.
 
     Args:
         ctx: The machine.
         build: Called with the rank; returns its module, and its optimiser or None.
         nprocs: Number of ranks.
-        accumulates: Whether several backward passes add up before gradients are set to None; also
-            if they are set to 0 instead. Parameters narrower than 32 bits then have a sum in
-            float32 besides. One that a single pass uses several times has it in any case, which is
-            counted with `accumulates` only.
+        accumulates: Whether several backward passes add up before gradients are set to None, also
+            if they are set to 0 instead. Each gradient narrower than 32 bits then has a sum in
+            float32 besides. A parameter that one backward pass uses several times has such a sum in
+            any case, but it is counted with `accumulates` only.
 
     Raises:
         SpawnException: If `build` fails.
@@ -130,19 +131,19 @@ def model_memory(
 def check_model_fits(
     ctx: Machine, build: Build, nprocs: int, *, accumulates: bool = False
 ) -> list[ModelMemory]:
-    """Does what `model_memory` does, and refuses a model that does not fit its devices.
+    """Returns what the model of each rank needs, as `model_memory`; refuses one that does not fit.
 
-    Parameters, one gradient for each, and the optimiser's state are counted; activations, which
-    depend on what the model is called with, are not.
+    Parameters, one gradient for each, and the optimiser's state are counted. Activations are not,
+    since they depend on the arguments of the model's calls.
 
     Args:
         ctx: The machine.
-        build: Called with the rank.
+        build: Called with the rank; returns its module, and its optimiser or None.
         nprocs: Number of ranks.
         accumulates: Whether gradients of several backward passes add up, see `model_memory`.
 
     Raises:
-        OutOfMemoryError: If they do not fit (M7): names ranks, tensors and bytes.
+        OutOfMemoryError: If the model does not fit (M7); the error names ranks, tensors and bytes.
         SpawnException: If `build` fails.
     """
     found = model_memory(ctx, build, nprocs, accumulates=accumulates)

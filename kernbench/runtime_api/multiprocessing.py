@@ -23,12 +23,12 @@ def spawn(
 ) -> None:
     """Calls `fn(rank, *args)` once for each rank and waits for all of them.
 
-    Everything that main has issued is done before the first rank starts, and everything that the
-    ranks have issued before this returns.
+    All commands that main has issued are done before the first rank starts, and all commands of the
+    ranks before `spawn` returns.
 
     Args:
         fn: Runs as each rank; its return value is dropped.
-        args: Further arguments; the ranks share the very objects.
+        args: Further arguments; the ranks share the same objects.
         nprocs: Number of ranks; rank r has the r-th device of the context.
         join: Must be True.
         daemon: Must be False.
@@ -37,7 +37,9 @@ def spawn(
     Raises:
         SpawnException: If a rank raised, or ranks wait for what can never happen.
         KeyboardInterrupt: If the user interrupts; the ranks are aborted first.
-        KernbenchError: If there are more ranks than devices, or inside a rank (C19).
+        KernbenchError: If there are more ranks than devices, `nprocs` is not positive, or another
+            spawn is running (C19).
+        UnsupportedError: For other values of `join`, `daemon` or `start_method`.
     """
     __tracebackhide__ = True
     if not join or daemon or start_method != "spawn":
@@ -76,11 +78,11 @@ def spawn(
 def _collecting_rarely() -> Iterator[None]:
     """Lets Python look for garbage less often.
 
-    Ranks run ahead of their devices, so much is alive and little of it is garbage: by default a
-    third of the time goes into looking at it.
+    Ranks run ahead of their devices, so many objects are alive and few of them are garbage: with
+    Python's default, a third of the time goes into the search.
     """
     before = gc.get_threshold()
-    if 0 < before[0] < _ALLOCATIONS:  # 0: the user has switched it off
+    if 0 < before[0] < _ALLOCATIONS:  # 0: the user has switched the collector off
         gc.set_threshold(_ALLOCATIONS, *before[1:])
     try:
         yield
@@ -89,10 +91,10 @@ def _collecting_rarely() -> Iterator[None]:
 
 
 _ALLOCATIONS: Final = 50_000
-"""Objects made, less those freed, between two looks at the youngest."""
+"""Objects made, less objects freed, between two collections of the youngest generation."""
 
 
 def _drain_pending(ctx: SpawnSession) -> None:
-    """Drives the loop until nothing that a worker waits for is pending; for main."""
+    """Drives the loop, on main, until no command for which a worker could wait is pending."""
     while ctx.worker_waits:
         ctx.engine.loop.run(until=ctx.worker_waits[0])

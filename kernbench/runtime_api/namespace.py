@@ -55,7 +55,7 @@ GRAD_MODES: Final = (
     "no_grad",
     "set_grad_enabled",
 )
-"""What stands in `torch` as well as in `torch.autograd`."""
+"""Names that are in `torch` as well as in `torch.autograd`."""
 
 
 def _public(module: ModuleType) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _guarded(module: ModuleType) -> dict[str, Any]:
 
 @cache
 def root() -> Mapping[str, Any]:
-    """Returns what `torch` holds; its submodules are mappings too."""
+    """Returns the names in `torch`; submodules are mappings too."""
     names: dict[str, Any] = {}
     for module in (pointwise, reductions, linalg, shaping, creation, random, copies):
         names |= _guarded(module)
@@ -108,7 +108,11 @@ def root() -> Mapping[str, Any]:
 
 
 def not_simulated(path: str) -> Callable[[str], Any]:
-    """Returns a module's `__getattr__`, which names what PyTorch has and kernbench has not."""
+    """Returns a `__getattr__` for a module, whose error says that a name is not simulated.
+
+    Args:
+        path: Name of the module, such as `torch.cuda`.
+    """
 
     def missing(name: str) -> Any:
         raise AttributeError(f"{path}.{name} is not simulated")
@@ -117,12 +121,12 @@ def not_simulated(path: str) -> Callable[[str], Any]:
 
 
 class Namespace:
-    """A part of the tree whose functions act on one context, also where another is entered.
+    """A part of the tree whose functions act on one context, even while another one is entered.
 
     Args:
         ctx: The context.
-        names: What it holds.
-        path: Where it stands in the tree, for errors.
+        names: Content of this part: functions, values, and mappings for its submodules.
+        path: Place of this part in the tree, for errors.
     """
 
     def __init__(self, ctx: SpawnSession, names: Mapping[str, Any], path: str = "torch") -> None:

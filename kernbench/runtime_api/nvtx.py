@@ -1,4 +1,4 @@
-"""`torch.cuda.nvtx`: ranges by calls; see `torch.profiler.record_function`."""
+"""`torch.cuda.nvtx`: ranges begun and ended by calls; see `torch.profiler.record_function`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ __all__ = ["range", "range_pop", "range_push"]
 
 
 def range_push(msg: str) -> int:
-    """Begins a range and returns its depth, from 0."""
+    """Begins a range named `msg` and returns its depth, from 0."""
     return ranges.enter(current_process(), msg)
 
 
@@ -18,14 +18,20 @@ def range_pop() -> int:
     """Ends the innermost range that `range_push` has begun, and returns its depth.
 
     Raises:
-        RangeError: If there is none.
+        RangeError: If no such range is open.
     """
     return ranges.leave(current_process())
 
 
 @contextmanager
 def range(msg: str, *args: object, **kwargs: object) -> Iterator[None]:
-    """Names a `with` block; further arguments fill in the name, as `str.format` does."""
+    """Names a `with` block.
+
+    Args:
+        msg: Name of the range, a template for `str.format`.
+        *args: Values for the template.
+        **kwargs: Named values for the template.
+    """
     range_push(msg.format(*args, **kwargs))
     try:
         yield

@@ -16,12 +16,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 class record_function:  # noqa: N801 - PyTorch's name
     """`torch.profiler.record_function`: names a `with` block, or the function it decorates.
 
-    What is issued in it belongs to it, and so does what the backward pass issues for that. Takes no
-    simulated time and waits for nothing.
+    Commands issued in the block belong to the range, and so do the commands that the backward pass
+    issues for its operations. A range takes no simulated time and waits for nothing.
 
     Args:
-        name: What traces and breakdowns call it; ranges of one name are added up.
-        args: More for traces.
+        name: Name of the range in traces and breakdowns; ranges of one name are added up.
+        args: Further text for traces.
     """
 
     def __init__(self, name: str, args: str | None = None) -> None:
@@ -41,7 +41,7 @@ class record_function:  # noqa: N801 - PyTorch's name
         ranges.leave(current_process(), self)
 
     def __call__(self, function: F) -> F:
-        """Returns the function, each call of which is in a range of this name."""
+        """Returns the function so that each of its calls is in a range of this name."""
 
         @wraps(function)
         def named(*args: Any, **kwargs: Any) -> Any:

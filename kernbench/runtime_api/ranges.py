@@ -1,7 +1,7 @@
 """Ranges of a program, by name: which commands belong to them, and when they began and ended.
 
-A command belongs to the ranges that its rank is in when the host issues it. What the backward pass
-issues for an operation belongs to the ranges in which that operation was called, so that a layer's
+A command belongs to the ranges that its rank is in when the host issues it. A command of the
+backward pass belongs to the ranges in which its forward operation was called, so that a layer's
 range holds both of its directions.
 """
 
@@ -14,19 +14,19 @@ from kernbench.tensors.nodes import grad_state_of
 
 
 class RangeError(KernbenchError, RuntimeError):
-    """A range was ended that nobody had begun."""
+    """A range was ended, but none was open."""
 
 
 class _Range(NamedTuple):
     """A range that has not ended.
 
     Attributes:
-        owner: Who ends it; None: the next call that ends one.
-        name: Its name.
-        detail: More for traces.
-        start: When it began, by the host's clock in picoseconds.
-        site: Where.
-        outside: The ranges around it.
+        owner: The object that ends the range; None: the next call that ends one.
+        name: Name of the range.
+        detail: Further text for traces.
+        start: When the range began, by the host's clock in picoseconds.
+        site: Where the user began the range.
+        outside: Names of the ranges around this one.
     """
 
     owner: object
@@ -41,7 +41,14 @@ _OPEN: Final[RankLocal[list[_Range]]] = RankLocal("open ranges", lambda _: [])
 
 
 def enter(process: Process, name: str, owner: object = None, detail: str | None = None) -> int:
-    """Begins a range and returns its depth, from 0; takes no simulated time."""
+    """Begins a range and returns its depth, from 0; takes no simulated time.
+
+    Args:
+        process: The rank, or main, whose commands belong to the range.
+        name: Name of the range in traces and breakdowns.
+        owner: The object that ends the range with `leave`; None: the next `leave` without an owner.
+        detail: Further text for traces.
+    """
     ranges = _OPEN.of(process)
     outside = process.ranges
     ranges.append(_Range(owner, name, detail, process.host.clock, call_site(), outside))
@@ -50,10 +57,14 @@ def enter(process: Process, name: str, owner: object = None, detail: str | None 
 
 
 def leave(process: Process, owner: object = None) -> int:
-    """Ends the innermost range of an owner, and those within it, and returns its depth.
+    """Ends the innermost range of an owner and all ranges inside it; returns its depth.
+
+    Args:
+        process: The rank, or main, that began the range.
+        owner: The object that began the range; None for a range without an owner.
 
     Raises:
-        RangeError: If there is none.
+        RangeError: If the owner has no open range.
     """
     ranges = _OPEN.of(process)
     depth = next((at for at in reversed(range(len(ranges))) if ranges[at].owner is owner), None)

@@ -1,4 +1,4 @@
-"""The methods of `torch.Tensor`, a table; and which of them read values on the host."""
+"""The table of `torch.Tensor`'s methods, and which of them read values on the host."""
 
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, cast
@@ -66,14 +66,14 @@ _HOST_READ_BARRIERS: Final[dict[str, Literal["read", "view"]]] = {
 }
 """Every method that reads values on the host, and views that look as if they did.
 
-`read` waits for what precedes in the current stream, then copies; `view` waits for nothing and
-works with data off. `__getitem__` and `__setitem__` with a mask, or a single value on a device, as
-the index read that index.
+A `read` waits for all earlier commands of the current stream, then copies; a `view` waits for
+nothing and works with data off. `__getitem__` and `__setitem__` read their index if it is a mask or
+a single value on a device.
 """
 
 
 class TensorMethods(Tensor):
-    """What `Tensor` has besides its state; a table, never instantiated (ADR 0021)."""
+    """Everything that `Tensor` has besides its state; a table, never instantiated (ADR 0021)."""
 
     __hash__ = object.__hash__
 
@@ -105,7 +105,7 @@ class TensorMethods(Tensor):
         return self.window.nbytes
 
     def storage_offset(self) -> int:
-        """Returns where in the storage the first element is, in elements."""
+        """Returns the place of the first element in the storage, in elements."""
         return self.window.offset
 
     def data_ptr(self) -> int:
@@ -113,7 +113,7 @@ class TensorMethods(Tensor):
         return self.memory.storage.address.offset + self.window.offset * self.window.dtype.itemsize
 
     def untyped_storage(self) -> Storage:
-        """Returns the memory that views share."""
+        """Returns the memory, which the tensor shares with its views."""
         return self.memory.storage
 
     def is_contiguous(self) -> bool:
@@ -143,7 +143,7 @@ class TensorMethods(Tensor):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether operations on it are recorded; to be set on leaves."""
+        """Whether operations on the tensor are recorded; may be set on leaves only."""
         return self.memory.tracked and nodes.edge_of(self) is not None
 
     @requires_grad.setter
@@ -154,21 +154,22 @@ class TensorMethods(Tensor):
         """Sets `requires_grad`, and returns the tensor.
 
         Raises:
-            TensorError: If its type has no gradients, or an operation made it.
+            TensorError: If the tensor's type has no gradients, or the tensor is no leaf.
         """
         nodes.require(self, requires_grad)
         return self
 
     @property
     def is_leaf(self) -> bool:
-        """Whether no recorded operation made it."""
+        """Whether the tensor is not the result of a recorded operation."""
         return leaves.is_leaf(self)
 
     @property
     def grad(self) -> "Tensor | None":
-        """Sum of its gradients, of its type; None before the first one.
+        """Sum of the tensor's gradients, in the tensor's type; None before the first gradient.
 
-        Those of 16-bit tensors add up in float32 and are rounded once; PyTorch rounds after each.
+        Gradients of 16-bit tensors add up in float32 and are rounded once; PyTorch rounds after
+        each.
         """
         return leaves.get_grad(self)
 
@@ -178,7 +179,7 @@ class TensorMethods(Tensor):
 
     @property
     def grad_fn(self) -> "nodes.Node | None":
-        """The recorded operation that made it; None for a leaf."""
+        """The recorded operation whose result the tensor is; None for a leaf."""
         graph = nodes.history(self)
         return graph.node if isinstance(graph, nodes.Output) else None
 
@@ -225,7 +226,7 @@ class TensorMethods(Tensor):
 
     @property
     def data(self) -> "Tensor":
-        """A view of all elements; setting it makes this tensor show those of another one."""
+        """A view of all elements; setting it makes this tensor show another tensor's elements."""
         return copies.detach(self)
 
     @data.setter
@@ -238,7 +239,13 @@ class TensorMethods(Tensor):
     def split(
         self, split_size: "builtins.int | Sequence[builtins.int]", dim: "builtins.int" = 0
     ) -> "tuple[Tensor, ...]":
-        """Returns views of pieces of a dimension, of one size or of those given."""
+        """Returns views of the pieces of a dimension, as `torch.split`.
+
+        Args:
+            split_size: Extent of each piece, the last of which may be smaller; or a list of all
+                extents.
+            dim: The dimension to cut.
+        """
         return views.split(self, split_size, dim)
 
     def reshape_as(self, other: "Tensor") -> "Tensor":
@@ -447,7 +454,14 @@ class TensorMethods(Tensor):
         keepdim: "builtins.bool" = False,
         dtype: "DType | None" = None,
     ) -> "Tensor":
-        """Returns the p-norm of the elements over dimensions, as `torch.norm`."""
+        """Returns the p-norm of the elements over dimensions, as `torch.norm`.
+
+        Args:
+            p: Order of the norm; `fro` is the Euclidean norm of all the elements.
+            dim: Dimensions to reduce; all by default.
+            keepdim: Whether reduced dimensions stay, with extent 1.
+            dtype: Type to which the elements are converted first; the tensor's own by default.
+        """
         return reductions.norm(self, p, dim, keepdim, dtype=dtype)
 
     # Products
@@ -546,16 +560,16 @@ class TensorMethods(Tensor):
 _OF_THE_CLASS: Final = frozenset(
     {"__annotations__", "__dict__", "__doc__", "__module__", "__qualname__", "__weakref__"}
 )
-"""Attributes that every class has of its own."""
+"""Attributes that Python puts into every class."""
 
 
 def attributes_of(methods: type) -> dict[str, Any]:
-    """Returns what the body of a class defines, by name."""
+    """Returns the attributes that the body of a class defines, by name."""
     return {name: value for name, value in vars(methods).items() if name not in _OF_THE_CLASS}
 
 
 def _put_in_place() -> None:
-    """Gives `Tensor` its methods; those that take further tensors say which argument is none."""
+    """Gives `Tensor` its methods; methods that take tensors name an argument that is not one."""
     for name, value in attributes_of(TensorMethods).items():
         for function in (value, getattr(value, "fget", None), getattr(value, "fset", None)):
             if isinstance(function, FunctionType):

@@ -1,4 +1,4 @@
-"""`torch.testing`: comparing tensors with the tolerances of their type."""
+"""`torch.testing`: comparing tensors, with a tolerance for each type."""
 
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ _TOLERANCES: Final = {
     dtypes.complex64: (1.3e-6, 1e-5),
     dtypes.complex128: (1e-7, 1e-7),
 }
-"""Relative and absolute tolerance by type; PyTorch's. All others are compared exactly."""
+"""PyTorch's relative and absolute tolerance by type; other types are compared exactly."""
 
 
 class NotCloseError(KernbenchError, AssertionError):
@@ -44,22 +44,24 @@ def assert_close(
 ) -> None:
     """Checks that two tensors, numbers, or sequences or mappings of them are close.
 
+    The call reads the values on the host, so it waits for the tensors to be computed.
+
     Args:
-        actual: What is tested.
-        expected: What it should be.
+        actual: The value to test.
+        expected: The value to compare with.
         allow_subclasses: Must be True.
-        rtol: Relative tolerance; by default that of the types, as in PyTorch.
-        atol: Absolute tolerance, given together with `rtol`.
+        rtol: Relative tolerance; by default the larger one of both types, as in PyTorch.
+        atol: Absolute tolerance; must be given together with `rtol`.
         equal_nan: Whether nan equals nan.
-        check_device: Whether they must be on the same device.
-        check_dtype: Whether they must have the same type.
-        check_layout: Whether they must have the same layout, as all tensors here have.
-        check_stride: Whether they must have the same strides.
-        msg: Text of the error in place of the one that says what differs.
+        check_device: Whether both must be on the same device.
+        check_dtype: Whether both must have the same type.
+        check_layout: Whether both must have the same layout; all tensors here have the same.
+        check_stride: Whether both must have the same strides.
+        msg: Text of the error, in place of the description of the difference.
 
     Raises:
-        NotCloseError: If they are not; an `AssertionError` too.
-        OptionError: If one tolerance is given alone.
+        NotCloseError: If the values are not close; also an `AssertionError`.
+        OptionError: If only one of the tolerances is given.
         UnsupportedError: For `allow_subclasses=False`.
     """
     if (rtol is None) != (atol is None):
@@ -84,7 +86,7 @@ def _compare(
     checks: dict[str, bool],
     place: str = "",
 ) -> str | None:
-    """Returns what differs, None if nothing does."""
+    """Returns a description of the difference; None if there is none."""
     if isinstance(actual, dict) and isinstance(expected, dict):
         if actual.keys() != expected.keys():
             return f"The keys of the mappings do not match{place}: {[*actual]} and {[*expected]}"

@@ -1,0 +1,306 @@
+"""Public functions describe their parameters and the errors that they raise."""
+
+import ast
+import builtins
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PACKAGE: Final = ROOT / "kernbench"
+
+FROM_PARAMETERS: Final = 3
+"""Functions with this many parameters or more need `Args:`."""
+
+NOT_YET: Final = {
+    "ccl",
+    "cli",
+    "config",
+    "distributed",
+    "hw",
+    "ranks",
+    "sim_engine",
+    "tensors",
+    "tl",
+    "tp",
+}
+"""Rooms whose docstrings are still to be completed. The set shrinks to nothing: take a room off."""
+
+UNIMPLEMENTED: Final = {"AssertionError", "NotImplementedError"}
+"""What abstract bodies raise, and what marks an impossible case: neither is for callers."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Documented(NamedTuple):
+    """A public function or method.
+
+    Attributes:
+        place: `file:line name`, for messages.
+        node: Its definition.
+        docstring: Its docstring without indentation; empty if it has none.
+    """
+
+    place: str
+    node: Function
+    docstring: str
+
+
+def _room(path: Path) -> str:
+    """Returns the folder of the package in which a module lies, or its name at the top."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def _modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+ROOMS: Final = sorted({_room(path) for path in _modules()})
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _is_overload(node: Function) -> bool:
+    return any(isinstance(mark, ast.Name) and mark.id == "overload" for mark in node.decorator_list)
+
+
+def _public(tree: ast.AST, file: str, within: str = "") -> Iterator[Documented]:
+    """Yields the public functions of modules and classes; those inside functions are nobody's.
+
+    A protocol's methods are among them: what is said there holds for all that implement it.
+    """
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            if not node.name.startswith("_"):
+                yield from _public(node, file, f"{within}{node.name}.")
+        elif isinstance(node, Function):
+            if not node.name.startswith("_") and not _is_overload(node):
+                place = f"{file}:{node.lineno} {within}{node.name}"
+                yield Documented(place, node, ast.get_docstring(node) or "")
+        else:  # such as `if TYPE_CHECKING:`
+            yield from _public(node, file, within)
+
+
+def _parameters(node: Function) -> list[str]:
+    """Returns the names of the parameters."""
+    taken = node.args
+    found = [*taken.posonlyargs, *taken.args, taken.vararg, *taken.kwonlyargs, taken.kwarg]
+    return [parameter.arg for parameter in found if parameter is not None]
+
+
+def _needs_words(name: str) -> bool:
+    return not name.startswith("_") and name not in {"self", "cls"}
+
+
+def _section(docstring: str, name: str) -> list[str] | None:
+    """Returns the names of the entries of a section, without stars; None if there is none."""
+    lines = iter(docstring.splitlines())
+    if not any(line == f"{name}:" for line in lines):
+        return None
+    entries = []
+    for line in lines:
+        if line and not line.startswith(" "):
+            break
+        if match := re.match(r"    \*{0,2}(\w+(?:\.\w+)*)(?: \(.*?\))?:", line):
+            entries.append(match[1])
+    return entries
+
+
+def parameter_fault(function: Documented) -> str | None:
+    """Returns what is wrong with the description of the parameters; None if nothing is."""
+    parameters, told = _parameters(function.node), _section(function.docstring, "Args")
+    expected = list(filter(_needs_words, parameters))
+    if told is None:
+        if len(expected) < FROM_PARAMETERS:
+            return None
+        return f"{function.place}: no `Args:` for {expected}"
+    if set(expected) <= set(told) <= set(parameters) and len(set(told)) == len(told):
+        return None
+    return f"{function.place}: `Args:` names {told}; the parameters are {expected}"
+
+
+def _own(node: ast.AST) -> Iterator[ast.AST]:
+    """Yields what is inside a function, but not inside functions and classes within it."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, Function | ast.Lambda | ast.ClassDef):
+            yield child
+            yield from _own(child)
+
+
+@cache
+def _returned() -> dict[str, set[str]]:
+    """Returns the names of what functions of the package return, by the function's name."""
+    found: dict[str, set[str]] = {}
+    for path in _modules():
+        for node in ast.walk(_tree(path)):
+            if isinstance(node, Function) and isinstance(node.returns, ast.Name):
+                found.setdefault(node.name, set()).add(node.returns.id)
+    return found
+
+
+@cache
+def _bases() -> dict[str, set[str]]:
+    """Returns the names of the bases of each class of the package."""
+    found: dict[str, set[str]] = {}
+    for path in _modules():
+        for node in ast.walk(_tree(path)):
+            if isinstance(node, ast.ClassDef):
+                names = {base.id for base in node.bases if isinstance(base, ast.Name)}
+                found.setdefault(node.name, set()).update(names)
+    return found
+
+
+def _with_bases(name: str) -> set[str]:
+    """Returns the name of a class and those of all its bases."""
+    known = getattr(builtins, name, None)
+    if isinstance(known, type):
+        return {base.__name__ for base in known.__mro__}
+    return {name}.union(*(_with_bases(base) for base in _bases().get(name, ())))
+
+
+def _raised(node: Function) -> set[str]:
+    """Returns the classes that a function raises; `?` for one that its source does not name.
+
+    What was caught or awaited and is raised again (a name, an attribute) does not count.
+    """
+    classes = set()
+    for inner in _own(node):
+        if not isinstance(inner, ast.Raise) or inner.exc is None:
+            continue
+        error = inner.exc
+        made = error.func if isinstance(error, ast.Call) else error
+        name = made.id if isinstance(made, ast.Name) else getattr(made, "attr", "?")
+        if name[0].isupper():
+            classes.add(name)
+        elif name == "with_traceback":  # of an error that was there before
+            continue
+        elif isinstance(error, ast.Call):
+            classes |= _returned().get(name, {"?"})
+    return classes - UNIMPLEMENTED
+
+
+def error_fault(function: Documented) -> str | None:
+    """Returns what is wrong with the description of the errors; None if nothing is."""
+    raised = _raised(function.node)
+    if not raised:
+        return None
+    told = _section(function.docstring, "Raises")
+    if told is None:
+        return f"{function.place}: no `Raises:` for {sorted(raised)}"
+    names = {name.rpartition(".")[2] for name in told}
+    missing = sorted(name for name in raised - {"?"} if not names & _with_bases(name))
+    return f"{function.place}: `Raises:` names {told}, not {missing}" if missing else None
+
+
+def _functions(room: str) -> list[Documented]:
+    if room in NOT_YET:
+        pytest.skip(f"the docstrings of {room} are still to be completed")
+    return [
+        function
+        for path in _modules()
+        if _room(path) == room and not re.search(r"/_[^_]", path.relative_to(ROOT).as_posix())
+        for function in _public(_tree(path), path.relative_to(ROOT).as_posix())
+    ]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_parameters_are_described(room: str) -> None:
+    assert list(filter(None, map(parameter_fault, _functions(room)))) == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_errors_are_described(room: str) -> None:
+    assert list(filter(None, map(error_fault, _functions(room)))) == []
+
+
+def test_rooms_that_are_not_described_yet_exist() -> None:
+    assert set(ROOMS) >= NOT_YET
+
+
+def _only(source: str) -> list[Documented]:
+    return list(_public(ast.parse(source), "f.py"))
+
+
+THREE: Final = '''
+def f(a, *b, c=1, _d=2, **e):
+    """Does.
+
+    Args:
+        a: One thing, explained
+            at: length.
+        *b: Others.
+        {name}: The third.
+        **e: The rest.
+    """
+'''
+
+
+def test_a_description_names_exactly_the_parameters() -> None:
+    (right,) = _only(THREE.format(name="c"))
+    assert parameter_fault(right) is None
+    (wrong,) = _only(THREE.format(name="see"))
+    assert "'see'" in (parameter_fault(wrong) or "")
+
+
+@pytest.mark.parametrize(
+    ("source", "faulty"),
+    [
+        ("def f(a, b, c): 'Does.'", True),
+        ("def f(a, b): 'Does.'", False),
+        ("class C:\n def f(self, a, b): 'Does.'", False),
+        ("class C:\n def f(self, a, *b, c): 'Does.'", True),
+        ("class C:\n @classmethod\n def f(cls, a, b, **c): 'Does.'", True),
+        ("def f(self, a, b): 'Does.'", False),
+        ("class _C:\n def f(self, a, b, c): 'Does.'", False),
+        ("def _f(a, b, c): 'Does.'", False),
+        ("class C:\n def __call__(self, a, b, c): 'Does.'", False),
+        ("@overload\ndef f(a, b, c): ...", False),
+        ("class C(Protocol):\n def f(self, a, b, c): ...", True),
+        ("if X:\n def f(a, b, c): 'Does.'", True),
+    ],
+)
+def test_three_parameters_need_a_description(source: str, faulty: bool) -> None:
+    assert [parameter_fault(function) is not None for function in _only(source)] in (
+        [[True]] if faulty else [[False], []]
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "told", "faulty"),
+    [
+        ("raise OptionError('no')", "", True),
+        ("raise OptionError('no')", "OptionError", False),
+        ("raise OptionError('no')", "ValueError", False),
+        ("raise OptionError('no')", "KernbenchError", False),
+        ("raise OptionError('no')", "TypeError", True),
+        ("raise KeyError", "LookupError", False),
+        ("raise KernbenchError('no')", "OptionError", True),
+        ("raise NotImplementedError", "", False),
+        ("def inner(): raise KeyError", "", False),
+        ("try: g()\n    except OSError: raise", "", False),
+        ("try: g()\n    except OSError as error: raise error", "", False),
+        ("raise site.refusing('no')", "", True),
+        ("raise site.refusing('no')", "ValueError", False),
+    ],
+)
+def test_a_raise_needs_a_description(body: str, told: str, faulty: bool) -> None:
+    raises = f"\n\n    Raises:\n        {told}: When." if told else ""
+    (function,) = _only(f"def f():\n    '''Does.{raises}\n    '''\n    {body}")
+    assert (error_fault(function) is not None) is faulty
+
+
+def test_an_error_that_a_helper_makes_is_known_by_what_the_helper_returns() -> None:
+    helper, classes = next(
+        (name, classes)
+        for name, classes in sorted(_returned().items())
+        if len(classes) == 1 and "KernbenchError" in _with_bases(next(iter(classes)))
+    )
+    (function,) = _only(f"def f():\n    '''Does.'''\n    raise {helper}('no')")
+    assert str(sorted(classes)) in (error_fault(function) or "")
