@@ -48,7 +48,8 @@ MODULES = (
     dimension_wise,
     two_level,
 )
-RANKS = (*range(1, 18), 64)
+FEW = (*range(1, 10), 16)
+MANY = (*range(10, 16), 17, 64)
 FLOATS = (
     dtypes.float64,
     dtypes.float32,
@@ -94,9 +95,14 @@ def check(module: ModuleType, case: Case) -> None:
         np.testing.assert_array_equal(taken, wanted)
 
 
+@pytest.mark.parametrize(
+    "worlds", [pytest.param(FEW, id="few"), pytest.param(MANY, id="many", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(("module", "operation"), PAIRS)
-def test_every_rank_ends_with_what_the_operation_says(module: ModuleType, operation: str) -> None:
-    for ranks in ranks_of(operation, *RANKS):
+def test_every_rank_ends_with_what_the_operation_says(
+    module: ModuleType, operation: str, worlds: tuple[int, ...]
+) -> None:
+    for ranks in ranks_of(operation, *worlds):
         for number, root in enumerate(roots(operation, ranks)):
             # What is empty looks alike from every root.
             for size in (0, 1, 37) if ranks < 9 or not number else (37,):

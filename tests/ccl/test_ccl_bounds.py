@@ -68,6 +68,7 @@ def regular(draw: st.DrawFn) -> tuple[int, dict[str, Any]]:
     return low * high, network
 
 
+@pytest.mark.slow
 @given(
     spec=st.one_of(graphs(), graphs(), regular()),
     entry=st.sampled_from([param.values for param in ENTRIES]),

@@ -340,8 +340,7 @@ def by_arrays(machine: Topology, case: Case) -> Timed:
     return ends, in_order(spans)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ["h200x8", "sip8"])
+@pytest.mark.parametrize("where", [pytest.param("h200x8", marks=pytest.mark.slow), "sip8"])
 @settings(max_examples=150)
 @given(case=cases(largest=700), data=st.data())
 def test_arrays_over_ranks_equal_the_replay(

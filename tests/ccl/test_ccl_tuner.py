@@ -28,7 +28,13 @@ def implementing(operation: str, machine: Topology, own: Sequence[str] = ()) -> 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize(
     ("name", "ranks"),
-    [("sip8", 8), ("sip8", 3), ("torus4x4", 16), ("h200x8", 8), ("h200x8", 3)],
+    [
+        ("sip8", 8),
+        ("sip8", 3),
+        pytest.param("torus4x4", 16, marks=pytest.mark.slow),
+        ("h200x8", 8),
+        ("h200x8", 3),
+    ],
 )
 def test_the_choice_is_hardly_slower_than_the_best(
     topology: Callable[[str], Topology], name: str, ranks: int, operation: str

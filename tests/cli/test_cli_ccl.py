@@ -51,7 +51,7 @@ def test_these_operations_are_measured() -> None:
 def test_each_row_names_the_algorithm_that_ran(name: str, kernbench: Kernbench) -> None:
     """Sizes on both sides of where the choice changes; `-v` prints what was chosen."""
     said: list[str] = []
-    argv = ["--op", name, "-b", "1K", "-e", "16M", "-f", "128"]
+    argv = ["--op", name, "-b", "1K", "-e", "1M", "-f", "32"]
     overrides = ["defaults.algorithm=auto"]
     with kernbench.context(arguments=argv, data=False, overrides=overrides) as ctx:
         ctx.on_choice = said.append
@@ -392,7 +392,6 @@ def _kernbench(args: Sequence[str], cwd: Path, path: Path) -> subprocess.Complet
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("installed", [True, False])
 def test_shipped_benches_run_from_anywhere(installed: bool, tmp_path: Path) -> None:
     """They share code, so it must be found wherever they lie: in a checkout, or in a wheel."""

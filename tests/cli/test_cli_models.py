@@ -124,14 +124,13 @@ def test_the_model_is_llamas(kernbench: Kernbench) -> None:
     assert loss == pytest.approx(_reference(weights, shape, ids, targets), rel=1e-12)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "split",
     [
         ("--tp", "2", "--dp", "1"),
         ("--tp", "1", "--dp", "4"),
         ("--tp", "2", "--dp", "2", "--kernel", "tile"),
-        ("--tp", "4", "--dp", "2", "--sequence-parallel"),
+        pytest.param(("--tp", "4", "--dp", "2", "--sequence-parallel"), marks=pytest.mark.slow),
     ],
     ids=" ".join,
 )
@@ -388,7 +387,6 @@ def test_a_wrong_flag_is_one_line_and_code_2(
 # What does not fit
 
 
-@pytest.mark.slow
 def test_a_model_larger_than_a_device_is_refused_before_it_runs(kernbench: Kernbench) -> None:
     ctx = kernbench.context("h200x8", data=False, arguments=(*SEVENTY_B, "--tp", "1"))
     with ctx, pytest.raises(UsageError) as caught:
@@ -415,7 +413,6 @@ def test_an_mlp_too_large_is_refused_in_words(run: Run) -> None:
     assert "ranks 1-7 neither" in err
 
 
-@pytest.mark.slow
 def test_it_fits_with_enough_ranks(kernbench: Kernbench) -> None:
     ctx = kernbench.context("h200x8", data=False)
     flags = benches.transformer.parse([*SEVENTY_B, "--tp", "8"])

@@ -41,7 +41,6 @@ def _run(bench: str | Path, *arguments: str, explore: int = 0, **said: Any) -> i
     return run_bench(spec, Output(**shown), explore)
 
 
-@pytest.mark.slow
 def test_the_main_job_prints_a_right_table() -> None:
     done = _kernbench("run", "benches/ccl_allreduce.py", "--", "-e", "64K")
     assert done.returncode == 0, done.stderr
@@ -125,11 +124,21 @@ def test_run_spawns_once_over_all_sips_and_looks_worker_up(
         (["run"], "Invalid value for BENCH: expected one, or --spec FILE"),
     ],
 )
-@pytest.mark.slow
-def test_wrong_input_ends_with_2_and_no_traceback(arguments: list[str], said: str) -> None:
-    done = _kernbench(*arguments)
-    assert done.returncode == 2, done.stdout + done.stderr
+def test_wrong_input_ends_with_2(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2, done.output
+    assert isinstance(done.exception, SystemExit)
     assert said in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_process_with_wrong_input_ends_with_2_and_no_traceback() -> None:
+    done = _kernbench("run", "nothing.py")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "bench nothing.py does not exist" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
 
@@ -348,13 +357,13 @@ NEVER_COMES_BACK = """
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "places"),
     [
-        (
+        pytest.param(
             CATCHES_ALL,
             [r"worker at .*/bench\.py:\d+:\d+: spin\(\)", r"spin at .*: while True: pass"],
+            marks=pytest.mark.slow,
         ),
         (
             NEVER_COMES_BACK,

@@ -113,7 +113,6 @@ def _pictures() -> ModuleType:
 ANEW = "`python docs/pictures.py` makes it anew"
 
 
-@pytest.mark.slow
 def test_the_picture_of_the_table_is_what_is_printed_now() -> None:
     pictures = _pictures()
     svg = (ROOT / "docs" / "img" / "table.svg").read_text(encoding="utf-8")
@@ -122,7 +121,6 @@ def test_the_picture_of_the_table_is_what_is_printed_now() -> None:
         assert line in shown, ANEW
 
 
-@pytest.mark.slow
 def test_the_picture_of_the_timeline_is_that_of_a_trace() -> None:
     pictures = _pictures()
     svg = (ROOT / "docs" / "img" / "timeline.svg").read_text(encoding="utf-8")

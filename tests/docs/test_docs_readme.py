@@ -17,7 +17,6 @@ TEXT = docs_readme.README.read_text(encoding="utf-8")
 STEPS = docs_readme.tutorial(TEXT)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("heading", list(STEPS))
 def test_the_tutorial_prints_what_it_shows(
     heading: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -47,7 +46,14 @@ def test_the_set_up_commands_stand_as_they_are_called() -> None:
     assert first.replace("pip install", "pip install -q") in gate
 
 
-@pytest.mark.slow
+def test_what_pytest_leaves_out_is_run_at_the_end_of_the_gate() -> None:
+    project = tomllib.loads((docs_readme.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "-m 'not slow'" in project["tool"]["pytest"]["ini_options"]["addopts"]
+    gate = (docs_readme.ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert gate.splitlines()[-1] == "pytest -q -m slow"
+    assert "the slow ones: `pytest -m slow`" in TEXT
+
+
 def test_the_accuracy_is_what_is_simulated_now() -> None:
     assert docs_readme.with_accuracy(TEXT) == TEXT
     (measured, simulated) = re.findall(r"takes (\d+) us there and (\d+) us here", TEXT)[0]

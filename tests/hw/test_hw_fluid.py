@@ -74,7 +74,6 @@ def situations(draw: st.DrawFn) -> tuple[dict[int, int], list[Flow]]:
     return capacity, draw(st.lists(flows, min_size=1, max_size=8))
 
 
-@pytest.mark.slow
 @given(situations(), st.randoms(use_true_random=False))
 def test_it_fills_like_water_for_any_order_and_any_names(
     situation: tuple[dict[int, int], list[Flow]], rng: random.Random
@@ -89,7 +88,6 @@ def test_it_fills_like_water_for_any_order_and_any_names(
     assert run(capacity, flows, order, names) == ends
 
 
-@pytest.mark.slow
 @given(st.lists(situations(), min_size=2, max_size=3), st.integers(0, 10**6))
 def test_groups_that_share_no_port_may_be_at_different_times(
     parts: list[tuple[dict[int, int], list[Flow]]], back_at: int

@@ -144,7 +144,6 @@ def test_a_flow_alone_is_as_fast_as_on_a_private_path(
         assert flow.arrivals == alone(Path(route, DMA, VC), flow)
 
 
-@pytest.mark.slow
 @given(together=st.lists(flows, min_size=2, max_size=5), rng=st.randoms(use_true_random=False))
 def test_flows_that_share_links_equal_an_event_per_message_and_hop(
     tree: Topology, uneven_tree: Topology, together: list[Flow], rng: random.Random

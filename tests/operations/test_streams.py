@@ -14,12 +14,12 @@ def test_the_host_runs_ahead_and_a_read_waits(kernbench: Kernbench) -> None:
     ctx = kernbench.context("h200x8")
     with ctx:
         host = ctx.main.host
-        x = torch.ones((4096, 4096), device="cuda", dtype=torch.bfloat16)
+        x = torch.ones((2048, 2048), device="cuda", dtype=torch.bfloat16)
         before = host.clock
         y = x @ x
         assert host.clock == before + ctx.engine.dispatch_ps
-        assert y[0, 0].item() == 4096
-        assert host.clock > before + 100 * 10**6
+        assert y[0, 0].item() == 2048
+        assert host.clock > before + 20 * 10**6
 
 
 def test_a_full_launch_queue_blocks_the_host(kernbench: Kernbench) -> None:
@@ -32,8 +32,7 @@ def test_a_full_launch_queue_blocks_the_host(kernbench: Kernbench) -> None:
 
 
 def test_events_time_what_lies_between_them(kernbench: Kernbench) -> None:
-    ctx = kernbench.context("h200x8")
-    with ctx:
+    with kernbench.context("h200x8", data=False):
         x = torch.ones((8192, 8192), dtype=torch.bfloat16, device="cuda")
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()

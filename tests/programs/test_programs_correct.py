@@ -16,7 +16,10 @@ from kernbench.testing import Kernbench
 
 PROGRAMS = 2000
 CHUNK = 250
-SHRINKING = 200
+CHUNKS = [
+    pytest.param(first, marks=pytest.mark.slow if first else ())
+    for first in range(0, PROGRAMS, CHUNK)
+]
 
 CHOICES = st.randoms(use_true_random=False)
 """Choices that hypothesis makes, so that it can look for fewer and smaller ones."""
@@ -72,7 +75,7 @@ def mistakes(machines: dict[str, RuntimeContext], program: Program, source: Sour
     return "\n".join([*wrong, "", source.text]) if wrong else ""
 
 
-@pytest.mark.parametrize("first", range(0, PROGRAMS, CHUNK))
+@pytest.mark.parametrize("first", CHUNKS)
 def test_random_programs_are_right(kernbench: Kernbench, first: int) -> None:
     machines = {name: kernbench.context(name) for name in ("sip8", "torus4x4")}
     for seed in range(first, first + CHUNK):
@@ -81,11 +84,12 @@ def test_random_programs_are_right(kernbench: Kernbench, first: int) -> None:
             pytest.fail(f"seed {seed}:\n{wrong}", pytrace=False)
 
 
-def test_programs_that_shrink_are_right(kernbench: Kernbench) -> None:
+@pytest.mark.parametrize("examples", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_programs_that_shrink_are_right(kernbench: Kernbench, examples: int) -> None:
     """The same with choices of hypothesis: slower, but a failure comes as a short program."""
     machines = {name: kernbench.context(name) for name in ("sip8", "torus4x4")}
 
-    @settings(max_examples=SHRINKING, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
     @given(choices=CHOICES)
     def check(choices: random.Random) -> None:
         program = random_program(choices)
@@ -95,6 +99,7 @@ def test_programs_that_shrink_are_right(kernbench: Kernbench) -> None:
     check()
 
 
+@pytest.mark.slow
 def test_a_failure_shrinks_to_a_short_program() -> None:
     """As if every all-reduce of several ranks were wrong."""
 

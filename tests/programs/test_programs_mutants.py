@@ -19,6 +19,10 @@ from kernbench.testing import Kernbench
 
 MUTANTS = 3000
 CHUNK = 250
+CHUNKS = [
+    pytest.param(first, marks=pytest.mark.slow if first else ())
+    for first in range(0, MUTANTS, CHUNK)
+]
 ATTEMPTS = 100
 """Programs that are looked through for a place for a mistake of one kind."""
 
@@ -30,7 +34,7 @@ MISSING = {"C1", "P1", "P2"}
 
 
 @pytest.mark.filterwarnings("ignore:.*process groups were made and not destroyed")
-@pytest.mark.parametrize("first", range(0, MUTANTS, CHUNK))
+@pytest.mark.parametrize("first", CHUNKS)
 def test_random_mistakes_are_reported(kernbench: Kernbench, first: int) -> None:
     machines = {name: kernbench.context(name) for name in ("sip8", "torus4x4")}
     reported: Counter[int] = Counter()

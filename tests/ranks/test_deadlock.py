@@ -725,7 +725,6 @@ def test_ranks_that_only_wait_for_the_dead_are_siblings(kernbench: Kernbench) ->
     assert list(failed.aborted) == [0, 1, 2, 3]
 
 
-@pytest.mark.slow
 def test_a_deadlock_among_1024_ranks_is_looked_for_once_and_told_briefly(
     make_topology: Callable[..., Topology], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,6 @@ from kernbench.sim_engine.dials import Fidelity
 HERE = Path(__file__).parent
 
 
-@pytest.mark.slow
 def test_the_trace_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     traces = set()
     for seed in ("0", "1", "4242"):

@@ -69,7 +69,6 @@ def outcome(machine: Machine, kernel: Kernel, grid: tuple[int, ...], **arguments
     return found
 
 
-@pytest.mark.slow
 @given(
     base=st.integers(-2, 40),
     shape=st.tuples(st.integers(0, 5), st.integers(0, 5)),

@@ -32,7 +32,6 @@ def add(x: Any, y: Any, out: Any, n: int, block: tl.constexpr) -> None:
     tl.store(out + offsets, tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask), mask=mask)
 
 
-@pytest.mark.slow
 @given(st.integers(1, 200), st.sampled_from([1, 16, 48, 64]))
 def test_vector_add_writes_the_elements_of_the_mask_and_no_others(
     sip8: Topology, n: int, block: int

@@ -41,7 +41,6 @@ def launched(machine: Machine, kernel: Kernel, grid: tuple[int, ...], **argument
     return ""
 
 
-@pytest.mark.slow
 @given(
     programs=st.integers(1, 5),
     load_at=st.integers(0, 40),

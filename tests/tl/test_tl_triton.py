@@ -45,7 +45,6 @@ def truncated(a: int, b: int) -> tuple[int, int]:
     return quotient, a - b * quotient
 
 
-@pytest.mark.slow
 @given(
     a=st.integers(-(1 << 31), (1 << 31) - 1),
     b=st.integers(-100, 100).filter(bool),

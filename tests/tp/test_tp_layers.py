@@ -241,7 +241,6 @@ def test_a_layer_may_differ_from_its_configuration(kernbench: Kernbench) -> None
     assert not [r for r in ctx.engine.op_log.records if r.name == "_gemm_kernel"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "sequence_parallel"), [("library", False), ("library", True), ("tile", False)]
 )

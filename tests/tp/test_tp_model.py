@@ -190,8 +190,10 @@ def _dense_losses(weights: dict[str, Any], optimizer: str) -> list[float]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("optimizer", "sequence_parallel"), [("SGD", False), ("AdamW", True)])
+@pytest.mark.parametrize(
+    ("optimizer", "sequence_parallel"),
+    [("SGD", False), pytest.param("AdamW", True, marks=pytest.mark.slow)],
+)
 def test_training_follows_the_dense_model(
     kernbench: Kernbench, optimizer: str, sequence_parallel: bool
 ) -> None:

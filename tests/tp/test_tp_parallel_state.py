@@ -9,7 +9,7 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import kernbench.torch as torch
@@ -264,9 +264,12 @@ def layouts(draw: st.DrawFn) -> tuple[int, list[str], dict[str, int]]:
     return ranks, order, sizes
 
 
-@pytest.mark.slow
-@given(layout=layouts())
-def test_every_rank_is_told_its_groups(layout: tuple[int, list[str], dict[str, int]]) -> None:
+@pytest.mark.parametrize("examples", [20, pytest.param(100, marks=pytest.mark.slow)])
+def test_every_rank_is_told_its_groups(examples: int) -> None:
+    settings(max_examples=examples)(given(layout=layouts())(check_groups))()
+
+
+def check_groups(layout: tuple[int, list[str], dict[str, int]]) -> None:
     ranks, order, n = layout
     dense = {"tp": n["tp"], "cp": n["cp"], "ep": 1, "pp": n["pp"]}
     expert = {"tp": n["etp"], "cp": 1, "ep": n["ep"], "pp": n["pp"]}
@@ -337,7 +340,6 @@ def test_every_rank_is_told_its_groups(layout: tuple[int, list[str], dict[str, i
     harness.check_nothing_left()
 
 
-@pytest.mark.slow
 def test_the_groups_work_and_take_no_time_to_make(kernbench: Kernbench) -> None:
     def worker(rank: int) -> None:
         dist.init_process_group("nccl")
