@@ -4,7 +4,6 @@ from typing import Final
 
 from kernbench.ccl.collective import Collective
 from kernbench.des import DeadlockError
-from kernbench.hw.pe import PeCosts
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host import Host
@@ -28,8 +27,8 @@ def least_slots(collective: Collective) -> int | None:
     """
     if collective.messages > _MOST_MESSAGES:
         return 0
-    queue, sip = collective.chosen.queue, collective.engine.topology.machine.system.sip
-    capacity = PeCosts(sip.pe, sip.cube).memory(queue.space).capacity
+    queue = collective.chosen.queue
+    capacity = min(pe.memory(queue.space).capacity for pe in collective.pes)
     low, high = queue.n_slots, min(MOST_SLOTS, capacity // queue.slot_size)
     if high <= low or not _ends(collective, high):
         return None

@@ -1,11 +1,13 @@
 """One SIP: its memories, its engines as library kernels use them, its way to the host."""
 
+from functools import partial
 from typing import Final
 
 from kernbench.des import Fifo
 from kernbench.hw.library import Library
 from kernbench.memory import Allocator, Space
 from kernbench.topology import Topology
+from kernbench.topology.spec import HBM_CAPACITY
 
 
 class Device:
@@ -13,6 +15,8 @@ class Device:
 
     Attributes:
         index: Its number in the machine.
+        sip: What it is.
+        kind: Equal for SIPs that are alike, see `SystemSpec.kinds`.
         library: Durations of library kernels.
         hbm: Allocator of its HBM, all cubes together.
         compute: All engines, as one library kernel after the other holds them.
@@ -22,11 +26,19 @@ class Device:
 
     def __init__(self, index: int, topology: Topology) -> None:
         spec = topology.machine.system
-        cubes = spec.sip.cubes.shape[0] * spec.sip.cubes.shape[1]
+        sip = spec.sip_of(index)
         self.index: Final = index
         self.spec: Final = spec
-        self.library: Final = Library(spec.sip)
-        self.hbm: Final = Allocator(Space.HBM, index, 0, cubes * spec.sip.cube.hbm.capacity)
+        self.sip: Final = sip
+        self.kind: Final = spec.kind_of(index)
+        self.library: Final = Library(sip)
+        self.hbm: Final = Allocator(
+            Space.HBM,
+            index,
+            0,
+            topology.num_cubes * sip.cube.hbm.capacity,
+            partial(spec.field_of, index, *HBM_CAPACITY),
+        )
         self.compute: Final = Fifo()
         self.to_device: Final = Fifo()
         self.to_host: Final = Fifo()

@@ -331,7 +331,7 @@ class DeviceProperties:
     """What `get_device_properties` returns.
 
     Attributes:
-        name: Of the machine's SIPs.
+        name: Of the machine.
         total_memory: Bytes of HBM.
         multi_processor_count: PEs.
         L2_cache_size: Bytes of SRAM.
@@ -349,15 +349,14 @@ def get_device_properties(device: DeviceLike | None = None) -> DeviceProperties:
     """Returns what a device is made of."""
     process = current_process()
     topology = process.engine.topology
-    sip = topology.machine.system.sip
-    hbm = process.engine.device(_sip(process, device)).hbm
-    assert hbm.capacity is not None
+    found = process.engine.device(_sip(process, device))
+    assert found.hbm.capacity is not None
     return DeviceProperties(
         topology.name,
-        hbm.capacity,
-        topology.num_pes,
-        topology.num_cubes * sip.cube.sram.capacity,
-        sip.pe.tcm.capacity,
+        found.hbm.capacity,
+        topology.num_pes(found.index),
+        topology.num_cubes * found.sip.cube.sram.capacity,
+        found.sip.pe.tcm.capacity,
     )
 
 
