@@ -6,18 +6,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ccl_machine import ring, run, shipped_algorithm, skewed
+from ccl_machine import SUM, own_algorithm, ring, run, shipped_algorithm, skewed
 from ccl_operations import Outcome, draw, even, execute, simulate, uneven
 from ccl_shipped import ENTRIES, as_run, ranks_of, shipped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.ccl import channel, lanes
+from kernbench.ccl.collective import Collective
 from kernbench.ccl.config import check_fits, load_ccl, shipped_ccl_file
 from kernbench.ccl.estimate import Estimator
+from kernbench.ccl.jams import least_slots
+from kernbench.ccl.model import CollectiveModel
+from kernbench.ccl.plan import NOTHING, Comm
+from kernbench.ccl.prepared import Shape
 from kernbench.ccl.tuner import Choices
 from kernbench.config import ConfigError
 from kernbench.memory import dtypes
+from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import Topology
 
 Changed = Callable[..., Topology]
@@ -35,6 +41,7 @@ SIPS = st.fixed_dictionaries(
             optional={
                 "tcm": MEMORIES,
                 "issue": TIMES,
+                "poll_interval": st.sampled_from(["3 ns", "700 ns"]),
                 "dma": GB,
                 "math": st.sampled_from(["1 GFLOP/s", "77 GFLOP/s"]),
             },
@@ -109,7 +116,7 @@ def test_every_algorithm_is_timed_as_it_runs_live(
 
 SENDER = {
     "collective_launch": "1 us",
-    "pe": {"issue": "3 ns", "dma": "50 GB/s", "tcm": {"bandwidth": "1 GB/s", "latency": "9 us"}},
+    "pe": {"issue": "3 ns", "dma": "20 GB/s", "tcm": {"bandwidth": "1 GB/s", "latency": "9 us"}},
     "cube": {"hbm": {"bandwidth": "100 GB/s", "latency": "300 ns"}},
 }
 RECEIVER = {
@@ -133,9 +140,9 @@ def test_a_message_by_hand(changed_topology: Changed, fidelity: Any) -> None:
     assert [link.latency for link in mesh] == [600_000, 20_000]  # the cable, then inside SIP 1
     case = even("send_recv", 2, 1000)
     ends = simulate(machine, chosen, case, fidelity=fidelity, sips=[2, 1]).ends
-    # Launch, issue, DMA at 50 GB/s (slower than the HBM at 100 GB/s), latency of the HBM.
-    loaded = 1_000_000 + 3_000 + 80_000 + 300_000
-    injected = loaded + 160_000  # the cable at 25 GB/s
+    # Launch, issue, DMA at 20 GB/s (slower than the HBM at 100 GB/s), latency of the HBM.
+    loaded = 1_000_000 + 3_000 + 200_000 + 300_000
+    injected = loaded + 200_000  # the cable could take 25 GB/s
     # The last 160 B pass the link inside SIP 1, which is faster, at 5 ps a byte.
     arrived = injected + 600_000 + 160 * 5 + 20_000
     # The slot is in SIP 1: latency, 20 GB/s, latency; then DMA at 40 GB/s and the HBM's latency.
@@ -184,6 +191,19 @@ def test_a_slow_rank_in_a_ring(
         assert len(arrays) == 1
         run(machine, ring(), starts, count, fidelity="tile").same(planned)
         assert max(end or 0 for end in planned.ends) > usual
+
+
+def test_a_rank_that_looks_seldom_for_credits(
+    topology: Callable[[str], Topology], changed_topology: Changed
+) -> None:
+    chosen, starts = ring(backpressure="poll", n_slots=1), skewed(4, 3)
+    usual = run(topology("sip8"), chosen, starts, 9_000).ends
+    for place in range(4):
+        seldom = {"which": [place], "sip": {"pe": {"poll_interval": "7 us"}}}
+        machine = changed_topology("sip8", seldom)
+        planned = run(machine, chosen, starts, 9_000)
+        run(machine, chosen, starts, 9_000, fidelity="tile").same(planned)
+        assert planned.ends > usual
 
 
 def test_groups_with_and_without_the_slow_rank(
@@ -292,3 +312,23 @@ def test_channels_fit_onto_the_fewest_pes(changed_topology: Changed) -> None:
     assert caught.value.problems[0].message == (
         "expected at most the 8 PEs of the smallest SIP of sip8; got 12"
     )
+
+
+def jam(comm: Comm) -> None:
+    """Sends everything before it receives anything."""
+    other = 1 - comm.rank
+    comm.exchange(send=0, to=other, receive=NOTHING, source=other, span=2)
+    comm.exchange(send=NOTHING, to=other, receive=0, source=other, combine="reduce", span=2)
+
+
+def test_slots_that_would_end_a_jam_fit_into_the_smallest_memory(
+    changed_topology: Changed,
+) -> None:
+    small = {"which": [1], "sip": {"pe": {"tcm": {"capacity": "127 KiB"}}}}
+    machine = changed_topology("sip8", small)
+    found = []
+    for sips in ((0, 2), (0, 1), (1, 0)):
+        shape = Shape(own_algorithm(jam), "all_reduce", sips, (32 * 1024,), dtypes.float32)
+        model = CollectiveModel(GraphEngine(machine, enable_data=False))
+        found.append(least_slots(Collective(model.prepare(shape), SUM)))
+    assert found == [32, None, None]

@@ -38,8 +38,9 @@ def worker(rank: int) -> None:
     y[0].item()
 
 
-def run(fidelity: Fidelity) -> RuntimeContext:
-    topology = load_topology("torus4x4").topology_obj
+def run(fidelity: Fidelity, changed: str = "[]") -> RuntimeContext:
+    """Returns the context in which the program has run; `changed` is `system.sips.changed`."""
+    topology = load_topology("torus4x4", [f"system.sips.changed={changed}"]).topology_obj
     with RuntimeContext(engine=GraphEngine(topology, fidelity=fidelity, record="full")) as ctx:
         ctx.multiprocessing.spawn(worker, nprocs=6)
     return ctx
