@@ -13,6 +13,12 @@ from kernbench.topology.spec import HBM_CAPACITY
 class Device:
     """The state of one SIP.
 
+    Args:
+        index: Its number in the machine.
+        topology: The machine.
+        libraries: By kind of SIP; its own is added. What one device has asked of a library, all
+            that are alike know.
+
     Attributes:
         index: Its number in the machine.
         sip: What it is.
@@ -24,19 +30,21 @@ class Device:
         to_host: PCIe, device to host.
     """
 
-    def __init__(self, index: int, topology: Topology) -> None:
+    def __init__(self, index: int, topology: Topology, libraries: dict[int, Library]) -> None:
         spec = topology.machine.system
-        sip = spec.sip_of(index)
         self.index: Final = index
         self.spec: Final = spec
-        self.sip: Final = sip
         self.kind: Final = spec.kind_of(index)
-        self.library: Final = Library(sip)
+        self.sip: Final = spec.kinds[self.kind]
+        library = libraries.get(self.kind)
+        if library is None:
+            library = libraries[self.kind] = Library(self.sip)
+        self.library: Final = library
         self.hbm: Final = Allocator(
             Space.HBM,
             index,
             0,
-            topology.num_cubes * sip.cube.hbm.capacity,
+            topology.num_cubes * self.sip.cube.hbm.capacity,
             partial(spec.field_of, index, *HBM_CAPACITY),
         )
         self.compute: Final = Fifo()

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from kernbench.des import EventLoop, Fifo, Owner
 from kernbench.errors import KernbenchError, UsageError, site_fact
@@ -12,6 +12,9 @@ from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.data_executor import DataExecutor, Effect
 from kernbench.sim_engine.op_log import Detail, OpLog, Record
 from kernbench.topology import Topology
+
+if TYPE_CHECKING:
+    from kernbench.hw.library import Library
 
 Fidelity = Literal["tile", "kernel", "functional"]
 
@@ -60,6 +63,7 @@ class GraphEngine:
         self.op_log: Final = OpLog(record)
         self.executor: Final = DataExecutor(enabled=enable_data)
         self._devices: dict[int, Device] = {}
+        self._libraries: dict[int, Library] = {}
         self._ready: deque[tuple[Command, int]] = deque()
         self._beginning = False
 
@@ -77,7 +81,7 @@ class GraphEngine:
         """Returns the state of a SIP."""
         device = self._devices.get(sip)
         if device is None:
-            device = self._devices[sip] = Device(sip, self.topology)
+            device = self._devices[sip] = Device(sip, self.topology, self._libraries)
         return device
 
     def rank_owner(self, rank: int) -> Owner:
