@@ -38,12 +38,12 @@ def unequal_starts(seed: int, ranks: int = RANKS) -> list[int]:
 
 def simpy_model(machine: AllReduce, chosen: Chosen) -> Model:
     """Returns the durations of the model, which both have in common."""
-    queue, costs = chosen.queue, machine.model.costs
+    queue, costs = chosen.queue, machine.model.costs(0)
     step = StepCosts(costs, queue, float32)
     piece = step.times(step.piece)
     paths = [machine.model.path(rank, (rank + 1) % RANKS, queue) for rank in range(RANKS)]
     return Model(
-        launch=machine.model.launch,
+        launch=machine.model.engine.topology.machine.system.sip_of(0).collective_launch,
         steps=RANKS - 1,
         pieces=PIECES,
         paths=[

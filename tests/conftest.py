@@ -6,7 +6,8 @@ import os
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
-from collections.abc import Callable, Iterator, Mapping  # noqa: E402
+import json  # noqa: E402
+from collections.abc import Callable, Iterator, Mapping, Sequence  # noqa: E402
 from functools import cache  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -26,6 +27,17 @@ settings.load_profile("kernbench")
 def topology() -> Callable[[str], Topology]:
     """Loads a shipped machine; one object a session, since a machine on paper never changes."""
     return cache(lambda name: load_topology(name).topology_obj)
+
+
+@pytest.fixture(scope="session")
+def changed_topology() -> Callable[..., Topology]:
+    """Loads a shipped machine with entries of `system.sips.changed`."""
+
+    def load(name: str, *entries: Mapping[str, Any], overrides: Sequence[str] = ()) -> Topology:
+        changed = f"system.sips.changed={json.dumps(entries)}"
+        return load_topology(name, [*overrides, changed]).topology_obj
+
+    return load
 
 
 @pytest.fixture(scope="session")

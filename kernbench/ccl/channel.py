@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from kernbench.ccl.costs import Span, StepCosts
+from kernbench.ccl.costs import RankCosts, Span
 from kernbench.ccl.lanes import vectorised
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.live import LiveComm
@@ -51,7 +51,7 @@ class ChannelPlan:
     plan: Plan | None
     blocks: Ints
     align: int
-    costs: StepCosts
+    costs: RankCosts
     path: Callable[[int, int], Path]
 
     @cached_property
@@ -110,7 +110,7 @@ def lanes(prepared: ChannelPlan, skews: tuple[int, ...], trace: bool) -> Timing:
     plan = prepared.plan
     assert plan is not None
     paths = [prepared.path(rank, to) for rank, to in enumerate(plan.to[0].tolist())]
-    return vectorised(plan, prepared.layout, prepared.costs, paths, skews, trace=trace)
+    return vectorised(plan, prepared.layout, prepared.costs.together, paths, skews, trace=trace)
 
 
 class Ranks(Protocol):
@@ -233,7 +233,7 @@ class Channel:
         return Replay(
             prepared.plan,
             prepared.layout,
-            prepared.costs,
+            prepared.costs.each,
             {pair: self.queue(*pair) for pair in prepared.plan.pairs},
             None if claim.alone else self._sender,
             partial(self._timed, self._attempt),
@@ -286,12 +286,12 @@ class Channel:
         """Returns the queue between two ranks."""
         queue = self._queues.get((sender, receiver))
         if queue is None:
-            costs = self._model.costs
+            costs = self._prepared.costs.each
             queue = self._queues[sender, receiver] = Queue(
                 self._prepared.path(sender, receiver),
                 self._spec,
-                costs.pe.poll_interval,
-                costs.memory(self._spec.space).latency,
+                costs[sender].poll_interval,
+                costs[receiver].slot_latency,
             )
         return queue
 
@@ -329,7 +329,7 @@ class Channel:
         task = engine.loop.current
         assert task is not None
         timeline = PeTimeline[int] if engine.timed else Timeless
-        pe = timeline(start, self._model.costs.pe.issue, later)
+        pe = timeline(start, self._prepared.costs.each[rank].issue, later)
         try:
             end = self._run_algorithm(rank, task, pe)
         except BaseException as error:
@@ -343,7 +343,7 @@ class Channel:
         program = Program(
             task,
             pe,
-            self._model.costs,
+            prepared.costs.pes[rank],
             channels=_Channels(self.queue, rank, prepared.setting.world_size),
             sender=self._sender(rank, pe) if engine.timed else None,
             data=engine.enable_data,
@@ -360,7 +360,7 @@ class Channel:
             prepared.layout_of,
             self._combine,
             self._spec,
-            prepared.costs.itemsize,
+            prepared.costs.together.itemsize,
         )
         prepared.algorithm(comm)
         self._ranks.workspace(rank, comm.layout)  # also of a rank that had nothing to do

@@ -11,7 +11,7 @@ from kernbench.ccl.layout import Layout
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import Reduction
 from kernbench.ccl.prepared import Prepared
-from kernbench.hw.pe import later
+from kernbench.hw.pe import PeCosts, later
 from kernbench.memory import View
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
@@ -133,6 +133,11 @@ class Collective:
             for number, channel in enumerate(self._channels)
             for pair in channel.starved()
         ]
+
+    @property
+    def pes(self) -> Sequence[PeCosts]:
+        """The PE of each rank."""
+        return self._prepared.channels[0].costs.pes
 
     @property
     def messages(self) -> int:

@@ -355,26 +355,28 @@ def select(given: Path | None, overrides: Sequence[str], system: SystemSpec) -> 
 
 
 def check_fits(chosen: Chosen, loaded: Loaded[CclFile], system: SystemSpec) -> None:
-    """Checks that a machine has the memory and the PEs that an algorithm needs.
+    """Checks that every SIP of a machine has the memory and the PEs that an algorithm needs.
 
     Raises:
         ConfigError: If it does not.
     """
     queue, place = chosen.queue, f"algorithms.{chosen.name}"
-    needed, capacity = (
-        queue.n_slots * queue.slot_size,
-        PeCosts(system.sip.pe, system.sip.cube).memory(queue.space).capacity,
-    )
+    needed = queue.n_slots * queue.slot_size
+    capacity = min(PeCosts.of(sip).memory(queue.space).capacity for sip in system.kinds)
+    smallest = "the smallest SIP of " if len(system.kinds) > 1 else ""
     if needed > capacity:
         text = (
             f"expected slots that fit into the {format_bytes(capacity)} of "
-            f"{queue.space.value} of {system.name}; got {queue.n_slots} slots of "
+            f"{queue.space.value} of {smallest}{system.name}; got {queue.n_slots} slots of "
             f"{format_bytes(queue.slot_size)}, {format_bytes(needed)}"
         )
         raise ConfigError(loaded.name, [loaded.problem("F12", f"{place}.slot_size", text)])
-    pes = math.prod(system.sip.cubes.shape) * system.sip.cube.pes
+    pes = min(math.prod(sip.cubes.shape) * sip.cube.pes for sip in system.kinds)
     if chosen.channels > pes:
-        text = f"expected at most the {pes} PEs of a SIP of {system.name}; got {chosen.channels}"
+        text = (
+            f"expected at most the {pes} PEs of {smallest or 'a SIP of '}{system.name}; "
+            f"got {chosen.channels}"
+        )
         raise ConfigError(loaded.name, [loaded.problem("F12", f"{place}.channels", text)])
 
 

@@ -1,12 +1,16 @@
 """What the messages of a collective cost the engines of a PE, and what was sent when."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from kernbench.hw.pe import PeCosts, PeTimeline, Time
 from kernbench.hw.queue import QueueSpec
 from kernbench.memory import DType, Space
+from kernbench.topology.spec import SystemSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,33 +36,49 @@ class PieceTimes:
 class StepCosts:
     """Costs of the pieces of one collective, and the order in which they book the engines.
 
+    Times are in picoseconds: ints for one PE, arrays over ranks for those of several.
+
     Args:
-        pe: The PE.
+        pe: The PE; or that of each rank, for arrays. Ranks whose PEs are alike have the same
+            object.
         queue: How queues are built.
         dtype: Element type.
 
     Attributes:
         piece: Elements in a full message.
+        issue: Of one tile command.
+        poll_interval: Between two looks at a queue.
         memory_latency: Of the memory that tensors live in.
         slot_latency: Of the memory that slots live in.
     """
 
-    def __init__(self, pe: PeCosts, queue: QueueSpec, dtype: DType) -> None:
-        self.pe: Final = pe
+    def __init__(self, pe: PeCosts | Sequence[PeCosts], queue: QueueSpec, dtype: DType) -> None:
+        pes = [pe] if isinstance(pe, PeCosts) else pe
+        self._kinds: Final = list({id(one): one for one in pes}.values())
+        kinds = {id(one): kind for kind, one in enumerate(self._kinds)}
+        self._ranks: Final = np.array([kinds[id(one)] for one in pes])
         self.queue: Final = queue
         self.itemsize: Final = dtype.itemsize
         self.piece: Final = queue.slot_size // dtype.itemsize
-        self.memory_latency: Final = pe.memory(Space.HBM).latency
-        self.slot_latency: Final = pe.memory(queue.space).latency
+        self.issue: Final = self._each(lambda one: one.pe.issue)
+        self.poll_interval: Final = self._each(lambda one: one.pe.poll_interval)
+        self.memory_latency: Final = self._each(lambda one: one.memory(Space.HBM).latency)
+        self.slot_latency: Final = self._each(lambda one: one.memory(queue.space).latency)
         self.times: Final[Callable[[int], PieceTimes]] = cache(self._times)
 
+    def _each(self, cost: "Callable[[PeCosts], int]") -> Any:
+        """Returns a cost of the PE; of unlike PEs an array over ranks."""
+        if len(self._kinds) == 1:
+            return cost(self._kinds[0])
+        return np.array([cost(one) for one in self._kinds], np.int64)[self._ranks]
+
     def _times(self, count: int) -> PieceTimes:
-        nbytes = count * self.itemsize
+        nbytes, space = count * self.itemsize, self.queue.space
         return PieceTimes(
-            self.pe.memory(Space.HBM).bandwidth.duration_ps(nbytes),
-            self.pe.dma(nbytes),
-            self.pe.memory(self.queue.space).bandwidth.duration_ps(nbytes),
-            self.pe.math(count),
+            self._each(lambda one: one.memory(Space.HBM).bandwidth.duration_ps(nbytes)),
+            self._each(lambda one: one.dma(nbytes)),
+            self._each(lambda one: one.memory(space).bandwidth.duration_ps(nbytes)),
+            self._each(lambda one: one.math(count)),
         )
 
     def load(self, pe: PeTimeline[Time], times: PieceTimes) -> Time:
@@ -81,6 +101,44 @@ class StepCosts:
         ready = self.load(pe, times)
         local = self.load(pe, times) if reduce else None
         self.store(pe, times, local, ready)
+
+
+class RankCosts:
+    """Costs of the messages of one collective to each of its ranks.
+
+    Args:
+        pes: The PE of each rank; of ranks whose PEs are alike, the same object.
+        queue: How queues are built.
+        dtype: Element type.
+
+    Attributes:
+        pes: The PE of each rank.
+        together: Costs to all ranks at once: ints if they are alike, else arrays over ranks.
+        each: Costs by rank.
+    """
+
+    def __init__(self, pes: Sequence[PeCosts], queue: QueueSpec, dtype: DType) -> None:
+        found: dict[int, StepCosts] = {}
+        for pe in pes:
+            if id(pe) not in found:
+                found[id(pe)] = StepCosts(pe, queue, dtype)
+        self.pes: Final = pes
+        self.each: Final[Sequence[StepCosts]] = [found[id(pe)] for pe in pes]
+        alike = len(found) == 1
+        self.together: Final = self.each[0] if alike else StepCosts(pes, queue, dtype)
+
+
+def launches_of(queue: QueueSpec, system: SystemSpec, sips: Sequence[int]) -> list[int]:
+    """Returns how long each rank of a collective starts up, in picoseconds.
+
+    Args:
+        queue: How queues are built; a start-up that it names holds for all.
+        system: The machine.
+        sips: Device of each rank.
+    """
+    if queue.launch is not None:
+        return [queue.launch] * len(sips)
+    return [system.sip_of(sip).collective_launch for sip in sips]
 
 
 def pass_over(queue: QueueSpec, own: int) -> int:

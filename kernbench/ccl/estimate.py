@@ -9,13 +9,14 @@ waves meet.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
 from kernbench.ccl.config import Chosen
-from kernbench.ccl.costs import pass_over
+from kernbench.ccl.costs import launches_of, pass_over
 from kernbench.ccl.layout import full_messages
 from kernbench.ccl.operations import OPERATIONS, Ints
 from kernbench.ccl.plan import NOTHING, Plan, Setting, plan_of
@@ -24,7 +25,8 @@ from kernbench.hw.pe import PeCosts
 from kernbench.hw.queue import QueueSpec
 from kernbench.memory import Space
 from kernbench.topology import Topology
-from kernbench.units import PS_PER_S, Bandwidth
+from kernbench.topology.spec import MemorySpec
+from kernbench.units import PS_PER_S, Bandwidth, Rate
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -32,6 +34,9 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 _ITEMSIZE: Final = 4
 """Bytes of an element, for want of a better guess: a choice goes by size alone."""
 
+
+_MOST_MIXTURES: Final = 1024
+"""Sets of kinds of SIPs in a group whose slowest PE is kept."""
 
 _SAMPLE: Final = 16
 """Steps of a long plan that are looked at."""
@@ -226,8 +231,74 @@ def _cross(
     return begin, through
 
 
+def _find_costs(
+    slowest: PeCosts, events: _Events, ways: _Ways, nbytes: Floats, queue: QueueSpec
+) -> _Costs:
+    pe, hbm = slowest.pe, slowest.memory(Space.HBM)
+    slots = slowest.memory(queue.space)
+    dma, port = PS_PER_S / pe.dma.per_second, PS_PER_S / hbm.bandwidth.per_second
+    copy = PS_PER_S / slots.bandwidth.per_second
+    add = events.reduce * (PS_PER_S / pe.math.per_second / _ITEMSIZE)
+    piece = np.minimum(nbytes, queue.slot_size)
+    load = pe.issue + hbm.latency + piece * max(dma, port)
+    store = 2 * pe.issue + hbm.latency + piece * (max(dma, port) + add)
+    flight = ways.latency + slots.latency + queue.notice + piece * copy
+    flight += np.minimum(piece, queue.vc_chunk_size) * ways.heads_per_byte
+
+    # Pieces of a message follow each other at once as long as there are slots, then when a
+    # credit is back. What finds no slot because its receiver is still busy elsewhere does not
+    # compete for links meanwhile.
+    pieces = np.ceil(nbytes / queue.slot_size)
+    first = np.minimum(pieces, queue.n_slots)
+    beyond = pieces > first
+    early = beyond & (events.wave < events.wave[events.taker])
+    crowded = np.where(beyond, ways.shared / np.maximum(nbytes, 1), 0)
+    crowded = np.maximum(ways.per_byte, crowded)
+    over = piece * np.where(early, ways.per_byte, crowded) + flight
+    credit = ways.latency + queue.credit_size * ways.per_byte
+    # Who only sends, loads the next piece when the one before has got its credit.
+    alone = np.maximum(
+        (over + credit) / queue.n_slots, (over + credit + load) / (queue.n_slots + 1)
+    )
+    # Who receives at the same time, does so once for each piece that leaves, and the credit for
+    # that one set out when its neighbour did the same.
+    slot = slots.latency + piece * copy + 4 * pe.issue
+    paired = np.maximum((load + over) / queue.n_slots, credit + slot)
+    waiting = (pieces - first) * np.where(events.matched >= 0, paired, alone)
+    engines = np.maximum(nbytes * np.maximum(max(dma, 3 * port, copy), add), pieces * pe.issue)
+    lasting = np.maximum(np.where(early, first * piece, nbytes) * crowded, engines)
+    lasting = np.maximum(lasting, first * piece * crowded + waiting)
+
+    inside = ~events.sends & (events.matched < 0)
+    return _Costs(
+        load,
+        store,
+        flight,
+        lasting,
+        lasting * (pieces - first) / np.maximum(pieces, 1),
+        np.where(events.reduce, load, 0),
+        np.where(inside, load + store + nbytes * 2 * dma, 0),
+        events.sends & beyond & ~early,
+    )
+
+
+def _per_second(rate: Rate) -> int:
+    return rate.per_second
+
+
+def _slowest_memory(memories: Sequence[MemorySpec]) -> MemorySpec:
+    return replace(
+        memories[0],
+        bandwidth=min((memory.bandwidth for memory in memories), key=_per_second),
+        latency=max(memory.latency for memory in memories),
+    )
+
+
 class Estimator:
     """Expects how long algorithms take on a machine.
+
+    Every message has the links of its own way. Engines, memories and launches of all ranks are
+    taken to be as slow as the slowest of the group: most algorithms go at the pace of that rank.
 
     Args:
         topology: The machine.
@@ -235,9 +306,9 @@ class Estimator:
 
     def __init__(self, topology: Topology) -> None:
         self._topology: Final = topology
-        system = topology.machine.system
-        self._pe: Final = PeCosts(system.sip.pe, system.sip.cube)
-        self._launch: Final = system.sip.collective_launch
+        self._system: Final = topology.machine.system
+        self._kinds: Final = [PeCosts.of(sip) for sip in self._system.kinds]
+        self._slowest: Final = lru_cache(_MOST_MIXTURES)(self._find_slowest)
         self._paths: dict[tuple[int, int, Bandwidth], Path] = {}
 
     def estimate(
@@ -254,8 +325,8 @@ class Estimator:
         Returns:
             None if the algorithm has no plan.
         """
-        launch, n = chosen.queue.launch, len(sips)
-        start_up = float(self._launch if launch is None else launch)
+        n = len(sips)
+        start_up = float(max(launches_of(chosen.queue, self._system, sips)))
         if not nbytes:
             return start_up
         if n > 1 and not OPERATIONS[operation].rooted:
@@ -297,7 +368,8 @@ class Estimator:
             return 0.0
         nbytes: Floats = (events.span * chunk).astype(np.float64)
         ways = self._find_ways(events, nbytes, queue, sips)
-        costs = self._find_costs(events, ways, nbytes, queue)
+        slowest = self._slowest(frozenset(map(self._system.kind_of, sips)))
+        costs = _find_costs(slowest, events, ways, nbytes, queue)
         clock, port_free = np.zeros(events.lanes), np.zeros(events.lanes)
         link_free, arrival = np.zeros(len(self._topology.links)), np.zeros(len(events.lane))
         borders = np.flatnonzero(np.diff(events.wave, prepend=-1, append=events.wave[-1] + 1))
@@ -305,7 +377,7 @@ class Estimator:
         for low, high in pairwise(borders.tolist()):
             wave, used = slice(low, high), slice(int(ends[low]), int(ends[high]))
             lanes, sends, matched = events.lane[wave], events.sends[wave], events.matched[wave]
-            now = clock[lanes] + self._pe.pe.issue
+            now = clock[lanes] + slowest.pe.issue
             begin = np.maximum(now + costs.load[wave], port_free[lanes])
             begin = np.where(costs.meets[wave], np.maximum(begin, clock[events.to[wave]]), begin)
             begin, through = _cross(
@@ -321,54 +393,6 @@ class Estimator:
                 np.maximum(now + costs.moved[wave], left), np.where(matched >= 0, got, 0)
             )
         return float(max(clock.max(), port_free.max()))
-
-    def _find_costs(self, events: _Events, ways: _Ways, nbytes: Floats, queue: QueueSpec) -> _Costs:
-        pe, hbm = self._pe.pe, self._pe.memory(Space.HBM)
-        slots = self._pe.memory(queue.space)
-        dma, port = PS_PER_S / pe.dma.per_second, PS_PER_S / hbm.bandwidth.per_second
-        copy = PS_PER_S / slots.bandwidth.per_second
-        add = events.reduce * (PS_PER_S / pe.math.per_second / _ITEMSIZE)
-        piece = np.minimum(nbytes, queue.slot_size)
-        load = pe.issue + hbm.latency + piece * max(dma, port)
-        store = 2 * pe.issue + hbm.latency + piece * (max(dma, port) + add)
-        flight = ways.latency + slots.latency + queue.notice + piece * copy
-        flight += np.minimum(piece, queue.vc_chunk_size) * ways.heads_per_byte
-
-        # Pieces of a message follow each other at once as long as there are slots, then when a
-        # credit is back. What finds no slot because its receiver is still busy elsewhere does not
-        # compete for links meanwhile.
-        pieces = np.ceil(nbytes / queue.slot_size)
-        first = np.minimum(pieces, queue.n_slots)
-        beyond = pieces > first
-        early = beyond & (events.wave < events.wave[events.taker])
-        crowded = np.where(beyond, ways.shared / np.maximum(nbytes, 1), 0)
-        crowded = np.maximum(ways.per_byte, crowded)
-        over = piece * np.where(early, ways.per_byte, crowded) + flight
-        credit = ways.latency + queue.credit_size * ways.per_byte
-        # Who only sends, loads the next piece when the one before has got its credit.
-        alone = np.maximum(
-            (over + credit) / queue.n_slots, (over + credit + load) / (queue.n_slots + 1)
-        )
-        # Who receives at the same time, does so once for each piece that leaves, and the credit for
-        # that one set out when its neighbour did the same.
-        slot = slots.latency + piece * copy + 4 * pe.issue
-        paired = np.maximum((load + over) / queue.n_slots, credit + slot)
-        waiting = (pieces - first) * np.where(events.matched >= 0, paired, alone)
-        engines = np.maximum(nbytes * np.maximum(max(dma, 3 * port, copy), add), pieces * pe.issue)
-        lasting = np.maximum(np.where(early, first * piece, nbytes) * crowded, engines)
-        lasting = np.maximum(lasting, first * piece * crowded + waiting)
-
-        inside = ~events.sends & (events.matched < 0)
-        return _Costs(
-            load,
-            store,
-            flight,
-            lasting,
-            lasting * (pieces - first) / np.maximum(pieces, 1),
-            np.where(events.reduce, load, 0),
-            np.where(inside, load + store + nbytes * 2 * dma, 0),
-            events.sends & beyond & ~early,
-        )
 
     def _find_ways(
         self, events: _Events, nbytes: Floats, queue: QueueSpec, sips: tuple[int, ...]
@@ -401,8 +425,28 @@ class Estimator:
             loads,
         )
 
+    def _find_slowest(self, kinds: frozenset[int]) -> PeCosts:
+        """Returns a PE each part of which is as slow as the slowest among those of some kinds."""
+        pes = [self._kinds[kind] for kind in sorted(kinds)]
+        first, *others = pes
+        if not others:
+            return first
+        pe = replace(
+            first.pe,
+            tcm=_slowest_memory([one.pe.tcm for one in pes]),
+            issue=max(one.pe.issue for one in pes),
+            dma=min((one.pe.dma for one in pes), key=_per_second),
+            math=min((one.pe.math for one in pes), key=_per_second),
+        )
+        cube = replace(
+            first.cube,
+            hbm=_slowest_memory([one.cube.hbm for one in pes]),
+            sram=_slowest_memory([one.cube.sram for one in pes]),
+        )
+        return PeCosts(pe, cube)
+
     def _path(self, source: int, to: int, queue: QueueSpec) -> Path:
-        feed = queue.feed(self._pe.pe.dma)
+        feed = queue.feed(self._kinds[self._system.kind_of(source)].pe.dma)
         path = self._paths.get((source, to, feed))
         if path is None:
             route = self._topology.sip_route(source, to)

@@ -51,6 +51,11 @@ class Repeatable(Protocol):
         ...
 
     @property
+    def pes(self) -> Sequence[PeCosts]:
+        """Costs of each rank's PE."""
+        ...
+
+    @property
     def messages(self) -> int:
         """Estimated number of messages; says whether running it again is affordable."""
         ...
@@ -78,8 +83,8 @@ def least_slots(collective: Repeatable) -> int | None:
     """
     if collective.messages > _MOST_MESSAGES:
         return 0
-    queue, sip = collective.chosen.queue, collective.engine.topology.machine.system.sip
-    capacity = PeCosts(sip.pe, sip.cube).memory(queue.space).capacity
+    queue = collective.chosen.queue
+    capacity = min(pe.memory(queue.space).capacity for pe in collective.pes)
     low, high = queue.n_slots, min(MOST_SLOTS, capacity // queue.slot_size)
     if high <= low or not _ends(collective, high):
         return None

@@ -27,7 +27,7 @@ class _Lanes:
     def __init__(
         self, plan: Plan, layout: Layout, costs: StepCosts, paths: Sequence[Path], starts: Ints
     ) -> None:
-        self.pe: Final[PeTimeline[Ints]] = PeTimeline(starts, costs.pe.pe.issue, np.maximum)
+        self.pe: Final[PeTimeline[Ints]] = PeTimeline(starts, costs.issue, np.maximum)
         self._to: Final = plan.to[0]
         self._source: Final = plan.source[0]
         self._costs: Final = costs
@@ -138,6 +138,7 @@ class _Lanes:
         pe.issue()
         pe.wait_until(self._polled(self._credits.popleft()))
         there = transmit(pe, ready, hops, self._latencies, self._free, np.maximum)
+        # Slots are in the memory of who receives.
         self._arrivals.append(there[self._source] + costs.slot_latency + costs.queue.notice)
         if self._first_sent is None:
             self._first_sent = pe.send_free - hops[0].full
@@ -154,7 +155,7 @@ class _Lanes:
     def _polled(self, credit: Ints) -> Ints:
         if self._costs.queue.backpressure == "sleep":
             return credit
-        interval = self._costs.pe.pe.poll_interval
+        interval = self._costs.poll_interval
         late = np.maximum(credit - self.pe.clock, 0)
         rounded: Ints = self.pe.clock + -(-late // interval) * interval
         return rounded
@@ -242,7 +243,7 @@ def vectorised(
     Args:
         plan: What to time.
         layout: How buffers are cut: alike, into chunks of one nominal size.
-        costs: Costs of its pieces.
+        costs: Costs of its pieces; of unlike ranks, arrays over ranks.
         paths: From each rank to its receiver.
         starts: When each rank begins, in picoseconds.
         trace: Whether to return, too, what was sent.

@@ -50,17 +50,19 @@ class CollectiveModel:
     def __init__(self, engine: GraphEngine, choose: Choose | None = None) -> None:
         self.engine: Final = engine
         self._choose: Final = choose
-        system = engine.topology.machine.system
-        self.costs: Final = PeCosts(system.sip.pe, system.sip.cube)
-        self.launch: Final = system.sip.collective_launch
+        self._costs: Final = [PeCosts.of(sip) for sip in engine.topology.machine.system.kinds]
         self.prepare: Final = lru_cache(_MOST_SHAPES)(partial(Prepared, self))
         self.lanes: Final = lru_cache(_MOST_PATTERNS)(lanes)
         self.scratch: Final[np.ndarray[Any, np.dtype[np.uint8]]] = np.empty(SMALL, np.uint8)
         self._paths: dict[tuple[int, int, int, int], Path] = {}
 
+    def costs(self, sip: int) -> PeCosts:
+        """Returns the durations of the PEs of a SIP; of SIPs that are alike, the same object."""
+        return self._costs[self.engine.topology.machine.system.kind_of(sip)]
+
     def path(self, source: int, destination: int, queue: QueueSpec) -> Path:
         """Returns the path from the first PE of a SIP to that of another."""
-        feed = queue.feed(self.costs.pe.dma)
+        feed = queue.feed(self.costs(source).pe.dma)
         key = (source, destination, queue.vc_chunk_size, feed.per_second)
         path = self._paths.get(key)
         if path is None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernbench.ccl.channel import ChannelPlan
 from kernbench.ccl.config import Chosen
-from kernbench.ccl.costs import StepCosts, pass_over
+from kernbench.ccl.costs import RankCosts, launches_of, pass_over
 from kernbench.ccl.layout import full_messages
 from kernbench.ccl.operations import OPERATIONS, Operation
 from kernbench.ccl.plan import Setting, plan_of
@@ -60,13 +60,12 @@ class Prepared:
         chosen, n = shape.chosen, len(shape.sips)
         self.model: Final = model
         self.shape: Final = shape
-        launch = chosen.queue.launch
-        self._launch: Final = model.launch if launch is None else launch
         self.operation: Final[Operation] = OPERATIONS[shape.operation]
         self._blocks: Final = self.operation.sizes(shape.sizes, n)
         self._offsets: Final = np.cumsum(self._blocks, axis=1) - self._blocks
         algorithm = chosen.algorithm(shape.operation)
-        costs = StepCosts(model.costs, chosen.queue, shape.dtype)
+        pes = [model.costs(sip) for sip in shape.sips]
+        costs = RankCosts(pes, chosen.queue, shape.dtype)
         largest = int(self._blocks.max(initial=0))
         share = -(-largest // chosen.channels)
         grid = model.engine.topology.grid(shape.sips)
@@ -81,7 +80,7 @@ class Prepared:
                 grid,
                 number,
                 chosen.channels,
-                full_messages(share, costs.piece, chosen.align),
+                full_messages(share, costs.together.piece, chosen.align),
             )
             plan = plan_of(algorithm, setting)
             self.channels.append(
@@ -99,11 +98,13 @@ class Prepared:
         Its launch, and its pass over the share that it has in charge (see `QueueSpec`). Where in
         the collective this pass lies makes no difference to when the rank is done.
         """
-        ranks = range(len(self.shape.sips))
-        if not self.model.engine.timed:
-            return [0 for _ in ranks]
-        queue = self.shape.chosen.queue
-        return [self._launch + pass_over(queue, self._own_bytes(rank)) for rank in ranks]
+        sips, engine, queue = self.shape.sips, self.model.engine, self.shape.chosen.queue
+        if not engine.timed:
+            return [0 for _ in sips]
+        launches = launches_of(queue, engine.topology.machine.system, sips)
+        return [
+            launch + pass_over(queue, self._own_bytes(rank)) for rank, launch in enumerate(launches)
+        ]
 
     def _own_bytes(self, rank: int) -> int:
         """Returns the size of the share that a rank has in charge; 0 where only some have one."""

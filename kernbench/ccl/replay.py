@@ -5,7 +5,7 @@ the same order; tests hold it to that (ADR 0005).
 """
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Final
 
@@ -24,7 +24,7 @@ class Replay:
     Args:
         plan: What to time.
         layout: How buffers are cut.
-        costs: Costs of its pieces.
+        costs: Costs of its pieces, by rank; for all the same kind of pieces and queues.
         queues: By (sender, receiver).
         senders: Makes each rank's sending engine when links are shared; None when no link is.
         finish: Called with each rank and the time at which it is done.
@@ -35,7 +35,7 @@ class Replay:
         self,
         plan: Plan,
         layout: Layout,
-        costs: StepCosts,
+        costs: Sequence[StepCosts],
         queues: dict[tuple[int, int], Queue],
         senders: Callable[[int, PeTimeline[int]], Sender] | None,
         finish: Callable[[int, int], None],
@@ -45,6 +45,8 @@ class Replay:
         self._plan: Final = plan
         self._layout: Final = layout
         self._costs: Final = costs
+        self._piece: Final = costs[0].piece
+        self._n_slots: Final = costs[0].queue.n_slots
         self._queues: Final = queues
         self._senders: Final = senders
         self._finish: Final = finish
@@ -56,7 +58,7 @@ class Replay:
 
     def start(self, rank: int, time: int) -> None:
         """Lets a rank begin at `time`."""
-        pe = PeTimeline(time, self._costs.pe.pe.issue, later)
+        pe = PeTimeline(time, self._costs[rank].issue, later)
         sender = None if self._senders is None else self._senders(rank, pe)
         self._resume(self._run(rank, pe, sender))
 
@@ -74,20 +76,20 @@ class Replay:
         self._driving = False
 
     def _run(self, rank: int, pe: PeTimeline[int], sender: Sender | None) -> Generator[Wait]:
-        n_slots = self._costs.queue.n_slots
+        costs = self._costs[rank]
         for step in self._plan.of(rank):
             out = self._counts(rank, step.send, step.span)
             into = self._counts(rank, step.receive, step.span)
             if step.send != NOTHING and step.to == rank:
-                self._move(pe, out, step.combine == "reduce")
+                _move(pe, costs, out, step.combine == "reduce")
                 pe.fence()
                 continue
             sent: list[Message] = []
             queue = self._queues.get((rank, step.to))
-            for leaving, arriving in turns(len(out), len(into), n_slots):
+            for leaving, arriving in turns(len(out), len(into), self._n_slots):
                 if leaving is not None:
                     assert queue is not None
-                    yield from self._send(pe, queue, out[leaving], sender, sent)
+                    yield from self._send(pe, costs, queue, out[leaving], sender, sent)
                 if arriving is not None:
                     yield from self._receive(pe, rank, step, into[arriving])
             pe.fence()
@@ -104,23 +106,19 @@ class Replay:
         key = (rank if not self._layout.alike else 0, chunk, span)
         counts = self._known.get(key)
         if counts is None:
-            pieces = self._layout.pieces(rank, chunk, span, self._costs.piece)
+            pieces = self._layout.pieces(rank, chunk, span, self._piece)
             counts = self._known[key] = [count for _, count in pieces]
         return counts
-
-    def _move(self, pe: PeTimeline[int], counts: list[int], reduce: bool) -> None:
-        for count in counts:
-            self._costs.move(pe, self._costs.times(count), reduce=reduce)
 
     def _send(
         self,
         pe: PeTimeline[int],
+        costs: StepCosts,
         queue: Queue,
         count: int,
         sender: Sender | None,
         sent: list[Message],
     ) -> Generator[Wait]:
-        costs = self._costs
         ready = costs.load(pe, costs.times(count))
         pe.issue()
         while queue.credit is None:
@@ -134,7 +132,7 @@ class Replay:
     def _receive(
         self, pe: PeTimeline[int], rank: int, step: Exchange, count: int
     ) -> Generator[Wait]:
-        costs = self._costs
+        costs = self._costs[rank]
         times = costs.times(count)
         local = costs.load(pe, times) if step.combine == "reduce" else None
         pe.issue()
@@ -161,3 +159,8 @@ class Replay:
             )
             for rank, step, first, last in self._sent
         ]
+
+
+def _move(pe: PeTimeline[int], costs: StepCosts, counts: list[int], reduce: bool) -> None:
+    for count in counts:
+        costs.move(pe, costs.times(count), reduce=reduce)

@@ -3,7 +3,7 @@
 import dataclasses
 import typing
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,7 @@ from kernbench.config.leaves import (
 )
 from kernbench.config.near import did_you_mean
 from kernbench.config.problems import ConfigError, Problem, short
-from kernbench.config.schema import QUANTITIES, Formerly, Range
+from kernbench.config.schema import QUANTITIES, Changes, Formerly, Names, Range
 from kernbench.config.yaml_file import (
     MAX_DEPTH,
     Broken,
@@ -47,6 +47,9 @@ from kernbench.config.yaml_file import (
 )
 
 T = TypeVar("T")
+
+# To be subscribed while the program runs, which no type checker follows.
+_CHANGES: Final[Any] = Changes
 
 # Words by which other formats build a file on another.
 _INCLUDING: Final = ("extends", "include", "includes", "import", "imports", "inherits", "base")
@@ -83,8 +86,8 @@ def load(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> tuple
     Args:
         cls: A dataclass whose fields are annotated with `int`, `str`, `bool`, `Literal`, the
             quantities of `kernbench.units`, tuples, `dict[str, X]`, `X | None` or further
-            dataclasses; `Annotated` with a `Range` where its limits are narrower. A field with a
-            default may be left out.
+            dataclasses, or `Changes` of a dataclass; `Annotated` with a `Range` where its limits
+            are narrower. A field with a default may be left out.
         path: A YAML file.
         overrides: `dotted.field=value` texts that replace or add values.
 
@@ -168,6 +171,20 @@ def _old_names(cls: type) -> dict[str, str]:
     }
 
 
+def _bare(kind: Any) -> Any:
+    """Returns an annotation without its limits, and without `| None`."""
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if get_origin(kind) in {Union, UnionType}:
+        (kind,) = (argument for argument in get_args(kind) if argument is not NoneType)
+    return kind
+
+
+def _has_parts(kind: Any) -> bool:
+    """Returns whether values of a bare annotation are changed part by part."""
+    return kind not in QUANTITIES and (dataclasses.is_dataclass(kind) or get_origin(kind) is dict)
+
+
 @cache
 def _fields(cls: type) -> dict[str, tuple[Any, bool]]:
     """Returns the annotation of each field, and whether the file must give it."""
@@ -210,10 +227,11 @@ class _Reader:
         if origin in {Union, UnionType}:
             if isinstance(node, Scalar) and node.value is None:
                 return None
-            (inner,) = (argument for argument in arguments if argument is not NoneType)
-            return self._value(inner, node, field)
+            return self._value(_bare(kind), node, field)
         if quantity := QUANTITIES.get(kind):
             return read_quantity(quantity, limits or quantity.limits, node)
+        if origin is Changes:
+            return self._changes(arguments[0], node, field)
         if dataclasses.is_dataclass(kind):
             return self._dataclass(cast(type, kind), node, field)
         if origin is Literal:
@@ -225,27 +243,54 @@ class _Reader:
         return read_scalar(kind, limits, node)
 
     def _dataclass(self, cls: type, node: Node, field: str) -> Any:
-        fields = _fields(cls)
-        if not isinstance(node, Table):
-            raise MismatchError(
-                f"expected a mapping with {', '.join(fields)}, got {describe(node)}"
-            )
         known = len(self.problems)
-        values: dict[str, Any] = {}
-        entries = self._by_new_names(cls, node.entries, field)
-        for key, entry in entries.items():
-            dotted = _dotted(field, key)
-            if key in fields:
-                values[key] = self.read(fields[key][0], entry.node, dotted)
-            else:
-                message = f"expected one of {', '.join(fields)}, got an unknown key"
-                hint = _ALONE if key in _INCLUDING else did_you_mean(key, fields)
-                self.problems.append(entry.mark.problem("F1", dotted, message, hint))
-        for key, (_, required) in fields.items():
+        entries = self._entries_of(cls, node, field)
+        values = {
+            key: self.read(kind, entry.node, _dotted(field, key))
+            for key, kind, entry in self._known(cls, entries, field)
+        }
+        for key, (_, required) in _fields(cls).items():
             if required and key not in entries:
                 message = "expected this key, got none"
                 self.problems.append(node.mark.problem("F1", _dotted(field, key), message))
         return cls(**values) if len(self.problems) == known else None
+
+    def _changes(self, kind: Any, node: Node, field: str) -> Changes[Any]:
+        """Reads any parts of what a bare annotation with parts describes."""
+        if get_origin(kind) is dict:
+            inner = get_args(kind)[1]
+            found = [(key, inner, entry) for key, entry in _entries(node).items()]
+        else:
+            found = list(self._known(kind, self._entries_of(kind, node, field), field))
+        values: dict[Names, Any] = {}
+        for key, part, entry in found:
+            bare, dotted = _bare(part), _dotted(field, key)
+            if not _has_parts(bare):
+                values[key,] = self.read(part, entry.node, dotted)
+            elif inside := self.read(_CHANGES[bare], entry.node, dotted):
+                values |= {(key, *names): value for names, value in inside.values.items()}
+        return Changes(values)
+
+    def _entries_of(self, cls: type, node: Node, field: str) -> Mapping[str, Entry]:
+        """Returns the entries of a mapping that stands for a dataclass."""
+        if not isinstance(node, Table):
+            raise MismatchError(
+                f"expected a mapping with {', '.join(_fields(cls))}, got {describe(node)}"
+            )
+        return self._by_new_names(cls, node.entries, field)
+
+    def _known(
+        self, cls: type, entries: Mapping[str, Entry], field: str
+    ) -> Iterator[tuple[str, Any, Entry]]:
+        """Yields the entries that are fields, with their annotations; reports the others."""
+        fields = _fields(cls)
+        for key, entry in entries.items():
+            if key in fields:
+                yield key, fields[key][0], entry
+                continue
+            message = f"expected one of {', '.join(fields)}, got an unknown key"
+            hint = _ALONE if key in _INCLUDING else did_you_mean(key, fields)
+            self.problems.append(entry.mark.problem("F1", _dotted(field, key), message, hint))
 
     def _by_new_names(
         self, cls: type, entries: Mapping[str, Entry], field: str
@@ -270,11 +315,9 @@ class _Reader:
         return found
 
     def _dict(self, kind: Any, node: Node, field: str) -> dict[str, Any]:
-        if not isinstance(node, Table):
-            raise MismatchError(f"expected a mapping, got {describe(node)}")
         return {
             key: self.read(kind, entry.node, _dotted(field, key))
-            for key, entry in node.entries.items()
+            for key, entry in _entries(node).items()
         }
 
     def _tuple(self, kinds: tuple[Any, ...], node: Node, field: str) -> tuple[Any, ...]:
@@ -286,6 +329,12 @@ class _Reader:
             self.read(kinds[0 if any_length else i], item, f"{field}[{i}]")
             for i, item in enumerate(node.nodes)
         )
+
+
+def _entries(node: Node) -> Mapping[str, Entry]:
+    if not isinstance(node, Table):
+        raise MismatchError(f"expected a mapping, got {describe(node)}")
+    return node.entries
 
 
 def _dotted(field: str, key: str) -> str:

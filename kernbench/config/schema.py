@@ -4,9 +4,9 @@ A schema is a tree of frozen dataclasses. Quantities are limited by default, so 
 for more than anything could hold before the first allocation.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Generic, TypeVar
 
 from kernbench.units import (
     BANDWIDTH_UNITS,
@@ -25,6 +25,10 @@ from kernbench.units import (
     parse_flop_rate,
     parse_time,
 )
+
+T = TypeVar("T")
+Names = tuple[str, ...]
+"""Names of fields, and keys of mappings, on the way from a dataclass to a value in it."""
 
 MAX_TIME: Final = 1000 * PS_PER_S
 MAX_BYTES: Final = 10**18
@@ -45,6 +49,63 @@ class Formerly:
     """The old name of a key, which files may still use (F16); for use in `Annotated`."""
 
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changes(Generic[T]):
+    """Some values of a dataclass, to be put in place of those of another instance.
+
+    In an annotation `Changes[X]` reads a mapping with any of the fields of `X`. Mappings in it are
+    changed key by key, at any depth; lists are changed as a whole.
+
+    Attributes:
+        values: The new values, by the names that lead to them.
+    """
+
+    values: Mapping[Names, Any]
+
+    def applied(self, base: T) -> T:
+        """Returns the base with these values in place of its own; none of them is `unknown`."""
+        changed: T = _changed(base, self.values)
+        return changed
+
+    def unknown(self, base: T) -> Iterator[Names]:
+        """Yields the names, as far as the first that the base lacks, of what it has no place for.
+
+        The base lacks an optional part that is None, and a key that its mapping has not.
+        """
+        for names in self.values:
+            part: Any = base
+            for depth, name in enumerate(names):
+                if part is None or (isinstance(part, Mapping) and name not in part):
+                    yield names[: depth + 1]
+                    break
+                part = value_at(part, (name,))
+
+    def but_for(self, base: T) -> "Changes[T]":
+        """Returns the values that differ from those of the base."""
+        return Changes(
+            {names: value for names, value in self.values.items() if value_at(base, names) != value}
+        )
+
+
+def value_at(base: Any, names: Names) -> Any:
+    """Returns what names lead to, from a dataclass or a mapping on."""
+    for name in names:
+        base = base[name] if isinstance(base, Mapping) else getattr(base, name)
+    return base
+
+
+def _changed(base: Any, values: Mapping[Names, Any]) -> Any:
+    if () in values:
+        return values[()]
+    inside: dict[str, dict[Names, Any]] = {}
+    for (name, *rest), value in values.items():
+        inside.setdefault(name, {})[tuple(rest)] = value
+    new = {name: _changed(value_at(base, (name,)), found) for name, found in inside.items()}
+    if isinstance(base, Mapping):
+        return {**base, **new}
+    return replace(base, **new) if new else base
 
 
 @dataclass(frozen=True, slots=True)

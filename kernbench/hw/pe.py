@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 
 from kernbench.memory import Space
-from kernbench.topology.spec import CubeSpec, MemorySpec, PeSpec
+from kernbench.topology.spec import CubeSpec, MemorySpec, PeSpec, SipSpec
 
 Time = TypeVar("Time", int, np.ndarray[Any, np.dtype[np.int64]])
 """Picoseconds: an int, or an array over ranks."""
@@ -28,6 +28,11 @@ class PeCosts:
 
     pe: PeSpec
     cube: CubeSpec
+
+    @staticmethod
+    def of(sip: SipSpec) -> "PeCosts":
+        """Returns those of the PEs of a SIP."""
+        return PeCosts(sip.pe, sip.cube)
 
     def memory(self, space: Space) -> MemorySpec:
         """Returns the memory behind an address space of the PE."""
@@ -75,8 +80,8 @@ class PeTimeline(Generic[Time]):
 
     __slots__ = (*_STATE, "_issue", "later")
 
-    def __init__(self, start: Time, issue: int, later: Callable[[Time, Time], Time]) -> None:
-        self._issue = issue
+    def __init__(self, start: Time, issue: Time | int, later: Callable[[Time, Time], Time]) -> None:
+        self._issue: Time | int = issue
         self.later: Callable[[Time, Time], Time] = later
         self.clock: Time = start
         self.port_free: Time = start
@@ -98,13 +103,13 @@ class PeTimeline(Generic[Time]):
         self.port_free = self.later(self.clock, self.port_free) + duration
         return self.port_free
 
-    def load(self, through_port: Time, dma: Time | int, latency: int) -> Time:
+    def load(self, through_port: Time, dma: Time | int, latency: Time | int) -> Time:
         """Returns when a tile is loaded whose bytes are `through_port` of the memory then."""
         engine = self.later(self.clock, self.load_free) + dma
         self.load_free = self.later(engine, through_port)
         return self.load_free + latency
 
-    def store(self, ready: Time, through_port: Time, dma: Time | int, latency: int) -> Time:
+    def store(self, ready: Time, through_port: Time, dma: Time | int, latency: Time | int) -> Time:
         """Returns when a tile that is `ready` then has been stored."""
         later = self.later
         self.store_free = later(later(self.clock, self.store_free), ready) + dma
@@ -119,7 +124,7 @@ class PeTimeline(Generic[Time]):
         self.send_free = start + injection
         return start
 
-    def receive(self, arrival: Time, copy: Time | int, latency: int) -> Time:
+    def receive(self, arrival: Time, copy: Time | int, latency: Time | int) -> Time:
         """Waits in local time for a message, and returns when it has left its slot."""
         self.clock = self.later(self.clock, arrival)
         self.receive_free = self.later(self.clock, self.receive_free) + copy

@@ -1,6 +1,7 @@
 """Who owns which bytes of a memory: first fit, with coalescing, and a name for every block."""
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,15 +62,24 @@ class Allocator:
         sip: Index of the SIP; for host memory, the rank whose host it is.
         unit: Index of the cube or PE, as in `Address`.
         capacity: Size of the memory in bytes; None for no limit (a host).
+        capacity_at: Returns the field of the topology file that says how many bytes of HBM.
     """
 
-    def __init__(self, space: Space, sip: int, unit: int, capacity: int | None) -> None:
+    def __init__(
+        self,
+        space: Space,
+        sip: int,
+        unit: int,
+        capacity: int | None,
+        capacity_at: Callable[[], str] = lambda: "system.sip.cube.hbm.capacity",
+    ) -> None:
         self.space = space
         self.sip = sip
         self.unit = unit
         self.capacity = capacity
         self.allocated = 0
         self.peak = 0
+        self._capacity_at = capacity_at
         self._alignment = ALIGNMENT[space]
         self._holes: list[tuple[int, int]] = [(0, capacity if capacity is not None else 1 << 62)]
         self._live: dict[int, Allocation] = {}
@@ -177,8 +187,7 @@ class Allocator:
             hint="use smaller tiles"
             if tcm
             else "drop tensors that are no longer needed, shard over more ranks, or raise "
-            f"{'system.sip.cube.hbm.capacity' if self.space is Space.HBM else 'the capacity'} "
-            "in the topology file",
+            f"{self._capacity_at()} in the topology file",
             code="M8" if tcm else "M7",
         )
 

@@ -190,7 +190,8 @@ class PeerCopy:
     def _send(self, command: Command, start: int) -> None:
         engine, network, topology = self._engine, self._engine.network, self._engine.topology
         source, destination = (topology.cube_node(sip) for sip in self._ends)
-        path = network.path(source, destination, topology.machine.system.sip.pe.dma, _VC_CHUNK)
+        dma = engine.device(self._ends[0]).sip.pe.dma
+        path = network.path(source, destination, dma, _VC_CHUNK)
         owner = engine.command_owner(command.host.rank)
         # Whoever claims these links meanwhile learns that they are shared.
         claim = network.claims.take(Use([path]), self, never, alone=False)

@@ -363,15 +363,14 @@ def get_device_properties(device: DeviceLike | None = None) -> DeviceProperties:
     """Returns name, memory sizes and number of PEs of a device."""
     process = current_process()
     topology = process.engine.topology
-    sip = topology.machine.system.sip
-    hbm = process.engine.device(_sip(process, device)).hbm
-    assert hbm.capacity is not None
+    found = process.engine.device(_sip(process, device))
+    assert found.hbm.capacity is not None
     return DeviceProperties(
         topology.name,
-        hbm.capacity,
-        topology.num_pes,
-        topology.num_cubes * sip.cube.sram.capacity,
-        sip.pe.tcm.capacity,
+        found.hbm.capacity,
+        topology.num_pes(found.index),
+        topology.num_cubes * found.sip.cube.sram.capacity,
+        found.sip.pe.tcm.capacity,
     )
 
 

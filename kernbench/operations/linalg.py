@@ -111,10 +111,11 @@ def _gemm_ps(process: Process, sip: int, dtype: DType, sizes: _Sizes, nbytes: in
     a vector runs on the MATH engines, since memory bounds its time.
     """
     batch, m, n, k = sizes
-    library = process.engine.device(sip).library
+    device = process.engine.device(sip)
+    library = device.library
     if min(m, n) <= 1 or not batch * k:
         return library.elementwise(nbytes, batch * m * n * k)
-    rows = process.engine.topology.machine.system.sip.pe.gemm.tile[0]
+    rows = device.sip.pe.gemm.tile[0]
     height = m if batch == 1 else batch * -(-m // rows) * rows
     return library.matmul(dtype.machine_name, height, n, k, nbytes)
 

@@ -17,6 +17,7 @@ from kernbench.ranks.spawning import SpawnSession
 from kernbench.runtime_api.multiprocessing import spawn
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import Topology
+from kernbench.topology.spec import HBM_CAPACITY, SystemSpec
 from kernbench.units import Bytes, format_bytes
 
 
@@ -113,12 +114,14 @@ def model_memory(
     engine = GraphEngine(_roomy(machine), enable_data=False, fidelity="functional", record="none")
     found: dict[int, ModelMemory] = {}
     site = call_site()
-    capacity = ctx.engine.device(ctx.devices[0]).hbm.capacity
-    assert capacity is not None
 
     def count(rank: int) -> None:
         model, optimizer = _pair(build(rank), site)
-        found[rank] = _counted(rank, ctx.devices[rank], capacity, model, optimizer, accumulates)
+        device = ctx.engine.device(ctx.devices[rank])
+        assert device.hbm.capacity is not None
+        found[rank] = _counted(
+            rank, device.index, device.hbm.capacity, model, optimizer, accumulates
+        )
 
     try:
         with ctx.twin(engine):
@@ -149,7 +152,7 @@ def check_model_fits(
     found = model_memory(ctx, build, nprocs, accumulates=accumulates)
     large = [each for each in found if each.total_bytes > each.capacity]
     if large:
-        raise _too_large(large, accumulates)
+        raise _too_large(large, accumulates, ctx.engine.topology.machine.system)
     return found
 
 
@@ -165,11 +168,9 @@ def _pair(built: object, site: CallSite | None) -> tuple[Module, Optimizer | Non
 
 
 def _roomy(machine: Topology) -> Topology:
-    spec = machine.machine
-    sip = spec.system.sip
-    hbm = replace(sip.cube.hbm, capacity=_NO_LIMIT)
-    system = replace(spec.system, sip=replace(sip, cube=replace(sip.cube, hbm=hbm)))
-    return Topology(replace(spec, system=system), machine.spec)
+    """Returns the machine with more memory than any model needs in every SIP."""
+    system = machine.machine.system.with_hbm(_NO_LIMIT)
+    return Topology(replace(machine.machine, system=system), machine.spec)
 
 
 def _counted(
@@ -193,7 +194,7 @@ def _counted(
     return ModelMemory(rank, sip, capacity, tuple(parameters), gradients, state)
 
 
-def _too_large(large: list[ModelMemory], accumulates: bool) -> OutOfMemoryError:
+def _too_large(large: list[ModelMemory], accumulates: bool, system: SystemSpec) -> OutOfMemoryError:
     worst = max(large, key=lambda each: (each.total_bytes, -each.rank))
     by_size = sorted(worst.parameters, key=lambda each: -each.nbytes)
     rest = by_size[_SHOWN:]
@@ -225,6 +226,6 @@ def _too_large(large: list[ModelMemory], accumulates: bool) -> OutOfMemoryError:
         "of HBM",
         facts,
         hint="shard the model over more ranks (tensor parallelism), take a smaller type, or raise "
-        "system.sip.cube.hbm.capacity in the topology file",
+        f"{system.field_of(worst.sip, *HBM_CAPACITY)} in the topology file",
         code="M7",
     )

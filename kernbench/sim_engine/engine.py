@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
 from kernbench.des import EventLoop, Fifo, Owner
 from kernbench.errors import KernbenchError, UsageError, site_fact
@@ -13,6 +13,9 @@ from kernbench.sim_engine.data_executor import DataExecutor, Effect
 from kernbench.sim_engine.dials import Detail, Fidelity
 from kernbench.sim_engine.op_log import OpLog, Record
 from kernbench.topology import Topology
+
+if TYPE_CHECKING:
+    from kernbench.hw.library import Library
 
 _RANK_OWNERS: Final = 1 << 32
 _COMMAND_OWNERS: Final = 1 << 48
@@ -59,6 +62,7 @@ class GraphEngine:
         self.op_log: Final = OpLog(record)
         self.executor: Final = DataExecutor(enabled=enable_data)
         self._devices: dict[int, Device] = {}
+        self._libraries: dict[int, Library] = {}
         self._ready: deque[tuple[Command, int]] = deque()
         self._beginning = False
 
@@ -76,7 +80,7 @@ class GraphEngine:
         """Returns the state of a SIP."""
         device = self._devices.get(sip)
         if device is None:
-            device = self._devices[sip] = Device(sip, self.topology)
+            device = self._devices[sip] = Device(sip, self.topology, self._libraries)
         return device
 
     def rank_owner(self, rank: int) -> Owner:

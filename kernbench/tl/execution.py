@@ -56,8 +56,7 @@ class Run:
         self._races = Races(grid) if engine.enable_data else None
         self._loop = EventLoop()
         self._network = Network(engine.topology, self._loop)
-        system = engine.topology.machine.system
-        self._costs = PeCosts(system.sip.pe, system.sip.cube)
+        self._costs = PeCosts.of(engine.device(sip).sip)
         self._ports: dict[int, Fifo] = {}
         self._queues: dict[tuple[int, int], Queue] = {}
         self.duration = 0
@@ -77,9 +76,8 @@ class Run:
         total = 1
         for extent in self._grid:
             total *= extent
-        pes = self._engine.topology.num_pes
+        pes, per_cube = self._engine.topology.num_pes(self._sip), self._costs.cube.pes
         used = min(total, pes)
-        per_cube = self._engine.topology.machine.system.sip.cube.pes
         if used > 1:
             for cube in range(-(-used // per_cube)):
                 self._ports[cube] = Fifo(shared=True)
@@ -121,7 +119,7 @@ class Run:
         self, pe: int, pids: Sequence[int], arguments: dict[str, Any], peers: int
     ) -> None:
         engine, recorder, full = self._engine, self._recorder, self._engine.op_log.full
-        per_cube = engine.topology.machine.system.sip.cube.pes
+        per_cube = self._costs.cube.pes
         timeline = PeTimeline(0, self._costs.pe.issue, later)
         task = self._loop.current
         assert task is not None

@@ -233,8 +233,9 @@ class KernelWork:
         grid: Extents.
         arguments: By parameter name; tensors are `Pointer`s.
         queues: How queues between its programs are built.
-        memo: Recordings of earlier launches, by `memo_key`; played unless every tile is timed.
-        memo_key: Everything that a recording depends on; None if that cannot be told.
+        memo: Recordings of earlier launches, by the kind of the device and `memo_key`; played
+            unless every tile is timed.
+        memo_key: Everything else that a recording depends on; None if that cannot be told.
     """
 
     def __init__(
@@ -264,9 +265,10 @@ class KernelWork:
         """
         if self._memo_key is None:
             return None
-        found = self._memo.get(self._memo_key)
+        key = self._engine.device(self._sip).kind, self._memo_key
+        found = self._memo.get(key)
         if found is None:
-            found = self._memo[self._memo_key] = self._record()
+            found = self._memo[key] = self._record()
         return found
 
     def _record(self) -> Recording:
@@ -314,7 +316,7 @@ class KernelWork:
             return
         self._log(command, start, spans)
         device = engine.device(self._sip)
-        launch = device.spec.sip.launch
+        launch = device.sip.launch
         Hold(engine, device.compute, launch + duration, None).begin(command, start)
 
     def _execute(self, recording: Recording | None) -> tuple[int, Spans]:
@@ -335,7 +337,7 @@ class KernelWork:
         log = self._engine.op_log
         if not log.full or not self._engine.timed:
             return
-        start += self._engine.device(self._sip).spec.sip.launch
+        start += self._engine.device(self._sip).sip.launch
         for pe, (name, category, track, begin, end, flow, args) in spans:
             log.add(
                 Record(

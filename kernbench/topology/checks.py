@@ -5,9 +5,9 @@ import re
 from collections import Counter
 from typing import Final
 
-from kernbench.config import Loaded, Problem, did_you_mean
+from kernbench.config import Changes, Loaded, Problem, did_you_mean, value_at
 from kernbench.topology.links import leaves_of, sip_name
-from kernbench.topology.spec import EdgeSpec, MachineSpec, SystemSpec
+from kernbench.topology.spec import ChangedSpec, EdgeSpec, MachineSpec, Part, SystemSpec
 from kernbench.units import format_bytes
 
 MAX_PES: Final = 1 << 20
@@ -18,6 +18,9 @@ MAX_LINKS: Final = 1 << 20
 _HOST_BYTES_PER_LINK: Final = 1 << 9
 
 _NETWORK: Final = "system.sips.network"
+_CHANGED: Final = "system.sips.changed"
+_SHAPE: Final = ("cubes", "shape")
+_PES: Final = ("cube", "pes")
 _NODE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _SHOWN_NODES: Final = 8
 _KINDS: Final = {
@@ -36,17 +39,24 @@ def check_machine(loaded: Loaded[MachineSpec]) -> list[Problem]:
     if problems := _check_size(loaded, system):
         return problems  # the further checks take time and memory in proportion to the size
     problems = _check_cubes(loaded, system) + _check_network_fields(loaded, system)
+    problems += _check_changed(loaded, system)
     if system.sips.network.kind == "graph" and system.sips.network.edges is not None:
         problems += _check_edges(loaded, system) or _check_connected(loaded, system)
     return problems
 
 
 def _check_size(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Problem]:
-    columns, rows = system.sip.cubes.shape
-    pes = system.sips.count * columns * rows * system.sip.cube.pes
+    cubes, each = math.prod(system.sip.cubes.shape), system.sip.cube.pes
+    others = [
+        (len(entry.which), entry.sip.values[_PES] - each)
+        for entry in system.sips.changed
+        if _PES in entry.sip.values
+    ]
+    pes = cubes * (system.sips.count * each + sum(count * more for count, more in others))
     if pes <= MAX_PES:
         return []
-    product = f"{system.sips.count} SIPs x {columns * rows} cubes x {system.sip.cube.pes} PEs"
+    changed = ", some changed," if others else ""
+    product = f"{system.sips.count} SIPs x {cubes} cubes x {each} PEs{changed}"
     memory = format_bytes(pes * _HOST_BYTES_PER_PE)
     message = (
         f"expected at most {MAX_PES} PEs in all, got {product} = {pes}, "
@@ -61,6 +71,76 @@ def _check_cubes(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Proble
         return []
     message = f"expected a link between the {cubes} cubes, got none"
     return [loaded.problem("F5", "system.sip.cubes.link", message)]
+
+
+def _check_changed(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Problem]:
+    """Checks the SIPs that differ; afterwards `SystemSpec.sip_of` can be asked for any SIP."""
+    problems = []
+    port = system.sips.network.port
+    first: dict[tuple[object, ...], str] = {}
+    for number, entry in enumerate(system.sips.changed):
+        place = f"{_CHANGED}[{number}]"
+        problems += _check_which(loaded, system, place, entry)
+        if not {f"{place}.sip", f"{place}.link"} & loaded.marks.keys():
+            problems.append(loaded.problem("F1", place, "expected sip or link, got neither"))
+        problems += _check_values(loaded, f"{place}.sip", entry.sip, system.sip, "system.sip")
+        problems += _check_values(loaded, f"{place}.link", entry.link, port, _NETWORK)
+        for part, values in (("sip", entry.sip.values), ("link", entry.link.values)):
+            for names in values:
+                field = ".".join((place, part, *names))
+                others = [first.setdefault((sip, part, *names), field) for sip in entry.which]
+                again = next((n for n, other in enumerate(others) if other != field), None)
+                if again is not None:
+                    message = (
+                        f"expected each value of a SIP once, got it again for "
+                        f"{sip_name(entry.which[again])}; first {_line(loaded, others[again])}"
+                    )
+                    problems.append(loaded.problem("F6", field, message))
+        shape = entry.sip.values.get(_SHAPE, system.sip.cubes.shape)
+        if shape != system.sip.cubes.shape:
+            columns, rows = system.sip.cubes.shape
+            message = (
+                f"expected {columns} x {rows} as {_line(loaded, 'system.sip.cubes.shape')}, since "
+                "links leave all SIPs at the same cubes, "
+                f"got {' x '.join(map(str, shape))}"
+            )
+            problems.append(loaded.problem("F12", f"{place}.sip.cubes.shape", message))
+    return problems
+
+
+def _check_which(
+    loaded: Loaded[MachineSpec], system: SystemSpec, place: str, entry: ChangedSpec
+) -> list[Problem]:
+    count, field = system.sips.count, f"{place}.which"
+    if not entry.which:
+        return [loaded.problem("F3", field, "expected at least one SIP, got none")]
+    problems = []
+    for index, sip in enumerate(entry.which):
+        message = ""
+        if sip >= count:
+            message = f"expected a SIP from 0 to {count - 1}, got {sip}"
+        elif sip in entry.which[:index]:
+            message = f"expected each SIP once, got {sip} again"
+        if message:
+            problems.append(loaded.problem("F7", f"{field}[{index}]", message))
+    return problems
+
+
+def _check_values(
+    loaded: Loaded[MachineSpec], place: str, changes: Changes[Part], base: Part, origin: str
+) -> list[Problem]:
+    """Checks that there is something in the place of which the values could be put."""
+    problems = []
+    for names in dict.fromkeys(changes.unknown(base)):
+        *path, name = names
+        holder, whole = value_at(base, tuple(path)), ".".join((origin, *path))
+        if holder is None:
+            message, hint = f"expected no {name}, since the machine has no {whole}", ""
+        else:
+            message = f"expected one of {', '.join(holder)}, as in {whole}; got an unknown key"
+            hint = did_you_mean(name, holder)
+        problems.append(loaded.problem("F1", ".".join((place, *names)), message, hint))
+    return problems
 
 
 def _check_network_fields(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Problem]:

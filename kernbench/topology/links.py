@@ -1,11 +1,11 @@
 """The links of a machine: where each leaves, where it arrives, how fast it is."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kernbench.topology.spec import EdgeSpec, NetworkSpec, SystemSpec
+from kernbench.topology.spec import EdgeSpec, LinkSpec, NetworkSpec, PortSpec, SystemSpec
 from kernbench.units import Bandwidth, Bytes, Ps
 
 LinkKind = Literal["fifo", "fluid"]
@@ -126,7 +126,7 @@ def build_links(system: SystemSpec) -> tuple[Link, ...]:
         case "ring" | "torus":
             builder.torus()
         case "switch":
-            builder.switch()
+            builder.ports(lambda _: SWITCH)
         case "graph":
             builder.cables()
         case "nodes":
@@ -141,6 +141,7 @@ class _Builder:
     def __init__(self, system: SystemSpec) -> None:
         self.system = system
         self.network: NetworkSpec = system.sips.network
+        self.changed = {sip_name(sip): ports for sip, ports in system.changed_ports.items()}
         self.links: list[Link] = []
 
     def add(
@@ -156,18 +157,17 @@ class _Builder:
         self.links.append(Link(len(self.links), name, src, dst, bandwidth, latency, kind, chunk))
 
     def meshes(self) -> None:
-        cubes = self.system.sip.cubes
-        if cubes.link is None:
-            return
-        columns, rows = cubes.shape
-        bandwidth, latency = cubes.link.bandwidth, cubes.link.latency
+        columns, rows = self.system.sip.cubes.shape  # of every SIP, as `checks` sees to
         pairs = [(c, c + 1) for c in range(columns * rows) if (c + 1) % columns]
         pairs += [(c, c + columns) for c in range(columns * (rows - 1))]
         for sip in range(self.system.sips.count):
+            link = self.system.sip_of(sip).cubes.link
+            if link is None:
+                continue
             for low, high in sorted(pairs):
                 a, b = cube_name(sip, low), cube_name(sip, high)
-                self.add(f"{a}->{b}", a, b, bandwidth, latency)
-                self.add(f"{b}->{a}", b, a, bandwidth, latency)
+                self.add(f"{a}->{b}", a, b, link.bandwidth, link.latency)
+                self.add(f"{b}->{a}", b, a, link.bandwidth, link.latency)
 
     def torus(self) -> None:
         """Adds a cable upward from each SIP in each dimension.
@@ -191,27 +191,48 @@ class _Builder:
                 leaves = cube_name(sip, exits[dimension] if dimension < len(exits) else 0)
                 self.cable(sip_name(sip), sip_name(up), leaves, cube_name(up, 0))
 
+    def own(self, name: str, plain: PortSpec) -> PortSpec:
+        """Returns what a port of a node of the network has in place of what all others have."""
+        changes = self.changed.get(name)
+        return plain if changes is None else changes.applied(plain)
+
     def cable(self, a: str, b: str, a_node: str, b_node: str, edge: EdgeSpec | None = None) -> None:
+        """Adds both directions of a cable, as slow as the slower of its ends."""
         bandwidth = (edge and edge.bandwidth) or self.network.bandwidth
         latency = self.network.latency if edge is None or edge.latency is None else edge.latency
+        ends = [self.own(name, PortSpec(bandwidth, latency)) for name in (a, b)]
+        bandwidth = min((end.bandwidth for end in ends), key=lambda rate: rate.per_second)
+        latency = max(end.latency for end in ends)
         self.add(f"{a}->{b}", a_node, b_node, bandwidth, latency)
         self.add(f"{b}->{a}", b_node, a_node, bandwidth, latency)
 
-    def port(self, sip: int, switch: str, bandwidth: Bandwidth, latency: Ps) -> None:
-        """Adds a port of a switch; the way in has the latency of the whole crossing."""
-        name, node = sip_name(sip), cube_name(sip, 0)
-        self.add(f"{name}->{switch}", node, switch, bandwidth, latency, "fluid")
-        self.add(f"{switch}->{name}", switch, node, bandwidth, Ps(0), "fluid")
+    def port(self, sip: int, switch: str, own: LinkSpec | PortSpec, latency: Ps) -> None:
+        """Adds a port of a switch; the way in has the latency of the whole crossing.
 
-    def switch(self) -> None:
+        Args:
+            sip: Who has the port.
+            switch: Name of the switch.
+            own: Bandwidth and latency of this port.
+            latency: Of the ports of other SIPs; what is above it delays the way out as well.
+        """
+        name, node = sip_name(sip), cube_name(sip, 0)
+        above = Ps(max(own.latency - latency, 0))
+        self.add(f"{name}->{switch}", node, switch, own.bandwidth, own.latency, "fluid")
+        self.add(f"{switch}->{name}", switch, node, own.bandwidth, above, "fluid")
+
+    def ports(self, switch_of: Callable[[int], str]) -> None:
+        """Adds a port of each SIP with the bandwidth and the latency of the network."""
+        plain = self.network.port
         for sip in range(self.system.sips.count):
-            self.port(sip, SWITCH, self.network.bandwidth, self.network.latency)
+            self.port(sip, switch_of(sip), self.own(sip_name(sip), plain), plain.latency)
 
     def nodes(self) -> None:
-        node = self.network.node
+        node, plain = self.network.node, self.network.port
         assert node is not None
         for sip in range(self.system.sips.count):
-            self.port(sip, node_name(sip // node.size), node.bandwidth, node.latency)
+            own = self.own(sip_name(sip), plain).node
+            assert own is not None
+            self.port(sip, node_name(sip // node.size), own, node.latency)
 
     def leaves(self) -> None:
         """Adds the NICs, then the links between leaves and spines.
@@ -222,8 +243,7 @@ class _Builder:
         leaves, spine, network = leaves_of(self.system), self.network.spine, self.network
         if leaves.count == 0:
             return
-        for sip in range(self.system.sips.count):
-            self.port(sip, leaf_name(leaves.of(sip)), network.bandwidth, network.latency)
+        self.ports(lambda sip: leaf_name(leaves.of(sip)))
         if leaves.count == 1:
             return
         assert spine is not None

@@ -1,13 +1,22 @@
 """The machine on paper: frozen, already checked. Units are in the types."""
 
-from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from kernbench.config.schema import Range
+from kernbench.config.schema import Changes, Names, Range
 from kernbench.units import Bandwidth, Bytes, FlopRate, Ps
 
 Latency = Annotated[Ps, Range(0, 10**12)]
 Count = Annotated[int, Range(1, 1 << 20)]
+
+Part = TypeVar("Part")
+
+MAX_SIPS: Final = 1 << 17
+
+HBM_CAPACITY: Final = ("cube", "hbm", "capacity")
+_NOTHING: Final[Changes[Any]] = Changes({})
 
 _CHUNK: Final = Bytes(64 << 10)
 
@@ -197,6 +206,21 @@ class SpineSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class PortSpec:
+    """What connects one SIP to the network, as far as the SIP may differ from the others.
+
+    Attributes:
+        bandwidth: That of `NetworkSpec`: of its cables, of its port of the switch, of its NIC.
+        latency: That of `NetworkSpec`.
+        node: Its port of the switch of its node, in a network of `nodes`.
+    """
+
+    bandwidth: Bandwidth
+    latency: Latency
+    node: LinkSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkSpec:
     """Links between SIPs.
 
@@ -228,6 +252,30 @@ class NetworkSpec:
     leaf: LeafSpec | None = None
     spine: SpineSpec | None = None
 
+    @property
+    def port(self) -> PortSpec:
+        """What connects each SIP to the network that is not changed."""
+        node = self.node
+        inside = None if node is None else LinkSpec(node.bandwidth, node.latency)
+        return PortSpec(self.bandwidth, self.latency, inside)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedSpec:
+    """How some SIPs differ from `system.sip`, and their ports from `system.sips.network`.
+
+    Attributes:
+        which: The SIPs.
+        sip: Their values, in place of those of `system.sip`. `cubes.shape` must stay.
+        link: Their values, in place of those of the network. A cable is as slow as the slower of
+            its two ends. The latency of a port of a switch counts for what the SIP sends; what it
+            has above the network's, also for what the SIP receives.
+    """
+
+    which: tuple[Annotated[int, Range(0, MAX_SIPS - 1)], ...]
+    sip: Changes[SipSpec] = _NOTHING
+    link: Changes[PortSpec] = _NOTHING
+
 
 @dataclass(frozen=True, slots=True)
 class SipsSpec:
@@ -236,13 +284,16 @@ class SipsSpec:
     Attributes:
         count: How many; the most ranks that a program may have.
         network: Links between them.
+        changed: Those that differ from `system.sip`. Several entries may change one SIP, but no
+            two the same value of it.
     """
 
-    count: Annotated[int, Range(1, 1 << 17)]
+    count: Annotated[int, Range(1, MAX_SIPS)]
     network: NetworkSpec
+    changed: tuple[ChangedSpec, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: what follows from the fields is kept
 class SystemSpec:
     """A machine.
 
@@ -251,7 +302,7 @@ class SystemSpec:
         description: One line for `kernbench list`.
         host: Each rank's processor.
         sips: The accelerators and their network.
-        sip: Every SIP is alike.
+        sip: What a SIP is, unless `sips.changed` says otherwise; see `sip_of`.
         algorithms: Those of the shipped `ccl.yaml` that its library has: the fastest of them is
             used for each operation, or of all if none of them has it. A `ccl.yaml` of the user's
             own decides for itself.
@@ -265,6 +316,76 @@ class SystemSpec:
     sip: SipSpec
     algorithms: tuple[str, ...] = ()
     queue: str | None = None
+
+    def sip_of(self, sip: int) -> SipSpec:
+        """Returns what a SIP is; SIPs that are alike are the very same object."""
+        return self.kinds[self.kind_of(sip)]
+
+    def kind_of(self, sip: int) -> int:
+        """Returns the place of a SIP in `kinds`: what else depends on a SIP is kept by it."""
+        return self._changed_kinds.get(sip, 0)
+
+    @property
+    def kinds(self) -> tuple[SipSpec, ...]:
+        """All different SIPs of the machine: the unchanged first, if there are any."""
+        return self._kinds[0]
+
+    @cached_property
+    def _changed_kinds(self) -> Mapping[int, int]:
+        return self._kinds[1]
+
+    @cached_property
+    def _kinds(self) -> tuple[tuple[SipSpec, ...], Mapping[int, int]]:
+        """All different SIPs, and the kind of each that the machine changes."""
+        changes = _by_sip((entry.which, entry.sip) for entry in self.sips.changed)
+        numbers: dict[frozenset[Any], int] = {}
+        kinds: list[SipSpec] = []
+        found = {}
+        if len(changes) < self.sips.count:
+            numbers[frozenset()] = 0
+            kinds.append(self.sip)
+        for sip, changed in sorted(changes.items()):
+            differing = changed.but_for(self.sip)
+            key = frozenset(differing.values.items())
+            if key not in numbers:
+                numbers[key] = len(kinds)
+                kinds.append(differing.applied(self.sip))
+            found[sip] = numbers[key]
+        return tuple(kinds), found
+
+    def field_of(self, sip: int, *names: str) -> str:
+        """Returns the field of the file that says what a SIP has where names lead to."""
+        for number, entry in enumerate(self.sips.changed):
+            if sip in entry.which and names in entry.sip.values:
+                return ".".join((f"system.sips.changed[{number}].sip", *names))
+        return ".".join(("system.sip", *names))
+
+    def with_hbm(self, capacity: Bytes) -> "SystemSpec":
+        """Returns the machine with so many bytes of HBM in each cube of every SIP."""
+        changes: Changes[SipSpec] = Changes({HBM_CAPACITY: capacity})
+        changed = tuple(
+            replace(entry, sip=Changes({**entry.sip.values, **changes.values}))
+            for entry in self.sips.changed
+        )
+        return replace(
+            self, sip=changes.applied(self.sip), sips=replace(self.sips, changed=changed)
+        )
+
+    @cached_property
+    def changed_ports(self) -> Mapping[int, Changes[PortSpec]]:
+        """By SIP, how its ports differ from the network's."""
+        return _by_sip((entry.which, entry.link) for entry in self.sips.changed)
+
+
+def _by_sip(
+    entries: Iterable[tuple[tuple[int, ...], Changes[Part]]],
+) -> dict[int, Changes[Part]]:
+    """Returns all changes of each SIP together."""
+    values: dict[int, dict[Names, Any]] = {}
+    for which, changes in entries:
+        for sip in which:
+            values.setdefault(sip, {}).update(changes.values)
+    return {sip: Changes(found) for sip, found in values.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,13 +50,12 @@ class Topology:
 
     @property
     def num_cubes(self) -> int:
-        """Cubes of one SIP."""
+        """Cubes of one SIP: as many in each."""
         return math.prod(self.machine.system.sip.cubes.shape)
 
-    @property
-    def num_pes(self) -> int:
-        """PEs of one SIP."""
-        return self.num_cubes * self.machine.system.sip.cube.pes
+    def num_pes(self, sip: int) -> int:
+        """Returns the number of PEs of a SIP."""
+        return self.num_cubes * self.machine.system.sip_of(sip).cube.pes
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
@@ -82,7 +81,7 @@ class Topology:
 
     def pe_node(self, sip: int, pe: int) -> str:
         """Returns the node of the cube that holds a PE; PEs are numbered through the SIP."""
-        return self.cube_node(sip, pe // self.machine.system.sip.cube.pes)
+        return self.cube_node(sip, pe // self.machine.system.sip_of(sip).cube.pes)
 
     def route(self, src: str, dst: str) -> tuple[Link, ...]:
         """Returns the links from one cube to another, in order; none from a cube to itself.

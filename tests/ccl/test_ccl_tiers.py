@@ -25,7 +25,7 @@ from kernbench.ccl import channel
 from kernbench.ccl.algorithms.ring_allreduce import all_reduce
 from kernbench.ccl.collective import Collective
 from kernbench.ccl.config import Chosen
-from kernbench.ccl.costs import Span, StepCosts
+from kernbench.ccl.costs import RankCosts, Span
 from kernbench.ccl.lanes import vectorised
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import Reduction
@@ -35,7 +35,7 @@ from kernbench.ccl.replay import Replay
 from kernbench.des import Event
 from kernbench.hw.path import Path
 from kernbench.hw.pe import PeCosts, PeTimeline
-from kernbench.hw.queue import Queue, QueueSpec
+from kernbench.hw.queue import Backpressure, Queue, QueueSpec
 from kernbench.memory import DType, Space, Storage, View, dtypes
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.sim_engine.dials import Fidelity
@@ -283,15 +283,16 @@ def cases(draw: st.DrawFn, largest: int) -> Case:
     return Case(sips, elements, queue, tuple(starts), draw(st.sampled_from([1, 8])))
 
 
-def costs_of(machine: Topology, case: Case) -> tuple[StepCosts, PeCosts]:
+def costs_of(machine: Topology, case: Case) -> RankCosts:
     system = machine.machine.system
-    pe = PeCosts(system.sip.pe, system.sip.cube)
-    return StepCosts(pe, case.queue, dtypes.float32), pe
+    kinds = [PeCosts.of(sip) for sip in system.kinds]
+    pes = [kinds[system.kind_of(sip)] for sip in case.sips]
+    return RankCosts(pes, case.queue, dtypes.float32)
 
 
 def path_of(machine: Topology, case: Case, sender: int, receiver: int) -> Path:
     route = machine.sip_route(case.sips[sender], case.sips[receiver])
-    dma = machine.machine.system.sip.pe.dma
+    dma = machine.machine.system.sip_of(case.sips[sender]).pe.dma
     return Path(route, dma, case.queue.vc_chunk_size)
 
 
@@ -306,18 +307,22 @@ def by_replay(machine: Topology, case: Case, order: Sequence[int]) -> Timed:
     """Every message of every rank, links private, ranks started in any order."""
     plan = planned(all_reduce, len(case.sips))
     assert plan is not None
-    costs, pe = costs_of(machine, case)
+    costs = costs_of(machine, case)
     ends: dict[int, int] = {}
-    slot = pe.memory(case.queue.space).latency
     queues = {
-        pair: Queue(path_of(machine, case, *pair), case.queue, pe.pe.poll_interval, slot)
-        for pair in plan.pairs
+        (sender, receiver): Queue(
+            path_of(machine, case, sender, receiver),
+            case.queue,
+            costs.pes[sender].pe.poll_interval,
+            costs.pes[receiver].memory(case.queue.space).latency,
+        )
+        for sender, receiver in plan.pairs
     }
     layout = cut(case.count, len(case.sips), case.align)
     replay = Replay(
         plan,
         layout,
-        costs,
+        costs.each,
         queues,
         None,
         lambda rank, end: ends.update({rank: end}),
@@ -334,7 +339,7 @@ def by_arrays(machine: Topology, case: Case) -> Timed:
     assert plan is not None
     paths = [path_of(machine, case, rank, to) for rank, to in enumerate(plan.to[0].tolist())]
     layout = cut(case.count, len(case.sips), case.align)
-    costs = costs_of(machine, case)[0]
+    costs = costs_of(machine, case).together
     ends, spans = vectorised(plan, layout, costs, paths, case.starts, trace=True)
     assert vectorised(plan, layout, costs, paths, case.starts) == (ends, [])
     return ends, in_order(spans)
@@ -364,6 +369,70 @@ def test_many_pieces_are_skipped_exactly(
         )
         case = Case(sips, count, queue, (1_234_567, 0, 77), 1)
         machine = topology("sip8")
+        assert by_arrays(machine, case) == by_replay(machine, case, (2, 0, 1))
+
+
+def unlike(draw: st.DrawFn, sips: int) -> list[dict[str, Any]]:
+    """Returns entries that change some SIPs: all that costs of collectives depend on, and ports."""
+    gb = st.integers(1, 900).map(lambda rate: f"{rate} GB/s")
+    ns = st.integers(0, 700).map(lambda time: f"{time} ns")
+    memory = st.fixed_dictionaries({}, optional={"bandwidth": gb, "latency": ns})
+    pe = st.fixed_dictionaries(
+        {},
+        optional={
+            "tcm": memory,
+            "issue": ns,
+            "poll_interval": st.integers(1, 300).map(lambda time: f"{time} ns"),
+            "dma": gb,
+            "math": st.integers(1, 300).map(lambda rate: f"{rate} GFLOP/s"),
+        },
+    )
+    cube = st.fixed_dictionaries({}, optional={"hbm": memory, "sram": memory})
+    sip = st.fixed_dictionaries({}, optional={"pe": pe, "cube": cube, "collective_launch": ns})
+    order = draw(st.permutations(range(sips)))
+    some = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    entries, begin = [], 0
+    for count in some:
+        which = order[begin : begin + count]
+        begin += count
+        entries.append({"which": which, "sip": draw(sip), "link": draw(memory)})
+    return [entry for entry in entries if entry["which"]]
+
+
+@pytest.mark.parametrize("where", ["h200x8", "sip8"])
+@settings(max_examples=100)
+@given(case=cases(largest=700), data=st.data())
+def test_arrays_over_unlike_ranks_equal_the_replay(
+    changed_topology: Callable[..., Topology], where: str, case: Case, data: st.DataObject
+) -> None:
+    machine = changed_topology(where, *data.draw(st.composite(unlike)(8)))
+    order = data.draw(st.permutations(range(len(case.sips))))
+    assert by_arrays(machine, case) == by_replay(machine, case, order)
+
+
+SLOW: Sequence[dict[str, Any]] = (
+    {"sip": {"pe": {"math": "3 GFLOP/s"}}},
+    {"sip": {"pe": {"dma": "7 GB/s"}}},
+    {"sip": {"pe": {"issue": "333 ns", "poll_interval": "7 ns"}}},
+    {"sip": {"cube": {"hbm": {"bandwidth": "11 GB/s", "latency": "1 us"}}}},
+    {"sip": {"pe": {"tcm": {"bandwidth": "9 GB/s", "latency": "77 ns"}}}},
+    {"link": {"bandwidth": "3 GB/s"}},
+    {"link": {"latency": "2 us"}},
+)
+
+
+@pytest.mark.parametrize("slow", SLOW)
+@pytest.mark.parametrize(("n_slots", "backpressure"), [(1, "sleep"), (4, "poll")])
+def test_many_pieces_are_skipped_exactly_beside_a_slow_rank(
+    changed_topology: Callable[..., Topology],
+    slow: dict[str, Any],
+    n_slots: int,
+    backpressure: Backpressure,
+) -> None:
+    queue = QueueSpec(Space.TCM, backpressure, n_slots, 64, 256, 16)
+    machine = changed_topology("sip8", {"which": [1], **slow})
+    for count in (3 * 16 * 150 - 17, 3 * 16 * 150):
+        case = Case((0, 1, 2), count, queue, (1_234_567, 0, 77), 1)
         assert by_arrays(machine, case) == by_replay(machine, case, (2, 0, 1))
 
 

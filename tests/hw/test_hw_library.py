@@ -80,7 +80,7 @@ def test_durations_of_a_pe_are_its_rates(topology: Callable[[str], Topology]) ->
 def test_a_device_has_the_hbm_of_all_its_cubes_and_pcie(
     topology: Callable[[str], Topology],
 ) -> None:
-    device = Device(3, topology("sip8"))
+    device = Device(3, topology("sip8"), {})
     assert device.hbm.capacity == 4 * (8 << 30)
     assert device.hbm.name == "sip3.hbm"
     assert device.pcie_ps(50_000) == 1_000_000
@@ -88,3 +88,16 @@ def test_a_device_has_the_hbm_of_all_its_cubes_and_pcie(
     before = [fifo.shared for fifo in fifos]
     device.share()
     assert (before, [fifo.shared for fifo in fifos]) == ([False] * 3, [True] * 3)
+
+
+def test_devices_that_are_alike_share_what_was_asked(
+    changed_topology: Callable[..., Topology],
+) -> None:
+    slow = {"which": [2, 5], "sip": {"pe": {"math": "64 GFLOP/s"}}}
+    libraries: dict[int, Library] = {}
+    devices = [Device(index, changed_topology("sip8", slow), libraries) for index in range(8)]
+    assert len(libraries) == 2
+    assert {id(devices[index].library) for index in (0, 1, 3, 4, 6, 7)} == {id(libraries[0])}
+    assert devices[2].library is devices[5].library is libraries[1]
+    times = [device.library.elementwise(8, 1 << 20) for device in devices]
+    assert [time > times[0] for time in times] == [index in {2, 5} for index in range(8)]

@@ -38,8 +38,10 @@ def worker(rank: int) -> None:
     y[0].item()
 
 
-def run(fidelity: Fidelity) -> RuntimeContext:
-    spec = RunSpec(topology="torus4x4", fidelity=fidelity, record="full")
+def run(fidelity: Fidelity, changed: str = "[]") -> RuntimeContext:
+    """Returns the context in which the program has run; `changed` is `system.sips.changed`."""
+    overrides = (f"system.sips.changed={changed}",)
+    spec = RunSpec(topology="torus4x4", overrides=overrides, fidelity=fidelity, record="full")
     with RuntimeContext(spec) as ctx:
         ctx.multiprocessing.spawn(worker, nprocs=6)
     return ctx

@@ -30,7 +30,7 @@ def test_a_shipped_machine_has_its_parts(name: str, sips: int, pes: int, links: 
     assert isinstance(topology.machine, MachineSpec)
     assert topology.name == name
     assert topology.spec["system"]["sips"]["count"] == topology.world_size == sips
-    assert topology.num_pes == pes
+    assert {topology.num_pes(sip) for sip in range(sips)} == {pes}
     assert len(topology.links) == links
     assert [link.index for link in topology.links] == list(range(links))
 
