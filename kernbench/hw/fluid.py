@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Final
 
-from kernbench.des import EventLoop, Owner
+from kernbench.des import EventLoop, Owner, order
 from kernbench.units import PS_PER_S, Rate
-
-# Orders solutions behind all that may start a flow at the same instant.
-_LAST: Final = 1 << 62
 
 
 @dataclass(slots=True, eq=False)
@@ -96,7 +93,7 @@ class Fluid:
     def __init__(self, loop: EventLoop, owner: Owner, capacity: dict[int, Rate]) -> None:
         self._loop: Final = loop
         self._owner: Final = owner
-        self._last: Final = loop.owner(_LAST)
+        self._last: Final = loop.owner(order.SOLVE)
         self._capacity: Final = {port: rate.per_second for port, rate in capacity.items()}
         self._users: Final[dict[int, dict[_Flow, None]]] = {port: {} for port in capacity}
         self._ended: Final[dict[int, list[_Flow]]] = {}

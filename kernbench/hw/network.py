@@ -4,14 +4,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kernbench.des import Event, EventLoop, Fifo, Owner
+from kernbench.des import Event, EventLoop, Fifo, Owner, order
 from kernbench.hw.claims import Claims
 from kernbench.hw.fluid import Fluid
 from kernbench.hw.path import HopTimes, Path
 from kernbench.topology import Topology
 from kernbench.units import Bandwidth
-
-_FLUID_OWNER: Final = 0
 
 
 class Network:
@@ -94,7 +92,7 @@ class Network:
             capacity = {
                 link.index: link.bandwidth for link in self.topology.links if link.kind == "fluid"
             }
-            self._fluid = Fluid(self.loop, self.loop.owner(_FLUID_OWNER), dict(capacity))
+            self._fluid = Fluid(self.loop, self.loop.owner(order.FLOWS), dict(capacity))
         return self._fluid
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kernbench.des import DeadlockError, EventLoop, Task
+from kernbench.des import DeadlockError, EventLoop, Task, order
 from kernbench.process.process import Process
 from kernbench.ranks.circles import explain
 from kernbench.ranks.verdicts import (
@@ -15,10 +15,6 @@ from kernbench.ranks.verdicts import (
 )
 from kernbench.ranks.waiting import WaitGraph, waits_for
 from kernbench.ranks.world import World
-
-REVIEW_OWNER: Final = 1 << 62
-"""After everybody else at the same instant: ranks that come in it are then in the report."""
-
 
 _PARKS: Final = 64
 """Parks for each rank from one look at all ranks to the next."""
@@ -72,7 +68,7 @@ class Reviewer:
         now = self._loop.now
         if self._due != now:
             self._due = now
-            self._loop.at(now, self._loop.owner(REVIEW_OWNER), self._review)
+            self._loop.at(now, self._loop.owner(order.REVIEW), self._review)
 
     def _review(self) -> None:
         self._due = -1

@@ -4,9 +4,9 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Final, Protocol, cast
+from typing import Any, Protocol, cast
 
-from kernbench.des import DeadlockError, Killed, SwallowedAbortError, current_carrier
+from kernbench.des import DeadlockError, Killed, SwallowedAbortError, current_carrier, order
 from kernbench.errors import (
     CallSite,
     KernbenchError,
@@ -24,7 +24,7 @@ from kernbench.ranks.exploring import choose_late
 from kernbench.ranks.hidden import hidden_deadlock
 from kernbench.ranks.livelock import LivelockGuard
 from kernbench.ranks.printing import WholeLines, whole_lines
-from kernbench.ranks.reviewing import REVIEW_OWNER, Reviewer
+from kernbench.ranks.reviewing import Reviewer
 from kernbench.ranks.roll import RankSession
 from kernbench.ranks.schedules import Schedule
 from kernbench.ranks.spawn_errors import (
@@ -36,12 +36,6 @@ from kernbench.ranks.spawn_errors import (
 )
 from kernbench.ranks.waiting import waits_for
 from kernbench.ranks.world import GroupLeakWarning, World
-
-_INTERRUPT_OWNER: Final = -1
-"""Before everybody else: who interrupts does not want to wait."""
-
-_ABORT_OWNER: Final = REVIEW_OWNER + 1
-"""After everybody else at the same instant, so that the list of those who failed is complete."""
 
 
 class SpawnSession(RankSession, Protocol):
@@ -342,7 +336,7 @@ class Spawn:
             self._failed_at[rank] = time
         if not self._aborting:
             self._stop_looking()
-            owner = _INTERRUPT_OWNER if isinstance(error, KeyboardInterrupt) else _ABORT_OWNER
+            owner = order.INTERRUPT if isinstance(error, KeyboardInterrupt) else order.ABORT
             self._loop.at(self._loop.now, self._loop.owner(owner), self._abort)
 
     def _stop_looking(self) -> None:

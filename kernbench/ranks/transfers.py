@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 from kernbench.ccl.collective import Collective
 from kernbench.ccl.prepared import Shape
-from kernbench.des import Event, EventLoop
+from kernbench.des import Event, EventLoop, order
 from kernbench.errors import Fact, KernbenchError
 from kernbench.memory import Space, View
 from kernbench.process.process import Process
@@ -310,7 +310,7 @@ class Mailbox:
 
     def choose_at(self, time: int, loop: EventLoop) -> None:
         """Gives receives from anybody their senders once everything of an instant is there."""
-        loop.at(max(time, loop.now), loop.owner(CHOICE_OWNER), self.choose)
+        loop.at(max(time, loop.now), loop.owner(order.CHOICE), self.choose)
 
     def choose(self) -> None:
         """Gives receives from anybody their senders, as far as messages are there."""
@@ -448,7 +448,3 @@ class Mailbox:
         )
         error.ranks = ranks
         raise error
-
-
-CHOICE_OWNER: Final = (1 << 62) - 1
-"""After everybody else at the same instant, so that all that might be chosen from is there."""

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, get_args
 
-from kernbench.des import EventLoop, Fifo, Owner
+from kernbench.des import EventLoop, Fifo, Owner, order
 from kernbench.errors import KernbenchError, UsageError, site_fact
 from kernbench.hw.device import Device
 from kernbench.hw.network import Network
@@ -16,9 +16,6 @@ from kernbench.topology import Topology
 
 if TYPE_CHECKING:
     from kernbench.hw.library import Library
-
-_RANK_OWNERS: Final = 1 << 32
-_COMMAND_OWNERS: Final = 1 << 48
 
 
 class GraphEngine:
@@ -85,11 +82,11 @@ class GraphEngine:
 
     def rank_owner(self, rank: int) -> Owner:
         """Returns the owner of what a rank's host does; main's is rank -1."""
-        return self.loop.owner(_RANK_OWNERS + rank + 1)
+        return self.loop.owner(order.rank_of(rank))
 
     def command_owner(self, rank: int, part: int = 0) -> Owner:
         """Returns the owner of what a rank's commands do, or a numbered part of them."""
-        return self.loop.owner(_COMMAND_OWNERS + (part << 32) + rank + 1)
+        return self.loop.owner(order.command_of(rank, part))
 
     def submit(self, command: Command) -> None:
         """Takes a command; it begins as soon as everything that it waits for is settled.

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from kernbench.des import DeadlockError, EventLoop, Fifo, Task
+from kernbench.des import DeadlockError, EventLoop, Fifo, Task, order
 from kernbench.errors import KernbenchError
 from kernbench.hw.network import Network
 from kernbench.hw.pe import PeCosts, PeTimeline, later
@@ -88,7 +88,7 @@ class Run:
                 range(pe, total, used),
                 arguments,
                 total if total <= pes else 0,
-                owner=self._loop.owner(pe + 1),
+                owner=self._loop.owner(order.program_of(pe)),
                 name=f"{self._kernel.__name__} on PE {pe}",
             )
             for pe in range(used)
@@ -123,7 +123,7 @@ class Run:
         timeline = PeTimeline(0, self._costs.pe.issue, later)
         task = self._loop.current
         assert task is not None
-        owner = self._loop.owner(pe + 1)
+        owner = self._loop.owner(order.program_of(pe))
         for pid in pids:
             program = Program(
                 task,
