@@ -1,7 +1,7 @@
 """The bytes of one collective: what its ranks give, what comes of it, and how it gets to each."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -14,10 +14,26 @@ from kernbench.memory import Allocator, Buffer, Space, View, contiguous_strides
 from kernbench.memory.arithmetic import Function, function_named
 from kernbench.tl.tile import Pointer
 
-if TYPE_CHECKING:
-    from kernbench.ccl.collective import Joining
-
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class Taker(Protocol):
+    """A rank of a collective: what it gives, and where what it takes goes."""
+
+    @property
+    def rank(self) -> int:
+        """Rank inside the group."""
+        ...
+
+    @property
+    def sources(self) -> Sequence[View]:
+        """What it gives, in order."""
+        ...
+
+    @property
+    def targets(self) -> Sequence[View]:
+        """Where what it takes goes, in order."""
+        ...
 
 
 class Delivery:
@@ -41,7 +57,7 @@ class Delivery:
         self,
         prepared: Prepared,
         reduction: Reduction | None,
-        parts: "Mapping[int, Joining]",
+        parts: Mapping[int, Taker],
         *,
         enabled: bool,
         live: bool,
@@ -64,7 +80,7 @@ class Delivery:
         # The bytes that each rank takes, or that all of them do.
         self._outputs: list[Bytes] = []
 
-    def check(self, part: "Joining") -> None:
+    def check(self, part: Taker) -> None:
         """Looks whether all that a rank gives was written; if not, it fails when it completes."""
         for view in part.sources:
             if view.buffer.unwritten is not None or view.buffer.data is None:
@@ -74,7 +90,7 @@ class Delivery:
                     self.faults[part.rank] = error
                     return
 
-    def deliver(self, part: "Joining") -> None:
+    def deliver(self, part: Taker) -> None:
         """Writes what a rank takes.
 
         Raises:
@@ -126,7 +142,7 @@ class Delivery:
             found = self._workspaces[rank] = Pointer(view, 0)
         return found
 
-    def _deliver_live(self, part: "Joining") -> None:
+    def _deliver_live(self, part: Taker) -> None:
         begin, count = self._prepared.taken[part.rank]
         if count:
             values = _part_of(self._workspaces[part.rank].view, begin, count).read().copy()

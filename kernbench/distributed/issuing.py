@@ -12,11 +12,11 @@ from kernbench.distributed.groups import home_of
 from kernbench.distributed.signatures import Signature, on_hosts
 from kernbench.distributed.works import Work
 from kernbench.errors import CallSite
-from kernbench.memory import View
+from kernbench.memory import HOST_SIP, View
 from kernbench.process.act import Block, Entered, Span, act
 from kernbench.process.process import Process
 from kernbench.ranks.groups import ProcessGroup
-from kernbench.ranks.hosted import HOST, HostCollective
+from kernbench.ranks.hosted import HostCollective
 from kernbench.ranks.joint import Joint
 from kernbench.ranks.meeting import Call, CollectiveMismatchError, Exchange, Role
 from kernbench.ranks.world import world_of
@@ -79,7 +79,7 @@ def issue(
     if on_host:
         check_library(process, group, what.name, "cpu")
         what = on_hosts(what)
-        stream = process.side_stream(f"gloo {group.name}", HOST)
+        stream = process.side_stream(f"gloo {group.name}", HOST_SIP)
     else:
         sip = home_of(process)
         stream = current = process.current_stream(sip)

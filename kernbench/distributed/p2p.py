@@ -14,10 +14,10 @@ from kernbench.distributed.noting import Message, noted_message
 from kernbench.distributed.posting import Post, Way
 from kernbench.distributed.works import IllegalWork, Work
 from kernbench.errors import OptionError, call_site, site_fact
+from kernbench.memory import HOST_SIP
 from kernbench.process.act import act
 from kernbench.process.process import Process, current_process
 from kernbench.ranks.groups import ProcessGroup
-from kernbench.ranks.hosted import HOST
 from kernbench.ranks.transfers import Transfer
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import Hold
@@ -243,7 +243,7 @@ def issue_batch(process: Process, name: str, messages: Sequence[Message]) -> Wor
 
 def _wait_in_stream(process: Process, command: Command) -> None:
     """Lets the current stream, or the host if it is between hosts, wait for a command."""
-    if command.stream.sip == HOST:
+    if command.stream.sip == HOST_SIP:
         wait_for(process, command)
         return
     current = process.current_stream(command.stream.sip)

@@ -9,11 +9,11 @@ from kernbench.distributed.checks import check_library, check_tensor, place_of
 from kernbench.distributed.groups import backend_of, find_group
 from kernbench.distributed.issuing import follow
 from kernbench.errors import Fact, KernbenchError, OptionError, call_site, site_fact
+from kernbench.memory import HOST_SIP
 from kernbench.process.act import Entered, act
 from kernbench.process.called import called
 from kernbench.process.process import current_process
 from kernbench.ranks.groups import ProcessGroup
-from kernbench.ranks.hosted import HOST
 from kernbench.ranks.meeting import Call
 from kernbench.ranks.transfers import Mailbox, Transfer, TransferMismatchError
 from kernbench.ranks.world import world_of
@@ -190,7 +190,7 @@ class Post:
         who = "any rank" if peer is None else f"rank {peer}"
         way = "to" if self._way == "send" else "from"
         name = f"messages {way} {who} in {self.group.name}, on cpu"
-        return self.process.side_stream(name, HOST)
+        return self.process.side_stream(name, HOST_SIP)
 
     def _is_eager(self) -> bool:
         """Returns whether a send is done before it is received.

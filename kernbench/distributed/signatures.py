@@ -9,7 +9,7 @@ from typing import Any, Final
 from kernbench.ccl.operations import OPERATIONS, Reduction
 from kernbench.distributed.reduce_ops import check_reduction
 from kernbench.memory import DType, dtypes
-from kernbench.ranks.gathering import ON_HOST
+from kernbench.ranks.gathering import HOST_SUFFIX
 from kernbench.ranks.meeting import Splits, Term
 
 Shape = tuple[int, ...]
@@ -235,8 +235,8 @@ def on_hosts(what: Signature) -> Signature:
     """
     return replace(
         what,
-        kind=f"{what.kind}{ON_HOST}",
-        text=f"{what.text}{ON_HOST}",
+        kind=f"{what.kind}{HOST_SUFFIX}",
+        text=f"{what.text}{HOST_SUFFIX}",
         counted=what.counted or what.kind,
         hosted=True,
     )

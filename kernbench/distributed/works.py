@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from kernbench.des import Event
 from kernbench.errors import CallSite, KernbenchError, UnsupportedError, call_site, site_fact
+from kernbench.memory import HOST_SIP
 from kernbench.process.process import Process, RankLocal, current_process
-from kernbench.ranks.hosted import HOST
 from kernbench.ranks.world import world_of
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.tensors.tensor import Tensor
@@ -64,7 +64,7 @@ class Work:
         command = self._command
         # Who remembers the work holds its outputs.
         world_of(process).unwaited.get(process.rank, {}).pop(self, None)
-        if command.stream.sip == HOST:
+        if command.stream.sip == HOST_SIP:
             process.wait(command.done)
             process.learn(self._seen)
             return True
@@ -161,7 +161,7 @@ class Future:
         """
         process = current_process()
         sip = self._work.command.stream.sip
-        if sip == HOST:
+        if sip == HOST_SIP:
             raise UnsupportedError(
                 "then() on the future of an operation between hosts is not simulated",
                 [site_fact(call_site())],

@@ -1,6 +1,6 @@
 """Memory: addresses, blocks and their owners, their bytes, and which bytes were ever written."""
 
-from kernbench.memory.address import Address, Space
+from kernbench.memory.address import HOST_SIP, Address, Space
 from kernbench.memory.allocator import Allocation, Allocator, FreeError, OutOfMemoryError
 from kernbench.memory.dtypes import DType
 from kernbench.memory.storage import (
@@ -13,6 +13,7 @@ from kernbench.memory.storage import (
 )
 
 __all__ = [
+    "HOST_SIP",
     "Address",
     "Allocation",
     "Allocator",

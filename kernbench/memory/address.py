@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
+
+HOST_SIP: Final = -1
+"""Stands for a SIP where bytes, or the commands of a stream, are on the host of a rank."""
 
 
 class Space(Enum):

@@ -3,7 +3,7 @@
 from typing import Final, Literal
 
 from kernbench.errors import KernbenchError, call_site, site_fact
-from kernbench.memory import Buffer, Space, View, dtypes
+from kernbench.memory import HOST_SIP, Buffer, Space, View, dtypes
 from kernbench.memory.windows import is_contiguous
 from kernbench.process.called import called, issued
 from kernbench.process.process import MAIN, Process
@@ -26,7 +26,7 @@ _Pending = tuple[Command, View]
 _MOST_PENDING: Final = 64
 """Accesses of one memory that are kept apart; beyond it they are merged stream by stream."""
 
-_NO_STREAM: Final = Stream("host", -1)
+_NO_STREAM: Final = Stream("host", HOST_SIP)
 
 
 class Guard:
@@ -56,9 +56,9 @@ class Guard:
 
     @property
     def sip(self) -> int:
-        """The device that the bytes are on; -1 for the host."""
+        """The device that the bytes are on; `HOST_SIP` for the host."""
         where = self.buffer.allocation.memory
-        return -1 if where.space is Space.HOST else where.sip
+        return HOST_SIP if where.space is Space.HOST else where.sip
 
     def check(self, process: Process, stream: Stream | None, window: View, verb: Verb) -> None:
         """Checks that a process may touch a part of the memory now.

@@ -15,7 +15,7 @@ from kernbench.ranks.meeting import (
     folded,
 )
 
-ON_HOST: Final = " on cpu"
+HOST_SUFFIX: Final = " on cpu"
 """Ends the name of an operation on tensors of the host."""
 
 _DEVICE_HINT: Final = (
@@ -127,7 +127,7 @@ class Gathering(Generic[M]):
     def _compare(self, meeting: Meeting, first: Call, call: Call) -> None:
         if first.operation != call.operation:
             calls = meeting.calls.values()
-            if len({each.operation.removesuffix(ON_HOST) for each in calls}) == 1:
+            if len({each.operation.removesuffix(HOST_SUFFIX) for each in calls}) == 1:
                 raise self._differ(meeting, "C2", "device", _DEVICE_HINT)
             raise self._differ(meeting, "C2", "collective", None)
         for expected, got in zip(first.terms, call.terms, strict=True):

@@ -25,9 +25,6 @@ from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.spec import LinkSpec
 
-HOST: Final = -1
-"""Stands for a SIP in streams whose commands run on the host."""
-
 ALGORITHM: Final = "gloo"
 """What the log calls the algorithm."""
 
