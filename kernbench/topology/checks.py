@@ -76,36 +76,25 @@ def _check_cubes(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Proble
 def _check_changed(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Problem]:
     """Checks the SIPs that differ; afterwards `SystemSpec.sip_of` can be asked for any SIP."""
     problems = []
-    port = system.sips.network.port
-    first: dict[tuple[object, ...], str] = {}
+    usual, port = system.sip, system.sips.network.port
     for number, entry in enumerate(system.sips.changed):
         place = f"{_CHANGED}[{number}]"
         problems += _check_which(loaded, system, place, entry)
         if not {f"{place}.sip", f"{place}.link"} & loaded.marks.keys():
             problems.append(loaded.problem("F1", place, "expected sip or link, got neither"))
-        problems += _check_values(loaded, f"{place}.sip", entry.sip, system.sip, "system.sip")
+        problems += _check_values(loaded, f"{place}.sip", entry.sip, usual, "system.sip")
         problems += _check_values(loaded, f"{place}.link", entry.link, port, _NETWORK)
-        for part, values in (("sip", entry.sip.values), ("link", entry.link.values)):
-            for names in values:
-                field = ".".join((place, part, *names))
-                others = [first.setdefault((sip, part, *names), field) for sip in entry.which]
-                again = next((n for n, other in enumerate(others) if other != field), None)
-                if again is not None:
-                    message = (
-                        f"expected each value of a SIP once, got it again for "
-                        f"{sip_name(entry.which[again])}; first {_line(loaded, others[again])}"
-                    )
-                    problems.append(loaded.problem("F6", field, message))
-        shape = entry.sip.values.get(_SHAPE, system.sip.cubes.shape)
-        if shape != system.sip.cubes.shape:
-            columns, rows = system.sip.cubes.shape
+        shape = entry.sip.values.get(_SHAPE, usual.cubes.shape)
+        if shape != usual.cubes.shape:
+            expected, got = (
+                " x ".join(map(str, extents)) for extents in (usual.cubes.shape, shape)
+            )
             message = (
-                f"expected {columns} x {rows} as {_line(loaded, 'system.sip.cubes.shape')}, since "
-                "links leave all SIPs at the same cubes, "
-                f"got {' x '.join(map(str, shape))}"
+                f"expected {expected} as {_line(loaded, 'system.sip.cubes.shape')}, since links "
+                f"leave all SIPs at the same cubes, got {got}"
             )
             problems.append(loaded.problem("F12", f"{place}.sip.cubes.shape", message))
-    return problems
+    return problems or _check_once(loaded, system)
 
 
 def _check_which(
@@ -115,14 +104,36 @@ def _check_which(
     if not entry.which:
         return [loaded.problem("F3", field, "expected at least one SIP, got none")]
     problems = []
+    seen: set[int] = set()
     for index, sip in enumerate(entry.which):
         message = ""
         if sip >= count:
             message = f"expected a SIP from 0 to {count - 1}, got {sip}"
-        elif sip in entry.which[:index]:
+        elif sip in seen:
             message = f"expected each SIP once, got {sip} again"
         if message:
             problems.append(loaded.problem("F7", f"{field}[{index}]", message))
+        seen.add(sip)
+    return problems
+
+
+def _check_once(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Problem]:
+    """Checks that no two entries change the same value of a SIP."""
+    problems = []
+    first: dict[tuple[object, ...], str] = {}
+    for number, entry in enumerate(system.sips.changed):
+        given = [("sip", *names) for names in entry.sip.values]
+        given += [("link", *names) for names in entry.link.values]
+        for names in given:
+            field = ".".join((f"{_CHANGED}[{number}]", *names))
+            others = [(sip, first.setdefault((sip, *names), field)) for sip in entry.which]
+            again = next((found for found in others if found[1] != field), None)
+            if again is not None:
+                message = (
+                    f"expected each value of a SIP once, got it again for {sip_name(again[0])}; "
+                    f"first {_line(loaded, again[1])}"
+                )
+                problems.append(loaded.problem("F6", field, message))
     return problems
 
 

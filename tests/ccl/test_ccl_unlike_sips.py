@@ -57,7 +57,7 @@ MACHINES: Sequence[tuple[str, int, Sequence[str]]] = (
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(
     entry=st.sampled_from(ENTRIES),
     machine=st.sampled_from(MACHINES),
