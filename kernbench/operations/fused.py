@@ -29,6 +29,7 @@ def kernel(
     dtype: DType,
     *,
     traffic: int | None = None,
+    library: str = "aten",
     **options: Any,
 ) -> Tensor:
     """Runs one kernel and returns its result; waits for nothing.
@@ -42,6 +43,7 @@ def kernel(
         shape: Of the result.
         dtype: Of the result.
         traffic: Bytes that it reads and writes; None: those of all tensors.
+        library: Whose operation it is; traces show `library::name`.
         options: What the formulas of its gradients need.
     """
     process = current_process()
@@ -59,7 +61,7 @@ def kernel(
     node = None
     if dtype.is_floating_point and any(each.memory.tracked for each in tensors):
         node = tape.begin(process, name, operands, options, site=site)
-    run(process, f"aten::{name}", tensors, out, effect, traffic=traffic, site=site)
+    run(process, f"{library}::{name}", tensors, out, effect, traffic=traffic, site=site)
     if node is not None:
         tape.finish(node, out)
     return out
