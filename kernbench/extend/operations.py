@@ -111,9 +111,9 @@ def fused(
     Raises:
         OptionError: If the name has no library, or gradients are not as many as operands.
         OperandError: If no operand is a tensor.
-        TensorError: If operands are on different devices; when the command runs, if the function
-            returns an array of another shape.
-        UnsupportedError: For complex operands; in a backward pass, without `gradients`.
+        TensorError: If operands are on different devices, or complex; when the command runs, if the
+            function returns an array of another shape.
+        UnsupportedError: In a backward pass, without `gradients`.
     """
     if not all(name.partition("::")[::2]):
         raise OptionError(
