@@ -48,5 +48,3 @@ __all__ = [
     "guard",
     "kernel_output",
 ]
-
-guard(globals())

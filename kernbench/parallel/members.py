@@ -64,6 +64,11 @@ def split_tensor_along_last_dim(
 ) -> tuple[torch.Tensor, ...]:
     """Returns equal parts of the last dimension: views, or contiguous copies.
 
+    Args:
+        tensor: `[..., n]`.
+        num_partitions: How many parts.
+        contiguous_split_chunks: Whether to copy those that are not contiguous.
+
     Raises:
         ParallelAssertionError: If they cannot be equal.
     """

@@ -98,7 +98,11 @@ _TRACKER: Final = RankLocal("random streams", RngTracker)
 
 
 def get_rng_tracker() -> RngTracker:
-    """Returns the named streams of the calling rank."""
+    """Returns the named streams of the calling rank.
+
+    Raises:
+        OutsideWorkerError: If no rank is running here.
+    """
     find_worker("get_rng_tracker")
     return _TRACKER.get()
 
@@ -122,6 +126,7 @@ def model_parallel_manual_seed(
 
     Raises:
         ParallelStateError: If a rank is left out that `parallel_state` does not know.
+        OutsideWorkerError: If no rank is running here.
     """
     find_worker("model_parallel_manual_seed")
     tracker = get_rng_tracker()

@@ -67,7 +67,7 @@ def check_linear(
         TensorError: If shapes, types or devices do not fit.
     """
     out, width = _matrix("weight", weight)
-    shape = tuple(x.shape)
+    shape = x.shape
     rows = (prod(shape[:-1]), shape[-1]) if shape else ()
     check_gemm(x, weight, bias, rows, (whole_width or width, out))
 

@@ -59,7 +59,11 @@ def reduce_from_tensor_model_parallel_region(
 def scatter_to_tensor_model_parallel_region(
     input_: torch.Tensor, group: Group | None = None
 ) -> torch.Tensor:
-    """Returns the calling rank's part of the last dimension: `[..., n]` to `[..., n/tp]`."""
+    """Returns the calling rank's part of the last dimension: `[..., n]` to `[..., n/tp]`.
+
+    Raises:
+        ParallelAssertionError: If the ranks cannot share it equally.
+    """
     return differentiable.scatter(input_, Cut(group_of(group), -1))
 
 
@@ -76,7 +80,11 @@ def gather_from_tensor_model_parallel_region(
 def scatter_to_sequence_parallel_region(
     input_: torch.Tensor, group: Group | None = None
 ) -> torch.Tensor:
-    """Returns the calling rank's part of dimension 0: `[n, ...]` to `[n/tp, ...]`."""
+    """Returns the calling rank's part of dimension 0: `[n, ...]` to `[n/tp, ...]`.
+
+    Raises:
+        ParallelAssertionError: If the ranks cannot share it equally.
+    """
     return differentiable.scatter(input_, Cut(group_of(group), 0))
 
 
@@ -94,6 +102,9 @@ def gather_from_sequence_parallel_region(
             its gradients must be summed; False if the work is replicated.
         group: Which ranks.
         output_split_sizes: Rows of each rank; None if they have equally many.
+
+    Raises:
+        ParallelAssertionError: If the parts do not make up the tensor.
     """
     replicated = not tensor_parallel_output_grad
     return differentiable.gather(input_, Cut(group_of(group), 0, output_split_sizes, replicated))
@@ -110,6 +121,9 @@ def reduce_scatter_to_sequence_parallel_region(
         input_: Of one shape on all ranks.
         group: Which ranks.
         input_split_sizes: Rows that each rank gets; None for equal parts.
+
+    Raises:
+        ParallelAssertionError: If the parts do not make up the tensor.
     """
     return differentiable.reduce_scatter(input_, Cut(group_of(group), 0, input_split_sizes))
 
@@ -124,7 +138,11 @@ def all_gather_last_dim_from_tensor_parallel_region(
 def reduce_scatter_last_dim_to_tensor_parallel_region(
     input_: torch.Tensor, group: Group | None = None
 ) -> torch.Tensor:
-    """Returns the calling rank's part of the sum: `[..., n]` to `[..., n/tp]`."""
+    """Returns the calling rank's part of the sum: `[..., n]` to `[..., n/tp]`.
+
+    Raises:
+        ParallelAssertionError: If the ranks cannot share the last dimension equally.
+    """
     return differentiable.reduce_scatter(input_, Cut(group_of(group), -1))
 
 
@@ -141,6 +159,9 @@ def all_to_all(
         input_: Cut along dimension 0.
         output_split_sizes: Rows that come from each rank; None for equal parts.
         input_split_sizes: Rows that go to each rank; None for equal parts.
+
+    Raises:
+        ParallelAssertionError: If the parts do not make up the tensor.
     """
     return differentiable.exchange(
         input_, Exchange(group_of(group), output_split_sizes, input_split_sizes)
@@ -148,12 +169,20 @@ def all_to_all(
 
 
 def all_to_all_sp2hp(input_: torch.Tensor, group: Group | None = None) -> torch.Tensor:
-    """Returns `[n, h/tp]` of `[n/tp, h]`: all rows of the calling rank's columns."""
+    """Returns `[n, h/tp]` of `[n/tp, h]`: all rows of the calling rank's columns.
+
+    Raises:
+        ParallelAssertionError: If the ranks cannot share the columns equally.
+    """
     return differentiable.sequence_to_hidden(input_, group_of(group))
 
 
 def all_to_all_hp2sp(input_: torch.Tensor, group: Group | None = None) -> torch.Tensor:
-    """Returns `[n/tp, h]` of `[n, h/tp]`: the calling rank's rows of all columns."""
+    """Returns `[n/tp, h]` of `[n, h/tp]`: the calling rank's rows of all columns.
+
+    Raises:
+        ParallelAssertionError: If the ranks cannot share the rows equally.
+    """
     return differentiable.hidden_to_sequence(input_, group_of(group))
 
 

@@ -85,7 +85,13 @@ class VocabUtility:
     def vocab_range_from_per_partition_vocab_size(
         per_partition_vocab_size: int, rank: int, world_size: int
     ) -> tuple[int, int]:
-        """Returns the first row of a rank, and the first behind its last."""
+        """Returns the first row of a rank, and the first behind its last.
+
+        Args:
+            per_partition_vocab_size: Rows that each rank has.
+            rank: Which rank of those that share the vocabulary.
+            world_size: How many share it; makes no difference here, as in Megatron-Core.
+        """
         del world_size
         first = rank * per_partition_vocab_size
         return first, first + per_partition_vocab_size
@@ -95,6 +101,11 @@ class VocabUtility:
         global_vocab_size: int, rank: int, world_size: int
     ) -> tuple[int, int]:
         """Returns the first row of a rank, and the first behind its last.
+
+        Args:
+            global_vocab_size: Rows that all ranks have together.
+            rank: Which rank of those that share the vocabulary.
+            world_size: How many share it.
 
         Raises:
             ParallelAssertionError: If the ranks cannot have equally many.
