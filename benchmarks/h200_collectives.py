@@ -28,7 +28,7 @@ ITERATIONS = 4
 LARGE, SMALL = 0.1, 0.2
 
 Cell = tuple[str, int, int, float]
-Call = Callable[[], None]
+Call = Callable[[], object]
 
 SIZES = [1 << (10 + 2 * step) for step in range(11)]
 """Bytes, 1 KiB to 1 GiB."""

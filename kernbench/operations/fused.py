@@ -29,6 +29,7 @@ def kernel(
     dtype: DType,
     *,
     traffic: int | None = None,
+    library: str = "aten",
     **options: Any,
 ) -> Tensor:
     """Runs one kernel and returns its result; does not wait.
@@ -44,6 +45,7 @@ def kernel(
         shape: Shape of the result.
         dtype: Type of the result.
         traffic: Bytes that the kernel reads and writes; None: the bytes of all tensors.
+        library: Library of the operation; traces show `library::name`.
         **options: Values that the formulas of the gradients need.
     """
     process = current_process()
@@ -61,7 +63,7 @@ def kernel(
     node = None
     if dtype.is_floating_point and any(each.memory.tracked for each in tensors):
         node = tape.begin(process, name, operands, options, site=site)
-    run(process, f"aten::{name}", tensors, out, effect, traffic=traffic, site=site)
+    run(process, f"{library}::{name}", tensors, out, effect, traffic=traffic, site=site)
     if node is not None:
         tape.finish(node, out)
     return out

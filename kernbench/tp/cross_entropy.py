@@ -3,7 +3,7 @@
 from typing import Any
 
 import kernbench.torch as torch
-from kernbench.tensors.operands import guard
+from kernbench.extend import guard
 from kernbench.tp.primitives import CrossEntropySaved, cross_entropy_bwd, cross_entropy_fwd
 from kernbench.tp.utils import Group, group_of
 

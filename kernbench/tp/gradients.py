@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
-from kernbench.tensors.operands import guard
+from kernbench.extend import guard
 from kernbench.tp.utils import Group, group_of, size_of
 
 

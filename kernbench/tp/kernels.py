@@ -5,12 +5,9 @@ from typing import Any, Final
 
 import kernbench.torch as torch
 from kernbench import tl
-from kernbench.memory import DType, dtypes
-from kernbench.operations.linalg import check_gemm
-from kernbench.process.process import current_process
-from kernbench.tensors.new import new_tensor
-from kernbench.tp.config import GemmKernel
-from kernbench.tp.utils import refuse
+from kernbench.extend import check_gemm, kernel_output
+from kernbench.parallel.config import GemmKernel
+from kernbench.parallel.members import refuse
 
 
 @tl.jit
@@ -70,16 +67,16 @@ def check_linear(
         TensorError: If shapes, types or devices do not fit.
     """
     out, width = _matrix("weight", weight)
-    shape = x.window.shape
+    shape = x.shape
     rows = (prod(shape[:-1]), shape[-1]) if shape else ()
     check_gemm(x, weight, bias, rows, (whole_width or width, out))
 
 
 def _matrix(name: str, tensor: torch.Tensor) -> tuple[int, int]:
-    shape = tensor.window.shape
+    shape = tensor.shape
     if len(shape) != 2:
         raise refuse(f"{name} must be a matrix; it has shape {list(shape)}")
-    return shape
+    return shape[0], shape[1]
 
 
 def gemm(
@@ -117,7 +114,7 @@ def gemm(
     if bias is not None:
         # The kernel adds it along the columns, with a stride of 1.
         bias = bias.contiguous()
-    c = new_tensor(current_process(), (m, n), a.dtype, a.device)
+    c = kernel_output((m, n), a.dtype, a.device)
     strides = [(each.stride()[0], each.stride()[1]) for each in (a, b)]
     _gemm_kernel[tl.cdiv(m, BLOCK), tl.cdiv(n, BLOCK)](
         a, b, a if bias is None else bias, c, m, n, k, *strides,
@@ -126,5 +123,5 @@ def gemm(
     return c
 
 
-def _accumulator(dtype: DType) -> DType:
-    return dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
+def _accumulator(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype is torch.float64 else torch.float32

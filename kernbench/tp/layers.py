@@ -8,7 +8,19 @@ from typing import Any
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
-from kernbench.tp.config import GemmKernel, ModelParallelConfig
+from kernbench.parallel.config import GemmKernel, ModelParallelConfig
+from kernbench.parallel.members import Group, divide, refuse, size_of
+from kernbench.parallel.shards import (
+    InitMethod,
+    bias_of,
+    checked_stride,
+    expert_ranks_of,
+    layer_group,
+    marked,
+    sequence_parallel_of,
+    shard_of,
+    transposed_pieces,
+)
 from kernbench.tp.kernels import check_linear
 from kernbench.tp.mappings import (
     gather_from_tensor_model_parallel_region,
@@ -25,18 +37,7 @@ from kernbench.tp.primitives import (
     linear_bwd,
     linear_fwd,
 )
-from kernbench.tp.shards import (
-    InitMethod,
-    bias_of,
-    checked_stride,
-    expert_ranks_of,
-    layer_group,
-    marked,
-    sequence_parallel_of,
-    shard_of,
-    transposed_pieces,
-)
-from kernbench.tp.utils import Group, VocabUtility, divide, group_of, refuse, size_of
+from kernbench.tp.utils import VocabUtility, group_of
 
 __all__ = ["ColumnParallelLinear", "RowParallelLinear", "VocabParallelEmbedding", "parallel_linear"]
 

@@ -18,14 +18,13 @@ identity, without a message. No argument is ever written, and nothing waits on t
 do not make up a tensor are refused with a `ParallelAssertionError`.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
 
 import kernbench.torch as torch
-from kernbench.tensors.operands import guard
-from kernbench.tp import primitives
-from kernbench.tp.primitives import Cut, Exchange
-from kernbench.tp.utils import Group, group_of, size_of
+from kernbench.extend import guard
+from kernbench.parallel import differentiable
+from kernbench.parallel.exchanges import Cut, Exchange
+from kernbench.tp.utils import Group, group_of
 
 __all__ = [
     "all_gather_last_dim_from_tensor_parallel_region",
@@ -43,92 +42,29 @@ __all__ = [
 ]
 
 
-class _Mapping(torch.autograd.Function):
-    """A pair of `primitives`, which keeps no tensor.
-
-    Attributes:
-        pair: One takes a tensor and how to move it, and returns the result and what the other one
-            needs; that takes it with the gradient, and returns the input's.
-    """
-
-    pair: ClassVar[
-        tuple[
-            Callable[[torch.Tensor, Any], tuple[torch.Tensor, Any]],
-            Callable[[Any, torch.Tensor], torch.Tensor],
-        ]
-    ]
-
-    @classmethod
-    def forward(cls, ctx: Any, x: torch.Tensor, how: Any) -> torch.Tensor:
-        out, ctx.saved = cls.pair[0](x, how)
-        return out
-
-    @classmethod
-    def backward(cls, ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return cls.pair[1](ctx.saved, grad), None
-
-
-class _Copy(_Mapping):
-    pair = primitives.copy_fwd, primitives.copy_bwd
-
-
-class _Reduce(_Mapping):
-    pair = primitives.reduce_fwd, primitives.reduce_bwd
-
-
-class _Scatter(_Mapping):
-    pair = primitives.scatter_fwd, primitives.scatter_bwd
-
-
-class _Gather(_Mapping):
-    pair = primitives.gather_fwd, primitives.gather_bwd
-
-
-class _ReduceScatter(_Mapping):
-    pair = primitives.reduce_scatter_fwd, primitives.reduce_scatter_bwd
-
-
-class _AllToAll(_Mapping):
-    pair = primitives.all_to_all_fwd, primitives.all_to_all_bwd
-
-
-class _SequenceToHidden(_Mapping):
-    pair = primitives.sp2hp_fwd, primitives.sp2hp_bwd
-
-
-class _HiddenToSequence(_Mapping):
-    pair = primitives.hp2sp_fwd, primitives.hp2sp_bwd
-
-
-def _apply(mapping: type[_Mapping], x: torch.Tensor, group: Group, how: Any) -> torch.Tensor:
-    if size_of(group) == 1:
-        return x
-    out: torch.Tensor = mapping.apply(x, how)
-    return out
-
-
 def copy_to_tensor_model_parallel_region(
     input_: torch.Tensor, group: Group | None = None
 ) -> torch.Tensor:
     """Returns the tensor; its gradient is summed over the ranks."""
-    group = group_of(group)
-    return _apply(_Copy, input_, group, group)
+    return differentiable.copy(input_, group_of(group))
 
 
 def reduce_from_tensor_model_parallel_region(
     input_: torch.Tensor, group: Group | None = None
 ) -> torch.Tensor:
     """Returns the sum over the ranks, the same bits on each."""
-    group = group_of(group)
-    return _apply(_Reduce, input_, group, group)
+    return differentiable.reduce(input_, group_of(group))
 
 
 def scatter_to_tensor_model_parallel_region(
     input_: torch.Tensor, group: Group | None = None
 ) -> torch.Tensor:
-    """Returns the calling rank's part of the last dimension: `[..., n]` to `[..., n/tp]`."""
-    group = group_of(group)
-    return _apply(_Scatter, input_, group, Cut(group, -1))
+    """Returns the calling rank's part of the last dimension: `[..., n]` to `[..., n/tp]`.
+
+    Raises:
+        ParallelAssertionError: If the ranks cannot share it equally.
+    """
+    return differentiable.scatter(input_, Cut(group_of(group), -1))
 
 
 def gather_from_tensor_model_parallel_region(
@@ -138,16 +74,18 @@ def gather_from_tensor_model_parallel_region(
 
     The work that follows is replicated, so each rank keeps its part of its own gradient.
     """
-    group = group_of(group)
-    return _apply(_Gather, input_, group, Cut(group, -1, replicated=True))
+    return differentiable.gather(input_, Cut(group_of(group), -1, replicated=True))
 
 
 def scatter_to_sequence_parallel_region(
     input_: torch.Tensor, group: Group | None = None
 ) -> torch.Tensor:
-    """Returns the calling rank's part of dimension 0: `[n, ...]` to `[n/tp, ...]`."""
-    group = group_of(group)
-    return _apply(_Scatter, input_, group, Cut(group, 0))
+    """Returns the calling rank's part of dimension 0: `[n, ...]` to `[n/tp, ...]`.
+
+    Raises:
+        ParallelAssertionError: If the ranks cannot share it equally.
+    """
+    return differentiable.scatter(input_, Cut(group_of(group), 0))
 
 
 def gather_from_sequence_parallel_region(
@@ -164,10 +102,12 @@ def gather_from_sequence_parallel_region(
             its gradients must be summed; False if the work is replicated.
         group: Which ranks.
         output_split_sizes: Rows of each rank; None if they have equally many.
+
+    Raises:
+        ParallelAssertionError: If the parts do not make up the tensor.
     """
-    group = group_of(group)
     replicated = not tensor_parallel_output_grad
-    return _apply(_Gather, input_, group, Cut(group, 0, output_split_sizes, replicated))
+    return differentiable.gather(input_, Cut(group_of(group), 0, output_split_sizes, replicated))
 
 
 def reduce_scatter_to_sequence_parallel_region(
@@ -181,25 +121,29 @@ def reduce_scatter_to_sequence_parallel_region(
         input_: Of one shape on all ranks.
         group: Which ranks.
         input_split_sizes: Rows that each rank gets; None for equal parts.
+
+    Raises:
+        ParallelAssertionError: If the parts do not make up the tensor.
     """
-    group = group_of(group)
-    return _apply(_ReduceScatter, input_, group, Cut(group, 0, input_split_sizes))
+    return differentiable.reduce_scatter(input_, Cut(group_of(group), 0, input_split_sizes))
 
 
 def all_gather_last_dim_from_tensor_parallel_region(
     input_: torch.Tensor, group: Group | None = None
 ) -> torch.Tensor:
     """Returns the parts of the last dimension side by side; its gradients are summed."""
-    group = group_of(group)
-    return _apply(_Gather, input_, group, Cut(group, -1))
+    return differentiable.gather(input_, Cut(group_of(group), -1))
 
 
 def reduce_scatter_last_dim_to_tensor_parallel_region(
     input_: torch.Tensor, group: Group | None = None
 ) -> torch.Tensor:
-    """Returns the calling rank's part of the sum: `[..., n]` to `[..., n/tp]`."""
-    group = group_of(group)
-    return _apply(_ReduceScatter, input_, group, Cut(group, -1))
+    """Returns the calling rank's part of the sum: `[..., n]` to `[..., n/tp]`.
+
+    Raises:
+        ParallelAssertionError: If the ranks cannot share the last dimension equally.
+    """
+    return differentiable.reduce_scatter(input_, Cut(group_of(group), -1))
 
 
 def all_to_all(
@@ -215,21 +159,31 @@ def all_to_all(
         input_: Cut along dimension 0.
         output_split_sizes: Rows that come from each rank; None for equal parts.
         input_split_sizes: Rows that go to each rank; None for equal parts.
+
+    Raises:
+        ParallelAssertionError: If the parts do not make up the tensor.
     """
-    group = group_of(group)
-    return _apply(_AllToAll, input_, group, Exchange(group, output_split_sizes, input_split_sizes))
+    return differentiable.exchange(
+        input_, Exchange(group_of(group), output_split_sizes, input_split_sizes)
+    )
 
 
 def all_to_all_sp2hp(input_: torch.Tensor, group: Group | None = None) -> torch.Tensor:
-    """Returns `[n, h/tp]` of `[n/tp, h]`: all rows of the calling rank's columns."""
-    group = group_of(group)
-    return _apply(_SequenceToHidden, input_, group, group)
+    """Returns `[n, h/tp]` of `[n/tp, h]`: all rows of the calling rank's columns.
+
+    Raises:
+        ParallelAssertionError: If the ranks cannot share the columns equally.
+    """
+    return differentiable.sequence_to_hidden(input_, group_of(group))
 
 
 def all_to_all_hp2sp(input_: torch.Tensor, group: Group | None = None) -> torch.Tensor:
-    """Returns `[n/tp, h]` of `[n, h/tp]`: the calling rank's rows of all columns."""
-    group = group_of(group)
-    return _apply(_HiddenToSequence, input_, group, group)
+    """Returns `[n/tp, h]` of `[n, h/tp]`: the calling rank's rows of all columns.
+
+    Raises:
+        ParallelAssertionError: If the ranks cannot share the rows equally.
+    """
+    return differentiable.hidden_to_sequence(input_, group_of(group))
 
 
 guard(globals())

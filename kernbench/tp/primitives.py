@@ -15,296 +15,13 @@ import numpy as np
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
-import kernbench.torch.distributed._functional_collectives as funcol
 import kernbench.torch.nn.functional as F
-from kernbench.memory import dtypes
-from kernbench.operations.fused import kernel as fused_kernel
-from kernbench.operations.shaping import check_index, checked
-from kernbench.tp.config import GemmKernel
+from kernbench.extend import check_index, checked_indices, fused
+from kernbench.parallel.config import GemmKernel
+from kernbench.parallel.exchanges import *  # noqa: F403 - names only
+from kernbench.parallel.exchanges import all_gather, all_reduce
+from kernbench.parallel.members import Group, refuse, refuse_assertion, size_of
 from kernbench.tp.kernels import check_linear, gemm
-from kernbench.tp.utils import (
-    Group,
-    divide,
-    refuse,
-    refuse_assertion,
-    size_of,
-    split_tensor_along_last_dim,
-)
-
-# What ranks do with a tensor. Groups of one rank give it back as it came, without a message.
-
-
-def all_reduce(x: torch.Tensor, group: Group) -> torch.Tensor:
-    """Returns the sum over the ranks, the same bits on each of them.
-
-    Args:
-        x: Of one shape and dtype on all ranks.
-        group: Which ranks.
-    """
-    return x if size_of(group) == 1 else funcol.all_reduce(x.contiguous(), "sum", group)
-
-
-def all_gather(
-    x: torch.Tensor, group: Group, dim: int, sizes: Sequence[int] | None = None
-) -> torch.Tensor:
-    """Returns the tensors of all ranks, concatenated.
-
-    Args:
-        x: Of one shape and dtype on all ranks, unless `sizes` says otherwise.
-        group: Which ranks.
-        dim: Along which dimension.
-        sizes: Of dimension 0, by rank; only with `dim=0`.
-
-    Raises:
-        ParallelAssertionError: If there is not a size for each rank.
-    """
-    if size_of(group) == 1:
-        return x
-    if sizes is None:
-        return funcol.all_gather_tensor(x.contiguous(), dim % x.ndim, group)
-    _check_sizes("output_split_sizes", sizes, group)
-    parts = [_like(x, size, *x.shape[1:]) for size in sizes]
-    dist.all_gather([*parts], x.contiguous(), group)
-    return torch.cat(parts)
-
-
-def reduce_scatter(
-    x: torch.Tensor, group: Group, dim: int, sizes: Sequence[int] | None = None
-) -> torch.Tensor:
-    """Returns the calling rank's part of the sum over the ranks.
-
-    Args:
-        x: Of one shape and dtype on all ranks.
-        group: Which ranks.
-        dim: Along which dimension the parts lie.
-        sizes: Of the parts, by rank, else they are equal; only with `dim=0`.
-
-    Raises:
-        ParallelAssertionError: If the parts do not make up the tensor.
-    """
-    if size_of(group) == 1:
-        return x
-    if sizes is None:
-        _part_size(x, group, dim)
-        return funcol.reduce_scatter_tensor(x.contiguous(), "sum", dim % x.ndim, group)
-    _check_sizes("input_split_sizes", sizes, group, x.shape[0])
-    parts = [part.contiguous() for part in x.split([*sizes])]
-    out = torch.empty_like(parts[dist.get_rank(group)])
-    dist.reduce_scatter(out, [*parts], group=group)
-    return out
-
-
-def take_part(
-    x: torch.Tensor, group: Group, dim: int, sizes: Sequence[int] | None = None
-) -> torch.Tensor:
-    """Returns a copy of the calling rank's part of a tensor that all ranks have.
-
-    Args:
-        x: The tensor.
-        group: Which ranks share it.
-        dim: Along which dimension.
-        sizes: Of the parts, by rank; None if they are equal.
-
-    Raises:
-        ParallelAssertionError: If the parts do not make up the tensor.
-    """
-    if size_of(group) == 1:
-        return x
-    place = dist.get_rank(group)
-    if sizes is None:
-        size = _part_size(x, group, dim)
-        start = place * size
-    else:
-        _check_sizes("output_split_sizes", sizes, group, x.shape[dim])
-        start, size = sum(sizes[:place]), sizes[place]
-    # A copy: nothing that is done to the part may reach the whole.
-    part = x.narrow(dim, start, size)
-    return part.clone() if part.is_contiguous() else part.contiguous()
-
-
-def exchange(
-    x: torch.Tensor,
-    group: Group,
-    output_sizes: Sequence[int] | None = None,
-    input_sizes: Sequence[int] | None = None,
-) -> torch.Tensor:
-    """Gives the i-th part of each rank's rows to rank i, and returns what came, by rank.
-
-    Args:
-        x: Cut along dimension 0.
-        group: Which ranks.
-        output_sizes: Rows that come from each rank; None for equal parts.
-        input_sizes: Rows that go to each rank; None for equal parts.
-
-    Raises:
-        ParallelAssertionError: If the parts do not make up the tensor.
-    """
-    if size_of(group) == 1:
-        return x
-    if input_sizes is None:
-        _part_size(x, group, 0)
-    else:
-        _check_sizes("input_split_sizes", input_sizes, group, x.shape[0])
-    rows = x.shape[0] if output_sizes is None else sum(output_sizes)
-    out = _like(x, rows, *x.shape[1:])
-    dist.all_to_all_single(out, x.contiguous(), output_sizes, input_sizes, group)
-    return out
-
-
-def sequence_to_hidden(x: torch.Tensor, group: Group) -> torch.Tensor:
-    """Returns `[n, h/tp]` of `[n/tp, h]`: all rows of the calling rank's columns."""
-    ranks = size_of(group)
-    if ranks == 1:
-        return x
-    return exchange(
-        torch.cat(split_tensor_along_last_dim(x.reshape(-1, x.shape[-1]), ranks)), group
-    )
-
-
-def hidden_to_sequence(x: torch.Tensor, group: Group) -> torch.Tensor:
-    """Returns `[n/tp, h]` of `[n, h/tp]`: the calling rank's rows of all columns."""
-    ranks = size_of(group)
-    if ranks == 1:
-        return x
-    return torch.cat(exchange(x.reshape(-1, x.shape[-1]), group).chunk(ranks), -1)
-
-
-def _like(x: torch.Tensor, *shape: int) -> torch.Tensor:
-    return torch.empty(*shape, dtype=x.dtype, device=x.device)
-
-
-def _part_size(x: torch.Tensor, group: Group, dim: int) -> int:
-    ranks = size_of(group)
-    if dim == 0 and x.shape[0] % ranks:
-        raise refuse_assertion(
-            "First dimension of the tensor should be divisible by tensor parallel size",
-            f"it is {x.shape[0]} of {list(x.shape)}, for {ranks} ranks",
-        )
-    return divide(x.shape[dim], ranks)
-
-
-def _check_sizes(label: str, sizes: Sequence[int], group: Group, total: int | None = None) -> None:
-    ranks = size_of(group)
-    if len(sizes) != ranks:
-        raise refuse_assertion(f"{label} has {len(sizes)} sizes for {ranks} ranks")
-    if total is not None and sum(sizes) != total:
-        raise refuse_assertion(f"{label}={list(sizes)} does not add up to {total} rows")
-
-
-# Mappings: their results and gradients have the shapes of the table in `mappings`.
-
-
-def copy_fwd(x: torch.Tensor, group: Group) -> tuple[torch.Tensor, Group]:
-    """Returns the tensor itself."""
-    return x, group
-
-
-def copy_bwd(saved: Group, dout: torch.Tensor) -> torch.Tensor:
-    """Sums the gradients."""
-    return all_reduce(dout, saved)
-
-
-def reduce_fwd(x: torch.Tensor, group: Group) -> tuple[torch.Tensor, Group]:
-    """Sums the tensors."""
-    return all_reduce(x, group), group
-
-
-def reduce_bwd(saved: Group, dout: torch.Tensor) -> torch.Tensor:
-    """Returns the gradient itself."""
-    del saved
-    return dout
-
-
-class Cut(NamedTuple):
-    """How ranks share a dimension.
-
-    Attributes:
-        group: Which ranks.
-        dim: Which dimension.
-        sizes: Of the parts, by rank; None if they are equal.
-        replicated: Whether every rank has the whole gradient, which need not be summed.
-    """
-
-    group: Group
-    dim: int
-    sizes: Sequence[int] | None = None
-    replicated: bool = False
-
-
-def scatter_fwd(x: torch.Tensor, cut: Cut) -> tuple[torch.Tensor, Cut]:
-    """Keeps the calling rank's part."""
-    return take_part(x, cut.group, cut.dim, cut.sizes), cut
-
-
-def scatter_bwd(saved: Cut, dout: torch.Tensor) -> torch.Tensor:
-    """Gathers the parts of the gradient."""
-    return all_gather(dout, saved.group, saved.dim, saved.sizes)
-
-
-def gather_fwd(x: torch.Tensor, cut: Cut) -> tuple[torch.Tensor, Cut]:
-    """Gathers the parts."""
-    return all_gather(x, cut.group, cut.dim, cut.sizes), cut
-
-
-def gather_bwd(saved: Cut, dout: torch.Tensor) -> torch.Tensor:
-    """Returns the calling rank's part of the gradients' sum, or of its own one if replicated."""
-    part = take_part if saved.replicated else reduce_scatter
-    return part(dout, saved.group, saved.dim, saved.sizes)
-
-
-def reduce_scatter_fwd(x: torch.Tensor, cut: Cut) -> tuple[torch.Tensor, Cut]:
-    """Keeps the calling rank's part of the sum."""
-    return reduce_scatter(x, cut.group, cut.dim, cut.sizes), cut
-
-
-def reduce_scatter_bwd(saved: Cut, dout: torch.Tensor) -> torch.Tensor:
-    """Gathers the parts of the gradient."""
-    return all_gather(dout, saved.group, saved.dim, saved.sizes)
-
-
-class Exchange(NamedTuple):
-    """How ranks exchange rows.
-
-    Attributes:
-        group: Which ranks.
-        output_sizes: Rows that come from each rank; None for equal parts.
-        input_sizes: Rows that go to each rank; None for equal parts.
-    """
-
-    group: Group
-    output_sizes: Sequence[int] | None = None
-    input_sizes: Sequence[int] | None = None
-
-
-def all_to_all_fwd(x: torch.Tensor, how: Exchange) -> tuple[torch.Tensor, Exchange]:
-    """Exchanges rows."""
-    return exchange(x, how.group, how.output_sizes, how.input_sizes), how
-
-
-def all_to_all_bwd(saved: Exchange, dout: torch.Tensor) -> torch.Tensor:
-    """Sends the gradients of rows back to where they came from."""
-    return exchange(dout, saved.group, saved.input_sizes, saved.output_sizes)
-
-
-def sp2hp_fwd(x: torch.Tensor, group: Group) -> tuple[torch.Tensor, tuple[Group, torch.Size]]:
-    """Returns `[n, h/tp]` of `[n/tp, h]`."""
-    return sequence_to_hidden(x, group), (group, x.shape)
-
-
-def sp2hp_bwd(saved: tuple[Group, torch.Size], dout: torch.Tensor) -> torch.Tensor:
-    """Returns `[n/tp, h]` of `[n, h/tp]`, in the shape of the input."""
-    return hidden_to_sequence(dout, saved[0]).reshape(saved[1])
-
-
-def hp2sp_fwd(x: torch.Tensor, group: Group) -> tuple[torch.Tensor, tuple[Group, torch.Size]]:
-    """Returns `[n/tp, h]` of `[n, h/tp]`."""
-    return hidden_to_sequence(x, group), (group, x.shape)
-
-
-def hp2sp_bwd(saved: tuple[Group, torch.Size], dout: torch.Tensor) -> torch.Tensor:
-    """Returns `[n, h/tp]` of `[n/tp, h]`, in the shape of the input."""
-    return sequence_to_hidden(dout, saved[0]).reshape(saved[1])
-
 
 # Linear layers
 
@@ -376,14 +93,14 @@ def linear_bwd(
     rows = dout.reshape(-1, dout.shape[-1])
     whole, gathering = x, None
     if sequence_parallel and not alone and needed[1]:
-        whole = _like(x, x.shape[0] * size_of(group), *x.shape[1:])
+        whole = _like(x, x.shape[0] * size_of(group))
         gathering = dist.all_gather_into_tensor(whole, x.contiguous(), group, async_op=True)
     dx = reducing = dweight = None
     if needed[0]:
         dx = total = gemm(rows, weight, kernel=kernel).reshape(*dout.shape[:-1], weight.shape[1])
         # Issued before the other product, so that the link works while the engines do.
         if sequence_parallel and not alone:
-            dx = _like(x, *x.shape)
+            dx = _like(x, x.shape[0])
             reducing = dist.reduce_scatter_tensor(dx, total, group=group, async_op=True)
         elif allreduce_dgrad and not alone:
             reducing = dist.all_reduce(dx, group=group, async_op=True)
@@ -395,6 +112,10 @@ def linear_bwd(
     if reducing is not None:
         reducing.wait()
     return dx, dweight, dbias
+
+
+def _like(x: torch.Tensor, rows: int) -> torch.Tensor:
+    return torch.empty(rows, *x.shape[1:], dtype=x.dtype, device=x.device)
 
 
 # Embeddings
@@ -417,9 +138,9 @@ def _ids_from(name: str, ids: torch.Tensor, first: int, extent: int, dim: int) -
     check_index(name, ids)
 
     def subtract(values: Any) -> Any:
-        return checked(name, values, extent, dim, code="M1") - first
+        return checked_indices(name, values, extent, dim) - first
 
-    return fused_kernel("sub", subtract, (ids,), ids.window.shape, ids.dtype)
+    return fused("aten::sub", subtract, (ids,))
 
 
 def embedding_fwd(
@@ -457,9 +178,8 @@ def embedding_bwd(saved: EmbeddingSaved, dout: torch.Tensor) -> torch.Tensor:
 
     # The zeros, and each row of the gradient read and added.
     traffic = shape[0] * shape[1] * dout.itemsize + 3 * dout.nbytes + saved.ids.nbytes
-    operands = (dout, saved.ids)
-    name = "embedding_dense_backward"
-    return fused_kernel(name, add, operands, shape, dout.dtype, traffic=traffic)
+    name = "aten::embedding_dense_backward"
+    return fused(name, add, (dout, saved.ids), shape=shape, traffic=traffic)
 
 
 # Cross entropy
@@ -524,7 +244,7 @@ def cross_entropy_fwd(
         )
     first = dist.get_rank(group) * columns
     chosen = _ids_from("cross_entropy", target, first, classes, logits.ndim - 1)
-    wide = logits if logits.dtype is dtypes.float64 else logits.float()
+    wide = logits if logits.dtype is torch.float64 else logits.float()
     peak = wide.amax(-1)
     if size_of(group) > 1:
         dist.all_reduce(peak, dist.ReduceOp.MAX, group)

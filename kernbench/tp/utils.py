@@ -1,22 +1,36 @@
-"""Small helpers: who is in a group, and who has which part of what."""
+"""Small helpers: the group by default, parts of vectors and vocabularies, data for all ranks."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
-from kernbench.errors import KernbenchError, call_site, site_fact
-from kernbench.memory import DType
+from kernbench.parallel import parallel_state
+from kernbench.parallel.members import (
+    Group,
+    ParallelAssertionError,
+    ParallelError,
+    divide,
+    ensure_divisibility,
+    refuse_assertion,
+    size_of,
+    split_tensor_along_last_dim,
+)
 
-Group: TypeAlias = dist.ProcessGroup
-
-
-class ParallelAssertionError(KernbenchError, AssertionError):
-    """Sizes or types that do not fit the ranks that share them."""
-
-
-class ParallelError(KernbenchError, RuntimeError):
-    """A layer was asked for what it cannot do."""
+__all__ = [
+    "Group",
+    "ParallelAssertionError",
+    "ParallelError",
+    "VocabUtility",
+    "broadcast_data",
+    "divide",
+    "ensure_divisibility",
+    "gather_split_1d_tensor",
+    "group_of",
+    "size_of",
+    "split_tensor_along_last_dim",
+    "split_tensor_into_1d_equal_chunks",
+]
 
 
 def group_of(group: Group | None) -> Group:
@@ -27,66 +41,10 @@ def group_of(group: Group | None) -> Group:
     """
     if group is not None:
         return group
-    # Late: with groups given, nobody needs the global state, nor what it takes to import it.
-    from kernbench.tp import parallel_state
-
-    found: Group = parallel_state.get_tensor_model_parallel_group()
-    return found
-
-
-def size_of(group: Group) -> int:
-    """Returns how many ranks a group has.
-
-    Raises:
-        GroupError: If the calling rank is not one of them (C8), or it is destroyed (C18).
-    """
-    return len(dist.get_process_group_ranks(group))
-
-
-def refuse_assertion(text: str, *facts: str, hint: str = "") -> ParallelAssertionError:
-    """Returns the error of a failed assertion, with the user's line."""
-    return ParallelAssertionError(text, [site_fact(call_site()), *facts], hint=hint)
-
-
-def refuse(text: str, *facts: str, hint: str = "") -> ParallelError:
-    """Returns the error of a refused request, with the user's line."""
-    return ParallelError(text, [site_fact(call_site()), *facts], hint=hint)
+    return parallel_state.get_tensor_model_parallel_group()
 
 
 # Division
-
-
-def ensure_divisibility(numerator: int, denominator: int) -> None:
-    """Checks that a number is a multiple of another one.
-
-    Raises:
-        ParallelAssertionError: If it is not.
-    """
-    if numerator % denominator:
-        raise refuse_assertion(f"{numerator} is not divisible by {denominator}")
-
-
-def divide(numerator: int, denominator: int) -> int:
-    """Returns the quotient of two numbers that divide without a rest.
-
-    Raises:
-        ParallelAssertionError: If they do not.
-    """
-    ensure_divisibility(numerator, denominator)
-    return numerator // denominator
-
-
-def split_tensor_along_last_dim(
-    tensor: torch.Tensor, num_partitions: int, contiguous_split_chunks: bool = False
-) -> tuple[torch.Tensor, ...]:
-    """Returns equal parts of the last dimension: views, or contiguous copies.
-
-    Raises:
-        ParallelAssertionError: If they cannot be equal.
-    """
-    width = divide(tensor.shape[-1], num_partitions)
-    parts = tensor.split(width, -1)
-    return tuple([part.contiguous() for part in parts] if contiguous_split_chunks else parts)
 
 
 def split_tensor_into_1d_equal_chunks(
@@ -127,7 +85,13 @@ class VocabUtility:
     def vocab_range_from_per_partition_vocab_size(
         per_partition_vocab_size: int, rank: int, world_size: int
     ) -> tuple[int, int]:
-        """Returns the first row of a rank, and the first behind its last."""
+        """Returns the first row of a rank, and the first behind its last.
+
+        Args:
+            per_partition_vocab_size: Rows that each rank has.
+            rank: Which rank of those that share the vocabulary.
+            world_size: How many share it; makes no difference here, as in Megatron-Core.
+        """
         del world_size
         first = rank * per_partition_vocab_size
         return first, first + per_partition_vocab_size
@@ -137,6 +101,11 @@ class VocabUtility:
         global_vocab_size: int, rank: int, world_size: int
     ) -> tuple[int, int]:
         """Returns the first row of a rank, and the first behind its last.
+
+        Args:
+            global_vocab_size: Rows that all ranks have together.
+            rank: Which rank of those that share the vocabulary.
+            world_size: How many share it.
 
         Raises:
             ParallelAssertionError: If the ranks cannot have equally many.
@@ -153,7 +122,7 @@ _Key = TypeVar("_Key")
 def broadcast_data(
     keys: Sequence[_Key],
     data: Mapping[_Key, torch.Tensor] | None,
-    datatype: DType,
+    datatype: torch.dtype,
     group: Group | None = None,
 ) -> dict[_Key, torch.Tensor]:
     """Gives every rank of a group the tensors of its first one; the host waits for their shapes.

@@ -469,6 +469,7 @@ def test_barriers_do_not_race_with_each_other(kernbench: Kernbench) -> None:
         work = dist.barrier(async_op=True)
         dist.barrier(group=group)
         dist.barrier()
+        assert work is not None
         work.wait()
 
     _run(kernbench, worker)

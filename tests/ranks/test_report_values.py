@@ -1,5 +1,7 @@
 """Reports as plain values, who calls wrongly at different times, and how to repeat a run."""
 
+# mypy: disable-error-code="arg-type, union-attr"
+
 # ruff: noqa: E501 - texts as users see them
 
 from typing import Any

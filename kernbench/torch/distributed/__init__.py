@@ -1,6 +1,15 @@
 """`torch.distributed`."""
 
-from kernbench.runtime_api.distributed import *  # noqa: F403 - names only
+from kernbench.distributed.barriers import *  # noqa: F403 - names only; type checkers see each
+from kernbench.distributed.coalescing import *  # noqa: F403
+from kernbench.distributed.collectives import *  # noqa: F403
+from kernbench.distributed.exchanges import *  # noqa: F403
+from kernbench.distributed.group_lifetime import *  # noqa: F403
+from kernbench.distributed.group_making import *  # noqa: F403
+from kernbench.distributed.groups import *  # noqa: F403
+from kernbench.distributed.objects import *  # noqa: F403
+from kernbench.distributed.p2p import *  # noqa: F403
+from kernbench.runtime_api.distributed import *  # noqa: F403
 from kernbench.runtime_api.namespace import not_simulated
 from kernbench.torch.distributed import _functional_collectives, comm_debug, device_mesh, nn
 

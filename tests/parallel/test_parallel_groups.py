@@ -4,9 +4,9 @@ import pytest
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
+from kernbench.parallel import parallel_state
+from kernbench.parallel.groups import FIELDS, GroupGrid, ProcessGroupCollection
 from kernbench.testing import Kernbench
-from kernbench.tp import parallel_state
-from kernbench.tp.groups import FIELDS, GroupGrid, ProcessGroupCollection
 
 
 def test_groups_along_the_dimensions_of_a_grid(kernbench: Kernbench) -> None:

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.errors import KernbenchError
+from kernbench.parallel import layout
+from kernbench.parallel import parallel_state as ps
+from kernbench.parallel.layout import Grid
 from kernbench.process.process import current_process
 from kernbench.ranks.creations import GroupMismatchError
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.testing import Kernbench
-from kernbench.tp import layout
-from kernbench.tp import parallel_state as ps
-from kernbench.tp.layout import Grid
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 
@@ -473,7 +473,7 @@ def test_outside_of_a_worker(ctx: RuntimeContext, name: str) -> None:
         call(name, *args)
     assert isinstance(error.value, KernbenchError)
     assert "must run inside a worker" in str(error.value)
-    assert "test_tp_parallel_state.py" in str(error.value)
+    assert "test_parallel_state.py" in str(error.value)
     assert not ps.is_initialized()
 
 
@@ -653,7 +653,7 @@ def test_a_layout_that_is_refused_leaves_nothing(
         dist.init_process_group("nccl")
         with pytest.raises(kind, match=re.escape(message)) as error:
             ps.initialize_model_parallel(**options)
-        assert "test_tp_parallel_state.py" in str(error.value)
+        assert "test_parallel_state.py" in str(error.value)
         assert [group.name for group in dist.live_groups()] == ["WORLD"]
         assert not ps.is_initialized()
         ps.initialize_model_parallel(2, 2)
@@ -719,7 +719,7 @@ def test_arguments_that_differ_and_change_no_group(
     )
     for fact, value in zip(error.facts, (mine, others), strict=True):
         assert (f"{argument}={value!r}" in fact) == (value is not None)
-        assert "test_tp_parallel_state.py" in fact
+        assert "test_parallel_state.py" in fact
 
 
 def test_a_rank_that_does_not_call(kernbench: Kernbench) -> None:

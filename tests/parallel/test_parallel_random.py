@@ -6,12 +6,12 @@ import pytest
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
+from kernbench.parallel import parallel_state as ps
+from kernbench.parallel import random as streams
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.testing import Kernbench
-from kernbench.tp import parallel_state as ps
-from kernbench.tp import random as tp_random
 
-NAMES = (tp_random.DATA_PARALLEL, tp_random.MODEL_PARALLEL, tp_random.EXPERT_PARALLEL)
+NAMES = (streams.DATA_PARALLEL, streams.MODEL_PARALLEL, streams.EXPERT_PARALLEL)
 
 
 def draw(count: int = 4) -> list[float]:
@@ -29,12 +29,12 @@ def test_the_seeds_of_the_streams(kernbench: Kernbench) -> None:
     def worker(rank: int) -> None:
         dist.init_process_group("nccl")
         ps.initialize_model_parallel(4, expert_model_parallel_size=2, expert_tensor_parallel_size=2)
-        tp_random.model_parallel_manual_seed(50)
+        streams.model_parallel_manual_seed(50)
         tp, ep, etp = rank % 4, rank // 2 % 2, rank % 2
         assert torch.initial_seed() == 50
         seeds = (50, 50 + 2718 + tp, 50 + 1024 + 100 * ep + etp)
         for name, seed in zip(NAMES, seeds, strict=True):
-            with tp_random.get_rng_tracker().fork(name):
+            with streams.get_rng_tracker().fork(name):
                 assert torch.initial_seed() == seed
                 assert draw() == numbers(seed)
         assert draw() == numbers(50)
@@ -45,14 +45,14 @@ def test_the_seeds_of_the_streams(kernbench: Kernbench) -> None:
 
 def test_ranks_may_be_given(kernbench: Kernbench) -> None:
     def worker(rank: int) -> None:
-        tp_random.model_parallel_manual_seed(7, tp_rank=3, ep_rank=2, etp_rank=1)
-        tracker = tp_random.get_rng_tracker()
+        streams.model_parallel_manual_seed(7, tp_rank=3, ep_rank=2, etp_rank=1)
+        tracker = streams.get_rng_tracker()
         with tracker.fork():
             assert torch.initial_seed() == 7 + 2718 + 3
-        with tracker.fork(tp_random.EXPERT_PARALLEL):
+        with tracker.fork(streams.EXPERT_PARALLEL):
             assert torch.initial_seed() == 7 + 1024 + 200 + 1
         with pytest.raises(AssertionError, match="is not initialized"):
-            tp_random.model_parallel_manual_seed(7)
+            streams.model_parallel_manual_seed(7)
         # What was seeded is still there.
         with tracker.fork():
             assert draw() == numbers(7 + 2718 + 3)
@@ -62,7 +62,7 @@ def test_ranks_may_be_given(kernbench: Kernbench) -> None:
 
 def test_a_stream_goes_on_and_the_default_one_too(kernbench: Kernbench) -> None:
     def worker(rank: int) -> None:
-        tracker = tp_random.get_rng_tracker()
+        tracker = streams.get_rng_tracker()
         tracker.add("a", 1)
         tracker.add("b", 2)
         torch.manual_seed(3)
@@ -86,9 +86,9 @@ def test_a_stream_goes_on_and_the_default_one_too(kernbench: Kernbench) -> None:
 def test_ranks_that_take_turns_inside_of_fork_draw_from_their_own(kernbench: Kernbench) -> None:
     def worker(rank: int) -> None:
         dist.init_process_group("nccl")
-        tp_random.model_parallel_manual_seed(0, rank, 0, 0)
+        streams.model_parallel_manual_seed(0, rank, 0, 0)
         if rank % 2:
-            with tp_random.get_rng_tracker().fork():
+            with streams.get_rng_tracker().fork():
                 found = draw(2)
                 dist.barrier()  # the others run now, outside of theirs
                 found += draw(2)
@@ -104,10 +104,10 @@ def test_ranks_that_take_turns_inside_of_fork_draw_from_their_own(kernbench: Ker
 
 
 def test_refused(kernbench: Kernbench) -> None:
-    trackers: list[tp_random.RngTracker] = []
+    trackers: list[streams.RngTracker] = []
 
     def worker(rank: int) -> None:
-        tracker = tp_random.get_rng_tracker()
+        tracker = streams.get_rng_tracker()
         trackers.append(tracker)
         with pytest.raises(RuntimeError, match=r"'a' does not exist\n.*\n  there are none"):
             tracker.fork("a").__enter__()
@@ -131,6 +131,6 @@ def test_refused(kernbench: Kernbench) -> None:
 
 def test_outside_of_a_worker(ctx: RuntimeContext) -> None:
     with pytest.raises(RuntimeError, match=r"get_rng_tracker\(\) was called outside of a worker"):
-        tp_random.get_rng_tracker()
+        streams.get_rng_tracker()
     with pytest.raises(RuntimeError, match=r"model_parallel_manual_seed\(\) was called outside"):
-        tp_random.model_parallel_manual_seed(0)
+        streams.model_parallel_manual_seed(0)

@@ -1,0 +1,50 @@
+"""What code on top of `kernbench.torch` needs and PyTorch has no name for.
+
+Ranks share one interpreter, and a device runs commands; so a library that is written in PyTorch's
+names alone cannot keep a value for each rank, cannot compare what ranks are given, and cannot make
+a command of its own. `from kernbench import extend` has these, and the errors that users catch.
+"""
+
+from kernbench.errors import (
+    KernbenchError,
+    NoDataError,
+    OperandError,
+    OptionError,
+    UnsupportedError,
+)
+from kernbench.extend.agreement import agree
+from kernbench.extend.operands import check_gemm, check_index, checked_indices, guard
+from kernbench.extend.operations import fused, kernel_output
+from kernbench.extend.random import draw_from
+from kernbench.extend.ranks import RankLocal, current_rank
+from kernbench.operations.shaping import IndexOutOfBoundsError
+from kernbench.process.process import NoContextError
+from kernbench.ranks.creations import GroupMismatchError
+from kernbench.ranks.groups import GroupError
+from kernbench.ranks.meeting import CollectiveMismatchError
+from kernbench.tensors.errors import DimensionError, TensorError
+
+__all__ = [
+    "CollectiveMismatchError",
+    "DimensionError",
+    "GroupError",
+    "GroupMismatchError",
+    "IndexOutOfBoundsError",
+    "KernbenchError",
+    "NoContextError",
+    "NoDataError",
+    "OperandError",
+    "OptionError",
+    "RankLocal",
+    "TensorError",
+    "UnsupportedError",
+    "agree",
+    "check_gemm",
+    "check_index",
+    "checked_indices",
+    "current_rank",
+    "draw_from",
+    "fused",
+    "guard",
+    "kernel_output",
+]

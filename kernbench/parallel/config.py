@@ -1,0 +1,48 @@
+"""What the layers of a model in shards have in common."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import kernbench.torch as torch
+
+GemmKernel = Literal["tile", "library"]
+"""Who multiplies matrices: the tile kernel of `kernbench.tp.kernels`, or the machine's library.
+
+Their numbers agree within the tolerances of their type.
+"""
+
+
+@dataclass(kw_only=True)
+class ModelParallelConfig:
+    """Megatron's configuration of the same name, as far as the layers look at it.
+
+    A size that is None is that of the group, which layers take from `parallel_state` or are given;
+    one that contradicts it is refused where the layer is made.
+
+    Attributes:
+        tensor_model_parallel_size: Ranks that share a layer, other than those of experts.
+        context_parallel_size: Ranks that share a sequence.
+        expert_model_parallel_size: Ranks that share the experts; more than one make experts'
+            layers leave their communication to whoever dispatches tokens. A layer that is given
+            its group does not look for that of experts, and takes None for 1.
+        sequence_parallel: Whether activations between layers are cut along dimension 0.
+        params_dtype: Type of the parameters.
+        perform_initialization: Whether layers draw first values; without, nobody has written them.
+        use_cpu_initialization: Has no effect: master weights are always drawn on the host, so that
+            a device needs room for its shard only.
+        gradient_accumulation_fusion: Has no effect: gradients of 16-bit parameters add up in
+            float32 in any case.
+        deterministic_mode: Has no effect: every run is deterministic.
+        kernel: Who multiplies matrices, where a layer does not say.
+    """
+
+    tensor_model_parallel_size: int | None = None
+    context_parallel_size: int | None = None
+    expert_model_parallel_size: int | None = None
+    sequence_parallel: bool = False
+    params_dtype: torch.dtype = torch.float32
+    perform_initialization: bool = True
+    use_cpu_initialization: bool = False
+    gradient_accumulation_fusion: bool = False
+    deterministic_mode: bool = False
+    kernel: GemmKernel = "tile"
