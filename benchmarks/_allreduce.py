@@ -49,7 +49,7 @@ class AllReduce:
         self._count = count
         engine = self.model.engine
         self._storages = [
-            Storage(engine.device(rank).hbm, count * float32.itemsize, "buffer", None)
+            Storage(engine.devices[rank].hbm, count * float32.itemsize, "buffer", None)
             for rank in range(ranks)
         ]
         self.fill(buffers or ())

@@ -85,15 +85,17 @@ def call_site() -> CallSite | None:
     known = _known
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        # Every operation comes here, so modules known as ours are skipped without a call.
-        if frame.f_globals.get("__name__") not in known and not is_ours(frame):
+        # Every operation comes here, so what is known is found without a call.
+        if frame.f_globals.get("__name__") not in known:
             key = id(frame.f_code), frame.f_lasti
             site = _SITES.get(key)
-            if site is None:
+            if site is not None:
+                return site
+            if not is_ours(frame):
                 if len(_SITES) >= _MOST_SITES:
                     _SITES.clear()
                 site = _SITES[key] = CallSite(frame.f_code, frame.f_lasti)
-            return site
+                return site
         frame = frame.f_back
     return None
 

@@ -309,7 +309,7 @@ class _Pass:
         process = self._process
         sips = {each.device.index for each in node.inputs if each is not None}
         return {
-            sip: (process.memory if sip is None else process.engine.device(sip).hbm).count
+            sip: (process.memory if sip is None else process.engine.devices[sip].hbm).count
             for sip in sips
         }
 

@@ -205,7 +205,7 @@ class Post:
     ) -> Command:
         """Lets a send be done with its tensor: the message leaves from a buffer of its own."""
         process, tensor = self.process, self._tensor
-        view, device = tensor.window, process.engine.device(process.device_index)
+        view, device = tensor.window, process.engine.devices[process.device_index]
 
         def enter() -> Entered:
             side = meet().sides[process.rank]

@@ -137,7 +137,7 @@ def _to_device(process: Process, src: Tensor | None, out: Tensor, effect: Effect
     """Issues a copy from the host, from a tensor there or from what is none, to `out`."""
     sip = out.device.index
     assert sip is not None
-    device = process.engine.device(sip)
+    device = process.engine.devices[sip]
     nbytes = out.window.nbytes
     latency = device.spec.host.pcie.latency
     work = Hold(process.engine, device.to_device, device.pcie_ps(nbytes), effect, latency)
@@ -190,7 +190,7 @@ class PeerCopy:
     def _send(self, command: Command, start: int) -> None:
         engine, network, topology = self._engine, self._engine.network, self._engine.topology
         source, destination = (topology.cube_node(sip) for sip in self._ends)
-        dma = engine.device(self._ends[0]).sip.pe.dma
+        dma = engine.devices[self._ends[0]].sip.pe.dma
         path = network.path(source, destination, dma, _VC_CHUNK)
         owner = engine.command_owner(command.host.rank)
         # Whoever claims these links meanwhile learns that they are shared.

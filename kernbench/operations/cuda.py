@@ -307,7 +307,7 @@ def device(device: DeviceLike) -> Iterator[None]:
 def memory_allocated(device: DeviceLike | None = None) -> int:
     """Returns the bytes of HBM in use, rounded as the allocator does."""
     process = current_process()
-    return process.engine.device(_sip(process, device)).hbm.allocated
+    return process.engine.devices[_sip(process, device)].hbm.allocated
 
 
 def memory_reserved(device: DeviceLike | None = None) -> int:
@@ -318,13 +318,13 @@ def memory_reserved(device: DeviceLike | None = None) -> int:
 def max_memory_allocated(device: DeviceLike | None = None) -> int:
     """Returns the largest number of bytes of HBM that were in use at one time."""
     process = current_process()
-    return process.engine.device(_sip(process, device)).hbm.peak
+    return process.engine.devices[_sip(process, device)].hbm.peak
 
 
 def reset_peak_memory_stats(device: DeviceLike | None = None) -> None:
     """Resets the peak of `max_memory_allocated` to the bytes in use now."""
     process = current_process()
-    hbm = process.engine.device(_sip(process, device)).hbm
+    hbm = process.engine.devices[_sip(process, device)].hbm
     hbm.peak = hbm.allocated
 
 
@@ -335,7 +335,7 @@ def empty_cache() -> None:
 def mem_get_info(device: DeviceLike | None = None) -> tuple[int, int]:
     """Returns the free and the total bytes of HBM."""
     process = current_process()
-    hbm = process.engine.device(_sip(process, device)).hbm
+    hbm = process.engine.devices[_sip(process, device)].hbm
     assert hbm.capacity is not None
     return hbm.capacity - hbm.allocated, hbm.capacity
 
@@ -363,7 +363,7 @@ def get_device_properties(device: DeviceLike | None = None) -> DeviceProperties:
     """Returns name, memory sizes and number of PEs of a device."""
     process = current_process()
     topology = process.engine.topology
-    found = process.engine.device(_sip(process, device))
+    found = process.engine.devices[_sip(process, device)]
     assert found.hbm.capacity is not None
     return DeviceProperties(
         topology.name,

@@ -109,7 +109,7 @@ def elementwise(
         ComplexError: For complex numbers, if the operation is not defined for them.
     """
     process = current_process()
-    site = process.call_site()
+    site = process.site or call_site()
     tensors = []
     windows = []
     tracked = False
@@ -211,6 +211,10 @@ def _effect(
         and target.dtype.numpy == wanted
     )
 
+    if fresh and not keep and compute.itemsize != 2 and _all_of(sources, wanted):
+        views: Any = sources
+        return lambda: target.adopt(function(*map(View.read, views)))
+
     def effect() -> None:
         arrays = [source.read() if isinstance(source, View) else source for source in sources]
         if fresh and compute.itemsize == 2 and not keep and target.numel > _BLOCK:
@@ -227,6 +231,14 @@ def _effect(
             target.store(function(*arrays))
 
     return effect
+
+
+def _all_of(sources: Sequence[View | Array], wanted: Any) -> bool:
+    """Returns whether all sources are views of one numpy type."""
+    for source in sources:
+        if not isinstance(source, View) or source.dtype.numpy != wanted:
+            return False
+    return True
 
 
 _BLOCK: Final = 1 << 15

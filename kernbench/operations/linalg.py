@@ -111,7 +111,7 @@ def _gemm_ps(process: Process, sip: int, dtype: DType, sizes: _Sizes, nbytes: in
     a vector runs on the MATH engines, since memory bounds its time.
     """
     batch, m, n, k = sizes
-    device = process.engine.device(sip)
+    device = process.engine.devices[sip]
     library = device.library
     if min(m, n) <= 1 or not batch * k:
         return library.elementwise(nbytes, batch * m * n * k)

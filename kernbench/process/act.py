@@ -131,7 +131,7 @@ def act(
     counts = category != "kernel"
     for block in writes:
         block.memory.wrote(command, block.window, counts)
-    if category == "collective" or sip < 0 or process.engine.device(sip).compute.shared:
+    if category == "collective" or sip < 0 or process.engine.devices[sip].compute.shared:
         for block in reads:
             block.memory.read(command, block.window)
     elif category == "copy":

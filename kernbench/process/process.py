@@ -246,7 +246,7 @@ class Process:
 
     def new_stream(self, sip: int) -> Stream:
         """Returns a further stream; from now on the device is shared between streams."""
-        self.engine.device(sip).share()
+        self.engine.devices[sip].share()
         return self._new(f"stream {sip}.{len(self._streams)}", sip)
 
     def communication_stream(self, sip: int) -> Stream:

@@ -117,7 +117,7 @@ def model_memory(
 
     def count(rank: int) -> None:
         model, optimizer = _pair(build(rank), site)
-        device = ctx.engine.device(ctx.devices[rank])
+        device = ctx.engine.devices[ctx.devices[rank]]
         assert device.hbm.capacity is not None
         found[rank] = _counted(
             rank, device.index, device.hbm.capacity, model, optimizer, accumulates

@@ -2,11 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, get_args
+from typing import Final, get_args
 
 from kernbench.des import EventLoop, Fifo, Owner, order
 from kernbench.errors import KernbenchError, UsageError, site_fact
 from kernbench.hw.device import Device
+from kernbench.hw.library import Library
 from kernbench.hw.network import Network
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.data_executor import DataExecutor, Effect
@@ -14,8 +15,22 @@ from kernbench.sim_engine.dials import Detail, Fidelity
 from kernbench.sim_engine.op_log import OpLog, Record
 from kernbench.topology import Topology
 
-if TYPE_CHECKING:
-    from kernbench.hw.library import Library
+
+class Devices(dict[int, Device]):
+    """The devices of a machine by SIP, each made when it is first asked for.
+
+    Args:
+        topology: The machine.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        super().__init__()
+        self._topology = topology
+        self._libraries: dict[int, Library] = {}
+
+    def __missing__(self, sip: int) -> Device:
+        device = self[sip] = Device(sip, self._topology, self._libraries)
+        return device
 
 
 class GraphEngine:
@@ -32,6 +47,7 @@ class GraphEngine:
     Attributes:
         loop: The clock.
         network: Links between SIPs and cubes.
+        devices: State of each SIP.
         op_log: What has happened.
         executor: Applies data effects.
     """
@@ -58,8 +74,7 @@ class GraphEngine:
         self.network: Final = Network(topology_obj, self.loop)
         self.op_log: Final = OpLog(record)
         self.executor: Final = DataExecutor(enabled=enable_data)
-        self._devices: dict[int, Device] = {}
-        self._libraries: dict[int, Library] = {}
+        self.devices: Final = Devices(topology_obj)
         self._ready: deque[tuple[Command, int]] = deque()
         self._beginning = False
 
@@ -72,13 +87,6 @@ class GraphEngine:
     def enable_data(self) -> bool:
         """Whether tensors hold bytes."""
         return self.executor.enabled
-
-    def device(self, sip: int) -> Device:
-        """Returns the state of a SIP."""
-        device = self._devices.get(sip)
-        if device is None:
-            device = self._devices[sip] = Device(sip, self.topology, self._libraries)
-        return device
 
     def rank_owner(self, rank: int) -> Owner:
         """Returns the owner of what a rank's host does; main's is rank -1."""
@@ -230,16 +238,19 @@ class Hold:
 
     def begin(self, command: Command, start: int) -> None:
         """See `Work`."""
-        resource = self._resource
-        if resource is not None and resource.shared:
-            engine = self._engine
-            engine.loop.at(
-                start, engine.command_owner(command.host.rank), self._hold, command, start
-            )
+        resource, duration, engine = self._resource, self._duration, self._engine
+        if resource is None:
+            end = start + duration
+        elif resource.shared:
+            owner = engine.command_owner(command.host.rank)
+            engine.loop.at(start, owner, self._hold, command, start, resource)
+            return
         else:
-            self._hold(command, start)
+            end = resource.reserve(start, duration)
+        engine.complete(command, end - duration, end + self._latency, self._effect)
 
-    def _hold(self, command: Command, start: int) -> None:
-        resource, duration = self._resource, self._duration
-        end = start + duration if resource is None else resource.reserve(start, duration)
-        self._engine.complete(command, end - duration, end + self._latency, self._effect)
+    def _hold(self, command: Command, start: int, resource: Fifo) -> None:
+        """Holds a resource that other streams want, too: now is its turn."""
+        end = resource.reserve(start, self._duration)
+        begin = end - self._duration
+        self._engine.complete(command, begin, end + self._latency, self._effect)

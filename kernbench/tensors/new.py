@@ -45,14 +45,14 @@ def new_tensor(
         OutOfMemoryError: If the device has no room for it (M7).
     """
     sip = device.index
-    allocator = process.memory if sip is None else process.engine.device(sip).hbm
+    allocator = process.memory if sip is None else process.engine.devices[sip].hbm
     label, nbytes, plain = _plain(dtype, shape)
     site = site or process.call_site()
     storage = Storage(allocator, nbytes, label, site)
     if nbytes > _LARGE:
         _check_room(process, nbytes, label, device, site)
     view = View(storage.buffer, dtype, shape, strides or plain, 0)
-    return wrap(Memory(storage, process, pinned=pinned), view, device)
+    return Tensor(Memory(storage, process, pinned=pinned), view, device)
 
 
 @lru_cache(4096)

@@ -52,7 +52,7 @@ def run(
     if sip is None:
         act_at_once(process, name, effect, reads=inputs, writes=(output,), site=site)
         return
-    device = process.engine.device(sip)
+    device = process.engine.devices[sip]
     if duration_ps is None:
         window = output.window
         count = prod(window.shape)
@@ -91,7 +91,7 @@ def run_on_many(
     if sip is None:
         act_at_once(process, name, effect, reads=inputs, writes=outputs)
         return
-    device = process.engine.device(sip)
+    device = process.engine.devices[sip]
     traffic = sum(tensor.window.nbytes for tensor in inputs)
     traffic += 2 * sum(tensor.window.nbytes for tensor in outputs)
     elements = sum(tensor.window.numel for tensor in outputs)
@@ -165,7 +165,7 @@ def read_back(
     """
     sip = cast(int, tensor.device.index)
     stream = process.current_stream(sip)
-    device, view, site = process.engine.device(sip), tensor.window, call_site()
+    device, view, site = process.engine.devices[sip], tensor.window, call_site()
     nbytes = view.nbytes
     failed: list[KernbenchError] = []
 

@@ -56,7 +56,7 @@ class Run:
         self._races = Races(grid) if engine.enable_data else None
         self._loop = EventLoop()
         self._network = Network(engine.topology, self._loop)
-        self._costs = PeCosts.of(engine.device(sip).sip)
+        self._costs = PeCosts.of(engine.devices[sip].sip)
         self._ports: dict[int, Fifo] = {}
         self._queues: dict[tuple[int, int], Queue] = {}
         self.duration = 0

@@ -265,7 +265,7 @@ class KernelWork:
         """
         if self._memo_key is None:
             return None
-        key = self._engine.device(self._sip).kind, self._memo_key
+        key = self._engine.devices[self._sip].kind, self._memo_key
         found = self._memo.get(key)
         if found is None:
             found = self._memo[key] = self._record()
@@ -315,7 +315,7 @@ class KernelWork:
             Hold(engine, None, 0, None).begin(command, start)
             return
         self._log(command, start, spans)
-        device = engine.device(self._sip)
+        device = engine.devices[self._sip]
         launch = device.sip.launch
         Hold(engine, device.compute, launch + duration, None).begin(command, start)
 
@@ -337,7 +337,7 @@ class KernelWork:
         log = self._engine.op_log
         if not log.full or not self._engine.timed:
             return
-        start += self._engine.device(self._sip).sip.launch
+        start += self._engine.devices[self._sip].sip.launch
         for pe, (name, category, track, begin, end, flow, args) in spans:
             log.add(
                 Record(

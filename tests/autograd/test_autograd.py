@@ -459,7 +459,7 @@ def test_what_is_kept_is_freed(ctx: RuntimeContext) -> None:
 
 
 def test_device_memory_is_given_back(ctx: RuntimeContext) -> None:
-    hbm = ctx.engine.device(0).hbm
+    hbm = ctx.engine.devices[0].hbm
     x = torch.ones(1 << 16, device="cuda", requires_grad=True)
     before = hbm.allocated
     y = x.exp().exp().exp().sum()
@@ -472,7 +472,7 @@ def test_device_memory_is_given_back(ctx: RuntimeContext) -> None:
 
 
 def test_only_what_is_needed_is_kept(ctx: RuntimeContext) -> None:
-    hbm = ctx.engine.device(0).hbm
+    hbm = ctx.engine.devices[0].hbm
     x = torch.ones(1 << 16, device="cuda", requires_grad=True)
     before = hbm.allocated
     y = ((x + 1) * 2).neg().view(256, 256).T.sum(0)

@@ -142,7 +142,7 @@ def run(
 
     def view(rank: int, label: str) -> View:
         nbytes = max(count * dtype.itemsize, 1)
-        storage = Storage(engine.device(places[rank]).hbm, nbytes, label, call_site())
+        storage = Storage(engine.devices[places[rank]].hbm, nbytes, label, call_site())
         kept.append(storage)
         if data:
             storage.buffer.poison(dtypes.uint8)

@@ -397,7 +397,7 @@ def simulate(
         def view(blocks: range, sizes: list[int] = sizes, rank: int = rank) -> View:
             count = sum(sizes[block] for block in blocks)
             nbytes = max(count * dtype.itemsize, 1)
-            storage = Storage(engine.device(places[rank]).hbm, nbytes, "x", call_site())
+            storage = Storage(engine.devices[places[rank]].hbm, nbytes, "x", call_site())
             kept.append(storage)
             if given is not None:
                 storage.buffer.poison(dtypes.uint8)

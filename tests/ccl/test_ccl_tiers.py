@@ -511,7 +511,7 @@ def test_a_known_pattern_of_starts_is_not_timed_again(
             host = Host(
                 engine.loop, rank, engine.rank_owner(rank), base + skew * rank + 5 * rank, 64
             )
-            storage = Storage(engine.device(rank).hbm, 3996, "x", None)
+            storage = Storage(engine.devices[rank].hbm, 3996, "x", None)
             view = View(storage.buffer, dtypes.float32, (999,), (1,), 0)
             work = group.join(rank, [view], [view])
             command = Command("all_reduce", "collective", host, Stream("s", rank), work)
@@ -608,7 +608,7 @@ def two_groups(
             who = 10 * number + rank
             begin = start + 7_000 * rank
             host = Host(engine.loop, who, engine.rank_owner(who), 0, 64)
-            kept.append(Storage(engine.device(sip).hbm, 4 * count, "x", None))
+            kept.append(Storage(engine.devices[sip].hbm, 4 * count, "x", None))
             view = View(kept[-1].buffer, dtypes.float32, (count,), (1,), 0)
             stream, gate = Stream("s", sip), Event("gate")
             stream.waits.append(gate)
@@ -661,7 +661,7 @@ def test_a_live_algorithm_is_company_too(topology: Callable[[str], Topology]) ->
             for rank, sip in enumerate(sips):
                 who = 10 * number + rank
                 host = Host(engine.loop, who, engine.rank_owner(who), 5_000_000 * number, 64)
-                kept.append(Storage(engine.device(sip).hbm, 4 * count, "x", None))
+                kept.append(Storage(engine.devices[sip].hbm, 4 * count, "x", None))
                 view = View(kept[-1].buffer, dtypes.float32, (count,), (1,), 0)
                 work = group.join(rank, [view], [view])
                 command = Command("all_reduce", "collective", host, Stream("s", sip), work)
@@ -697,7 +697,7 @@ def lines(
                 who = 10 * number + rank
                 begin = start + 9_000 * ((5 * rank + turn) % 4)
                 host = Host(engine.loop, who, engine.rank_owner(who), begin, 64)
-                kept.append(Storage(engine.device(sip).hbm, 4 * count, "x", None))
+                kept.append(Storage(engine.devices[sip].hbm, 4 * count, "x", None))
                 view = View(kept[-1].buffer, dtypes.float32, (count,), (1,), 0)
                 work = group.join(rank, [view], [view])
                 command = Command("all_reduce", "collective", host, streams[rank], work)

@@ -174,7 +174,7 @@ def test_a_device_that_is_full(ctx: RuntimeContext) -> None:
         "system.sip.cube.hbm.capacity in the topology file"
     )
     del kept
-    assert ctx.engine.device(1).hbm.allocated == 0
+    assert ctx.engine.devices[1].hbm.allocated == 0
 
 
 def test_a_tensor_that_this_computer_cannot_hold(ctx: RuntimeContext) -> None:

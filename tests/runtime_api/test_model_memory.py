@@ -178,7 +178,7 @@ def test_counting_touches_nothing(kernbench: Kernbench) -> None:
     check_model_fits(ctx, _net, 2)
     assert ctx.engine.loop.now == 0
     assert ctx.engine.op_log.records == []
-    assert ctx.engine.device(0).hbm.peak == 0
+    assert ctx.engine.devices[0].hbm.peak == 0
     assert not ctx.processes
     # What runs outside of any `with` is on the machine that was made last, still.
     assert current_process() is ctx.main

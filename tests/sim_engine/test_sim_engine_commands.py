@@ -137,7 +137,7 @@ def test_a_shared_resource_serves_by_time_and_rank_whatever_the_order_of_issue(
     machine: Topology, requests: list[tuple[int, int]], rng: random.Random
 ) -> None:
     engine = GraphEngine(machine)
-    device = engine.device(0)
+    device = engine.devices[0]
     device.share()
     ends: dict[int, Event] = {}
     order = list(range(len(requests)))
@@ -157,7 +157,7 @@ def test_a_shared_resource_serves_by_time_and_rank_whatever_the_order_of_issue(
 
 
 def test_latency_delays_the_completion_but_not_the_resource(engine: GraphEngine) -> None:
-    device, host, stream = engine.device(0), host_of(engine), Stream("s", 0)
+    device, host, stream = engine.devices[0], host_of(engine), Stream("s", 0)
     done = []
     for _ in range(2):
         command = Command(
@@ -384,7 +384,7 @@ def test_data_off_takes_the_same_time(machine: Topology) -> None:
 def test_functional_takes_no_time(machine: Topology) -> None:
     engine = GraphEngine(machine, fidelity="functional")
     host, stream, seen = host_of(engine), Stream("s", 0), list[int]()
-    work = Hold(engine, engine.device(0).compute, 100, lambda: seen.append(1), latency=50)
+    work = Hold(engine, engine.devices[0].compute, 100, lambda: seen.append(1), latency=50)
     command = Command("op", "compute", host, stream, work)
     engine.submit(command)
     assert (command.done.time, seen, engine.dispatch_ps) == (0, [1], 0)
@@ -396,4 +396,4 @@ def test_ranks_come_in_order_and_main_first(engine: GraphEngine) -> None:
     assert keys == sorted(set(keys))
     assert commands == sorted(set(commands))
     assert max(keys) < min(commands)
-    assert engine.device(3) is engine.device(3)
+    assert engine.devices[3] is engine.devices[3]

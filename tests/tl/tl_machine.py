@@ -63,7 +63,7 @@ class Machine:
         """Returns a tensor that nobody has written."""
         count = int(np.prod(shape))
         nbytes = max(count * dtype.itemsize, 1)
-        storage = Storage(self.engine.device(0).hbm, nbytes, label, call_site())
+        storage = Storage(self.engine.devices[0].hbm, nbytes, label, call_site())
         self._kept.append(storage)
         if self.engine.enable_data and count:
             storage.buffer.poison(dtype)
