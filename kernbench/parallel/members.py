@@ -27,12 +27,24 @@ def size_of(group: Group) -> int:
 
 
 def refuse_assertion(text: str, *facts: str, hint: str = "") -> ParallelAssertionError:
-    """Returns the error of a failed assertion, with the user's line."""
+    """Returns the error of a failed assertion, with the user's line.
+
+    Args:
+        text: One sentence: what is refused.
+        *facts: Further lines of the report, below the user's line.
+        hint: What to try.
+    """
     return ParallelAssertionError(text, [site_fact(call_site()), *facts], hint=hint)
 
 
 def refuse(text: str, *facts: str, hint: str = "") -> ParallelError:
-    """Returns the error of a refused request, with the user's line."""
+    """Returns the error of a refused request, with the user's line.
+
+    Args:
+        text: One sentence: what is refused.
+        *facts: Further lines of the report, below the user's line.
+        hint: What to try.
+    """
     return ParallelError(text, [site_fact(call_site()), *facts], hint=hint)
 
 
