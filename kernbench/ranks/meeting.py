@@ -189,11 +189,6 @@ class Exchange(Meeting):
     args: Mapping[str, Any] | None = None
     mail: dict[int, Any] = field(default_factory=dict)
 
-    @property
-    def reached(self) -> bool:
-        """Whether the stream of a rank has come to it."""
-        return self.joint is not None and bool(self.joint.arrived)
-
     def issued(self, process: Process, command: Command) -> None:
         """See `process.Part`."""
         call = self.calls[process.rank]

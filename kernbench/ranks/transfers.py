@@ -51,6 +51,7 @@ class Side:
     def begin(self, command: Command, start: int) -> None:
         """See `Work`."""
         self.command, self.start = command, start
+        self.transfer.note_arrival(self)
         self.transfer.come()
 
     @property
@@ -75,6 +76,7 @@ class Transfer(Exchange):
         sides: By global rank, what is there.
         order: Among the transfers of its box, by when the first side was called.
         matched: Settles when both sides are known; a host may wait for it.
+        message: What both sides share; the `joint`.
     """
 
     is_message: ClassVar[bool] = True
@@ -84,6 +86,10 @@ class Transfer(Exchange):
     sides: dict[int, Side] = field(default_factory=dict)
     order: int = 0
     matched: Event | None = None
+    message: "Message" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.message = self.joint = Message(self)
 
     @property
     def destination(self) -> int:
@@ -148,8 +154,12 @@ class Transfer(Exchange):
         arrow = "<-" if rank == self.destination else "->"
         return f"{self.calls[rank].operation}{arrow}{other}"
 
+    def note_arrival(self, side: Side) -> None:
+        """Notes that the stream of a side has come to it, now or at a known time."""
+        self.message.arrived.add(int(side.process.rank == self.destination))
+
     def come(self) -> None:
-        """Takes note that a stream has come to it, now or at a known time."""
+        """Goes on as far as the sides whose stream has come allow."""
         if not self.complete:
             if self.box.receives.get(None):
                 (side,) = self.sides.values()
@@ -196,22 +206,16 @@ class Message:
 
     Args:
         transfer: The transfer.
+
+    Attributes:
+        arrived: Places whose stream has come to it: 0 for the sender, 1 for the receiver.
     """
 
-    __slots__ = ("_transfer",)
+    __slots__ = ("_transfer", "arrived")
 
     def __init__(self, transfer: Transfer) -> None:
         self._transfer = transfer
-
-    @property
-    def arrived(self) -> list[int]:
-        """Places whose stream has come to it: 0 for the sender, 1 for the receiver."""
-        transfer = self._transfer
-        return [
-            int(rank == transfer.destination)
-            for rank, side in transfer.sides.items()
-            if side.command is not None
-        ]
+        self.arrived: Final[set[int]] = set()
 
     @property
     def algorithm(self) -> str:
@@ -387,6 +391,8 @@ class Mailbox:
         except TransferMismatchError as error:
             roll_of(side.process).blame(sorted(send.calls), error)
             return False
+        if side.command is not None:
+            send.note_arrival(side)
         send.come()
         return True
 
@@ -406,9 +412,7 @@ class Mailbox:
         members = self.group.ranks if source is None else (source, self.destination)
         number = next(self._numbers)
         title = f"{operation} #{number} of group {self.group.name}"
-        transfer = Transfer(title, number, members, box=self, source=source, order=number)
-        transfer.joint = Message(transfer)
-        return transfer
+        return Transfer(title, number, members, box=self, source=source, order=number)
 
     def _lines(self, sends: bool) -> dict[Any, deque[Transfer]]:
         return self.sends if sends else self.receives

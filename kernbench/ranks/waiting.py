@@ -178,6 +178,8 @@ def waits_for(process: Process) -> bool:
         joined.popleft()
     for command in joined:
         exchange = command.part
-        if isinstance(exchange, Exchange) and exchange.reached and not command.begun:
+        joint = exchange.joint if isinstance(exchange, Exchange) else None
+        # Somebody has come to it, and this rank has not.
+        if joint is not None and joint.arrived and not command.begun:
             return True
     return False
