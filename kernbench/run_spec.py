@@ -303,7 +303,10 @@ def _whole(least: int) -> Callable[[Any], int]:
 def _seconds(value: Any) -> float:
     if isinstance(value, (bool, str)):
         raise TypeError
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError from None
     if not (math.isfinite(number) and number >= 0):
         raise ValueError
     return number

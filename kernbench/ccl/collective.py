@@ -197,9 +197,6 @@ class Collective:
         assert not sends
         return Joining(self, place, gives, takes)
 
-    def settle(self, sends: Sequence[Sequence[int]]) -> None:
-        """Does nothing: sizes are known from the first call."""
-
     def arrive(self, part: Joining, command: Command) -> None:
         """Takes a rank whose stream has come to the collective with a command."""
         rank = part.rank

@@ -11,7 +11,7 @@ the same whatever the order of its set-up.
 | `program_of` | a program of a kernel, on its launch's own loop | programs begin in their order |
 | `rank_of` | a rank's host; main comes before rank 0 | hosts act before their commands |
 | `command_of` | a rank's commands, by part | parts of a collective, such as channels, in turn |
-| `CHOICE` | receives from any source take a message | every message of the instant is there |
+| `CHOICE` | receives from any source take a message | all messages of the instant have come |
 | `SOLVE` | a switch shares its links out anew | every flow that starts at the instant is there |
 | `REVIEW` | ranks that can never go on are looked for | every rank that comes is in the report |
 | `ABORT` | ranks are aborted after a failure | the list of those that failed is complete |

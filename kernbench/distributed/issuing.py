@@ -1,4 +1,4 @@
-"""The way of every collective from its call into the rank's stream."""
+"""Issues a rank's part of a collective."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -81,23 +81,24 @@ def issue(
         what = on_hosts(what)
         stream = process.side_stream(f"gloo {group.name}", HOST_SIP)
     else:
+        if process.rank not in group.last:
+            check_library(process, group, what.name, "cuda")
         sip = home_of(process)
         stream = current = process.current_stream(sip)
         if async_op:
             stream = communication_stream(process, group, sip)
             follow(stream, current)
-    entry = _Entry(process, group, what, stream, site or process.call_site(), mail, role)
-    entry.give_and_take(sources, targets)
+    site = site or process.call_site()
+    entry = _Entry(process, group, what, stream, sources, targets, site, mail, role)
     command = act(
         process,
         what.name,
         "collective",
         stream,
-        None,
-        enter=entry,
+        entry,
         reads=() if sources is targets else _joined(sources),
         writes=_joined(targets),
-        site=entry.site,
+        site=site,
     )
     exchange = entry.exchange
     if not on_host:
@@ -106,7 +107,7 @@ def issue(
     if eager is not None:
         eager.note(process, command, exchange)
     if what.splits is not None and len(exchange.calls) == len(group.ranks):
-        _settle(exchange, what)
+        _name_algorithm(exchange)
     count(process, what.counted or what.kind, group.name, what.nbytes)
     if on_host and not async_op:
         wait_for(process, command)
@@ -121,18 +122,19 @@ class _Entry:
         group: Which ranks.
         what: What the call is.
         stream: Where the command goes.
+        sources: Blocks that the rank gives.
+        targets: Blocks that it takes.
         site: Where the user called it.
         mail: What the other ranks find in the exchange.
         role: Why it runs, if the user has not called it directly.
 
     Attributes:
         exchange: Where it has entered.
-        site: Where the user called it.
     """
 
     __slots__ = (
-        "_given", "_group", "_mail", "_process", "_role", "_stream", "_taken", "_what", "exchange",
-        "site",
+        "_given", "_group", "_mail", "_process", "_role", "_site", "_stream", "_taken", "_what",
+        "exchange",
     )  # fmt: skip
 
     exchange: Exchange
@@ -143,6 +145,8 @@ class _Entry:
         group: ProcessGroup,
         what: Signature,
         stream: Stream,
+        sources: Sequence[Block],
+        targets: Sequence[Block],
         site: CallSite | None,
         mail: Any,
         role: Role | None,
@@ -153,15 +157,10 @@ class _Entry:
         self._stream = stream
         self._mail = mail
         self._role = role
-        self._given: Sequence[View] = ()
-        self._taken: Sequence[View] = ()
-        self.site = site
-
-    def give_and_take(self, sources: Sequence[Block], targets: Sequence[Block]) -> None:
-        """Sets what the rank gives and takes; complex numbers travel as their parts."""
+        self._site = site
         self._given = [block.window for block in sources]
         self._taken = self._given if sources is targets else [block.window for block in targets]
-        if self._what.dtype.is_complex:
+        if what.dtype.is_complex:  # complex numbers travel as their parts
             self._given = [view.parts() for view in self._given]
             self._taken = [view.parts() for view in self._taken]
 
@@ -169,7 +168,7 @@ class _Entry:
         """Calls the other ranks."""
         process, group, what = self._process, self._group, self._what
         rank, now = process.rank, process.host.clock
-        call = Call(rank, what.kind, what.terms, what.text, self.site, now, None, what.splits)
+        call = Call(rank, what.kind, what.terms, what.text, self._site, now, None, what.splits)
         if self._role is not None:
             call.text, call.hint = f"{what.text} {self._role.name}", self._role.hint
         exchange = self.exchange = _meet(process, group, what, call)
@@ -186,15 +185,12 @@ class _Entry:
         return Entered(work, exchange, exchange.args or _args(exchange, joint, group, what))
 
 
-def _settle(exchange: Exchange, what: Signature) -> None:
-    """Tells what ranks share what each of them sends to each other: every rank has called."""
-    joint, calls = exchange.joint, [exchange.calls[rank] for rank in exchange.members]
-    assert joint is not None
-    sent = [call.splits.sends for call in calls if call.splits is not None]
-    joint.settle([[count * what.row for count in sends] for sends in sent])
-    for call in calls:
+def _name_algorithm(exchange: Exchange) -> None:
+    """Tells the log the algorithm of an exchange that has one only since all ranks have called."""
+    assert exchange.joint is not None
+    for call in exchange.calls.values():
         if call.command is not None and isinstance(call.command.args, dict):
-            call.command.args["algorithm"] = joint.algorithm
+            call.command.args["algorithm"] = exchange.joint.algorithm
 
 
 def _joined(blocks: Sequence[Block]) -> Sequence[Block]:
@@ -304,7 +300,6 @@ def _make(process: Process, group: ProcessGroup, what: Signature) -> Joint:
             what.reduction,
             what.root,
         )
-    check_library(process, group, what.name, "cuda")
     if what.sizes is None:
         return _Pairwise(process, group, what)
     prepared = group.prepared.get(what)
@@ -380,6 +375,7 @@ class _Pairwise:
         self._group = group
         self._what = what
         self._parts: dict[int, _Late] = {}
+        self._sends: dict[int, tuple[int, ...]] = {}
         self._collective: Collective | None = None
         self.arrived: set[int] = set()
 
@@ -397,10 +393,12 @@ class _Pairwise:
             place: Rank inside the group.
             gives: What the rank gives, in order.
             takes: Where what it takes goes, in order.
-            sends: Elements that go to each rank; `settle` gets those of all ranks.
+            sends: Elements that go to each rank.
         """
-        assert len(sends) == len(self._group.ranks)
         part = self._parts[place] = _Late(self.arrived, place, gives, takes)
+        self._sends[place] = tuple(sends)
+        if len(self._parts) == len(self._group.ranks):
+            self._settle()
         return part
 
     def needs(self, place: int) -> None:
@@ -410,14 +408,10 @@ class _Pairwise:
         """Returns why it does not end though all have come."""
         return None if self._collective is None else self._collective.jam()
 
-    def settle(self, sends: Sequence[Sequence[int]]) -> None:
-        """Makes the collective of what ranks send: every rank has called and issued its part.
-
-        Args:
-            sends: By rank inside the group, elements that go to each rank.
-        """
+    def _settle(self) -> None:
+        """Makes the collective: every rank has said what it sends."""
         process, what = self._process, self._what
-        sizes = tuple(map(tuple, sends))
+        sizes = tuple([self._sends[place] for place in range(len(self._parts))])
         taken = [sum(column) for column in zip(*sizes, strict=True)]
         largest = max(*(sum(row) for row in sizes), *taken) * what.wire.itemsize
         prepared = _prepare(process, self._group, what, largest, sizes)

@@ -151,8 +151,7 @@ class Post:
                 self._name,
                 "collective",
                 stream,
-                None,
-                enter=lambda: self._joined(meet(), peer),
+                lambda: self._joined(meet(), peer),
                 reads=(self._tensor,) if sends else (),
                 writes=() if sends else (self._tensor,),
                 site=self._site,
@@ -208,8 +207,9 @@ class Post:
         view, device = tensor.window, process.engine.devices[process.device_index]
 
         def enter() -> Entered:
-            side = meet().sides[process.rank]
             buffer = new_tensor(process, view.shape, view.dtype, tensor.device, self._site)
+            side = meet().sides[process.rank]
+            side.kept = buffer
             target = side.view = buffer.window
             duration = device.library.elementwise(2 * view.nbytes, view.numel)
             work = Hold(
@@ -222,8 +222,7 @@ class Post:
             self._name,
             "copy",
             stream,
-            None,
-            enter=enter,
+            enter,
             reads=(tensor,),
             site=self._site,
             asking=asking,
@@ -239,7 +238,7 @@ class Post:
         stream = process.side_stream(name, process.device_index)
         stream.waits.append(copied.done)
         entered = self._joined(transfer, peer)
-        act(process, self._name, "collective", stream, None, enter=lambda: entered, site=self._site)
+        act(process, self._name, "collective", stream, lambda: entered, site=self._site)
 
     def _meet(self, peer: int | None, mail: Any) -> Transfer:
         process, view, world = self.process, self._tensor.window, world_of(self.process)

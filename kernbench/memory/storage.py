@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from kernbench.errors import CallSite, KernbenchError, site_fact
+from kernbench.errors import CallSite, KernbenchError, OperandError, site_fact
 from kernbench.memory.address import Address
 from kernbench.memory.allocator import Allocation, Allocator
 from kernbench.memory.dtypes import DType, cast, poison, real_type
@@ -57,11 +57,19 @@ class Buffer:
 
         Args:
             allocation: Block of simulated memory that stands for them.
-            array: Contiguous, as large as the block; all of it counts as written.
+            array: Contiguous and writeable, as large as the block; all of it counts as written.
+
+        Raises:
+            OperandError: If the array is neither.
         """
+        if not (array.flags.c_contiguous and array.flags.writeable):
+            raise OperandError(
+                "the bytes of an array can take part only if it is contiguous and writeable",
+                [f"shape {list(array.shape)}, strides {array.strides} bytes"],
+                hint="np.ascontiguousarray(array) makes a copy that can",
+            )
         buffer = cls(allocation)
         buffer.adopt(array)
-        assert np.may_share_memory(array, buffer._bytes())
         buffer.fixed = True
         return buffer
 

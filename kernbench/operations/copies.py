@@ -127,8 +127,12 @@ def _upload(process: Process, src: Tensor, out: Tensor, non_blocking: bool, fres
         command = _to_device(process, src, out, lambda: put(source.read()))
     else:
         taken: list[Array] = []
-        act_at_once(process, "copy_", lambda: taken.append(np.array(source.read())), reads=(src,))
-        command = _to_device(process, src, out, lambda: put(taken[0]))
+
+        def take() -> None:
+            taken.append(np.array(source.read()))
+
+        act_at_once(process, "copy to a device", take, reads=(src,))
+        command = _to_device(process, None, out, lambda: put(taken[0]))
     if not (src.memory.pinned and non_blocking):
         wait_for(process, command)
 
@@ -222,9 +226,7 @@ def _peer_copy(process: Process, src: Tensor, out: Tensor, fresh: bool) -> None:
         )
         return Entered(work, None, {"bytes": source.nbytes})
 
-    command = act(
-        process, "Memcpy PtoP", "copy", stream, None, enter=enter, reads=(src,), writes=(out,)
-    )
+    command = act(process, "Memcpy PtoP", "copy", stream, enter, reads=(src,), writes=(out,))
     target_stream.waits.append(command.done)
     target_stream.learn({**stream.seen, stream: command.number})
 
@@ -459,4 +461,6 @@ def as_host_tensor(process: Process, array: Array, dtype: DType) -> Tensor:
     )
     if process.engine.enable_data:
         storage.buffer.adopt(as_strided(array, (count,), (dtype.itemsize,)))
+        # The array's owner is to see what is written.
+        storage.buffer.fixed = array.flags.writeable
     return wrap(Memory(storage, process), View(storage.buffer, dtype, array.shape, strides, 0), CPU)

@@ -35,7 +35,10 @@ def numpy(self: Tensor, *, force: bool = False) -> Array:
     if not force:
         _check_plain(self)
     values = host_array(self, "numpy")
-    return values.view() if self.is_cpu else values
+    if not self.is_cpu:
+        return values
+    self.memory.buffer.fixed = True  # the array is to show what is written later
+    return values.view()
 
 
 def _check_plain(tensor: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""The one way to touch memory: may I touch these, do that, note who touched what."""
+"""Issues commands: checks the blocks, submits the command, notes which command touched them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -55,36 +55,35 @@ def act(
     name: str,
     category: Category,
     stream: Stream,
-    work: Work | None,
+    work: Work | Callable[[], Entered],
     *,
-    enter: Callable[[], Entered] | None = None,
     reads: Sequence[Block] = (),
     writes: Sequence[Block] = (),
     site: CallSite | None = None,
     args: Mapping[str, Any] | None = None,
     asking: Stream | None = None,
+    new_version: bool = True,
 ) -> Command:
     """Issues a command that touches memory; waits only if the launch queue is full.
 
-    Every command that reads or writes blocks goes this way. Blocks are checked before anything
-    happens, so a refused call leaves nothing behind. A block on another device than the command's
-    is ordered by the current stream of that device, one on the host by what the host waited for.
+    Every command of a program goes this way. The blocks are checked first: a call that is refused
+    because of a block has called no other rank. A block on another device than the command's is
+    ordered by the current stream of that device, one on the host by what the host waited for.
 
     Args:
         process: Who issues it.
         name: For traces and errors.
         category: Kind of work.
         stream: Where the command stands in line.
-        work: What it does; None if `enter` says it.
-        enter: Called once the blocks are found to be free; calls the other ranks, and says what
-            the command does among them.
+        work: What it does; or a function that calls the other ranks, once the blocks are found to
+            be free, and returns what the command does among them.
         reads: Blocks that the command reads.
-        writes: Blocks that the command writes. What kernels write makes no new version: as with
-            Triton's, autograd does not know about it.
+        writes: Blocks that the command writes.
         site: Where the user asked for it; None: to be found.
-        args: What reports keep of the command.
+        args: What reports keep of the command; None if `work` is a function, which says it.
         asking: Stream in which the user made the call, if the command goes to one of its own:
             what that stream has waited for counts.
+        new_version: Whether writing makes a new version of a block, which autograd notices.
 
     Raises:
         OwnershipError: If a block belongs to another rank (M14).
@@ -92,53 +91,50 @@ def act(
         StepBudgetError: If the rank has issued as many commands as the run allows (K5).
     """
     sip, line = stream.sip, asking or stream
+    at_home = category != "copy"  # only copies touch what is elsewhere
     for block in reads:
         memory = block.memory
         pending = memory.writes
         # Nearly always the block is the process's own, last written in this very stream.
-        if memory.owner is process and len(pending) == 1 and pending[0][0].stream is line:
+        if (
+            at_home
+            and memory.owner is process
+            and len(pending) == 1
+            and pending[0][0].stream is line
+        ):
             continue
         at = line if memory.sip == sip else _elsewhere(process, memory.sip)
         memory.check(process, at, block.window, "read")
     for block in writes:
         memory = block.memory
-        pending = memory.writes
-        if (
-            memory.reads
-            or memory.owner is not process
-            or (pending and (len(pending) > 1 or pending[0][0].stream is not line))
-        ):
+        if memory.writes or memory.reads or memory.owner is not process:
             at = line if memory.sip == sip else _elsewhere(process, memory.sip)
             memory.check(process, at, block.window, "wrote")
-    part = None
-    if enter is not None:
-        work, part, args = enter()
-    assert work is not None
     host = process.host
-    host.clock += process.dispatch_ps
     site = site or process.call_site()
-    if not process.noted:
-        process.note_frame()
     process.issues_left -= 1
     if not process.issues_left:
         raise StepBudgetError(process.name, site)
+    part = None
+    if callable(work):
+        assert args is None, "what the function returns says it"
+        work, part, args = work()
+    host.clock += process.dispatch_ps
+    if not process.noted:
+        process.note_frame()
     command = Command(name, category, host, stream, work, site, args)
     command.ranges = process.ranges
     if part is not None:
         command.part = part
         part.issued(process, command)
     process.engine.submit(command)
-    counts = category != "kernel"
     for block in writes:
-        block.memory.wrote(command, block.window, counts)
-    if category == "collective" or sip < 0 or process.engine.devices[sip].compute.shared:
+        block.memory.wrote(command, block.window, new_version)
+    # A device runs these in the order of its one stream, so nobody can overtake a reader.
+    in_turn = category in {"compute", "kernel"} and sip >= 0
+    if not in_turn or process.engine.devices[sip].compute.shared:
         for block in reads:
             block.memory.read(command, block.window)
-    elif category == "copy":
-        # On a device whose commands all go to one stream nobody can overtake a reader; hosts can.
-        for block in reads:
-            if block.memory.sip < 0:
-                block.memory.read(command, block.window)
     return command
 
 

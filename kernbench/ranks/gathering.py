@@ -1,4 +1,4 @@
-"""Where ranks meet: the k-th call of each rank is the k-th call of all."""
+"""Numbers the calls of ranks and compares the k-th call of each; raises mismatches."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -136,9 +136,6 @@ class HostCollective:
         """Name of the algorithm."""
         return ALGORITHM
 
-    def settle(self, sends: Sequence[Sequence[int]]) -> None:
-        """Does nothing: `join` was told all sizes."""
-
     def needs(self, place: int) -> None:
         """Returns None: it is over for all places at once, when the last has come."""
 

@@ -37,14 +37,6 @@ class Joint(Protocol):
         """
         ...
 
-    def settle(self, sends: Sequence[Sequence[int]]) -> None:
-        """Takes what all ranks have told, where each tells its own sizes, once all have called.
-
-        Args:
-            sends: By place, elements that go to each place.
-        """
-        ...
-
     def needs(self, place: int) -> Collection[int] | None:
         """Returns the places without which one is never done, whatever the algorithm.
 

@@ -75,7 +75,7 @@ class Splits:
 
 
 class Role(NamedTuple):
-    """What a collective is for that the user has not called by its name.
+    """Why a collective runs that the user did not call directly, such as a DDP bucket.
 
     Attributes:
         name: Behind the call in reports, such as `of DistributedDataParallel's bucket 0`.

@@ -40,6 +40,7 @@ class Side:
         transfer: What it is a side of; another one once an any-source receive has its sender.
         command: What waits in the rank's stream; None until its stream has come.
         start: When the stream came, in picoseconds.
+        kept: What must stay allocated until the message is through.
     """
 
     process: Process
@@ -47,6 +48,7 @@ class Side:
     transfer: "Transfer"
     command: Command | None = None
     start: int = 0
+    kept: object = None
 
     def begin(self, command: Command, start: int) -> None:
         """See `Work`."""
@@ -122,13 +124,12 @@ class Transfer(Exchange):
 
     def needs(self, rank: int, *, settled: bool = False) -> Needs | None:
         """See `Exchange`."""
-        del settled
         if self.held_back:
             first = self.box.receives[None][0]
             command = first.calls[first.destination].command
             return Needs(() if command is None else (command,))
         if self.source is not None:
-            return Needs(self.missing())
+            return Exchange.needs(self, rank, settled=settled)
         senders = self.missing()
         for line in self.box.sends.values():
             source = line[0].source
@@ -240,9 +241,6 @@ class Message:
         assert not sends
         assert [side.view] == [*gives, *takes]
         return side
-
-    def settle(self, sends: Sequence[Sequence[int]]) -> None:
-        """Does nothing: sizes are known from the first call."""
 
     def needs(self, place: int) -> None:
         """Returns None: each side needs the other one."""

@@ -176,10 +176,22 @@ class GraphEngine:
                     ranges=command.ranges,
                 )
             )
-        # Who holds the event holds no longer what the command worked on.
+        # Whoever holds the event or the command does not hold what the command worked on.
         done = command.done
         done.label, command.part = command.name, None
+        command.work = OVER
         done.settle(end)
+
+
+class _Over:
+    """What a command does that is complete: nothing any more."""
+
+    def begin(self, command: Command, start: int) -> None:
+        """Refuses to begin."""
+        raise AssertionError(f"{command.name} begins again at {start} ps")
+
+
+OVER: Final = _Over()
 
 
 class _Turn:

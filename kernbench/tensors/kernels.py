@@ -71,6 +71,7 @@ class ProcessLauncher:
             writes=wrote,
             site=call_site(),
             args={"grid": list(grid)},
+            new_version=False,  # as with Triton's, autograd does not know about it
         )
 
 

@@ -11,6 +11,7 @@ from kernbench.distributed.groups import find_group
 from kernbench.distributed.issuing import issue
 from kernbench.distributed.reduce_ops import ReduceOp
 from kernbench.distributed.signatures import signature
+from kernbench.errors import OperandError
 from kernbench.memory import Allocator, Buffer, Space, View, dtypes
 from kernbench.process.access import AccessError, Guard
 from kernbench.process.act import Span
@@ -111,3 +112,28 @@ def test_bytes_of_somebody_else_are_never_replaced() -> None:
     view.write()[...] = 5
     assert array.tolist() == [5, 5, 5, 5]
     assert not buffer.lent
+
+
+def test_arrays_that_cannot_show_a_result_are_refused() -> None:
+    block = Allocator(Space.HBM, 0, 0, None).allocate(16, "array", None)
+    frozen = np.zeros(4, np.float32)
+    frozen.flags.writeable = False
+    for array in (np.zeros(8, np.float32)[::2], frozen):
+        with pytest.raises(OperandError, match="contiguous and writeable"):
+            Buffer.over(block, array)
+
+
+def test_an_array_and_its_tensor_stay_one_through_collectives(kernbench: Kernbench) -> None:
+    arrays = [np.full(3, rank + 1, np.float32) for rank in range(3)]
+    shown: dict[int, Any] = {}
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("gloo")
+        dist.all_reduce(torch.from_numpy(arrays[rank]))
+        other = torch.full((2,), float(rank), device="cpu")
+        shown[rank] = other.numpy()
+        dist.broadcast(other, 2)
+
+    kernbench.spawn(worker, nprocs=3)
+    assert [array.tolist() for array in arrays] == [[6.0] * 3] * 3
+    assert [shown[rank].tolist() for rank in range(3)] == [[2.0, 2.0]] * 3

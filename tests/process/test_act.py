@@ -1,0 +1,112 @@
+"""The one way to touch memory: what is checked, what is noted, what a refused call leaves."""
+
+import gc
+from typing import Any
+
+import pytest
+
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
+from kernbench.process.access import AccessError
+from kernbench.process.process import current_process
+from kernbench.ranks.spawn_errors import SpawnException
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.testing import Kernbench
+
+
+def test_a_stream_made_later_cannot_overtake_a_copy_between_devices(ctx: RuntimeContext) -> None:
+    a = torch.ones(4, device="cuda:2")
+    b = torch.zeros(4, device="cuda:3")
+    b.copy_(a)
+    with pytest.raises(AccessError, match="M10"), torch.cuda.stream(torch.cuda.Stream(2)):
+        a.zero_()
+    assert b.tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize("eager_limit", [0, 1_000_000])
+def test_a_buffered_send_still_reads_its_tensor(kernbench: Kernbench, eager_limit: int) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(4, device="cuda")
+        if rank == 0:
+            work = dist.isend(x, 1)
+            x.zero_()
+            assert work is not None
+            work.wait()
+        else:
+            dist.recv(x, 0)
+
+    with pytest.raises(SpawnException) as caught:
+        kernbench.spawn(worker, nprocs=2, eager_limit=eager_limit)
+    assert isinstance(caught.value.errors[0], AccessError)
+
+
+def test_a_buffered_send_occupies_its_device_until_it_is_received(kernbench: Kernbench) -> None:
+    seen: list[int] = []
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(1 << 10, device="cuda")
+        if rank == 0:
+            before = torch.cuda.memory_allocated()
+            work = dist.isend(x, 1)
+            seen.append(torch.cuda.memory_allocated() - before)
+            assert work is not None
+            work.wait()
+        else:
+            dist.recv(x, 0)
+        torch.cuda.synchronize()
+        if rank == 0:
+            del work
+            gc.collect()
+
+    kernbench.spawn(worker, nprocs=2, eager_limit=1 << 20)
+    assert seen == [4096]
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_pinned_memory_waits_for_the_host_however_it_was_written(
+    ctx: RuntimeContext, halves: bool
+) -> None:
+    d, e = torch.ones(4, device="cuda"), torch.zeros(4, device="cuda")
+    p = torch.zeros(4, device="cpu").pin_memory()
+    if halves:
+        p[:2].copy_(d[:2], non_blocking=True)
+        p[2:].copy_(d[2:], non_blocking=True)
+    else:
+        p.copy_(d, non_blocking=True)
+    with pytest.raises(AccessError):
+        e.copy_(p, non_blocking=True)
+    torch.cuda.synchronize()
+    e.copy_(p, non_blocking=True)
+    assert e.tolist() == [1.0] * 4
+
+
+def test_what_is_complete_keeps_no_bytes(ctx: RuntimeContext) -> None:
+    main = current_process()
+    hosts = [torch.ones(1 << 16, device="cpu") for _ in range(3)]
+    for host in hosts:
+        host.cuda()
+    results = [x.cuda() + 1 for x in hosts]
+    torch.cuda.synchronize()
+    kept: set[Any] = set()
+    for tensor in (*hosts, *results):
+        for command, _ in (*tensor.memory.writes, *tensor.memory.reads):
+            kept.add(type(command.work).__name__)
+    assert kept <= {"_Over"}
+    assert main.engine.devices[0].hbm.allocated == len(results) * (4 << 16)
+
+
+def test_a_used_up_budget_calls_no_other_rank(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(4, device="cuda")
+        if rank == 0:
+            for _ in range(8):
+                x += 1
+        dist.all_reduce(x)
+
+    with pytest.raises(SpawnException) as caught:
+        kernbench.spawn(worker, nprocs=2, step_budget=9)
+    assert set(caught.value.errors) == {0}
+    assert caught.value.codes == ("K5",)
