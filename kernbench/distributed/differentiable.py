@@ -39,8 +39,6 @@ Group = ProcessGroup | None
 def broadcast(tensor: Tensor, src: int, group: Group = None) -> Tensor:
     """Returns the tensor of one rank; the gradient is the sum of all ranks' gradients.
 
-
-
     Args:
         tensor: Tensor of the same shape and dtype on all ranks.
         src: Global rank of the source.

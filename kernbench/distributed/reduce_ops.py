@@ -96,7 +96,7 @@ class ReduceOp(RedOpType):
 
     `AVG` divides the sum by the number of ranks at the end; for integers it drops the fraction, as
     NCCL does; it does not take bools. `PREMUL_SUM(factor)` multiplies before it adds, and takes
-    floats and complex numbers only. Besides `PREMUL_SUM`, only `SUM` takes complex numbers. As in
+    floats and complex numbers only. Complex numbers take `SUM`, `AVG` and `PREMUL_SUM`. As in
     PyTorch, `nccl` has no `BAND`, `BOR` and `BXOR`, and `gloo` has no `AVG` and `PREMUL_SUM`; `ccl`
     has all operations.
 

@@ -101,7 +101,7 @@ class set_grad_enabled(_Mode):  # noqa: N801
 
 
 class inference_mode(_Mode):  # noqa: N801
-    """`torch.inference_mode`: acts as `no_grad`; its tensors are ordinary ones outside the block."""
+    """`torch.inference_mode`: acts as `no_grad`; tensors made in it are ordinary ones."""
 
     _inference: bool
 

@@ -211,7 +211,7 @@ def _inner(option: str) -> str:
 
 
 def _wrong(value: Any, kind: str) -> list[int] | None:
-    """Returns the indices at which a value holds something else than a tensor; None if it is right."""
+    """Returns the indices of the first entry that is no tensor; None if the value fits."""
     if isinstance(value, Tensor):
         return None
     nested = None

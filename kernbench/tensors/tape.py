@@ -285,7 +285,7 @@ def begin(
 
     Args:
         process: The rank, or main, that issues the operation.
-        name: Name of the operation, as in the table of formulas.
+        name: Name of the operation, with or without `aten::`.
         operands: Tensors and numbers.
         options: Options that the formulas may need, by name.
         out: Existing tensor that the operation overwrites; None if the result is a new tensor.
@@ -296,7 +296,7 @@ def begin(
 
     Raises:
         TensorError: If `out` must not be written.
-        UnsupportedError: If an operand that needs a gradient, or the result, holds complex numbers.
+        UnsupportedError: If the operation is recorded and overwrites complex numbers.
     """
     state = grad_state_of(process)
     if not state.enabled:
