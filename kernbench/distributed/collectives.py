@@ -118,7 +118,7 @@ def broadcast(
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Any:
-    """Copies the tensor of one rank over those of all others.
+    """Copies the tensor of one rank over the tensors of all other ranks.
 
     Args:
         tensor: Tensor of the same shape and dtype on all ranks.

@@ -169,7 +169,7 @@ class _Entry:
             self._taken = [view.parts() for view in self._taken]
 
     def __call__(self) -> Entered:
-        """Joins the rank's call with those of the other ranks; returns the command's work."""
+        """Joins the rank's call with the calls of other ranks; returns the command's work."""
         process, group, what = self._process, self._group, self._what
         rank, now = process.rank, process.host.clock
         call = Call(rank, what.kind, what.terms, what.text, self.site, now, None, what.splits)

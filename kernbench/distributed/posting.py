@@ -117,7 +117,7 @@ class Post:
     def issue(
         self, peer: int | None, stream: Stream | None = None, mail: Any = None
     ) -> tuple[Command, Transfer]:
-        """Joins the call with that of the other side, and issues the rank's command; does not wait.
+        """Joins the call with the other side's call, and issues the rank's command; does not wait.
 
         Args:
             peer: Global rank of the other side; None for any rank.

@@ -67,8 +67,9 @@ def act(
     """Issues a command that touches memory; waits only if the launch queue is full.
 
     Every command that reads or writes blocks goes this way. Blocks are checked before anything
-    happens, so a refused call leaves nothing behind. A block on another device than the command's
-    is ordered by the current stream of that device, one on the host by what the host waited for.
+    happens, so a refused call leaves nothing behind. Accesses to a block on another device than the
+    command's are ordered by that device's current stream; accesses to a block on the host are
+    ordered by the commands for which the host has waited.
 
     Args:
         process: The rank, or main, that issues the command.
@@ -135,7 +136,7 @@ def act(
         for block in reads:
             block.memory.read(command, block.window)
     elif category == "copy":
-        # With a single stream on a device no write can overtake a read; between hosts it can.
+        # On a device with a single stream no write can overtake this read; the host's writes can.
         for block in reads:
             if block.memory.sip < 0:
                 block.memory.read(command, block.window)

@@ -127,7 +127,7 @@ def _places(waits: Iterable[tuple[Call, Exchange]]) -> list[str]:
 
 
 def _knots(graph: WaitGraph, dead: set[Node]) -> list[set[Node]]:
-    """Returns the sets of nodes that wait for each other and for no dead node elsewhere."""
+    """Returns sets of dead nodes that wait for each other, and for no dead node that waits too."""
     edges = {
         node: [child for child in graph.children[node] if child in dead]
         for node in graph.children

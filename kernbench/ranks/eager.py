@@ -26,7 +26,7 @@ class Step(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class EagerLog:
-    """What ranks did together in one spawn, in the order that no buffering would impose.
+    """Collectives and messages of one spawn, with the order that they have without buffering.
 
     Attributes:
         steps: The parts of a rank in the order of its calls, by rank.

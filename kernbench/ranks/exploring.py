@@ -70,7 +70,7 @@ def explore(
 
     Raises:
         ScheduleError: If two schedules have different results (P8).
-        Exception: What the first attempt raises.
+        Exception: If the first attempt raises it.
     """
     __tracebackhide__ = True  # pytest then shows the user's worker
     plain = Schedule()

@@ -23,7 +23,7 @@ def _nobody(ranks: Iterable[int], error: BaseException) -> None:
 
 @dataclass(slots=True, eq=False)
 class Roll:
-    """The ranks of a context while a spawn runs, apart from what they do together.
+    """State of a spawn's ranks, without their groups, collectives and messages.
 
     Attributes:
         size: Number of ranks; 0 while no spawn runs.

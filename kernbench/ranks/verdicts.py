@@ -98,7 +98,7 @@ def missed(world: World, graph: WaitGraph) -> Iterator[tuple[Sequence[int], Kern
 
 
 def _stuck(graph: WaitGraph, ranks: Sequence[int]) -> dict[int, str]:
-    """Returns those of some ranks that can never go on, each with what it waits in."""
+    """Returns, for each of some ranks that can never go on, what reports say of its wait."""
     heads = [head for rank in ranks for head in graph.held(rank)]
     dead = graph.dead(heads)
     found: dict[int, str] = {}
