@@ -1,6 +1,6 @@
 """A run as one value: the machine, the dials, the program. See ADR 0024.
 
-Imports little, so that the command line knows the defaults before anything heavy is there.
+The module imports little, so that the command line knows the defaults before heavy imports.
 """
 
 import json
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kernbench.config import ConfigError, Problem
 
 VERSION: Final = 1
-"""Of the JSON form."""
+"""Version of the JSON form."""
 
 MACHINE_ROOTS: Final = ("system",)
 """First keys of overrides that belong to the topology file."""
@@ -29,42 +29,43 @@ CCL_ROOTS: Final = ("defaults", "algorithms", "queues")
 """First keys of overrides that belong to `ccl.yaml`."""
 
 _MOST_BYTES: Final = 1 << 28
-"""Largest file that a specification is read from; results may stand beside it."""
+"""Bytes of the largest file from which a specification is read; it may hold results, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
     """Everything that a run depends on: equal specifications give the same results and times.
 
-    Frozen and made of plain values, so it can be a key of a dict, be pickled for another process,
-    and go to JSON and back. `dataclasses.replace` gives a variant. Lists are taken for tuples, and
-    `os.PathLike` for its text. A relative path is one from the working directory.
+    A specification is frozen and made of plain values, so it can be a key of a dict, be pickled for
+    another process, and go to JSON and back. `dataclasses.replace` gives a variant. A list becomes
+    a tuple, and an `os.PathLike` becomes text. Relative paths start at the working directory.
 
     Attributes:
         topology: The machine: a topology file, or the name of a shipped one such as `h200x8`. None
-            if the machine was made by code: then whoever runs it brings the engine.
+            if code made the machine: then the code that runs the specification gives an engine.
         ccl: The algorithms' file; None for `./ccl.yaml` if there is one, else the shipped one.
-        overrides: Texts such as `system.sips.count=4`, in the order in which they apply: `system`
-            of the machine, `defaults`, `algorithms` and `queues` of `ccl`.
-        devices: SIPs that ranks may use, rank r the r-th; or `all`.
-        data: Whether tensors hold values; without, only time is simulated.
+        overrides: Texts such as `system.sips.count=4`, in the order in which they apply. The first
+            key `system` belongs to the machine; `defaults`, `algorithms` and `queues` to `ccl`.
+        devices: SIPs that ranks may use, or `all`; rank r has the r-th SIP.
+        data: Whether tensors hold values; if not, only time is simulated.
         fidelity: How closely time is simulated, see `GraphEngine`.
         record: How much the log keeps, see `OpLog`.
-        seed: Of every rank's default random generator, from 0.
+        seed: Seed of every rank's default random generator, at least 0.
         eager_limit: Bytes up to which messages of tensors on devices are sent without their
             receive, as some libraries do; 0 finds every deadlock that such buffering hides.
         watchdog_s: Seconds of wall time without any simulated step after which the running code is
             stopped (K5); 0 for never.
-        step_budget: Commands that a rank may issue in a spawn; 0 for any number.
-        group_limit: Process groups that a rank may hold besides that of all ranks (C17).
-        schedule: Which candidate each receive from any source takes in turn, from 1, see
-            `Schedule`; None for the message that comes first.
-        bench: A Python file with `run(ctx)`, or the name of a shipped bench; None if the program is
-            code that whoever runs it calls.
-        arguments: What the program finds in `ctx.argv`.
+        step_budget: Number of commands that a rank may issue in a spawn; 0 for any number.
+        group_limit: Number of process groups that a rank may hold besides the group of all ranks
+            (C17).
+        schedule: Number of the candidate, from 1, that each receive from any source takes in turn,
+            see `Schedule`; None for the message that comes first.
+        bench: A Python file with `run(ctx)`, or the name of a shipped bench; None if code calls the
+            program itself.
+        arguments: Texts that the program finds in `ctx.argv`.
 
     Raises:
-        ConfigError: If values are not of these kinds: all of them at once, by field (F2, F3).
+        ConfigError: If values are of other kinds; the error lists all of them by field (F2, F3).
     """
 
     topology: str | None = "sip8"
@@ -99,7 +100,7 @@ class RunSpec:
 
     @property
     def name(self) -> str:
-        """What results call the run: the bench's file without its folder and suffix, or empty."""
+        """Name of the run in results: the bench's file without folder and suffix, or empty."""
         return "" if self.bench is None else Path(self.bench).stem
 
     @property
@@ -113,13 +114,13 @@ class RunSpec:
         return tuple(text for text in self.overrides if _root(text) in CCL_ROOTS)
 
     def command(self, *more: str) -> str:
-        """Returns the shell command that repeats the run; `record` is left to its outputs.
+        """Returns the shell command that repeats the run; output options then decide `record`.
 
         Args:
             more: Further options, such as `--explore`, `5`.
 
         Raises:
-            UsageError: If the program or its machine was made by code, so that there is none.
+            ConfigError: If code made the program or the machine, so that no command names it (F2).
         """
         for name, value in (("bench", self.bench), ("topology", self.topology)):
             if value is None:
@@ -131,7 +132,7 @@ class RunSpec:
         usual = RunSpec()
         for name, (option, said) in _OPTIONS.items():
             value = getattr(self, name)
-            # The seed always: a report is to be repeatable by what it says.
+            # The seed is always there, so that a report says all that a repetition needs.
             if value != getattr(usual, name) or name == "seed":
                 yield from (option, said(value))
         for text in self.overrides:
@@ -140,21 +141,21 @@ class RunSpec:
             yield from ("--", *self.arguments)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the same as plain values for JSON, all fields and the version of the form."""
+        """Returns the specification as plain values for JSON: all fields, and the version."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         plain = {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
         return {"version": VERSION, **plain}
 
     @classmethod
     def from_json(cls, document: object) -> "RunSpec":
-        """Returns the specification that `to_json` gave.
+        """Returns the specification of plain values such as those of `to_json`.
 
         Args:
-            document: Plain values. `version` must be there; any other field that is missing has
-                its default.
+            document: Plain values by name of the field. `version` must be there; any other missing
+                field has its default.
 
         Raises:
-            ConfigError: Everything that is wrong with it, by field (F1, F2, F3).
+            ConfigError: If something is wrong; the error lists everything by field (F1, F2, F3).
         """
         if not isinstance(document, Mapping):
             message = f"expected a mapping with version, {_NAMES}, got {shortened(document)}"
@@ -168,13 +169,13 @@ class RunSpec:
 
     @classmethod
     def from_fields(cls, values: Mapping[str, Any]) -> "RunSpec":
-        """Does what the constructor does, and says which name is meant by an unknown one.
+        """Does what the constructor does, and proposes a field's name in place of an unknown name.
 
         Args:
-            values: By name of the field.
+            values: Values of the fields, by name of the field.
 
         Raises:
-            ConfigError: Everything that is wrong with them, by field (F1, F2, F3).
+            ConfigError: If something is wrong; the error lists everything by field (F1, F2, F3).
         """
         known = [field.name for field in fields(cls)]
         if unknown := [name for name in values if name not in known]:
@@ -190,11 +191,11 @@ class RunSpec:
         """Returns the specification in a JSON file: alone, or with results as `--json` writes them.
 
         Args:
-            path: The file.
+            path: Path of the file.
 
         Raises:
-            ConfigError: If it cannot be read (F9, F10, F11), is no JSON (F10), gives a key twice
-                (F6), or holds no specification (F1, F2, F3).
+            ConfigError: If the file cannot be read (F9, F10, F11), is no JSON (F10), gives a key
+                twice (F6), or holds no specification (F1, F2, F3).
         """
         from kernbench.config import ConfigError
 
@@ -208,7 +209,7 @@ class RunSpec:
 
 
 def schedule_text(picks: Sequence[int] | None) -> str:
-    """Returns a schedule as reports and `--schedule` have it: `2.1`, or 0 for None."""
+    """Returns the text of a schedule in reports and for `--schedule`: `2.1`, or 0 for None."""
     return "0" if picks is None else ".".join(map(str, picks))
 
 
@@ -230,14 +231,14 @@ def _lost(text: str) -> "Problem":
 
 
 def _refused(problems: "Sequence[Problem]") -> "ConfigError":
-    # Late: this reads YAML, too, and only mistakes need it.
+    # Imported late: the module also imports YAML, and only mistakes need it.
     from kernbench.config import ConfigError
 
     return ConfigError("RunSpec", problems)
 
 
 def _read_json(path: Path) -> Any:
-    """Returns what a file holds, in which no mapping has a key twice."""
+    """Returns the content of a JSON file, in which no mapping may have a key twice."""
     from kernbench.config import ConfigError, Problem
     from kernbench.config.yaml_file import read_text
 
@@ -377,7 +378,7 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "bench": ("a file, the name of a shipped bench, or None", _or_none(_some_text)),
     "arguments": _TEXTS,
 }
-"""Of each field what it takes, and what makes the kept value of a given one."""
+"""For each field, which values it accepts, and the function that makes the kept value."""
 
 _NAMES: Final = ", ".join(_KINDS)
 
@@ -394,4 +395,4 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
     "seed": ("--seed", str),
     "schedule": ("--schedule", schedule_text),
 }
-"""Of each field the option of `kernbench run` that sets it, and how its value is said there."""
+"""For each field, the option of `kernbench run` that sets it, and the form of its value there."""

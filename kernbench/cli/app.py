@@ -170,7 +170,41 @@ def run(
         typer.Option("--verbose", "-v", help="Prints which algorithm each operation is given."),
     ] = False,
 ) -> None:
-    """Run a bench on a simulated machine."""
+    """Run a bench on a simulated machine.
+
+    \f
+    Args:
+        context: Knows which parameters the command line gives.
+        bench: A Python file with `run(ctx)`, or the name of a shipped bench; None with `spec`.
+        arguments: Arguments that the bench finds in `ctx.argv`.
+        spec: JSON file with a run specification; then only options for outputs, and `explore`, may
+            stand beside it.
+        topology: A topology file, or the name of a shipped machine.
+        ccl: The algorithms' file; None for `./ccl.yaml` if there is one, else the shipped file.
+        set_: Overrides of the YAML files, such as `system.sips.count=4`.
+        trace: File for the trace; None for no trace.
+        flight_recorder: File for each rank's last calls, if ranks fail; None for no file.
+        json: File for the results or the failure; None for no file.
+        breakdown: Whether to print where each rank's time went.
+        data: Whether tensors hold values.
+        fidelity: How closely time is simulated.
+        devices: SIPs that ranks may use, such as `0,2,5`, or `all`.
+        seed: Seed of the ranks' random generators.
+        eager_limit: Bytes up to which messages are sent without their receive.
+        watchdog: Seconds of wall time without a simulated step, after which code is stopped; 0 for
+            never.
+        step_budget: Number of commands that a rank may issue in a spawn; 0 for any number.
+        group_limit: Number of process groups that a rank may hold besides `WORLD`.
+        explore: Number of schedules to try, at most; 0 for a single run.
+        schedule: Candidate that each receive from any source takes, such as `2.1`; `0` for the
+            message that comes first.
+        quiet: Whether to print errors and results files only.
+        verbose: Whether to print which algorithm each operation is given.
+
+    Raises:
+        typer.BadParameter: If arguments are missing, malformed, or contradict `spec`.
+        typer.Exit: Always at the end, with the exit code.
+    """  # noqa: D301 - `--help` ends at \f
     from kernbench.cli.failures import failed
     from kernbench.cli.output import Output
     from kernbench.cli.run import run_bench
@@ -223,11 +257,11 @@ def _numbers(text: str, form: tuple[str, str], between: str) -> tuple[int, ...]:
 
     Args:
         text: The value.
-        form: What it looks like, as a pattern and in words.
-        between: What stands between two numbers.
+        form: The form of the value, as a regular expression and in words.
+        between: Separator of the numbers.
 
     Raises:
-        typer.BadParameter: If it looks otherwise.
+        typer.BadParameter: If the value does not have the form.
     """
     pattern, words = form
     if not re.fullmatch(pattern, text, re.ASCII):
@@ -238,14 +272,14 @@ def _numbers(text: str, form: tuple[str, str], between: str) -> tuple[int, ...]:
 _BESIDE_SPEC: Final = frozenset(
     {"spec", "explore", "trace", "flight_recorder", "json", "breakdown", "quiet", "verbose"}
 )
-"""What may be said together with `--spec`: all that is no part of the specification."""
+"""Parameters that may stand beside `--spec`, since the specification does not hold them."""
 
 
 def _check_alone(context: typer.Context) -> None:
-    """Checks that nothing is said twice: in the file of `--spec`, and beside it.
+    """Checks that no option beside `--spec` sets what the specification sets.
 
     Raises:
-        typer.BadParameter: If it is, with the names.
+        typer.BadParameter: If one does; the error names all such options.
     """
     beside = []
     for parameter in context.command.params:
@@ -268,7 +302,15 @@ def explain(
         typer.Argument(help="Codes of reports, such as C14; without any, shows all there are."),
     ] = None,
 ) -> None:
-    """Explain the codes of reports."""
+    """Explain the codes of reports.
+
+    \f
+    Args:
+        codes: Codes such as `C14`; None for a list of all codes.
+
+    Raises:
+        typer.Exit: Always at the end, with the exit code.
+    """  # noqa: D301
     from kernbench.cli.explaining import print_entries
 
     raise typer.Exit(print_entries(codes or ()))
@@ -276,7 +318,12 @@ def explain(
 
 @app.command("list")
 def list_() -> None:
-    """List benches, machines and algorithms."""
+    """List benches, machines and algorithms.
+
+    \f
+    Raises:
+        typer.Exit: Always at the end, with the exit code.
+    """  # noqa: D301
     from kernbench.cli.listing import print_listing
 
     raise typer.Exit(print_listing())

@@ -17,11 +17,11 @@ _FENCED: Final = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 class Entry(NamedTuple):
-    """What a page of codes says of one of them.
+    """Entry of one code in a page of codes.
 
     Attributes:
-        title: The mistake, in a line.
-        body: What it means, an example, what to do; in Markdown.
+        title: The mistake, in one line.
+        body: What the mistake means, an example, and what to do; in Markdown.
     """
 
     title: str
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 def entries(page: str) -> dict[str, Entry]:
     """Returns the entries of a page by code, in the order of the page.
 
-    An entry is a heading that is a code, a title in bold, and all up to the next heading.
+    An entry is a heading that is a code, a title in bold, and the text up to the next heading.
     """
     _, *parts = _HEADING.split(page)
     found = {}
@@ -43,7 +43,7 @@ def entries(page: str) -> dict[str, Entry]:
 
 
 def print_entries(codes: Sequence[str]) -> int:
-    """Prints the entries of codes; without codes, the title of each; returns the exit code."""
+    """Prints the entries of codes, or without codes all titles; returns the exit code."""
     known = entries(shipped(PAGE).read_text(encoding="utf-8"))
     wanted = [code.upper() for code in codes]
     for code in wanted:
@@ -63,7 +63,7 @@ def print_entries(codes: Sequence[str]) -> int:
 
 
 def _shown(code: str, entry: Entry) -> str:
-    """Returns an entry as it is printed: without marks, and its example indented."""
+    """Returns an entry as text for printing: without Markdown, and with its example indented."""
     body = _FENCED.sub(lambda found: _indented(found[1]), entry.body)
     return f"{code}: {entry.title}\n\n{body}"
 

@@ -1,4 +1,4 @@
-"""What an exception becomes: a text for the user, and an exit code."""
+"""Turns an exception into a text for the user, and into an exit code."""
 
 import os
 import sys
@@ -31,8 +31,8 @@ def failed(error: BaseException, replay: str = "") -> int:
     """Tells the user about an exception and returns the exit code.
 
     Args:
-        error: What was raised.
-        replay: The command that repeats a failure of the bench; empty if there is none.
+        error: The exception.
+        replay: The command that repeats a failure of the bench; empty if there is no such command.
     """
     if isinstance(error, SystemExit):
         return _exit_code(error)
@@ -53,7 +53,7 @@ def failed(error: BaseException, replay: str = "") -> int:
 
 
 def _with_pointer(text: str, error: BaseException) -> str:
-    """Returns a report with a last line that says where its codes are explained, if it has any."""
+    """Returns a report; if the error has codes, a last line says where they are explained."""
     codes = error.codes if isinstance(error, KernbenchError | SpawnException) else ()
     return f"{text}\n{explained_by(codes)}" if codes else text
 
@@ -61,7 +61,7 @@ def _with_pointer(text: str, error: BaseException) -> str:
 def end_process(error: KernbenchError) -> None:
     """Tells the user about an error and ends the process, while another thread cannot be stopped.
 
-    What was printed comes out if its file takes it; nothing else is written.
+    Printed text is flushed if standard output accepts it; nothing else is written.
     """
     flush = threading.Thread(target=sys.stdout.flush, daemon=True)
     flush.start()
@@ -72,11 +72,11 @@ def end_process(error: KernbenchError) -> None:
 
 
 _FLUSH_S: Final = 1.0
-"""How long standard output may take, which the stopped thread may be blocked on."""
+"""Seconds to wait for standard output, on which the stopped thread may be blocked."""
 
 
 def _usage(error: BaseException) -> UsageError | None:
-    """Returns the wrong file or flag behind an error, also if ranks found it."""
+    """Returns the error about a wrong file or flag behind an error, also if ranks raised it."""
     causes = error.errors.values() if isinstance(error, SpawnException) else [error]
     return next((cause for cause in causes if isinstance(cause, UsageError)), None)
 
@@ -89,7 +89,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def as_json(error: BaseException) -> dict[str, Any]:
-    """Returns what `failed` tells, as plain values: of a spawn every rank's own error."""
+    """Returns the content of `failed`'s text as plain values; for a spawn, every rank's error."""
     return error_as_json(error)
 
 
@@ -118,8 +118,8 @@ def _describe_spawn(error: SpawnException) -> str:
 def user_frames(error: BaseException) -> list[str]:
     """Returns the traceback as text, without frames that are not the user's.
 
-    Shipped benches are not the user's code either; but where one fails by an error that is not
-    this package's, its frames are all there is to look at.
+    Shipped benches are not the user's code either. But if a shipped bench fails with an error that
+    is not this package's, its frames stay, since they are all that there is to look at.
     """
     frames = [frame for frame in _walk(error.__traceback__) if not _hidden(frame)]
     if isinstance(error, KernbenchError):
@@ -150,7 +150,7 @@ def _file(entry: TracebackType) -> Path:
 
 
 def _is_internal(error: BaseException) -> bool:
-    """Returns whether one of our own assertions failed: a bug of ours, not of the user."""
+    """Returns whether an assertion of this package failed: a bug of the package, not the user."""
     if isinstance(error, SpawnException):
         return any(_is_internal(cause) for cause in error.errors.values())
     if isinstance(error, KernbenchError) or not isinstance(error, AssertionError):

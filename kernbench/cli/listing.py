@@ -1,4 +1,4 @@
-"""`kernbench list`: what there is to run, and on what."""
+"""`kernbench list`: the shipped benches, machines and algorithms."""
 
 import ast
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ _DEFAULT: Final = " (default)"
 
 
 def print_listing() -> int:
-    """Prints benches, machines and algorithms, each with a line; returns the exit code."""
+    """Prints benches, machines and algorithms, one line for each; returns the exit code."""
     try:
         ccl_file = find_ccl_file()
         algorithms = load_ccl(ccl_file).value

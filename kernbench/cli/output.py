@@ -6,12 +6,12 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What a run leaves; see `kernbench run --help`.
+    """Files and text that a run leaves; see `kernbench run --help`.
 
     Attributes:
-        trace: File for the timeline.
-        flight_recorder: File for what each rank did last, if ranks fail.
-        json: File for the results.
+        trace: File for the timeline; None for no file.
+        flight_recorder: File for the last calls of each rank, if ranks fail; None for no file.
+        json: File for the results; None for no file.
         breakdown: Whether to print where each rank's time went.
         quiet: Whether to print errors and results files only.
         verbose: Whether to print which algorithm each operation is given.
@@ -31,4 +31,4 @@ class Output:
 
 
 SILENT = Output(quiet=True)
-"""Of a run that is only compared with another."""
+"""Output of a run that is only compared with another run."""

@@ -39,9 +39,9 @@ def run_bench(spec: RunSpec, output: Output, explore: int = 0) -> int:
     """Runs a bench and returns the exit code of the process.
 
     Args:
-        spec: What to run.
+        spec: Specification of the run.
         output: What to show and write.
-        explore: How many schedules to try at most, at least 2; 0 for the one of `spec`.
+        explore: Most schedules to try, at least 2; 0 to run only the schedule of `spec`.
     """
     try:
         spec.command()
@@ -75,7 +75,7 @@ def _run(spec: RunSpec, output: Output, explore: int) -> int:
 
 
 def _explore(spec: RunSpec, output: Output, most: int) -> int:
-    """Runs a bench under several schedules, of which only the first one leaves anything."""
+    """Runs a bench under several schedules; only the first run prints and writes files."""
     status: list[int] = []
 
     def attempt(schedule: Schedule) -> int:
@@ -112,10 +112,10 @@ def _attempt(
     """Runs a bench once, on a fresh machine.
 
     Args:
-        spec: What to run.
+        spec: Specification of the run.
         output: What to show and write.
-        explore: How many schedules are tried at most; 0 if this is the only run.
-        schedule: Notes what the run does under its schedule, if several are tried.
+        explore: Most schedules that are tried; 0 if this is the only run.
+        schedule: Notes the matches and reads of this run; None if this is the only run.
     """
     assert spec.bench is not None
     module = load_bench(spec.bench)
@@ -138,7 +138,7 @@ def _attempt(
                 _write_of_failure(output.json, document, "the failure")
             raise
         finally:
-            # Also of a run that failed: that is when a timeline is wanted most.
+            # Also after a failure, which is when users want a timeline most.
             if output.trace is not None:
                 dispatch_ps = engine.dispatch_ps
                 write_trace(engine.op_log, engine.topology, output.trace, dispatch_ps=dispatch_ps)
@@ -153,7 +153,7 @@ def _attempt(
 
 
 def _repeated(spec: RunSpec, explore: int, error: BaseException) -> tuple[RunSpec, str]:
-    """Returns the run that an error is from, and the command that repeats it."""
+    """Returns the specification of the run that failed, and the command that repeats the run."""
     if isinstance(error, SpawnException):
         spec = replace(spec, schedule=error.spec.schedule)
     again = explore and spec.schedule is None
@@ -187,7 +187,7 @@ def _write_json(path: Path, document: dict[str, Any]) -> None:
 
 
 def _write_of_failure(path: Path, document: dict[str, Any], what: str) -> None:
-    """Writes something about a failure, and says where; a file that fails hides no other."""
+    """Writes a file about a failure and prints its path; an unwritable file hides no failure."""
     try:
         _write_json(path, document)
     except UsageError as error:
@@ -205,7 +205,7 @@ def find_bench(name: str) -> Path:
     """Returns the file of a bench.
 
     Raises:
-        UsageError: If there is none.
+        UsageError: If there is no such file or shipped bench.
     """
     path = Path(name)
     if path.is_file():
@@ -226,7 +226,7 @@ def find_bench(name: str) -> Path:
 
 
 def _outside_packages(folder: Path) -> Path:
-    """Returns the folder that the outermost package around `folder` is in, or `folder` itself."""
+    """Returns the folder that holds the outermost package around `folder`, or `folder` itself."""
     while (folder / "__init__.py").is_file():
         folder = folder.parent
     return folder
@@ -236,11 +236,10 @@ def load_bench(name: str) -> ModuleType:
     """Imports the file of a bench.
 
     Raises:
-        UsageError: If it has no `run`.
+        UsageError: If the file has no function `run`.
     """
     path = find_bench(name).resolve()
-    # What lies beside a bench can be imported by it, and the package that it is in; both before
-    # anything else of the same name.
+    # A bench can import its neighbours and its own package, before anything else of the same name.
     for folder in (_outside_packages(path.parent), path.parent):
         if str(folder) in sys.path:
             sys.path.remove(str(folder))

@@ -1,4 +1,4 @@
-"""`torch.distributed`: waiting for each other."""
+"""`torch.distributed`: barriers, in which ranks wait for each other."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -27,18 +27,18 @@ def barrier(
     device_ids: Sequence[int] | None = None,
     timeout: object = None,
 ) -> Work | None:
-    """Waits, on the host, until every rank has come: an all-reduce of one element, as in NCCL.
+    """Waits, on the host, until every rank has called: an all-reduce of one element, as in NCCL.
 
-    With the backend `gloo` it is one between the hosts.
+    With the backend `gloo` the all-reduce runs between the hosts.
 
     Args:
-        group: None for all ranks.
+        group: Process group; None for all ranks.
         async_op: Whether to return a `Work`, whose `wait` makes the host wait.
         device_ids: None, or the calling rank's device alone.
         timeout: Ignored by design: a hang is found when it happens, not after a time.
 
     Raises:
-        CollectiveMismatchError: If another rank calls something else (C2).
+        CollectiveMismatchError: If another rank calls a different collective (C2).
         KernbenchError: If the group cannot be used (C8, C18).
     """
     del timeout
@@ -48,16 +48,16 @@ def barrier(
 def monitored_barrier(
     group: Group = None, timeout: object = None, wait_all_ranks: bool = False
 ) -> None:
-    """Waits, on the host, until every rank has come; only for the backend `gloo`, as in PyTorch.
+    """Waits, on the host, until every rank has called; only for the backend `gloo`, as in PyTorch.
 
     Args:
-        group: None for all ranks.
-        timeout: Ignored by design: a rank that does not come is found when it returns.
-        wait_all_ranks: Either way the report names all ranks that do not come.
+        group: Process group; None for all ranks.
+        timeout: Ignored by design: a rank that does not call is found when it returns.
+        wait_all_ranks: Makes no difference: the report names all ranks that do not call.
 
     Raises:
         OptionError: On another backend.
-        CollectiveMismatchError: If a rank does not come (C1), or calls something else (C2).
+        CollectiveMismatchError: If a rank does not call (C1), or calls a different collective (C2).
     """
     del timeout, wait_all_ranks
     if get_backend(group) != "gloo":
@@ -70,7 +70,7 @@ def monitored_barrier(
 
 
 _TOKENS: Final[RankLocal[dict[Device, Tensor]]] = RankLocal("tokens of barriers", lambda _: {})
-"""By device, the number that a barrier reduces."""
+"""The tensor of one element that a rank's barriers reduce, by device."""
 
 
 def _barrier(
@@ -92,7 +92,7 @@ def _barrier(
         if process.engine.enable_data:
             token.window.buffer.poison(dtypes.int32)
             token.window.write()[...] = 0
-    # Barriers do not race for it, whatever their streams: who may touch it is asked anew each time.
+    # Barriers of several streams may share the tensor: each starts with a fresh record of accesses.
     both = (wrap(Memory(token.memory.storage, process), token.window, token.device),)
     command, _ = issue(process, members, _signature(name), both, both, async_op=async_op)
     if async_op:

@@ -34,15 +34,15 @@ def check_tensor(
     """Checks that an argument is a tensor that the calling rank may give to other ranks.
 
     Args:
-        process: Who calls.
-        name: Of the function.
+        process: The calling rank.
+        name: Name of the function that the user called.
         tensor: The argument.
-        label: Its name.
-        home: The device where it must be, unless it is on the host; None for that of the rank.
+        label: Name of the argument.
+        home: SIP on which the tensor must be, unless it is on the host; None for the rank's SIP.
 
     Raises:
-        OperandError: If it is no tensor.
-        CollectiveArgumentError: If it is elsewhere, or has gaps or another order.
+        OperandError: If the argument is no tensor.
+        CollectiveArgumentError: If the tensor is on another device, or is not contiguous.
     """
     if not isinstance(tensor, Tensor):
         raise OperandError(
@@ -72,13 +72,13 @@ def check_library(process: Process, group: ProcessGroup, name: str, device: str)
     """Checks that the backend of a group has a library for tensors on a type of device.
 
     Args:
-        process: Who calls.
-        group: Which ranks.
-        name: Of the function.
+        process: The calling rank.
+        group: Process group.
+        name: Name of the function that the user called.
         device: `cpu` or `cuda`.
 
     Raises:
-        CollectiveArgumentError: If it has none.
+        CollectiveArgumentError: If the backend has none.
     """
     backend = backend_of(process, group)
     libraries = libraries_of(backend)
@@ -103,7 +103,18 @@ def check_library(process: Process, group: ProcessGroup, name: str, device: str)
 def reduction_for(
     process: Process, group: ProcessGroup, name: str, op: object, tensor: Tensor
 ) -> Reduction:
-    """Returns the reduce operation that an argument means, once it is defined (C6)."""
+    """Returns the reduce operation that an `op` argument means, after a check that it is defined.
+
+    Args:
+        process: The calling rank.
+        group: Process group.
+        name: Name of the function that the user called.
+        op: The argument: one of `ReduceOp`, or its name.
+        tensor: Tensor to reduce; its dtype and device decide what is defined.
+
+    Raises:
+        ReductionError: If the operation is not defined for the dtype or the backend (C6).
+    """
     library = library_of(process, group, tensor)
     try:
         reduction = reduction_of(name, op)
@@ -114,7 +125,14 @@ def reduction_for(
 
 
 def told(error: ReductionError, process: Process, name: str, group: ProcessGroup) -> ReductionError:
-    """Returns an error of a reduce operation that says which rank called it, and when (C6)."""
+    """Adds to an error of a reduce operation which rank called, and when; returns the error (C6).
+
+    Args:
+        error: The error.
+        process: The calling rank.
+        name: Name of the function that the user called.
+        group: Process group.
+    """
     error.summary = f"{process.name}: {error.summary}"
     error.facts = (called(process, name, group), *error.facts[1:])
     return error
@@ -129,19 +147,19 @@ def root_of(
     local: int | None,
     default: int | None = None,
 ) -> tuple[int, str]:
-    """Returns the rank in the group that plays a part of its own, and what reports call it.
+    """Returns the rank in the group of the source or destination, and its text in reports.
 
     Args:
-        process: Who calls.
-        group: Whose ranks.
-        name: Of the function.
+        process: The calling rank.
+        group: Process group.
+        name: Name of the function that the user called.
         label: `src` or `dst`.
-        given: The argument of that name: a global rank.
-        local: The argument `group_src` or `group_dst`.
-        default: Global rank if neither is given; None if one must be.
+        given: The user's `src` or `dst`: a global rank.
+        local: The user's `group_src` or `group_dst`: a rank in the group.
+        default: Global rank if neither argument is given; None if one of them must be given.
 
     Raises:
-        GroupError: If there is no such rank, or not exactly one of both is given (C7).
+        GroupError: If there is no such rank, or both or neither of the arguments are given (C7).
     """
     if given is None and local is None:
         given = default
@@ -181,12 +199,12 @@ def root_of(
 
 
 def place_of(group: ProcessGroup, rank: object, group_rank: object) -> int | None:
-    """Returns the rank inside a group that one of two arguments means; None if it has no such one.
+    """Returns the rank inside a group that one of two arguments means; None for an unknown rank.
 
     Args:
-        group: Whose ranks.
-        rank: A global rank; only if the other one is None.
-        group_rank: A rank inside the group.
+        group: Process group.
+        rank: A global rank; not used if `group_rank` is given.
+        group_rank: A rank inside the group; None if `rank` is given.
     """
     number = rank if group_rank is None else group_rank
     if isinstance(number, bool) or not isinstance(number, int):
@@ -199,7 +217,20 @@ def place_of(group: ProcessGroup, rank: object, group_rank: object) -> int | Non
 def check_list(
     process: Process, group: ProcessGroup, name: str, tensors: object, label: str
 ) -> None:
-    """Checks that an argument is a list of one tensor for each rank of the group (C12)."""
+    """Checks that an argument is a list with one tensor for each rank of the group.
+
+    Args:
+        process: The calling rank.
+        group: Process group.
+        name: Name of the function that the user called.
+        tensors: The argument.
+        label: Name of the argument.
+
+    Raises:
+        OperandError: If the argument is no list, or an entry is no tensor.
+        CollectiveArgumentError: If the number of entries is wrong (C12), or if an entry is on
+            another device or is not contiguous.
+    """
     if not isinstance(tensors, list):
         raise OperandError(
             f"rank {process.rank} called {name} with {label} of type {type(tensors).__name__}",
@@ -221,10 +252,16 @@ def check_list(
 
 
 def one_dtype(process: Process, group: ProcessGroup, name: str, tensors: Sequence[Tensor]) -> DType:
-    """Returns the dtype of all tensors, which are on one device.
+    """Returns the dtype of tensors, after a check that they share one dtype and one device.
+
+    Args:
+        process: The calling rank.
+        group: Process group.
+        name: Name of the function that the user called.
+        tensors: At least one tensor.
 
     Raises:
-        CollectiveArgumentError: If there are several types (C4), or devices (C12).
+        CollectiveArgumentError: If the tensors have several dtypes (C4) or devices (C12).
     """
     first = tensors[0]
     dtype, device = first.window.dtype, first.device
@@ -256,19 +293,20 @@ def block_shapes(
     *,
     even: bool = False,
 ) -> tuple[tuple[int, ...], ...]:
-    """Returns the shapes of a list with a tensor for each rank, once it fits the rank's own one.
+    """Returns the shapes of a list with a tensor for each rank, after a check against one tensor.
 
     Args:
-        process: Who calls.
-        group: Whose ranks.
-        name: Of the function.
+        process: The calling rank.
+        group: Process group.
+        name: Name of the function that the user called.
         tensors: The list.
-        label: Its name.
-        own: The single tensor of the call.
-        even: Whether all entries must have as many elements as that.
+        label: Name of the list's argument.
+        own: The single tensor of the call; the calling rank's entry must have as many elements.
+        even: Whether all entries must have as many elements as `own`.
 
     Raises:
-        CollectiveArgumentError: If it does not fit (C4, C12).
+        OperandError: If the argument is no list, or an entry is no tensor.
+        CollectiveArgumentError: If an entry does not fit (C4, C12).
     """
     check_list(process, group, name, tensors, label)
     one_dtype(process, group, name, [own, *tensors])
@@ -299,7 +337,21 @@ def check_whole(
     part: Tensor,
     part_label: str,
 ) -> None:
-    """Checks that a tensor holds a part for each rank of the group (C4, C12)."""
+    """Checks that a tensor holds a part for each rank of the group.
+
+    Args:
+        process: The calling rank.
+        group: Process group.
+        name: Name of the function that the user called.
+        whole: Tensor that holds the parts of all ranks.
+        label: Name of that tensor in reports.
+        part: Tensor that holds one part.
+        part_label: Name of the part in reports.
+
+    Raises:
+        CollectiveArgumentError: If the dtypes differ (C4), or if the devices differ or `whole` has
+            the wrong number of elements (C12).
+    """
     one_dtype(process, group, name, (part, whole))
     needed, got = numel(part.window.shape) * len(group.ranks), numel(whole.window.shape)
     if needed != got:
@@ -323,10 +375,19 @@ def splits_of(
     tensor: Tensor,
     sizes: Sequence[int] | None,
 ) -> tuple[int, ...]:
-    """Returns the rows of a tensor that belong to each rank.
+    """Returns the number of rows of a tensor that belong to each rank.
+
+    Args:
+        process: The calling rank.
+        group: Process group.
+        name: Name of the function that the user called.
+        label: `input` or `output`.
+        tensor: The tensor; its rows are the entries of dimension 0.
+        sizes: The user's number of rows for each rank; None or empty for equal parts.
 
     Raises:
-        CollectiveArgumentError: If they are not those of the tensor (C12).
+        CollectiveArgumentError: If the sizes do not add up to the tensor's rows, or the rows cannot
+            be parted evenly (C12).
     """
     shape, ranks = tensor.window.shape, len(group.ranks)
     if not shape:

@@ -38,7 +38,7 @@ __all__ = [
 
 
 class _CoalescingManager:
-    """What `_coalescing_manager` yields: the handles of what was issued, if it is asynchronous."""
+    """Value of `with _coalescing_manager()`: handles of the operations that run asynchronously."""
 
     def __init__(self) -> None:
         self.works: list[Work] = []
@@ -49,7 +49,7 @@ class _CoalescingManager:
             self.works.append(work)
 
     def wait(self) -> None:
-        """Makes the current stream wait for all of them; the host goes on."""
+        """Makes the current stream wait for all operations; the host does not wait."""
         for work in self.works:
             work.wait()
 
@@ -57,22 +57,23 @@ class _CoalescingManager:
 def _coalescing_manager(
     group: ProcessGroup | None = None, device: object = None, async_ops: bool = False
 ) -> "_Coalescing":
-    """Returns a context that issues the collectives of its block as one, when it ends well.
+    """Returns a context that issues the collectives of its block as one when the block succeeds.
 
-    This concerns `all_reduce`, `all_gather_into_tensor` and `reduce_scatter_tensor`, all of one
-    kind and with one reduce operation; others are issued where they are called, as in PyTorch.
-    Tensors of different types, or on host and device, are issued kind by kind. If `device` is
-    given, messages to and from known ranks of the group wait for the end of the block, too, and
-    start together, as with `batch_isend_irecv`.
+    Calls of `all_reduce`, `all_gather_into_tensor` and `reduce_scatter_tensor` are issued as one if
+    all are of one kind and have one reduce operation. Other collectives are issued where they are
+    called, as in PyTorch. Tensors of each dtype, and tensors on the host and on the device, are
+    issued as operations of their own. If `device` is given, messages to and from known ranks of the
+    group also wait for the end of the block and start together, as with `batch_isend_irecv`.
 
     Args:
-        group: Whose collectives; None for all ranks.
+        group: Process group of the collectives; None for all ranks.
         device: None, or the calling rank's device.
-        async_ops: Whether to wait with `wait()` of what it yields.
+        async_ops: Whether the operations are asynchronous; then the `wait()` of the context's value
+            waits for them.
 
     Raises:
         TensorError: If the collectives are of different kinds, or such blocks are nested.
-        CollectiveMismatchError: If the ranks do not call the same thing.
+        CollectiveMismatchError: If the calls of the ranks differ.
     """
     process = current_process()
     chosen = find_group(process, group, "_coalescing_manager")
@@ -142,13 +143,13 @@ def all_reduce_coalesced(
     """Does what `all_reduce` does with each of several tensors, as one operation.
 
     Args:
-        tensors: At least one; of one dtype, and of the same shapes on all ranks.
-        op: How to combine.
-        group: None for all ranks.
+        tensors: At least one tensor; all of one dtype, and of the same shapes on all ranks.
+        op: Reduce operation.
+        group: Process group; None for all ranks.
         async_op: Whether to return a `Future` to wait for, as in PyTorch.
 
     Raises:
-        CollectiveMismatchError: If the ranks do not call the same thing (C2-C5).
+        CollectiveMismatchError: If the calls of the ranks differ (C2-C5).
         KernbenchError: If an argument cannot be used (C4, C6, C8, C12, C18).
     """
     name = "all_reduce_coalesced"
@@ -171,13 +172,15 @@ def all_gather_coalesced(
     """Does what `all_gather` does with each of several tensors, as one operation.
 
     Args:
-        output_tensor_lists: For each rank of the group a list of where its tensors go.
-        input_tensor_list: At least one; of one dtype, and of the same shapes on all ranks.
-        group: None for all ranks.
+        output_tensor_lists: For each rank of the group, a list of tensors that receive the rank's
+            inputs.
+        input_tensor_list: At least one tensor; all of one dtype, and of the same shapes on all
+            ranks.
+        group: Process group; None for all ranks.
         async_op: Whether to return a `Future` to wait for, as in PyTorch.
 
     Raises:
-        CollectiveMismatchError: If the ranks do not call the same thing (C2-C4).
+        CollectiveMismatchError: If the calls of the ranks differ (C2-C4).
         KernbenchError: If an argument cannot be used (C4, C8, C12, C18).
     """
     name = "all_gather_coalesced"
@@ -211,7 +214,7 @@ def all_gather_coalesced(
 def _check_each(
     process: Process, group: ProcessGroup, name: str, tensors: Sequence[Tensor], label: str
 ) -> None:
-    """Checks a list of tensors of one dtype and device, at least one."""
+    """Checks that a list has at least one tensor, and that all have one dtype and one device."""
     if not isinstance(tensors, list | tuple) or not tensors:
         raise OperandError(
             f"rank {process.rank} called {name} with {label} that is no list of tensors",
@@ -229,7 +232,7 @@ def _kind(entry: Entry) -> tuple[DType, Device]:
 def _issue(
     process: Process, group: ProcessGroup, entries: Sequence[Entry], async_ops: bool
 ) -> Work | None:
-    """Issues collectives of one kind and type as one: a block holds something of each of them."""
+    """Issues collectives of one kind and dtype as one: each block holds a part of each of them."""
     operation, first, _, reduction = entries[0]
     sources = [entry.source for entry in entries]
     targets = [entry.target for entry in entries]

@@ -1,10 +1,11 @@
 """`torch.distributed`: the collectives in which all ranks give or take blocks of agreed sizes.
 
-All of them put the calling rank's part in a stream and let the host go on. With `async_op` that is
-the communication stream of the group, behind what the current stream holds now, and the call
-returns a `Work`; otherwise it is the current stream. As for the NCCL backend, tensors are
-contiguous and on the calling rank's device. Sizes may be uneven where PyTorch says so: `all_gather`
-and `reduce_scatter` of lists.
+Each call puts the calling rank's part in a stream; the host does not wait, except for tensors on
+the host. With `async_op` the part goes to the communication stream of the group, behind all
+commands that the current stream holds now, and the call returns a `Work`. Otherwise the part goes
+to the current stream. Tensors are contiguous, as for the NCCL backend, and on the calling rank's
+device, or on the host if the backend serves it. Sizes may be uneven where PyTorch allows it:
+`all_gather` and `reduce_scatter` of lists.
 """
 
 from typing import Any
@@ -56,14 +57,14 @@ def all_reduce(
     """Combines the tensors of all ranks, in place; every rank ends with the same bits.
 
     Args:
-        tensor: Of one shape and dtype on all ranks.
-        op: How to combine; partial results are rounded to the tensor's dtype, 8-bit floats with
+        tensor: Tensor of the same shape and dtype on all ranks.
+        op: Reduce operation; partial results are rounded to the tensor's dtype, 8-bit floats with
             saturation, in the order of the algorithm.
-        group: None for all ranks.
+        group: Process group; None for all ranks.
         async_op: Whether to return a `Work` to wait for.
 
     Raises:
-        CollectiveMismatchError: If the ranks do not call the same thing (C2-C5).
+        CollectiveMismatchError: If the calls of the ranks differ (C2-C5).
         KernbenchError: If the operation, the group or the tensor cannot be used (C6, C8, C18).
     """
     return all_reduce_into(tensor, tensor, op, group, async_op)
@@ -77,15 +78,20 @@ def all_reduce_into(
     async_op: bool,
     role: Role | None = None,
 ) -> Any:
-    """Does what `all_reduce` does, from a tensor into another one, or the same.
+    """Does what `all_reduce` does, from one tensor into another tensor, or into the same.
 
     Args:
-        target: Takes the result.
-        source: What the calling rank gives.
-        op: How to combine.
-        group: None for all ranks.
+        target: Tensor that receives the result.
+        source: Input of the calling rank.
+        op: Reduce operation.
+        group: Process group; None for all ranks.
         async_op: Whether to return a `Work` to wait for.
-        role: What it is for, if the user has not called it by its name.
+        role: Why the collective runs, if the user did not call it directly.
+
+    Raises:
+        CollectiveMismatchError: If the calls of the ranks differ (C2-C5).
+        ReductionError: If the reduce operation is not defined for the dtype or the backend (C6).
+        KernbenchError: If the group or a tensor cannot be used (C8, C18).
     """
     process = current_process()
     members = find_group(process, group, "all_reduce")
@@ -112,17 +118,17 @@ def broadcast(
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Any:
-    """Copies the tensor of one rank over those of all others.
+    """Copies the tensor of one rank over the tensors of all other ranks.
 
     Args:
-        tensor: Of one shape and dtype on all ranks.
+        tensor: Tensor of the same shape and dtype on all ranks.
         src: Global rank of the source; or give `group_src`.
-        group: None for all ranks.
+        group: Process group; None for all ranks.
         async_op: Whether to return a `Work` to wait for.
         group_src: Rank of the source in the group.
 
     Raises:
-        CollectiveMismatchError: If the ranks do not call the same thing (C2-C4, C7).
+        CollectiveMismatchError: If the calls of the ranks differ (C2-C4, C7).
         KernbenchError: If the source, the group or the tensor cannot be used (C7, C8, C18).
     """
     process = current_process()
@@ -144,18 +150,18 @@ def reduce(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Any:
-    """Combines the tensors of all ranks, in place, on one of them; others keep theirs.
+    """Combines the tensors of all ranks, in place on one rank; other ranks keep their values.
 
     Args:
-        tensor: Of one shape and dtype on all ranks.
+        tensor: Tensor of the same shape and dtype on all ranks.
         dst: Global rank of the destination; or give `group_dst`.
-        op: How to combine.
-        group: None for all ranks.
+        op: Reduce operation.
+        group: Process group; None for all ranks.
         async_op: Whether to return a `Work` to wait for.
         group_dst: Rank of the destination in the group.
 
     Raises:
-        CollectiveMismatchError: If the ranks do not call the same thing (C2-C5, C7).
+        CollectiveMismatchError: If the calls of the ranks differ (C2-C5, C7).
         KernbenchError: If an argument cannot be used (C6-C8, C18).
     """
     process = current_process()
@@ -176,14 +182,14 @@ def all_gather(
     """Gives every rank the tensors of all ranks.
 
     Args:
-        tensor_list: Where they go, one for each rank of the group; sizes may be uneven, but all
-            ranks must agree on them.
-        tensor: What the calling rank gives.
-        group: None for all ranks.
+        tensor_list: Tensors that receive the inputs, one for each rank of the group; sizes may be
+            uneven, but all ranks must agree on them.
+        tensor: Input of the calling rank.
+        group: Process group; None for all ranks.
         async_op: Whether to return a `Work` to wait for.
 
     Raises:
-        CollectiveMismatchError: If the ranks do not call the same thing (C2-C4).
+        CollectiveMismatchError: If the calls of the ranks differ (C2-C4).
         KernbenchError: If an argument cannot be used (C8, C12, C18).
     """
     process = current_process()
@@ -203,13 +209,13 @@ def all_gather_into_tensor(
     """Gives every rank the tensors of all ranks, one behind the other.
 
     Args:
-        output_tensor: As many elements as the inputs of all ranks, concatenated or stacked.
-        input_tensor: What the calling rank gives; may be its part of the output.
-        group: None for all ranks.
+        output_tensor: Tensor that receives the inputs of all ranks, concatenated or stacked.
+        input_tensor: Input of the calling rank; may be its part of the output.
+        group: Process group; None for all ranks.
         async_op: Whether to return a `Work` to wait for.
 
     Raises:
-        CollectiveMismatchError: If the ranks do not call the same thing (C2-C4).
+        CollectiveMismatchError: If the calls of the ranks differ (C2-C4).
         KernbenchError: If an argument cannot be used (C8, C12, C18).
     """
     name = "all_gather_into_tensor"
@@ -236,15 +242,16 @@ def gather(
     """Gives one rank the tensors of all ranks.
 
     Args:
-        tensor: Of one shape and dtype on all ranks.
-        gather_list: On the destination, where they go, one for each rank; elsewhere None.
+        tensor: Tensor of the same shape and dtype on all ranks.
+        gather_list: On the destination, tensors that receive the inputs, one for each rank;
+            elsewhere None.
         dst: Global rank of the destination, by default 0; or give `group_dst`.
-        group: None for all ranks.
+        group: Process group; None for all ranks.
         async_op: Whether to return a `Work` to wait for.
         group_dst: Rank of the destination in the group.
 
     Raises:
-        CollectiveMismatchError: If the ranks do not call the same thing (C2-C4, C7).
+        CollectiveMismatchError: If the calls of the ranks differ (C2-C4, C7).
         KernbenchError: If an argument cannot be used (C7, C8, C12, C18).
     """
     return _at_root(
@@ -263,15 +270,15 @@ def scatter(
     """Gives every rank one of the tensors of one rank.
 
     Args:
-        tensor: Where it goes; of one shape and dtype on all ranks.
+        tensor: Tensor that receives the result; of the same shape and dtype on all ranks.
         scatter_list: On the source, one tensor for each rank; elsewhere None.
         src: Global rank of the source, by default 0; or give `group_src`.
-        group: None for all ranks.
+        group: Process group; None for all ranks.
         async_op: Whether to return a `Work` to wait for.
         group_src: Rank of the source in the group.
 
     Raises:
-        CollectiveMismatchError: If the ranks do not call the same thing (C2-C4, C7).
+        CollectiveMismatchError: If the calls of the ranks differ (C2-C4, C7).
         KernbenchError: If an argument cannot be used (C7, C8, C12, C18).
     """
     return _at_root(
@@ -289,14 +296,14 @@ def reduce_scatter(
     """Combines the lists of all ranks entry by entry; rank i gets the i-th result.
 
     Args:
-        output: Where the calling rank's result goes.
+        output: Tensor that receives the calling rank's result.
         input_list: One tensor for each rank; sizes may be uneven, but all ranks must agree on them.
-        op: How to combine.
-        group: None for all ranks.
+        op: Reduce operation.
+        group: Process group; None for all ranks.
         async_op: Whether to return a `Work` to wait for.
 
     Raises:
-        CollectiveMismatchError: If the ranks do not call the same thing (C2-C5).
+        CollectiveMismatchError: If the calls of the ranks differ (C2-C5).
         KernbenchError: If an argument cannot be used (C6, C8, C12, C18).
     """
     name = "reduce_scatter"
@@ -319,14 +326,14 @@ def reduce_scatter_tensor(
     """Combines the inputs of all ranks; rank i gets the i-th part of the result.
 
     Args:
-        output: Where the calling rank's part goes; may be that part of the input.
-        input: As many elements as the outputs of all ranks, concatenated or stacked.
-        op: How to combine.
-        group: None for all ranks.
+        output: Tensor that receives the calling rank's part; may be that part of the input.
+        input: Input of the calling rank, with as many elements as the outputs of all ranks.
+        op: Reduce operation.
+        group: Process group; None for all ranks.
         async_op: Whether to return a `Work` to wait for.
 
     Raises:
-        CollectiveMismatchError: If the ranks do not call the same thing (C2-C5).
+        CollectiveMismatchError: If the calls of the ranks differ (C2-C5).
         KernbenchError: If an argument cannot be used (C6, C8, C12, C18).
     """
     name = "reduce_scatter_tensor"
@@ -358,7 +365,7 @@ def _at_root(
     async_op: bool,
     local: int | None,
 ) -> Work | None:
-    """Gathers into, or scatters, a list that only one rank has."""
+    """Gathers into a list, or scatters a list, that only one rank has."""
     process = current_process()
     members = find_group(process, group, name)
     root, text = root_of(process, members, name, label, given, local, default=0)

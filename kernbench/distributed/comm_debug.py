@@ -13,10 +13,10 @@ __all__ = ["CommDebugMode"]
 class CommDebugMode:
     """Counts the collectives that are called inside its `with` block.
 
-    Entered in a rank, it counts what that rank calls; entered on main, around a spawn, what all
-    ranks call. Blocks may be nested. It is `torch.distributed.tensor.debug.CommDebugMode` with
-    names for keys: `all_reduce`, `all_gather` (also of `all_gather_into_tensor`), `barrier`, ...
-    Entering it again starts from nothing.
+    Entered in a rank, the mode counts that rank's calls; entered on main, around a spawn, it counts
+    the calls of all ranks. Blocks may be nested. Entering the mode again resets the counts. PyTorch
+    has the class as `torch.distributed.tensor.debug.CommDebugMode`; here keys are names:
+    `all_reduce`, `all_gather` (also for `all_gather_into_tensor`), `barrier` and so on.
     """
 
     def __init__(self) -> None:
@@ -48,22 +48,22 @@ class CommDebugMode:
         self._bytes[key] += nbytes
 
     def get_total_counts(self) -> int:
-        """Returns how many collectives were called; one that n ranks call counts n times."""
+        """Returns the number of calls; a collective that n ranks call counts n times."""
         return sum(self._calls.values())
 
     def get_comm_counts(self, rank: int | None = None) -> dict[str, int]:
         """Returns the number of calls by kind.
 
         Args:
-            rank: Whose calls; None for all that were counted.
+            rank: Global rank whose calls to return; None for all ranks.
         """
         return _by_kind(self._calls, rank)
 
     def get_comm_bytes(self, rank: int | None = None) -> dict[str, int]:
-        """Returns the bytes of the calls by kind: of all blocks of a buffer, as nccl-tests does.
+        """Returns the bytes of the calls by kind; a call counts as in nccl-tests, with all blocks.
 
         Args:
-            rank: Whose calls; None for all that were counted.
+            rank: Global rank whose calls to return; None for all ranks.
         """
         return _by_kind(self._bytes, rank)
 
@@ -71,7 +71,7 @@ class CommDebugMode:
         """Returns the number of calls by name of the group, then by kind.
 
         Args:
-            rank: Whose calls; None for all that were counted.
+            rank: Global rank whose calls to return; None for all ranks.
         """
         groups: dict[str, dict[str, int]] = {}
         for (caller, kind, group), count in sorted(self._calls.items()):
@@ -96,13 +96,13 @@ def _by_kind(counter: "Counter[tuple[int, str, str]]", rank: int | None) -> dict
 
 
 def count(process: Process, kind: str, group: str, nbytes: int) -> None:
-    """Tells the modes that are active that a rank has called a collective.
+    """Tells all active modes that a rank has called a collective.
 
     Args:
-        process: Who called.
-        kind: What reports call the operation.
-        group: Name of the group.
-        nbytes: Size of the call.
+        process: The calling rank.
+        kind: Name of the operation in reports.
+        group: Name of the process group.
+        nbytes: Bytes of the call, as nccl-tests counts them.
     """
     for mode in (*_ACTIVE.of(process), *_ACTIVE.of(process.ctx.main)):
         mode._note((process.rank, kind, group), nbytes)

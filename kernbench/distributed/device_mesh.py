@@ -46,12 +46,12 @@ def init_device_mesh(
     Args:
         device_type: `cuda` or `cpu`.
         mesh_shape: Extents, the slowest dimension first.
-        mesh_dim_names: One for each dimension, all different.
+        mesh_dim_names: A name for each dimension, all different; None for no names.
         backend_override: Must be None.
 
     Raises:
         TensorError: If names and shape do not fit, or the world is smaller than the mesh.
-        GroupMismatchError: If another rank makes another mesh (C9).
+        GroupMismatchError: If another rank makes a different mesh (C9).
     """
     refuse("init_device_mesh", backend_override=backend_override)
     shape = tuple(mesh_shape)
@@ -65,7 +65,7 @@ def init_device_mesh(
 
 
 def _group_of(lines: Ranks, name: str) -> ProcessGroup | None:
-    """Makes a group of each line of ranks, and returns the one that the calling rank is in."""
+    """Makes a group of each line of ranks, and returns the group that holds the calling rank."""
     everybody = get_world_size()
     if lines.shape[1] == everybody and lines[0].tolist() == list(range(everybody)):
         return default.WORLD
@@ -80,20 +80,20 @@ def _group_of(lines: Ranks, name: str) -> ProcessGroup | None:
 class DeviceMesh:
     """`torch.distributed.device_mesh.DeviceMesh`: ranks in a grid.
 
-    Making one makes a process group for each line along each dimension, described as
-    `mesh_` and the dimension's name; a line of all ranks is the group `WORLD`. Every rank of the
-    world makes it, also one that is not in it. If no group is initialised, `init_process_group()`
-    is called first.
+    Making a mesh makes a process group for each line along each dimension, described as `mesh_` and
+    the dimension's name; a line of all ranks is the group `WORLD`. Every rank of the world makes
+    the mesh, also a rank outside the mesh. If no group is initialised, `init_process_group()` is
+    called first.
 
     Args:
         device_type: `cuda` or `cpu`.
-        mesh: Global ranks, nested lists or a tensor on the host.
-        mesh_dim_names: One for each dimension, all different; None for none.
+        mesh: Global ranks, as nested lists or a tensor on the host.
+        mesh_dim_names: A name for each dimension, all different; None for no names.
         backend_override: Must be None.
 
     Raises:
         TensorError: If the names do not fit, or a rank is twice in the mesh.
-        GroupMismatchError: If another rank makes another mesh (C9).
+        GroupMismatchError: If another rank makes a different mesh (C9).
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class DeviceMesh:
             raise TensorError("a rank is in a mesh only once", [site_fact(call_site())])
 
     def _make(self, dim: int) -> ProcessGroup | None:
-        """Makes the groups of a dimension and returns the one that the calling rank is in."""
+        """Makes the groups of a dimension and returns the group that holds the calling rank."""
         lines = np.moveaxis(self._ranks, dim, -1).reshape(-1, self._ranks.shape[dim])
         name = self.mesh_dim_names[dim] if self.mesh_dim_names else f"dim_{dim}"
         return _group_of(lines, name)
@@ -149,18 +149,18 @@ class DeviceMesh:
     def _flatten(
         self, mesh_dim_name: str | None = None, backend_override: object = None
     ) -> "DeviceMesh":
-        """Returns a mesh of one dimension, of the ranks that this one has.
+        """Returns a mesh of one dimension with the ranks of this mesh.
 
-        Every rank of the mesh that this one was cut out of calls it, and makes the groups of all
-        such parts. That mesh then gives it under its name: `mesh["dp_cp"]`.
+        If this mesh is a part of another mesh, every rank of that mesh calls the function and makes
+        the groups of all such parts. That mesh then returns the result by name: `mesh["dp_cp"]`.
 
         Args:
-            mesh_dim_name: Its name; None: the names of the dimensions joined by `_`.
+            mesh_dim_name: Name of the dimension; None: the names of the dimensions joined by `_`.
             backend_override: Must be None.
 
         Raises:
             TensorError: If the dimensions have no names, or the name is taken.
-            GroupMismatchError: If another rank makes another mesh (C9).
+            GroupMismatchError: If another rank makes a different mesh (C9).
         """
         refuse("DeviceMesh._flatten", backend_override=backend_override)
         if self.mesh_dim_names is None:
@@ -206,7 +206,7 @@ class DeviceMesh:
         return tuple(self._ranks.shape)
 
     def size(self, mesh_dim: int | None = None) -> int:
-        """Returns the number of ranks, or of those along a dimension."""
+        """Returns the number of ranks in the mesh, or along a dimension."""
         return int(self._ranks.size) if mesh_dim is None else self.shape[mesh_dim]
 
     def get_rank(self) -> int:
@@ -214,7 +214,7 @@ class DeviceMesh:
         return get_rank()
 
     def get_coordinate(self) -> list[int] | None:
-        """Returns where the calling rank is; None if it is not in the mesh."""
+        """Returns the calling rank's index along each dimension; None outside the mesh."""
         found = np.argwhere(self._ranks == current_process().rank)
         return found[0].tolist() if len(found) else None
 
@@ -222,24 +222,27 @@ class DeviceMesh:
         """Returns the calling rank's place along a dimension.
 
         Args:
-            mesh_dim: Index or name; may be None if there is only one.
-
-        Raises:
-            TensorError: If the mesh has several dimensions and none is given.
-            MeshKeyError: If there is no such dimension.
-        """
-        return get_rank(self.get_group(mesh_dim))
-
-    def get_group(self, mesh_dim: int | str | None = None) -> ProcessGroup:
-        """Returns the group of the line along a dimension that the calling rank is in.
-
-        Args:
-            mesh_dim: Index or name; may be None if there is only one.
+            mesh_dim: Index or name of the dimension; may be None in a mesh of one dimension.
 
         Raises:
             TensorError: If the mesh has several dimensions and none is given, or the calling rank
                 is not in the mesh.
-            MeshKeyError: If there is no such dimension.
+            MeshKeyError: If the mesh has no dimension of this name.
+            DimensionError: If the mesh has no dimension of this index.
+        """
+        return get_rank(self.get_group(mesh_dim))
+
+    def get_group(self, mesh_dim: int | str | None = None) -> ProcessGroup:
+        """Returns the group of the line along a dimension that holds the calling rank.
+
+        Args:
+            mesh_dim: Index or name of the dimension; may be None in a mesh of one dimension.
+
+        Raises:
+            TensorError: If the mesh has several dimensions and none is given, or the calling rank
+                is not in the mesh.
+            MeshKeyError: If the mesh has no dimension of this name.
+            DimensionError: If the mesh has no dimension of this index.
         """
         if mesh_dim is None and self.ndim > 1:
             raise TensorError(
@@ -262,17 +265,17 @@ class DeviceMesh:
         return group
 
     def get_all_groups(self) -> list[ProcessGroup]:
-        """Returns the groups that the calling rank is in, one for each dimension."""
+        """Returns the groups that hold the calling rank, one for each dimension."""
         return [self.get_group(dim) for dim in range(self.ndim)]
 
     def __getitem__(self, mesh_dim_names: str | tuple[str, ...]) -> "DeviceMesh":
-        """Returns the part of the mesh along some dimensions, in this order, that the rank is in.
+        """Returns the part of the mesh along some dimensions that holds the calling rank.
 
-        No group is made.
+        The part has its dimensions in the order of the names. No group is made.
 
         Raises:
             TensorError: If the dimensions have no names, or the rank is not in the mesh.
-            MeshKeyError: If there is no such dimension, or one is named twice.
+            MeshKeyError: If there is no dimension of a name, or a name is given twice.
         """
         if self.mesh_dim_names is None:
             raise TensorError(

@@ -1,8 +1,8 @@
 """`torch.distributed.nn.functional`: collectives that return their result and have a gradient.
 
-Each gradient is a collective too, issued by `backward`; every rank of the group must call it. What
-goes back through a reduction is combined by the same operation, as in PyTorch: that is the gradient
-of `SUM` and `AVG` only.
+Each gradient is a collective too, issued by `backward`; every rank of the group must call
+`backward`. Gradients of a reduction are combined by the same reduce operation, as in PyTorch: the
+result is the true gradient for `SUM` and `AVG` only.
 """
 
 from collections.abc import Sequence
@@ -37,12 +37,12 @@ Group = ProcessGroup | None
 
 
 def broadcast(tensor: Tensor, src: int, group: Group = None) -> Tensor:
-    """Returns the tensor of one rank; its gradient is the sum of those of all ranks.
+    """Returns the tensor of one rank; the gradient is the sum of all ranks' gradients.
 
     Args:
-        tensor: Of one shape and dtype on all ranks.
+        tensor: Tensor of the same shape and dtype on all ranks.
         src: Global rank of the source.
-        group: None for all ranks.
+        group: Process group; None for all ranks.
     """
     result: Tensor = _Broadcast.apply(src, group, tensor)
     return result
@@ -52,9 +52,9 @@ def gather(tensor: Tensor, dst: int = 0, group: Group = None) -> tuple[Tensor, .
     """Returns the tensors of all ranks on one rank, and zeros on all others.
 
     Args:
-        tensor: Of one shape and dtype on all ranks.
+        tensor: Tensor of the same shape and dtype on all ranks.
         dst: Global rank of the destination.
-        group: None for all ranks.
+        group: Process group; None for all ranks.
     """
     result: tuple[Tensor, ...] = _Gather.apply(dst, group, tensor)
     return result
@@ -64,23 +64,23 @@ def scatter(tensors: Sequence[Tensor], src: int = 0, group: Group = None) -> Ten
     """Returns one of the tensors of one rank.
 
     Args:
-        tensors: One for each rank, of one shape; on all ranks but the source only their shapes
-            count.
+        tensors: One tensor for each rank, all of one shape; only the values of the source's tensors
+            are used.
         src: Global rank of the source.
-        group: None for all ranks.
+        group: Process group; None for all ranks.
     """
     result: Tensor = _Scatter.apply(src, group, *tensors)
     return result
 
 
 def reduce(tensor: Tensor, dst: int, op: Reduction = ReduceOp.SUM, group: Group = None) -> Tensor:
-    """Returns the tensors of all ranks combined, on one rank; on the others their own.
+    """Returns the tensors of all ranks combined, on one rank; on other ranks their own tensor.
 
     Args:
-        tensor: Of one shape and dtype on all ranks.
+        tensor: Tensor of the same shape and dtype on all ranks.
         dst: Global rank of the destination.
-        op: How to combine.
-        group: None for all ranks.
+        op: Reduce operation.
+        group: Process group; None for all ranks.
     """
     result: Tensor = _Reduce.apply(dst, op, group, tensor)
     return result
@@ -95,10 +95,10 @@ def reduce_scatter(
     """Combines the lists of all ranks entry by entry, and returns the calling rank's entry.
 
     Args:
-        output: Where it goes.
-        input_list: One tensor for each rank, of one shape.
-        op: How to combine.
-        group: None for all ranks.
+        output: Tensor that receives the calling rank's entry.
+        input_list: One tensor for each rank, all of one shape.
+        op: Reduce operation.
+        group: Process group; None for all ranks.
     """
     result: Tensor = _ReduceScatter.apply(op, group, output, *input_list)
     return result
@@ -108,8 +108,8 @@ def all_gather(tensor: Tensor, group: Group = None) -> tuple[Tensor, ...]:
     """Returns the tensors of all ranks.
 
     Args:
-        tensor: Of one shape and dtype on all ranks.
-        group: None for all ranks.
+        tensor: Tensor of the same shape and dtype on all ranks.
+        group: Process group; None for all ranks.
     """
     result: tuple[Tensor, ...] = _AllGather.apply(group, tensor)
     return result
@@ -119,9 +119,9 @@ def _all_gather_base(output_tensor: Tensor, input_tensor: Tensor, group: Group =
     """Returns the tensors of all ranks, one behind the other in `output_tensor`.
 
     Args:
-        output_tensor: Where they go.
-        input_tensor: Of one shape and dtype on all ranks.
-        group: None for all ranks.
+        output_tensor: Tensor that receives the tensors of all ranks.
+        input_tensor: Tensor of the same shape and dtype on all ranks.
+        group: Process group; None for all ranks.
     """
     result: Tensor = _AllGatherBase.apply(output_tensor, input_tensor, group)
     return result
@@ -130,12 +130,12 @@ def _all_gather_base(output_tensor: Tensor, input_tensor: Tensor, group: Group =
 def all_to_all(
     output_tensor_list: Sequence[Tensor], input_tensor_list: Sequence[Tensor], group: Group = None
 ) -> tuple[Tensor, ...]:
-    """Gives the i-th tensor of each rank to rank i, and returns what came.
+    """Gives the i-th tensor of each rank to rank i, and returns the received tensors.
 
     Args:
-        output_tensor_list: Where what comes goes, one tensor for each rank.
-        input_tensor_list: One tensor for each rank.
-        group: None for all ranks.
+        output_tensor_list: Tensors that receive the data, one for each rank.
+        input_tensor_list: Tensors to send, one for each rank.
+        group: Process group; None for all ranks.
     """
     result: tuple[Tensor, ...] = _AllToAll.apply(
         group, list(output_tensor_list), *input_tensor_list
@@ -150,14 +150,14 @@ def all_to_all_single(
     input_split_sizes: Sequence[int] | None = None,
     group: Group = None,
 ) -> Tensor:
-    """Gives the i-th part of each rank's input to rank i, and returns what came.
+    """Gives the i-th part of each rank's input to rank i, and returns the received parts.
 
     Args:
-        output: Where what comes goes, in the order of the ranks.
-        input: Cut along dimension 0.
+        output: Tensor that receives the parts, in the order of the ranks.
+        input: Tensor to send; its rows are parted along dimension 0.
         output_split_sizes: Rows that come from each rank; None for equal parts.
         input_split_sizes: Rows that go to each rank; None for equal parts.
-        group: None for all ranks.
+        group: Process group; None for all ranks.
     """
     result: Tensor = _AllToAllSingle.apply(
         group, output, output_split_sizes, input_split_sizes, input
@@ -169,9 +169,9 @@ def all_reduce(tensor: Tensor, op: Reduction = ReduceOp.SUM, group: Group = None
     """Returns the tensors of all ranks combined.
 
     Args:
-        tensor: Of one shape and dtype on all ranks.
-        op: How to combine.
-        group: None for all ranks.
+        tensor: Tensor of the same shape and dtype on all ranks.
+        op: Reduce operation.
+        group: Process group; None for all ranks.
     """
     result: Tensor = _AllReduce.apply(op, group, tensor)
     return result

@@ -1,4 +1,4 @@
-"""`torch.distributed`: collectives in which each rank sends something else to each other one."""
+"""`torch.distributed`: collectives in which each rank sends different data to each other rank."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,13 +30,13 @@ def all_to_all(
     """Gives the i-th tensor of each rank to rank i.
 
     Args:
-        output_tensor_list: Where what comes goes, one tensor for each rank; sizes may be uneven.
-        input_tensor_list: One tensor for each rank.
-        group: None for all ranks.
+        output_tensor_list: Tensors that receive the data, one for each rank; sizes may be uneven.
+        input_tensor_list: Tensors to send, one for each rank.
+        group: Process group; None for all ranks.
         async_op: Whether to return a `Work` to wait for.
 
     Raises:
-        CollectiveMismatchError: If the ranks do not call the same thing (C2, C4, C11).
+        CollectiveMismatchError: If the calls of the ranks differ (C2, C4, C11).
         KernbenchError: If an argument cannot be used (C8, C12, C18).
     """
     name = "all_to_all"
@@ -64,15 +64,15 @@ def all_to_all_single(
     """Gives the i-th part of each rank's input to rank i.
 
     Args:
-        output: Where what comes goes, in the order of the ranks.
-        input: Cut along dimension 0.
+        output: Tensor that receives the parts, in the order of the ranks.
+        input: Tensor to send; its rows are parted along dimension 0.
         output_split_sizes: Rows that come from each rank; None for equal parts.
         input_split_sizes: Rows that go to each rank; None for equal parts.
-        group: None for all ranks.
+        group: Process group; None for all ranks.
         async_op: Whether to return a `Work` to wait for.
 
     Raises:
-        CollectiveMismatchError: If the ranks do not call the same thing (C2-C4, C11).
+        CollectiveMismatchError: If the calls of the ranks differ (C2-C4, C11).
         KernbenchError: If an argument cannot be used (C8, C12, C18).
     """
     name = "all_to_all_single"

@@ -1,7 +1,7 @@
 """`torch.distributed._functional_collectives`: collectives that return their result.
 
-Their inputs stay as they are. They have their place in the current stream, so there is nothing to
-wait for.
+Inputs stay as they are. The collectives run in the current stream, so callers need not wait for
+them.
 """
 
 from collections.abc import Sequence
@@ -37,14 +37,20 @@ __all__ = [
 def functional_all_reduce(
     tensor: Tensor, op: Reduction = ReduceOp.SUM, group: ProcessGroup | None = None
 ) -> Tensor:
-    """Does what `torch.distributed.all_reduce` does, out of place, and returns the result."""
+    """Does what `torch.distributed.all_reduce` does, out of place, and returns the result.
+
+    Args:
+        tensor: Tensor of the same shape and dtype on all ranks.
+        op: Reduce operation.
+        group: Process group; None for all ranks.
+    """
     out = _new(tensor, tensor.window.shape)
     collectives.all_reduce_into(out, tensor, op, group, async_op=False)
     return out
 
 
 def wait_tensor(tensor: Tensor) -> Tensor:
-    """Returns the tensor: what made it is in the current stream already."""
+    """Returns the tensor: the command that makes it is in the current stream already."""
     return tensor
 
 
@@ -52,9 +58,10 @@ def all_reduce(self: Tensor, reduceOp: Any, group: Any, tag: str = "") -> Tensor
     """Combines the tensors of all ranks and returns the result.
 
     Args:
-        self: Of one shape and dtype on all ranks.
-        reduceOp: Name of a `ReduceOp`, such as `sum`, or one itself.
-        group: A group or its name, a mesh of one dimension, a mesh and a dimension, or None.
+        self: Tensor of the same shape and dtype on all ranks.
+        reduceOp: A `ReduceOp`, or its name, such as `sum`.
+        group: A process group or its name, a mesh of one dimension, a tuple of a mesh and a
+            dimension, or None for all ranks.
         tag: Must be empty.
     """
     return functional_all_reduce(self, reduceOp, _group(group, tag))
@@ -64,7 +71,7 @@ def broadcast(self: Tensor, src: int, group: Any, tag: str = "") -> Tensor:
     """Returns the tensor of one rank.
 
     Args:
-        self: Of one shape and dtype on all ranks.
+        self: Tensor of the same shape and dtype on all ranks.
         src: Rank of the source in the group.
         group: See `all_reduce`.
         tag: Must be empty.
@@ -78,8 +85,8 @@ def all_gather_tensor(self: Tensor, gather_dim: int, group: Any, tag: str = "") 
     """Returns the tensors of all ranks, concatenated.
 
     Args:
-        self: Of one shape and dtype on all ranks.
-        gather_dim: Along which dimension.
+        self: Tensor of the same shape and dtype on all ranks.
+        gather_dim: Dimension along which to concatenate.
         group: See `all_reduce`.
         tag: Must be empty.
     """
@@ -101,11 +108,15 @@ def reduce_scatter_tensor(
     """Combines the tensors of all ranks and returns the calling rank's part.
 
     Args:
-        self: Of one shape and dtype on all ranks.
-        reduceOp: Name of a `ReduceOp`, such as `sum`, or one itself.
-        scatter_dim: Along which dimension the parts lie.
+        self: Tensor of the same shape and dtype on all ranks.
+        reduceOp: A `ReduceOp`, or its name, such as `sum`.
+        scatter_dim: Dimension along which the parts lie; its extent is a multiple of the number of
+            ranks.
         group: See `all_reduce`.
         tag: Must be empty.
+
+    Raises:
+        OptionError: If the dimension cannot be parted evenly.
     """
     chosen = _group(group, tag)
     ranks, extent = chosen.size(), self.window.shape[scatter_dim]
@@ -133,14 +144,17 @@ def all_to_all_single(
     group: Any,
     tag: str = "",
 ) -> Tensor:
-    """Gives the i-th part of each rank's tensor to rank i, and returns what came.
+    """Gives the i-th part of each rank's tensor to rank i, and returns the received parts.
 
     Args:
-        self: Cut along dimension 0.
+        self: Tensor to send; its rows are parted along dimension 0.
         output_split_sizes: Rows that come from each rank; None for equal parts.
-        input_split_sizes: Rows that go to each rank; None only if the other is.
+        input_split_sizes: Rows that go to each rank; None for equal parts.
         group: See `all_reduce`.
         tag: Must be empty.
+
+    Raises:
+        OptionError: If only one of the lists of sizes is None.
     """
     if (output_split_sizes is None) != (input_split_sizes is None):
         raise OptionError(
@@ -161,7 +175,7 @@ def _new(like: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _group(group: Any, tag: str) -> ProcessGroup:
-    """Returns the group that an argument means.
+    """Returns the process group that a `group` argument means.
 
     Raises:
         UnsupportedError: For a list of ranks, which PyTorch no longer recommends, and for tags.

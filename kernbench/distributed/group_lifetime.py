@@ -22,7 +22,7 @@ from kernbench.tensors.running import wait_for
 __all__ = ["destroy_process_group", "group_scope", "init_process_group", "live_groups"]
 
 _SHOWN: Final = 3
-"""Pending operations that a report lists."""
+"""Most pending operations that a report lists."""
 
 
 _HINTS: Final = {
@@ -37,10 +37,10 @@ class LiveGroup(NamedTuple):
     """A process group that a rank may use.
 
     Attributes:
-        name: Unique while the spawn runs.
+        name: Unique name while the spawn runs.
         ranks: Global ranks, in the order of the group.
-        desc: What the user says that it is for.
-        site: Where it was made; None for that of all ranks.
+        desc: The user's description of the group's purpose.
+        site: Where the group was made; None for the group of all ranks.
     """
 
     name: str
@@ -63,14 +63,15 @@ def init_process_group(
     """Makes the group of all ranks usable by the calling rank; takes no simulated time.
 
     Args:
-        backend: `nccl`, `gloo` or `ccl`, or one for each type of device, `cpu:gloo,cuda:nccl`.
-            On devices they name the same simulated library, see `ReduceOp`; between hosts `gloo`
-            and `ccl` do. None is `ccl`, which like PyTorch's default takes tensors of both.
-        init_method: `env://`, `tcp://...` or `file://...`, or None; ranks find each other by
-            themselves, so none of them is needed or looked at.
+        backend: `nccl`, `gloo` or `ccl`, or one for each type of device, `cpu:gloo,cuda:nccl`. On
+            devices all three name the same simulated library, see `ReduceOp` for the differences;
+            between hosts `gloo` and `ccl` name one library. None is `ccl`, which takes tensors on
+            devices and on hosts, like PyTorch's default.
+        init_method: `env://`, `tcp://...` or `file://...`, or None; the value is not used, since
+            ranks find each other without it.
         timeout: Ignored by design: a hang is found when it happens, not after a time.
-        world_size: If given, must be that of the spawn.
-        rank: If given, must be the calling rank's.
+        world_size: If given, must be the number of ranks of the spawn.
+        rank: If given, must be the calling rank.
         store: Must be None.
         group_name: Must be empty.
         pg_options: Must be None.
@@ -125,16 +126,16 @@ def init_process_group(
 
 
 def destroy_process_group(group: Any = None) -> None:
-    """Ends the use of a group by the calling rank. Waits, on the host, for its collectives.
+    """Ends the use of a group by the calling rank; the host waits for the rank's collectives in it.
 
     Args:
-        group: None, or that of all ranks, for every group of the calling rank. Nothing happens
-            for `GroupMember.NON_GROUP_MEMBER`, as in PyTorch.
+        group: A process group. None, or the group of all ranks, stands for every group of the
+            calling rank. Nothing happens for `GroupMember.NON_GROUP_MEMBER`, as in PyTorch.
 
     Raises:
-        GroupError: If it was not initialised, or is destroyed already (C18); if it belongs to
-            others (C8).
-        KernbenchError: If asynchronous operations on it have not been waited for (C13).
+        GroupError: If the group was not initialised, or is destroyed already (C18), or leaves the
+            calling rank out (C8).
+        KernbenchError: If the rank has not waited for asynchronous operations on the group (C13).
     """
     process = current_process()
     if isinstance(group, int) and group == GroupMember.NON_GROUP_MEMBER:
@@ -185,12 +186,12 @@ def _give_up(process: Process, doomed: Sequence[ProcessGroup]) -> None:
         held = world.held[rank]
         del held[group.name]
         if group is world.group:
-            # It may be initialised again, so it stays in the world.
+            # The group of all ranks may be initialised again, so it stays in the world.
             del world.backend[rank]
             world.left[rank] = site
             continue
         group.destroyed[rank] = site
-        # One with a collective that lacks somebody stays, so that this is told when ranks return.
+        # A group whose collective lacks a rank stays, so that it is reported when ranks return.
         if len(group.destroyed) == len(group.ranks) and not group.open:
             del world.groups[group.name]
 
@@ -207,11 +208,11 @@ def _live(process: Process, group: ProcessGroup) -> LiveGroup:
 
 
 class group_scope:  # noqa: N801 - used like a function
-    """A context that destroys, however its block ends, the groups that the rank made in it.
+    """A context that destroys the groups that the rank made in its block, however the block ends.
 
     Raises:
-        KernbenchError: If the block ends well and leaves operations on one of them that have not
-            been waited for (C13).
+        KernbenchError: If the block ends without an error and the rank has not waited for
+            asynchronous operations on one of the groups (C13).
     """
 
     def __init__(self) -> None:

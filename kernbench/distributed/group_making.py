@@ -1,7 +1,7 @@
-"""`torch.distributed.new_group` and its kin: the ranks of a world make the same groups (C9).
+"""`torch.distributed.new_group` and similar functions: all ranks make the same groups (C9).
 
-Nobody waits: what a rank gets back depends on its own arguments only, so ranks that disagree are
-found when the second of them calls, and a rank that never calls when it returns.
+No call waits: its result depends on the rank's own arguments only. So a disagreement is found when
+the second of two ranks calls, and a missing call when the rank returns.
 """
 
 import operator
@@ -30,10 +30,10 @@ from kernbench.tensors.errors import refuse
 __all__ = ["new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group"]
 
 _WARN_AT: Final = 64
-"""Groups of one rank at which it is warned; each costs buffers and threads on hardware."""
+"""Number of groups at which a rank is warned; on hardware each costs buffers and threads."""
 
 _LONGEST: Final = 24
-"""Characters of a list of ranks in a name."""
+"""Most characters of a list of ranks in a group's name."""
 
 
 def new_group(
@@ -51,15 +51,16 @@ def new_group(
     Args:
         ranks: Global ranks of the members; None for all.
         timeout: Ignored by design: a hang is found when it happens, not after a time.
-        backend: As for `init_process_group`; None for the one that was given there.
+        backend: Name as for `init_process_group`; None for the backend that was given there.
         pg_options: Must be None.
-        use_local_synchronization: Whether only the members call it.
-        group_desc: What it is for.
+        use_local_synchronization: Whether only the members call the function.
+        group_desc: Description of the group's purpose.
         device_id: If given, must be the calling rank's device.
-        sort_ranks: Whether the ranks in the group are in the order of the global ones.
+        sort_ranks: Whether to number the members in the order of their global ranks; otherwise they
+            keep the order of `ranks`.
 
     Returns:
-        The group; for a rank that is not in it `GroupMember.NON_GROUP_MEMBER`, or None with
+        The group. A rank outside the group gets `GroupMember.NON_GROUP_MEMBER`, or None with
         `use_local_synchronization`.
 
     Raises:
@@ -112,15 +113,15 @@ def split_group(
     """Splits a group; every rank of the parent calls it, with the same lists. Does not wait.
 
     Args:
-        parent_pg: What is split; None for all ranks.
-        split_ranks: Ranks of each part, in the numbering of the parent.
+        parent_pg: Group to split; None for all ranks.
+        split_ranks: Ranks of each part, numbered inside the parent.
         timeout: Ignored by design: a hang is found when it happens, not after a time.
         pg_options: Must be None.
-        group_desc: What the parts are for.
-        backend: None, or that of the parent.
+        group_desc: Description of the parts' purpose.
+        backend: None, or the backend of the parent.
 
     Returns:
-        The part that the calling rank is in, or None.
+        The part that holds the calling rank; None if no part does.
 
     Raises:
         GroupMismatchError: If another rank of the parent made other parts (C9).
@@ -177,15 +178,15 @@ def new_subgroups(
     """Makes groups of equal size out of neighbouring ranks; every rank calls it. Does not wait.
 
     Args:
-        group_size: Ranks in each; None for `torch.cuda.device_count()`.
-        group: Whose ranks are divided; None for all.
+        group_size: Number of ranks in each group; None for `torch.cuda.device_count()`.
+        group: Group whose ranks are divided; None for all ranks.
         timeout: Ignored by design.
         backend: See `new_group`.
         pg_options: Must be None.
-        group_desc: What they are for.
+        group_desc: Description of the groups' purpose.
 
     Returns:
-        The group that the calling rank is in, and all of them as `new_group` returned them.
+        The group that holds the calling rank, and a list of the results of `new_group`.
 
     Raises:
         OptionError: If the ranks cannot be divided like this.
@@ -213,18 +214,17 @@ def new_subgroups_by_enumeration(
     """Makes groups that have no rank in common; every rank calls it. Does not wait.
 
     Args:
-        ranks_per_subgroup_list: Global ranks of each.
+        ranks_per_subgroup_list: Global ranks of each group.
         timeout: Ignored by design.
         backend: See `new_group`.
         pg_options: Must be None.
-        group_desc: What they are for.
+        group_desc: Description of the groups' purpose.
 
     Returns:
-        The group that the calling rank is in, or None, and all of them as `new_group` returned
-        them.
+        The group that holds the calling rank, or None; and a list of the results of `new_group`.
 
     Raises:
-        OptionError: If a rank is in two of them.
+        OptionError: If a rank is in two groups.
         GroupMismatchError: If another rank made other groups (C9).
     """
     world = find_group(current_process(), None, "new_subgroups_by_enumeration")
@@ -245,10 +245,10 @@ def _members(
     """Returns the global ranks of a new group.
 
     Args:
-        parent: Whose numbering `ranks` are in.
-        ranks: The argument.
-        in_order: Whether to sort them.
-        numbering: What reports call the numbering.
+        parent: Group that numbers `ranks`.
+        ranks: The user's argument.
+        in_order: Whether to sort the ranks.
+        numbering: Name of the numbering in reports.
     """
     try:
         given = [operator.index(rank) for rank in ranks]
@@ -300,7 +300,7 @@ def _braced(ranks: Sequence[int]) -> str:
 
 
 def _received(process: Process, group: ProcessGroup, meeting: Meeting, outsider: Any) -> Any:
-    """Lets the calling rank have a group, or what stands for the group of others."""
+    """Returns a group to a member, which may use it from now on; others get `outsider`."""
     world, rank = world_of(process), process.rank
     if group.birth is None:
         group.birth = meeting
@@ -333,7 +333,7 @@ def _received(process: Process, group: ProcessGroup, meeting: Meeting, outsider:
 
 
 def _most_made(process: Process) -> list[str]:
-    """Returns the line at which most of the rank's groups were made."""
+    """Returns a fact that names the line at which most of the rank's groups were made."""
     counts: dict[str, int] = {}
     for group in world_of(process).held[process.rank].values():
         if group.birth is not None:

@@ -1,4 +1,4 @@
-"""`torch.distributed`: who is in which process group, and which of them a rank may use."""
+"""`torch.distributed`: which ranks are in which process group, and which groups a rank may use."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -31,10 +31,10 @@ __all__ = [
 ]
 
 Group = ProcessGroup | None
-"""What functions take as `group=`: None stands for all ranks."""
+"""Type of `group=` arguments; None stands for all ranks."""
 
 BACKENDS: Final = ("nccl", "gloo", "ccl", "cpu:gloo,cuda:nccl")
-"""Names of libraries, and an example of one for each type of device; see `libraries_of`."""
+"""Names of libraries, and an example of a list by type of device; see `libraries_of`."""
 
 _TYPES: Final[dict[str, tuple[str, ...]]] = {
     "nccl": ("cuda",),
@@ -70,13 +70,13 @@ class group(metaclass=_DefaultGroup):  # noqa: N801 - PyTorch's name
 
 
 class GroupMember(metaclass=_DefaultGroup):
-    """`torch.distributed.GroupMember`: holds `WORLD`, and what stands for groups of others."""
+    """`torch.distributed.GroupMember`: holds `WORLD`, and the value for groups of other ranks."""
 
     NON_GROUP_MEMBER: Any = -100
 
 
 def is_available() -> bool:
-    """Returns True: it is what this package is for."""
+    """Returns True: this package always simulates it."""
     return True
 
 
@@ -103,14 +103,14 @@ def is_initialized() -> bool:
 
 @cache
 def libraries_of(backend: str) -> Mapping[str, str]:
-    """Returns the library for each type of device, `cpu` or `cuda`.
+    """Returns the name of the library for each type of device, `cpu` or `cuda`.
 
     Args:
-        backend: In lower case: the name of a library, for all types that it knows, or a list such
-            as `cpu:gloo,cuda:nccl`.
+        backend: Name of a backend, in lower case: a library, for all types that it knows, or a list
+            such as `cpu:gloo,cuda:nccl`.
 
     Returns:
-        Nothing if there is no such backend.
+        The names by type of device; empty if there is no such backend.
     """
     if backend in _TYPES:
         return dict.fromkeys(_TYPES[backend], backend)
@@ -129,24 +129,39 @@ def backend_of(process: Process, group: ProcessGroup) -> str:
 
 
 def library_of(process: Process, group: ProcessGroup, tensor: Tensor) -> str:
-    """Returns the backend that serves a tensor: `cpu:gloo,cuda:nccl` names one for each device."""
+    """Returns the library that serves a tensor: a group may have one for each type of device.
+
+    Args:
+        process: The calling rank.
+        group: Process group that the rank may use.
+        tensor: The tensor; its type of device decides.
+    """
     backend = backend_of(process, group)
     return libraries_of(backend).get(tensor.device.type, backend) if ":" in backend else backend
 
 
 def meets_on_host(process: Process, group: ProcessGroup) -> bool:
-    """Returns whether what ranks say to each other without tensors goes from host to host."""
+    """Returns whether calls without tensors, such as barriers, go from host to host."""
     libraries = libraries_of(backend_of(process, group))
     return libraries.get("cuda", "gloo") == "gloo"
 
 
 def home_of(process: Process) -> int:
-    """Returns the device with which a rank takes part in what ranks do together."""
+    """Returns the SIP with which a rank takes part in collectives."""
     return process.ctx.devices[process.rank]
 
 
 def check_device_id(name: str, process: Process, device_id: Any) -> None:
-    """Checks that a `device_id=` is None or the calling rank's device."""
+    """Checks that a `device_id=` is None or the calling rank's device.
+
+    Args:
+        name: Name of the function that the user called.
+        process: The calling rank.
+        device_id: The argument: None, a device, or an index.
+
+    Raises:
+        KernbenchError: If the argument means another device.
+    """
     if device_id is not None and process.sip_of(Device(device_id)) != home_of(process):
         raise KernbenchError(
             f"{name}(device_id={device_id!r}) on rank {process.rank}",
@@ -155,15 +170,17 @@ def check_device_id(name: str, process: Process, device_id: Any) -> None:
 
 
 def find_group(process: Process, group: Group, name: str) -> ProcessGroup:
-    """Returns the group that an argument means, which the calling rank may use.
+    """Returns the group that a `group=` argument means, if the calling rank may use it.
 
     Args:
-        process: Who calls.
+        process: The calling rank.
         group: The argument; None for all ranks.
-        name: Of the function, for the report.
+        name: Name of the function, for the report.
 
     Raises:
-        GroupError: If it is not initialised, destroyed (C18), or not the caller's (C8).
+        KernbenchError: If the rank may not use the group. The class is `GroupError` if the group is
+            not initialised or is destroyed (C18), leaves the rank out (C8), or was not made by the
+            rank (C9); it is `OperandError` if the argument is no group.
     """
     world = world_of(process)
     held = world.held.get(process.rank)
@@ -230,7 +247,7 @@ def _unusable(process: Process, world: World, group: Any, name: str) -> Kernbenc
 
 
 _SHOWN: Final = 3
-"""Groups that a report of a non-member lists; it does not say which of them was meant."""
+"""Most groups that a report lists if the caller passed the value for groups of other ranks."""
 
 
 def get_backend(group: Group = None) -> str:
@@ -241,10 +258,11 @@ def get_backend(group: Group = None) -> str:
 
 
 def get_rank(group: Group = None) -> int:
-    """Returns the calling rank; in a worker also before `init_process_group`, other than PyTorch.
+    """Returns the calling rank; unlike PyTorch, also before a worker's `init_process_group`.
 
     Args:
-        group: Whose numbering; None for all ranks. Outside of it the rank is -1.
+        group: Process group that numbers the ranks; None for all ranks. The result is -1 for a rank
+            outside the group.
 
     Raises:
         GroupError: After `destroy_process_group()` (C18), or on main, which is no rank.
@@ -265,7 +283,7 @@ def get_rank(group: Group = None) -> int:
 
 
 def _is_of_others(process: Process, group: object) -> bool:
-    """Returns whether a group, or what stands for one, leaves the caller out."""
+    """Returns whether a group leaves the caller out, or is the value for groups of other ranks."""
     if isinstance(group, ProcessGroup):
         return process.rank not in group
     return isinstance(group, int) and group == GroupMember.NON_GROUP_MEMBER
@@ -288,10 +306,10 @@ def _check_not_left(process: Process, name: str) -> None:
 
 
 def get_world_size(group: Group = None) -> int:
-    """Returns the number of ranks; on main, of those that the machine can hold.
+    """Returns the number of ranks in a group; on main, the number that the machine can hold.
 
     Args:
-        group: Which ranks; None for all. For a group that the caller is not in, -1.
+        group: Process group; None for all ranks. The result is -1 for a rank outside the group.
 
     Raises:
         GroupError: After `destroy_process_group()` (C18).
@@ -314,7 +332,7 @@ def get_group_rank(group: ProcessGroup, global_rank: int) -> int:
     """Returns the rank inside a group of a global rank.
 
     Raises:
-        GroupError: If it is not a member.
+        GroupError: If the rank is not a member.
     """
     process = current_process()
     chosen = find_group(process, group, "get_group_rank")

@@ -26,19 +26,19 @@ from kernbench.tensors.tensor import Tensor
 from kernbench.units import format_bytes
 
 _MOST_PREPARED: Final = 256
-"""Signatures of a group that are kept with what is known of them before all are forgotten."""
+"""Number of prepared signatures that a group keeps before it forgets all of them."""
 
 _MOST_WORKS: Final = 256
-"""Handles of a rank that are kept before those that are waited for are forgotten: a power of 2."""
+"""Handles of a rank before those are dropped that the rank has waited for; a power of 2."""
 
 
 def follow(stream: Stream, current: Stream) -> None:
-    """Puts what comes next in a stream behind what another one holds now."""
+    """Puts the next commands of a stream behind all commands that the current stream holds now."""
     news = current.tail is not None and stream.seen.get(current, 0) < current.count
     if news or current.waits:
         if current.tail is not None:
             stream.waits.append(current.tail)
-        # Also what only the next command of the current stream would have waited for.
+        # Also the events that the current stream's next command would have waited for.
         stream.waits.extend(current.waits)
         stream.learn({**current.seen, current: current.count})
 
@@ -60,20 +60,23 @@ def issue(
     The host waits only for blocks on the host, unless `async_op` is set.
 
     Args:
-        process: Who calls.
-        group: Which ranks.
-        what: What the call is.
-        sources: Blocks that the rank gives, in order; tensors, or those of another library.
-        targets: Blocks that it takes, in order; may be the sources.
-        async_op: Whether it goes to the communication stream of the group, behind what the
-            current stream holds now; else it has its place in the current stream.
-        mail: What the other ranks find in the exchange, beside the simulated bytes.
-        site: Where the user called it; None: to be found.
-        role: Why it runs, if the user has not called it directly.
+        process: The calling rank.
+        group: Process group of the collective.
+        what: Signature of the call.
+        sources: Blocks that the rank gives, in order; tensors of this package or of another one.
+        targets: Blocks that receive the rank's results, in order; may be the sources.
+        async_op: Whether the command goes to the communication stream of the group, behind all
+            commands that the current stream holds now; otherwise it goes to the current stream.
+        mail: Value that the other ranks find in the exchange, beside the simulated bytes.
+        site: Where the user called the collective; None: to be found.
+        role: Why the collective runs, if the user did not call it directly.
+
+    Returns:
+        The rank's command, and what the ranks share.
 
     Raises:
         AccessError: If a command on a block is under way that nobody has waited for.
-        CollectiveMismatchError: If another rank calls something else.
+        CollectiveMismatchError: If the call of another rank differs (C2-C7, C11).
     """
     on_host = (targets or sources)[0].memory.sip < 0
     if on_host:
@@ -115,21 +118,21 @@ def issue(
 
 
 class _Entry:
-    """The entry of a rank's command into a collective, once its blocks are found to be free.
+    """The entry of a rank's command into a collective, after the check of its blocks.
 
     Args:
         process: The rank.
-        group: Which ranks.
-        what: What the call is.
-        stream: Where the command goes.
+        group: Process group of the collective.
+        what: Signature of the call.
+        stream: Stream of the command.
         sources: Blocks that the rank gives.
-        targets: Blocks that it takes.
-        site: Where the user called it.
-        mail: What the other ranks find in the exchange.
-        role: Why it runs, if the user has not called it directly.
+        targets: Blocks that the rank takes.
+        site: Where the user called the collective.
+        mail: Value that the other ranks find in the exchange.
+        role: Why the collective runs, if the user did not call it directly.
 
     Attributes:
-        exchange: Where it has entered.
+        exchange: What the ranks share; set by the call of this object.
     """
 
     __slots__ = (
@@ -165,7 +168,7 @@ class _Entry:
             self._taken = [view.parts() for view in self._taken]
 
     def __call__(self) -> Entered:
-        """Calls the other ranks."""
+        """Joins the rank's call with the calls of other ranks; returns the command's work."""
         process, group, what = self._process, self._group, self._what
         rank, now = process.rank, process.host.clock
         call = Call(rank, what.kind, what.terms, what.text, self._site, now, None, what.splits)
@@ -180,7 +183,7 @@ class _Entry:
         work = joint.join(group.place(rank), self._given, self._taken, sends)
         last = group.last.get(rank)
         if last is not None and not what.hosted and last.stream is not self._stream:
-            # A communicator runs one operation at a time, whatever the streams.
+            # A communicator runs one operation at a time, whatever the streams are.
             self._stream.waits.append(last.done)
         return Entered(work, exchange, exchange.args or _args(exchange, joint, group, what))
 
@@ -194,9 +197,9 @@ def _name_algorithm(exchange: Exchange) -> None:
 
 
 def _joined(blocks: Sequence[Block]) -> Sequence[Block]:
-    """Returns contiguous blocks, those that lie one behind the other as one.
+    """Returns contiguous blocks, with neighbours in memory joined.
 
-    Lists are often the chunks of one tensor; who may touch what is looked up piece by piece.
+    Lists are often the chunks of one tensor, and each block costs a check of its own.
     """
     if len(blocks) < 2:
         return blocks
@@ -225,7 +228,18 @@ def run(
     site: CallSite | None = None,
     role: Role | None = None,
 ) -> Work | None:
-    """Does what `issue` does, and returns the `Work` of an asynchronous operation."""
+    """Does what `issue` does for tensors; returns the `Work` if the operation is asynchronous.
+
+    Args:
+        process: The calling rank.
+        group: Process group of the collective.
+        what: Signature of the call.
+        sources: Tensors that the rank gives, in order.
+        targets: Tensors that receive the rank's results, in order; may be the sources.
+        async_op: Whether the operation is asynchronous.
+        site: Where the user called the collective; None: to be found.
+        role: Why the collective runs, if the user did not call it directly.
+    """
     command, _ = issue(
         process, group, what, sources, targets, async_op=async_op, site=site, role=role
     )
@@ -239,7 +253,14 @@ def handle(
     *,
     blocks_host: bool = False,
 ) -> Work:
-    """Returns the `Work` of an asynchronous operation, and remembers it until it is waited for."""
+    """Returns the `Work` of an asynchronous operation; the rank must wait for it (C13).
+
+    Args:
+        process: The rank that issued the operation.
+        command: The operation's command.
+        outputs: Tensors that the operation writes.
+        blocks_host: Whether `Work.wait` makes the host wait too, as for a barrier.
+    """
     work = Work(process, command, outputs, blocks_host=blocks_host)
     works = world_of(process).unwaited.setdefault(process.rank, {})
     works[work] = command
@@ -250,7 +271,13 @@ def handle(
 
 
 def communication_stream(process: Process, group: ProcessGroup, sip: int) -> Stream:
-    """Returns the stream of a group's asynchronous collectives on the calling rank."""
+    """Returns the stream of a group's asynchronous collectives on the calling rank.
+
+    Args:
+        process: The calling rank.
+        group: Process group of the collectives.
+        sip: The rank's device.
+    """
     if group is world_of(process).group:
         return process.communication_stream(sip)
     return process.side_stream(f"communication {sip} {group.name}", sip)
@@ -266,13 +293,13 @@ def _meet(process: Process, group: ProcessGroup, what: Signature, call: Call) ->
     if exchange.joint is None:
         exchange.joint = _make(process, group, what)
     if len(exchange.calls) == 1 and any(rank in world.exited for rank in exchange.absent()):
-        # Ranks that return later look for what is open by themselves.
+        # A rank that returns later looks for open meetings itself.
         world.review()
     return exchange
 
 
 def _args(exchange: Exchange, joint: Joint, group: ProcessGroup, what: Signature) -> dict[str, Any]:
-    """Returns what the log keeps of a rank's part: the same for all, unless sizes differ."""
+    """Returns the log entries of a rank's command: the same for all ranks, unless sizes differ."""
     args = {
         "group": group.name,
         "sequence": exchange.number,
@@ -313,7 +340,7 @@ def _make(process: Process, group: ProcessGroup, what: Signature) -> Joint:
 def _prepare(
     process: Process, group: ProcessGroup, what: Signature, nbytes: int, sizes: tuple[Any, ...]
 ) -> Prepared:
-    """Chooses an algorithm, tells who wants to know, and returns what is known beforehand."""
+    """Chooses an algorithm, announces the choice, and returns the prepared collective."""
     operation, world = what.operation, world_of(process)
     collectives = process.ctx.collectives
     chosen = collectives.choose(operation, nbytes, group.sips)
@@ -330,9 +357,9 @@ def _prepare(
 
 
 class _Late:
-    """The work of a rank in a collective that is made once every rank has called.
+    """The work of a rank in a collective that is made after the last rank's call.
 
-    Until then nobody knows how much goes between two other ranks.
+    Before that call a rank does not know how much other ranks send to each other.
     """
 
     __slots__ = ("_arrived", "_begun", "_joining", "_place", "_sources", "_targets")
@@ -356,7 +383,7 @@ class _Late:
             self._joining.begin(command, start)
 
     def settle(self, collective: Collective, now: int) -> None:
-        """Goes on with the collective, not before now."""
+        """Joins the collective, from `now` on; `now` is the loop's time in picoseconds."""
         self._joining = collective.join(self._place, self._sources, self._targets)
         if self._begun is not None:
             command, start = self._begun
@@ -364,10 +391,10 @@ class _Late:
 
 
 class _Pairwise:
-    """What stands for an `all_to_all` until every rank has said what it sends to each other.
+    """Stands for an `all_to_all` until every rank has given its sizes.
 
     Attributes:
-        arrived: Ranks, inside the group, whose stream has come to it.
+        arrived: Ranks inside the group whose stream has reached the collective.
     """
 
     def __init__(self, process: Process, group: ProcessGroup, what: Signature) -> None:
@@ -387,12 +414,12 @@ class _Pairwise:
     def join(
         self, place: int, gives: Sequence[View], takes: Sequence[View], sends: Sequence[int] = ()
     ) -> _Late:
-        """Returns what the command of one rank of the group does.
+        """Returns the work of one rank's command.
 
         Args:
             place: Rank inside the group.
-            gives: What the rank gives, in order.
-            takes: Where what it takes goes, in order.
+            gives: Views that the rank gives, in order.
+            takes: Views that receive the rank's results, in order.
             sends: Elements that go to each rank.
         """
         part = self._parts[place] = _Late(self.arrived, place, gives, takes)
@@ -402,10 +429,10 @@ class _Pairwise:
         return part
 
     def needs(self, place: int) -> None:
-        """Returns None: a rank needs all."""
+        """Returns None: a rank needs all other ranks."""
 
     def jam(self) -> Jam | None:
-        """Returns why it does not end though all have come."""
+        """Returns why the collective does not end although all ranks have arrived."""
         return None if self._collective is None else self._collective.jam()
 
     def _settle(self) -> None:

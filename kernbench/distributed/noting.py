@@ -1,4 +1,4 @@
-"""What is noted down inside `_coalescing_manager`, to be issued together when its block ends."""
+"""Calls inside `_coalescing_manager`, noted down to be issued together when the block ends."""
 
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -15,9 +15,9 @@ class Entry(NamedTuple):
 
     Attributes:
         operation: A key of `OPERATIONS`.
-        source: What the rank gives.
-        target: Where what it takes goes.
-        reduction: How values are combined.
+        source: Tensor that the rank gives.
+        target: Tensor that receives the rank's result.
+        reduction: How values are combined; None for operations that combine none.
     """
 
     operation: str
@@ -27,11 +27,11 @@ class Entry(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One side of a message.
+    """One side of a message that is noted down.
 
     Attributes:
-        post: Its arguments, checked.
-        peer: Global rank of the other side; None for anybody.
+        post: The rank's side, with checked arguments.
+        peer: Global rank of the other side; None for any rank.
     """
 
     post: Post
@@ -40,12 +40,12 @@ class Message(NamedTuple):
 
 @dataclass(slots=True)
 class Notes:
-    """What a rank has called inside a block.
+    """Calls of a rank inside a coalescing block.
 
     Attributes:
         takes_messages: Whether messages wait for the end of the block, too.
-        entries: Collectives, in order.
-        messages: Messages, in order.
+        entries: Collectives, in the order of the calls.
+        messages: Messages, in the order of the calls.
     """
 
     takes_messages: bool
@@ -54,16 +54,22 @@ class Notes:
 
 
 _NOTES: Final[RankLocal[dict[str, Notes]]] = RankLocal("notes of calls", lambda _: {})
-"""By group, what a rank notes down instead of calling it at once."""
+"""The notes of a rank's open coalescing blocks, by name of the group."""
 
 
 def open_notes(process: Process, group: ProcessGroup, notes: Notes) -> bool:
-    """Lets a rank note down what it calls in a group; returns whether it did not do so already."""
+    """Opens the notes of a rank's calls in a group; returns False if others are open already.
+
+    Args:
+        process: The rank.
+        group: Process group of the calls.
+        notes: Where to note the calls down.
+    """
     return _NOTES.of(process).setdefault(group.name, notes) is notes
 
 
 def close_notes(process: Process, group: ProcessGroup) -> None:
-    """Undoes `open_notes`."""
+    """Closes the notes that `open_notes` has opened."""
     del _NOTES.of(process)[group.name]
 
 
@@ -75,7 +81,19 @@ def noted(
     target: Tensor,
     reduction: Reduction | None = None,
 ) -> bool:
-    """Notes a collective down if the rank is coalescing those of a group; returns whether."""
+    """Notes a collective down if the rank is in a coalescing block of its group.
+
+    Args:
+        process: The calling rank.
+        group: Process group of the collective.
+        operation: A key of `OPERATIONS`.
+        source: Tensor that the rank gives.
+        target: Tensor that receives the rank's result.
+        reduction: How values are combined; None for operations that combine none.
+
+    Returns:
+        Whether the collective was noted down; if not, the caller issues it.
+    """
     notes = _notes(process, group)
     if notes is None:
         return False
@@ -84,7 +102,11 @@ def noted(
 
 
 def noted_message(post: Post, peer: int | None) -> bool:
-    """Notes a message down if the rank is coalescing those of its group; returns whether."""
+    """Notes a message down if the rank is in a block that coalesces messages of its group.
+
+    Returns:
+        Whether the message was noted down; if not, the caller issues it.
+    """
     notes = _notes(post.process, post.group)
     if notes is None or not notes.takes_messages or post.hosted:
         return False

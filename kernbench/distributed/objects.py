@@ -1,9 +1,9 @@
 """`torch.distributed`: Python objects between ranks.
 
-They are pickled, so ranks never share one. What is timed is what PyTorch does: the sizes, then the
-bytes, padded where blocks must be of one size, with the copies to and from the device. The pickles
-themselves travel beside the simulated bytes: programs branch on these objects, so they arrive with
-data off, too.
+Objects are pickled, so ranks never share one. Time is that of PyTorch's steps: ranks exchange the
+sizes, then the bytes, padded where blocks must be of one size, with copies to and from the device.
+The pickles themselves travel beside the simulated bytes, so objects arrive with data off, too:
+programs branch on them.
 """
 
 import io
@@ -61,18 +61,18 @@ def broadcast_object_list(
     device: Any = None,
     group_src: int | None = None,
 ) -> None:
-    """Replaces the objects of a list by copies of those of one rank. Waits, on the host.
+    """Replaces the objects of a list by copies of one rank's objects. The host waits.
 
     Args:
-        object_list: As long on all ranks.
+        object_list: List of the same length on all ranks.
         src: Global rank of the source, by default 0; or give `group_src`.
-        group: None for all ranks.
-        device: Through whose memory: the calling rank's device or, on other backends than `nccl`,
-            `cpu`. None: with `gloo` the host's, else the device's.
+        group: Process group; None for all ranks.
+        device: Device whose memory the bytes pass through: the calling rank's device or, on other
+            backends than `nccl`, `cpu`. None: the host with `gloo`, otherwise the device.
         group_src: Rank of the source in the group.
 
     Raises:
-        CollectiveMismatchError: If the ranks do not call the same thing (C2, C3, C7).
+        CollectiveMismatchError: If the calls of the ranks differ (C2, C3, C7).
         KernbenchError: If the source or the group cannot be used (C7, C8, C18).
     """
     talk = _Talk("broadcast_object_list", group)
@@ -95,15 +95,15 @@ def broadcast_object_list(
 
 
 def all_gather_object(object_list: list[Any], obj: Any, group: Group = None) -> None:
-    """Gives every rank copies of the objects of all ranks. Waits, on the host.
+    """Gives every rank copies of the objects of all ranks. The host waits.
 
     Args:
-        object_list: Where they go, as many entries as ranks.
-        obj: What the calling rank gives.
-        group: None for all ranks.
+        object_list: List that receives the objects, with an entry for each rank.
+        obj: Object of the calling rank.
+        group: Process group; None for all ranks.
 
     Raises:
-        CollectiveMismatchError: If the ranks do not call the same thing (C2).
+        CollectiveMismatchError: If the calls of the ranks differ (C2).
         KernbenchError: If the list or the group cannot be used (C8, C12, C18).
     """
     talk = _Talk("all_gather_object", group)
@@ -124,17 +124,18 @@ def gather_object(
     group: Group = None,
     group_dst: int | None = None,
 ) -> None:
-    """Gives one rank copies of the objects of all ranks. Waits, on the host.
+    """Gives one rank copies of the objects of all ranks. The host waits.
 
     Args:
-        obj: What the calling rank gives.
-        object_gather_list: On the destination, where they go; elsewhere None.
+        obj: Object of the calling rank.
+        object_gather_list: On the destination, the list that receives the objects, with an entry
+            for each rank; elsewhere None.
         dst: Global rank of the destination, by default 0; or give `group_dst`.
-        group: None for all ranks.
+        group: Process group; None for all ranks.
         group_dst: Rank of the destination in the group.
 
     Raises:
-        CollectiveMismatchError: If the ranks do not call the same thing (C2, C7).
+        CollectiveMismatchError: If the calls of the ranks differ (C2, C7).
         KernbenchError: If an argument cannot be used (C7, C8, C12, C18).
     """
     talk = _Talk("gather_object", group)
@@ -159,17 +160,17 @@ def scatter_object_list(
     group: Group = None,
     group_src: int | None = None,
 ) -> None:
-    """Gives every rank a copy of one of the objects of one rank. Waits, on the host.
+    """Gives every rank a copy of one of the objects of one rank. The host waits.
 
     Args:
         scatter_object_output_list: Its first entry becomes the object.
         scatter_object_input_list: On the source, one object for each rank; not looked at elsewhere.
         src: Global rank of the source, by default 0; or give `group_src`.
-        group: None for all ranks.
+        group: Process group; None for all ranks.
         group_src: Rank of the source in the group.
 
     Raises:
-        CollectiveMismatchError: If the ranks do not call the same thing (C2, C7).
+        CollectiveMismatchError: If the calls of the ranks differ (C2, C7).
         KernbenchError: If an argument cannot be used (C7, C8, C12, C18).
     """
     talk = _Talk("scatter_object_list", group)
@@ -213,16 +214,16 @@ def send_object_list(
     """Sends copies of the objects of a list: their sizes, then their bytes. See `send`.
 
     Args:
-        object_list: As long as that of the receiver.
+        object_list: List of the same length as the receiver's.
         dst: Global rank of the receiver; or give `group_dst`.
-        group: None for all ranks.
+        group: Process group; None for all ranks.
         device: See `broadcast_object_list`.
         group_dst: Rank of the receiver in the group.
         use_batch: Must be False.
 
     Raises:
         PeerError: If the receiver does not exist (P9) or is the caller (P6).
-        TransferMismatchError: If the receiver expects another number of objects (P7).
+        TransferMismatchError: If the receiver expects a different number of objects (P7).
         KernbenchError: If the group cannot be used.
     """
     name = "send_object_list"
@@ -243,12 +244,12 @@ def recv_object_list(
     group_src: int | None = None,
     use_batch: bool = False,
 ) -> int:
-    """Replaces the objects of a list by copies of those that another rank sends; the host waits.
+    """Replaces the objects of a list by copies of another rank's objects. The host waits.
 
     Args:
-        object_list: As long as that of the sender.
-        src: Global rank of the sender; None (and no `group_src`) for anybody in the group.
-        group: None for all ranks.
+        object_list: List of the same length as the sender's.
+        src: Global rank of the sender; None (and no `group_src`) for any rank of the group.
+        group: Process group; None for all ranks.
         device: See `broadcast_object_list`.
         group_src: Rank of the sender in the group.
         use_batch: Must be False.
@@ -258,7 +259,7 @@ def recv_object_list(
 
     Raises:
         PeerError: If the sender does not exist (P9) or is the caller (P6).
-        TransferMismatchError: If it sends another number of objects, or a tensor (P7).
+        TransferMismatchError: If the sender sends a different number of objects, or a tensor (P7).
         KernbenchError: If the group cannot be used.
     """
     name = "recv_object_list"
@@ -285,7 +286,7 @@ def recv_object_list(
 
 
 class _Talk:
-    """One call about objects: the collectives on bytes that it is made of."""
+    """One call that moves objects, with the collectives on bytes of which it is made."""
 
     def __init__(self, name: str, group: Group) -> None:
         self.process: Final[Process] = current_process()
@@ -297,13 +298,19 @@ class _Talk:
         self._root_text = ""
 
     def root(self, label: str, given: int | None, local: int | None) -> int:
-        """Returns the rank in the group that plays a part of its own."""
+        """Returns the rank in the group of the source or destination.
+
+        Args:
+            label: `src` or `dst`.
+            given: The user's `src` or `dst`: a global rank.
+            local: The user's `group_src` or `group_dst`: a rank in the group.
+        """
         place, text = root_of(self.process, self.group, self._name, label, given, local, default=0)
         self._root_text = text
         return place
 
     def check_device(self, device: Any) -> None:
-        """Checks where the bytes are to be, and puts them there."""
+        """Checks a `device` argument, and keeps the bytes of this call there."""
         libraries = libraries_of(backend_of(self.process, self.group))
         if device is not None and Device(device) == CPU and "cpu" in libraries:
             self._device = CPU
@@ -326,7 +333,7 @@ class _Talk:
             )
 
     def check_at_root(self, values: object, label: str, root: int) -> None:
-        """Checks that a list is there on one rank, and nowhere else (C12)."""
+        """Checks that a list is given on the root, and on no other rank (C12)."""
         if self.place == root:
             self.check_length(values, label)
         elif values:
@@ -339,7 +346,7 @@ class _Talk:
             )
 
     def uploaded(self, values: bytes | Sequence[int]) -> Tensor:
-        """Returns a tensor of bytes, or sizes as int64. The host waits for a copy to a device."""
+        """Returns a tensor of bytes, or of int64 sizes; the host waits for a copy to a device."""
         if isinstance(values, bytes):
             array: Array = np.frombuffer(values, np.uint8).copy()
         else:
@@ -347,16 +354,16 @@ class _Talk:
         return array_to(self.process, array, self._device)
 
     def room(self, count: int, dtype: DType) -> Tensor:
-        """Returns a tensor for values to come."""
+        """Returns a tensor of one dimension without values, for a collective to write."""
         return new_tensor(self.process, (count,), dtype, self._device)
 
     def read(self, tensor: Tensor) -> None:
-        """Copies a tensor back from a device, as whoever looks at it must; the host waits."""
+        """Copies a tensor from a device to the host, as a program must; the host waits."""
         if tensor.is_cuda:
             read_back(self.process, tensor, lambda _: None)
 
     def all_sizes(self, mine: bytes) -> tuple[list[bytes], int]:
-        """Tells all ranks how long everybody's pickle is; returns the pickles, and the longest."""
+        """Exchanges the lengths of all pickles; returns the pickles, and the largest length."""
         size = self.uploaded([len(mine)])
         sizes = self.room(self.group.size(), dtypes.int64)
         mail = self.all_gather(size, sizes, mail=mine).mail
@@ -365,13 +372,13 @@ class _Talk:
         return found, max(map(len, found))
 
     def all_gather(self, source: Tensor, target: Tensor, mail: Any = None) -> Exchange:
-        """Issues one of the collectives."""
+        """Issues an `all_gather` of bytes or sizes."""
         shapes = (source.window.shape,) * self.group.size()
         what = object_signature(self._name, "all_gather", source.dtype, shapes)
         return issue(self.process, self.group, what, (source,), (target,), mail=mail)[1]
 
     def broadcast(self, tensor: Tensor, root: int, mail: Any = None) -> Exchange:
-        """Issues one of the collectives."""
+        """Issues a `broadcast` of bytes or sizes."""
         shapes = (tensor.window.shape,)
         text = self._root_text
         what = object_signature(self._name, "broadcast", tensor.dtype, shapes, root, text)
@@ -388,7 +395,7 @@ class _Talk:
         sources: Sequence[Tensor],
         targets: Sequence[Tensor],
     ) -> None:
-        """Issues a `gather` or a `scatter`."""
+        """Issues a `gather` or a `scatter` of bytes."""
         shapes, text = (shape,) * self.group.size(), self._root_text
         what = object_signature(self._name, operation, dtype, shapes, root, text)
         issue(self.process, self.group, what, sources, targets)
@@ -413,10 +420,10 @@ def _pickled(value: object, what: str) -> bytes:
 
     Args:
         value: The object.
-        what: The argument that it is, for errors.
+        what: Name of the argument, for errors.
 
     Raises:
-        ObjectError: If it has none.
+        ObjectError: If the object cannot be pickled.
     """
     buffer = io.BytesIO()
     try:

@@ -1,7 +1,8 @@
 """`torch.distributed`: messages between two ranks.
 
-A send completes only when its receive is there (no buffering). It holds up streams, never the host:
-what goes between a pair of ranks has a stream of its own, as in PyTorch's NCCL backend.
+A send completes only when its receive is there, unless the eager limit allows buffering. Messages
+between devices block streams, never the host: each pair of ranks has a stream of its own, as in
+PyTorch's NCCL backend.
 """
 
 import inspect
@@ -36,14 +37,14 @@ def send(
 ) -> None:
     """Sends a tensor. The current stream goes on when it is received; the host does not wait.
 
-    A tensor that is not contiguous is refused. PyTorch's `nccl` only warns of it, and sends as many
-    elements as it has from the memory behind its first one, whichever those are.
+    A tensor that is not contiguous is refused. PyTorch's `nccl` only warns, and sends the right
+    number of elements from the memory behind the first one, which are the wrong elements.
 
     Args:
-        tensor: On the calling rank's device, contiguous.
+        tensor: Contiguous tensor on the calling rank's device, or on the host.
         dst: Global rank of the receiver; or give `group_dst`.
-        group: None for all ranks.
-        tag: The receive must name the same one.
+        group: Process group; None for all ranks.
+        tag: Number that the receive must name, too.
         group_dst: Rank of the receiver in the group.
 
     Raises:
@@ -66,14 +67,14 @@ def recv(
 ) -> int:
     """Receives into a tensor and returns the sender's global rank.
 
-    The current stream goes on when the tensor is there. The host waits only to learn who sends, so
-    not if a source is given.
+    The current stream goes on when the tensor is there. If no source is given, the host waits until
+    the sender is known.
 
     Args:
-        tensor: On the calling rank's device, contiguous.
-        src: Global rank of the sender; None (and no `group_src`) for anybody in the group.
-        group: None for all ranks.
-        tag: The send must name the same one.
+        tensor: Contiguous tensor on the calling rank's device, or on the host.
+        src: Global rank of the sender; None (and no `group_src`) for any rank of the group.
+        group: Process group; None for all ranks.
+        tag: Number that the send must name, too.
         group_src: Rank of the sender in the group.
 
     Raises:
@@ -89,13 +90,19 @@ def recv(
 
 
 def give(post: Post, peer: int, mail: Any = None) -> None:
-    """Sends; the current stream goes on when it is received. See `Post.issue`."""
+    """Sends a message; the current stream goes on when it is received.
+
+    Args:
+        post: The sender's side.
+        peer: Global rank of the receiver.
+        mail: Value that the receiver finds in the transfer, beside the simulated bytes.
+    """
     command, _ = post.issue(peer, mail=mail)
     _wait_in_stream(post.process, command)
 
 
 def take(post: Post, source: int | None) -> tuple[int, Transfer]:
-    """Receives, and returns who sends with what both sides share; see `recv`."""
+    """Receives a message as `recv` does; returns the sender's global rank and the transfer."""
     command, transfer = post.issue(source)
     if source is None:
         if transfer.source is None:
@@ -114,7 +121,15 @@ def isend(
     tag: int = 0,
     group_dst: int | None = None,
 ) -> Any:
-    """Starts sending a tensor; neither the host nor the current stream waits. See `send`."""
+    """Starts sending a tensor, and returns a `Work`; neither host nor current stream waits.
+
+    Args:
+        tensor: See `send`.
+        dst: Global rank of the receiver; or give `group_dst`.
+        group: Process group; None for all ranks.
+        tag: Number that the receive must name, too.
+        group_dst: Rank of the receiver in the group.
+    """
     post = Post("isend", "send", tensor, group, tag)
     return _start(post, post.peer(dst, group_dst, "dst"))
 
@@ -126,7 +141,15 @@ def irecv(
     tag: int = 0,
     group_src: int | None = None,
 ) -> Any:
-    """Starts receiving into a tensor; neither the host nor the current stream waits. See `recv`."""
+    """Starts receiving into a tensor, and returns a `Work`; neither host nor current stream waits.
+
+    Args:
+        tensor: See `recv`.
+        src: Global rank of the sender; None (and no `group_src`) for any rank of the group.
+        group: Process group; None for all ranks.
+        tag: Number that the send must name, too.
+        group_src: Rank of the sender in the group.
+    """
     post = Post("irecv", "recv", tensor, group, tag)
     return _start(post, post.source(src, group_src))
 
@@ -143,10 +166,10 @@ class P2POp:
 
     Args:
         op: `isend` or `irecv`.
-        tensor: What is sent, or where it goes.
+        tensor: Tensor to send, or to receive into.
         peer: Global rank of the other side; or give `group_peer`.
-        group: None for all ranks.
-        tag: Both sides name the same one.
+        group: Process group; None for all ranks.
+        tag: Number that both sides must name.
         group_peer: Rank of the other side in the group.
     """
 
@@ -179,14 +202,14 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
     Batches of a rank run one after the other.
 
     Args:
-        p2p_op_list: At least one; all of one group.
+        p2p_op_list: At least one message; all messages of one group.
 
     Returns:
-        A list of one handle for all of them, as from PyTorch's NCCL backend; for tensors on the
-        host of one for each, as from Gloo.
+        A list with one handle for all messages, as from PyTorch's NCCL backend; for tensors on the
+        host, a list with a handle for each message, as from Gloo.
 
     Raises:
-        OptionError: If the list is empty, or of several groups.
+        OptionError: If the list is empty, or names several groups.
         KernbenchError: As `isend` and `irecv` do.
     """
     groups = {id(op.group) for op in p2p_op_list if isinstance(op, P2POp)}
@@ -216,17 +239,17 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
 
 
 def issue_batch(process: Process, name: str, messages: Sequence[Message]) -> Work:
-    """Starts messages of one group together; returns the handle of all of them.
+    """Starts messages of one group together; returns one handle for all messages. Does not wait.
 
     Args:
-        process: Who calls.
-        name: Of the function that the user called.
-        messages: At least one.
+        process: The calling rank.
+        name: Name of the function that the user called.
+        messages: At least one message.
     """
     sip = process.device_index
     batch = process.side_stream("batches of messages", sip)
     follow(batch, process.current_stream(sip))
-    # Taken first, so that what joins them waits for the same, too.
+    # Taken before the messages, so that the command that joins them waits for the same events.
     waits, batch.waits = batch.waits, []
     commands = []
     for number, (post, peer) in enumerate(messages):
@@ -242,7 +265,7 @@ def issue_batch(process: Process, name: str, messages: Sequence[Message]) -> Wor
 
 
 def _wait_in_stream(process: Process, command: Command) -> None:
-    """Lets the current stream, or the host if it is between hosts, wait for a command."""
+    """Lets the current stream wait for a command, or the host if the message is between hosts."""
     if command.stream.sip == HOST_SIP:
         wait_for(process, command)
         return

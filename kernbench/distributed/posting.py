@@ -26,18 +26,18 @@ Way = Literal["send", "recv"]
 
 
 class PeerError(KernbenchError, ValueError):
-    """A message to or from a rank that cannot be a partner (P6, P9)."""
+    """A message to or from a rank that cannot be the other side (P6, P9)."""
 
 
 class Post:
     """One side of a message.
 
     Args:
-        name: Of the function that the user called.
-        way: Which side.
-        tensor: What is sent, or where it goes.
-        group: None for all ranks.
-        tag: What both sides must name.
+        name: Name of the function that the user called.
+        way: `send` or `recv`.
+        tensor: Tensor to send, or to receive into.
+        group: Process group; None for all ranks.
+        tag: Number that both sides must name.
 
     Raises:
         KernbenchError: If the tensor or the group cannot be used.
@@ -61,9 +61,14 @@ class Post:
     def peer(self, rank: int | None, group_rank: int | None, argument: str) -> int:
         """Returns the global rank of the other side.
 
+        Args:
+            rank: The user's global rank of the other side.
+            group_rank: The user's rank of the other side in the group.
+            argument: Name of the user's argument: `src`, `dst` or `peer`.
+
         Raises:
-            PeerError: If it does not exist or is the caller.
-            OptionError: Unless exactly one of both numbers is given.
+            PeerError: If the rank does not exist (P9) or is the caller (P6).
+            OptionError: Unless exactly one of the two ranks is given.
         """
         group = self.group
         if (rank is None) == (group_rank is None):
@@ -112,15 +117,16 @@ class Post:
     def issue(
         self, peer: int | None, stream: Stream | None = None, mail: Any = None
     ) -> tuple[Command, Transfer]:
-        """Calls the other side, and puts a command where it belongs; does not wait.
+        """Joins the call with the other side's call, and issues the rank's command; does not wait.
 
         Args:
-            peer: Global rank of the other side; None for anybody.
-            stream: Where it goes; None for that of the pair, behind what the current one holds.
-            mail: What the other side finds in the transfer, beside the simulated bytes.
+            peer: Global rank of the other side; None for any rank.
+            stream: Stream of the command; None for the stream of the pair of ranks, behind all
+                commands that the current stream holds now.
+            mail: Value that the other side finds in the transfer, beside the simulated bytes.
 
         Returns:
-            The command that the rank waits for, and the transfer.
+            The command for which the rank waits, and the transfer.
 
         Raises:
             AccessError: If a command on the tensor is under way that nobody has waited for.
@@ -164,7 +170,7 @@ class Post:
         return command, transfer
 
     def _joined(self, transfer: Transfer, peer: int | None) -> Entered:
-        """Returns the rank's part in a transfer."""
+        """Returns the work of the rank's command in a transfer."""
         view = transfer.sides[self.process.rank].view
         joint, sends = transfer.joint, self._way == "send"
         assert joint is not None
@@ -179,22 +185,22 @@ class Post:
         return Entered(work, transfer, args)
 
     def _pair_stream(self, peer: int | None) -> Stream:
-        """Returns where messages between two devices wait for each other."""
+        """Returns the stream of messages between this rank's device and another rank's."""
         who = "any rank" if peer is None else f"rank {peer}"
         name = f"messages with {who} in {self.group.name}"
         return self.process.side_stream(name, self.process.device_index)
 
     def _host_stream(self, peer: int | None) -> Stream:
-        """Returns where messages between two hosts wait for each other."""
+        """Returns the stream of messages to, or from, another rank's host."""
         who = "any rank" if peer is None else f"rank {peer}"
         way = "to" if self._way == "send" else "from"
         name = f"messages {way} {who} in {self.group.name}, on cpu"
         return self.process.side_stream(name, HOST_SIP)
 
     def _is_eager(self) -> bool:
-        """Returns whether a send is done before it is received.
+        """Returns whether the send completes before its receive.
 
-        Between hosts none is: what Gloo buffers is the business of the operating system.
+        No send between hosts does: buffering below Gloo is up to the operating system.
         """
         log, limit = world_of(self.process).eager, self.process.ctx.spec.eager_limit
         return log is not None and not self.hosted and self._tensor.window.nbytes <= limit
@@ -202,7 +208,7 @@ class Post:
     def _copy_away(
         self, stream: Stream, asking: Stream | None, meet: Callable[[], Transfer]
     ) -> Command:
-        """Lets a send be done with its tensor: the message leaves from a buffer of its own."""
+        """Copies the tensor to a buffer, from which the message leaves; returns the command."""
         process, tensor = self.process, self._tensor
         view, device = tensor.window, process.engine.devices[process.device_index]
 
@@ -229,7 +235,7 @@ class Post:
         )
 
     def _send_copy(self, peer: int | None, transfer: Transfer, copied: Command) -> None:
-        """Sends what `_copy_away` has copied."""
+        """Sends the buffer that `_copy_away` has filled, after the copy is done."""
         process = self.process
         log = world_of(process).eager
         assert log is not None
@@ -270,7 +276,7 @@ class Post:
         return transfer
 
     def source(self, src: int | None, group_src: int | None) -> int | None:
-        """Returns the global rank of the sender; None for anybody. Raises as `peer` does."""
+        """Returns the global rank of the sender; None for any rank. Raises the errors of `peer`."""
         if src is None and group_src is None:
             return None
         return self.peer(src, group_src, "src")

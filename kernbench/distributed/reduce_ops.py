@@ -1,4 +1,4 @@
-"""`torch.distributed.ReduceOp`: how values of ranks are combined, and where that is defined."""
+"""`torch.distributed.ReduceOp`: reduce operations, and the types and backends that have them."""
 
 import math
 from typing import Any, Final
@@ -23,12 +23,12 @@ class RedOp(Reduction):
 
     @property
     def op(self) -> "RedOp":
-        """Itself, as of PyTorch's `ReduceOp(op)`."""
+        """The operation itself, as the attribute `op` of PyTorch's `ReduceOp(op)`."""
         return self
 
     @property
     def value(self) -> int:
-        """Its number."""
+        """The operation's number."""
         return _NUMBERS.index(self.name)
 
     def __str__(self) -> str:
@@ -48,21 +48,21 @@ class PremulSum:
         return f"<{self}: 8>"
 
     def __call__(self, factor: Any) -> Reduction:
-        """Returns the operation that multiplies each rank's values before it adds them up."""
+        """Returns the operation that multiplies each rank's values by a factor, then adds up."""
         return premul_sum(factor)
 
 
 def premul_sum(factor: Any) -> Reduction:
-    """Returns the operation that multiplies each rank's values by a factor before adding them up.
+    """Returns the operation that multiplies each rank's values by a factor, then adds them up.
 
-    It is `torch.distributed._make_nccl_premul_sum`.
+    The function is `torch.distributed._make_nccl_premul_sum`.
 
     Args:
         factor: Finite; every rank must give the same one.
 
     Raises:
         UnsupportedError: If the factor is a tensor.
-        OperandError: If it is no number.
+        OperandError: If the factor is no number.
     """
     if isinstance(factor, Tensor):
         raise UnsupportedError(
@@ -94,24 +94,25 @@ class RedOpType:
 class ReduceOp(RedOpType):
     """`torch.distributed.ReduceOp`: how values of ranks are combined.
 
-    `AVG` divides the sum by the number of ranks at the end; of integers it drops the fraction, as
-    NCCL does, and bools it does not take. `PREMUL_SUM(factor)` multiplies before it adds, and takes
-    floats and complex numbers only; of the others complex numbers take `SUM`. As in PyTorch, `nccl`
-    has no `BAND`, `BOR` and `BXOR`, and `gloo` no `AVG` and `PREMUL_SUM`; `ccl` has all.
+    `AVG` divides the sum by the number of ranks at the end; for integers it drops the fraction, as
+    NCCL does; it does not take bools. `PREMUL_SUM(factor)` multiplies before it adds, and takes
+    floats and complex numbers only. Complex numbers take `SUM`, `AVG` and `PREMUL_SUM`. As in
+    PyTorch, `nccl` has no `BAND`, `BOR` and `BXOR`, and `gloo` has no `AVG` and `PREMUL_SUM`; `ccl`
+    has all operations.
 
-    8-bit floats reduce on `nccl` and `ccl`, as NCCL has done since 2.24 on GPUs that have them, and
-    not on `gloo`. There each sum and product of two values is rounded to the tensor's dtype, to
-    nearest even, before the next one, and what is too large becomes the largest finite value. `AVG`
-    multiplies by `1 / ranks`, itself rounded to the dtype, before it adds.
+    `nccl` and `ccl` reduce 8-bit floats, as NCCL does since 2.24 on GPUs that have them; `gloo`
+    does not. Each sum and product of two values is rounded to the tensor's dtype, to nearest even,
+    before the next one; a value that is too large becomes the largest finite value. For 8-bit
+    floats `AVG` multiplies by `1 / ranks`, itself rounded to the dtype, before it adds.
     """
 
     RedOpType: Final = RedOpType
 
     def __new__(cls, op: Reduction) -> Reduction:  # type: ignore[misc]
-        """Returns the operation itself: it needs no wrapper to be equal to.
+        """Returns the operation itself: PyTorch's wrapper object is equal to it.
 
         Raises:
-            OperandError: If it is none.
+            OperandError: If `op` is no reduce operation.
         """
         if not isinstance(op, Reduction):
             raise OperandError(
@@ -127,7 +128,7 @@ def reduction_of(name: str, op: object) -> Reduction:
     """Returns the operation that an argument means: one of `ReduceOp`, or its name.
 
     Raises:
-        ReductionError: If it is none (C6).
+        ReductionError: If the argument means no reduce operation (C6).
     """
     if isinstance(op, Reduction):
         return op
@@ -151,13 +152,13 @@ def check_reduction(name: str, op: Reduction, dtype: DType, backend: str) -> Non
     """Checks that an operation is defined.
 
     Args:
-        name: Of the collective, for the report.
-        op: The operation.
-        dtype: Of the tensors.
-        backend: Of the group.
+        name: Name of the collective, for the report.
+        op: The reduce operation.
+        dtype: Element type of the tensors.
+        backend: Name of the library that serves the tensors.
 
     Raises:
-        ReductionError: If the backend has no such operation, or not for this type (C6).
+        ReductionError: If the backend lacks the operation, or lacks it for the type (C6).
     """
     bits, scaled = op.combine.startswith("bitwise"), op.average or op.factor is not None
     if (bits and backend == "nccl") or (scaled and backend == "gloo"):

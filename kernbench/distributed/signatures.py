@@ -1,4 +1,4 @@
-"""What a call of a collective is apart from its rank and its tensors: made once, then looked up."""
+"""Signatures of collective calls, without the rank and its tensors: made once, then looked up."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,29 +15,32 @@ from kernbench.ranks.meeting import Splits, Term
 Shape = tuple[int, ...]
 
 _SHOWN: Final = 8
-"""Shapes that a text lists."""
+"""Most shapes that a text lists."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signature:
-    """What a call of a collective is, apart from who calls it with which tensors.
+    """Description of a collective call, without the calling rank and the tensors' memory.
 
     Attributes:
-        name: Of the function that the user called.
-        kind: What the ranks must have in common: functions of one kind may meet each other.
+        name: Name of the function that the user called.
+        kind: Kind of the call; calls of different ranks may meet if their kinds are equal.
         operation: A key of `OPERATIONS`.
-        terms: What the ranks must agree on.
-        text: The call, for reports.
-        sizes: Elements of `wire` in each block; None if it takes the `splits` of all to know.
-        nbytes: Size as nccl-tests counts it: of all blocks of the largest buffer.
+        terms: Values on which the calls of all ranks must agree.
+        text: Text of the call in reports.
+        sizes: Elements of `wire` in each block; None if the sizes depend on the `splits` of all
+            ranks.
+        nbytes: Bytes of all blocks of the largest buffer, as nccl-tests counts them.
         dtype: Element type.
-        wire: What travels: of a complex type its parts, as in PyTorch, else `dtype`.
-        reduction: How values are combined; None if they are not.
-        root: Rank in the group that plays a part of its own; 0 if there is none.
-        splits: What the calling rank exchanges with each other one; None if all do the same.
+        wire: Element type that travels: for complex numbers the type of their parts, as in PyTorch;
+            otherwise `dtype`.
+        reduction: How values are combined; None for operations that combine none.
+        root: Rank in the group of the source or destination; 0 for operations without one.
+        splits: Amounts that the calling rank exchanges with each rank; None for operations in which
+            ranks give no sizes of their own.
         row: Elements of `wire` in one unit of `splits`.
-        counted: The kind that `CommDebugMode` counts it as; empty if that is `kind`.
-        hosted: Whether its tensors are on the host.
+        counted: Kind under which `CommDebugMode` counts the call; empty for `kind`.
+        hosted: Whether the tensors are on the host.
     """
 
     name: str
@@ -67,16 +70,16 @@ def signature(
     root: int = 0,
     root_text: str = "",
 ) -> Signature:
-    """Returns that of an operation whose blocks are the same on all ranks.
+    """Returns the signature of an operation whose blocks are the same on all ranks.
 
     Args:
-        name: Of the function that the user called.
+        name: Name of the function that the user called.
         operation: A key of `OPERATIONS`.
         dtype: Element type.
-        blocks: Shape of each block: one, or one for each rank of the group.
-        reduction: How values are combined.
-        root: Rank in the group.
-        root_text: The root as the user gave it, such as `src=2`.
+        blocks: Shapes of the blocks: a single block, or a block for each rank of the group.
+        reduction: How values are combined; None for operations that combine none.
+        root: Rank in the group of the source or destination, for operations that have one.
+        root_text: The root as the user gave it, such as `src=2`; empty without a root.
     """
     wire, parts = _wire(dtype)
     sizes = tuple([parts * prod(shape) for shape in blocks])
@@ -111,10 +114,18 @@ def reducing_signature(
     reduction: Reduction,
     backend: str,
 ) -> Signature:
-    """Returns that of an operation that combines values, if the backend has it; see `signature`.
+    """Returns the signature of an operation that combines values; see `signature`.
+
+    Args:
+        name: Name of the function that the user called.
+        operation: A key of `OPERATIONS`.
+        dtype: Element type.
+        blocks: Shapes of the blocks: a single block, or a block for each rank of the group.
+        reduction: How values are combined.
+        backend: Name of the library that serves the tensors, such as `nccl`.
 
     Raises:
-        ReductionError: If it does not (C6).
+        ReductionError: If the backend lacks the reduction, or lacks it for the dtype (C6).
     """
     check_reduction(name, reduction, dtype, backend)
     return signature(name, operation, dtype, blocks, reduction)
@@ -131,7 +142,18 @@ def even_signature(
     root: int = 0,
     root_text: str = "",
 ) -> Signature:
-    """Returns that of an operation with a block of one shape for each rank; see `signature`."""
+    """Returns the signature of an operation with an equal block for each rank; see `signature`.
+
+    Args:
+        name: Name of the function that the user called.
+        operation: A key of `OPERATIONS`.
+        dtype: Element type.
+        shape: Shape of each block.
+        ranks: Number of ranks in the group, and so of blocks.
+        reduction: How values are combined; None for operations that combine none.
+        root: Rank in the group of the source or destination, for operations that have one.
+        root_text: The root as the user gave it, such as `src=2`; empty without a root.
+    """
     return signature(name, operation, dtype, (shape,) * ranks, reduction, root, root_text)
 
 
@@ -144,10 +166,18 @@ def object_signature(
     root: int = 0,
     root_text: str = "",
 ) -> Signature:
-    """Returns that of a collective on bytes of objects, which only its like meets.
+    """Returns the signature of a collective on the bytes of pickled objects; see `signature`.
 
-    To hardware it is a collective like any other; the ranks would take one value for another.
-    The arguments are those of `signature`.
+    Only calls of the same function may meet. Hardware would accept a mix and exchange the wrong
+    values.
+
+    Args:
+        name: Name of the function that the user called.
+        operation: A key of `OPERATIONS`.
+        dtype: Element type.
+        blocks: Shapes of the blocks: a single block, or a block for each rank of the group.
+        root: Rank in the group of the source or destination, for operations that have one.
+        root_text: The root as the user gave it, such as `src=2`; empty without a root.
     """
     what = signature(name, operation, dtype, blocks, None, root, root_text)
     return replace(what, kind=name, counted=operation)
@@ -160,13 +190,13 @@ def coalesced_signature(
     blocks: tuple[tuple[Shape, ...], ...],
     reduction: Reduction | None = None,
 ) -> Signature:
-    """Returns that of several operations issued as one: each block holds several tensors.
+    """Returns the signature of several operations issued as one; a block holds several tensors.
 
     Args:
         operation: A key of `OPERATIONS`.
         dtype: Element type.
         blocks: Shapes of the tensors in each block.
-        reduction: How values are combined.
+        reduction: How values are combined; None for operations that combine none.
     """
     wire, parts = _wire(dtype)
     sizes = tuple([parts * sum(prod(shape) for shape in shapes) for shapes in blocks])
@@ -196,14 +226,14 @@ def exchange_signature(
     receives: tuple[int, ...],
     row: Shape | None,
 ) -> Signature:
-    """Returns that of an exchange between each two ranks.
+    """Returns the signature of an exchange in which each rank gives sizes of its own.
 
     Args:
-        name: Of the function that the user called.
+        name: Name of the function that the user called.
         dtype: Element type.
-        sends: How many rows, or elements, go to each rank of the group.
-        receives: How many come from each.
-        row: Shape of a row; None if elements are counted.
+        sends: Rows, or elements, that go to each rank of the group.
+        receives: Rows, or elements, that come from each rank of the group.
+        row: Shape of a row; None if `sends` and `receives` count elements.
     """
     terms = [Term("C4", "dtype", dtype, _dtype_hint)]
     unit, length, shown = "element", 1, ""
@@ -229,9 +259,10 @@ def exchange_signature(
 
 @lru_cache(1024)
 def on_hosts(what: Signature) -> Signature:
-    """Returns that of the same operation on tensors of the host.
+    """Returns the signature of the same operation on tensors of the host.
 
-    It is of a kind of its own: on hardware it would wait for ever for one on devices.
+    The signature has a kind of its own: on hardware, a collective on the host and one on devices
+    would wait for each other for ever.
     """
     return replace(
         what,
@@ -243,12 +274,12 @@ def on_hosts(what: Signature) -> Signature:
 
 
 def renamed(what: Signature, name: str) -> Signature:
-    """Returns a signature of a kind of its own, which nothing else meets: `name()`."""
+    """Returns the signature of `name()`: only calls of this name meet, and no term must agree."""
     return replace(what, name=name, kind=name, terms=(), text=f"{name}()")
 
 
 def _wire(dtype: DType) -> tuple[DType, int]:
-    """Returns what an element is sent as, and how many of these it is."""
+    """Returns the type that travels for an element, and how many values of it an element has."""
     return dtypes.real_type(dtype), 2 if dtype.is_complex else 1
 
 

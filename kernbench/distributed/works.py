@@ -16,9 +16,9 @@ class Work:
     """`torch.distributed.Work`: an asynchronous operation.
 
     Args:
-        process: Who issued it.
-        command: What it does on the device.
-        outputs: Tensors that it writes.
+        process: The rank that issued the operation.
+        command: The operation's command.
+        outputs: Tensors that the operation writes.
         blocks_host: Whether `wait` makes the host wait too, as for a barrier.
     """
 
@@ -34,17 +34,17 @@ class Work:
         self._command = command
         self._outputs = outputs
         self._blocks_host = blocks_host
-        # Now: what its stream is put behind later does not come before it.
+        # Copied now: what the stream waits for later does not come before this operation.
         self._seen: Final = {**command.stream.seen, command.stream: command.number}
 
     @property
     def done(self) -> Event:
-        """Its completion."""
+        """Event of the operation's completion."""
         return self._command.done
 
     @property
     def command(self) -> Command:
-        """What runs on the communication stream."""
+        """The operation's command."""
         return self._command
 
     def wait(self, timeout: object = None) -> bool:
@@ -62,7 +62,7 @@ class Work:
         del timeout
         process = current_process()
         command = self._command
-        # Who remembers the work holds its outputs.
+        # Forget the handle: it would keep its output tensors alive.
         world_of(process).unwaited.get(process.rank, {}).pop(self, None)
         if command.stream.sip == HOST_SIP:
             process.wait(command.done)
@@ -105,11 +105,11 @@ class Work:
         """Returns None: an operation that fails is raised in its rank."""
 
     def result(self) -> list[Tensor]:
-        """Returns the tensors that the operation writes; reading them needs a `wait` before."""
+        """Returns the tensors that the operation writes; call `wait` before reading them."""
         return list(self._outputs)
 
     def get_future(self) -> "Future":
-        """Returns what `torch.futures` would make of it."""
+        """Returns the operation as a `Future`."""
         return Future(self, self.result())
 
 
@@ -121,8 +121,8 @@ class Future:
     """`torch.futures.Future` of an operation, or of what a callback made of it.
 
     Args:
-        work: What must be over; None if a callback has made the value already.
-        value: What it holds then.
+        work: Operation that must be over; None if a callback has made the value already.
+        value: The value, if a callback has made it.
     """
 
     def __init__(self, work: Work, value: Any) -> None:
@@ -134,16 +134,16 @@ class Future:
         return self._work.is_completed()
 
     def wait(self) -> Any:
-        """Makes the current stream wait, not the host, and returns the value."""
+        """Makes the current stream wait and returns the value; the host does not wait."""
         self._work.wait()
         return self._value
 
     def value(self) -> Any:
-        """Returns the value; reading its tensors needs a `wait` before."""
+        """Returns the value; call `wait` before reading its tensors."""
         return self._value
 
     def add_done_callback(self, callback: "Callable[[Future], Any]") -> None:
-        """Calls `callback` as `then` does, and forgets what it returns.
+        """Calls `callback` as `then` does, and drops the callback's result.
 
         Raises:
             UnsupportedError: For an operation on tensors of the host.
@@ -151,10 +151,10 @@ class Future:
         self.then(callback)
 
     def then(self, callback: "Callable[[Future], Any]") -> "Future":
-        """Calls `callback` with this future, and returns a future of what it returns.
+        """Calls `callback` with this future, and returns a future of the callback's result.
 
-        The callback is called at once. What it issues goes to a stream of its own, behind the
-        operation, so neither the host nor the current stream waits for it.
+        The callback is called at once. Its commands go to a stream of their own, behind the
+        operation, so neither the host nor the current stream waits for them.
 
         Raises:
             UnsupportedError: For an operation on tensors of the host.
@@ -181,7 +181,7 @@ class Future:
 
 
 class _Reached(Future):
-    """What a callback is given: an operation that its stream has waited for."""
+    """The future that a callback is given: the callback's stream has waited for the operation."""
 
     def done(self) -> bool:
         """See `Future`."""
@@ -189,7 +189,7 @@ class _Reached(Future):
 
 
 class _Derived(Future):
-    """What a callback has made, on a stream of its own."""
+    """The future of a callback's result, which the callback's own stream computes."""
 
     def __init__(self, work: Work, value: Any, stream: Any) -> None:
         super().__init__(work, value)
@@ -215,7 +215,7 @@ class _Derived(Future):
 
 
 class IllegalWork:
-    """What an operation returns that is only noted down: it is issued with others, later."""
+    """Result of an asynchronous call inside a coalescing block, whose operation is issued later."""
 
     def __init__(self) -> None:
         self._site: Final[CallSite | None] = call_site()

@@ -1,1 +1,1 @@
-"""One rank, or main: its host's clock, its streams, the commands that it issues."""
+"""Processes, that is ranks and main: the host's clock, the streams, the issued commands."""

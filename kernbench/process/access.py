@@ -1,4 +1,4 @@
-"""Who may touch memory now: only its rank, and nobody while another stream touches it."""
+"""Checks of memory accesses: only the owner's commands, in an order that no stream violates."""
 
 from typing import Final, Literal
 
@@ -10,7 +10,7 @@ from kernbench.process.process import MAIN, Process
 from kernbench.sim_engine.command import Command, Stream
 
 Verb = Literal["read", "wrote"]
-"""What somebody does with memory, as reports put it."""
+"""Kind of an access to memory, in the words of reports."""
 
 
 class OwnershipError(KernbenchError):
@@ -24,13 +24,13 @@ class AccessError(KernbenchError):
 _Pending = tuple[Command, View]
 
 _MOST_PENDING: Final = 64
-"""Accesses of one memory that are kept apart; beyond it they are merged stream by stream."""
+"""Accesses of one memory that are kept apart; if there are more, they are merged by stream."""
 
 _NO_STREAM: Final = Stream("host", HOST_SIP)
 
 
 class Guard:
-    """Says who may touch a block of memory now, and is told who does.
+    """Checks whether a process may touch a block of memory, and records the accesses.
 
     Args:
         buffer: The bytes.
@@ -39,10 +39,11 @@ class Guard:
     Attributes:
         buffer: The bytes.
         owner: The process that made the block.
-        version: Counts writes.
-        writes: Commands that wrote it, each with what it wrote; those that later ones cover and
-            those that the host has waited for are dropped at times.
-        reads: Commands of other streams that read it, with what they read, dropped likewise.
+        version: Number of writes so far.
+        writes: Commands that write the block, each with the view that it writes. From time to time
+            entries are dropped that a later entry covers or that the host has waited for.
+        reads: Commands of other streams that read the block, each with the view that it reads;
+            entries are dropped as in `writes`.
     """
 
     __slots__ = ("buffer", "owner", "reads", "version", "writes")
@@ -56,7 +57,7 @@ class Guard:
 
     @property
     def sip(self) -> int:
-        """The device that the bytes are on; `HOST_SIP` for the host."""
+        """SIP that holds the bytes; `HOST_SIP` for the host."""
         where = self.buffer.allocation.memory
         return HOST_SIP if where.space is Space.HOST else where.sip
 
@@ -64,14 +65,15 @@ class Guard:
         """Checks that a process may touch a part of the memory now.
 
         Args:
-            process: Who touches it.
-            stream: The stream that the touching command goes to; None: the host touches it itself.
-            window: What is touched; other parts of the same memory do not matter.
-            verb: Whether it is read or written.
+            process: The process that touches the memory.
+            stream: Stream of the command that touches the memory; None if the host does.
+            window: The part that is touched.
+            verb: Whether the part is read or written.
 
         Raises:
             OwnershipError: If the memory belongs to another rank (M14).
-            AccessError: If a command that touches it is under way that nobody has waited for.
+            AccessError: If a command that touches the part is under way that nobody has waited for
+                (C14, C15, M10).
         """
         if self.owner is not process:
             self.check_owner(process)
@@ -87,7 +89,7 @@ class Guard:
         """Checks that a process may touch the memory at all.
 
         Raises:
-            OwnershipError: If it is on a device and belongs to another rank (M14).
+            OwnershipError: If the memory is on a device and belongs to another rank (M14).
         """
         if self.owner is process or process.rank == MAIN or self.sip < 0:
             return
@@ -139,9 +141,9 @@ class Guard:
 
         Args:
             command: The command.
-            view: What it writes.
-            counts: Whether that is a new version. Kernels in `tl` may write what they are given,
-                and as with Triton's, autograd does not know about it.
+            view: The part that the command writes.
+            counts: Whether the write makes a new version. Writes of `tl` kernels make none: as with
+                Triton's kernels, autograd does not know about them.
         """
         self.version += counts
         writes = self.writes
@@ -151,7 +153,7 @@ class Guard:
             self.writes = self._with(writes, command, view)
 
     def read(self, command: Command, view: View) -> None:
-        """Notes that a command reads a view, at a time when somebody may write it."""
+        """Notes that a command reads a view while a command of another stream may write it."""
         self.reads = self._with(self.reads, command, view)
 
     def _with(self, pending: list[_Pending], command: Command, view: View) -> list[_Pending]:
@@ -163,7 +165,7 @@ class Guard:
             if seen.get(earlier.stream, 0) >= earlier.number:
                 continue
             begin, end = part.extent()
-            # Whoever waits for the later one has then waited for the earlier one, too.
+            # A wait for the later command then includes the earlier one.
             if not (low <= begin and end <= high and command.follows(earlier)):
                 kept.append(entry)
         kept.append((command, view))
@@ -177,7 +179,7 @@ class Guard:
 
 
 def _in_words(stream: Stream) -> str:
-    """Returns what a user calls a stream; the same on all ranks for what they have alike."""
+    """Returns a user's words for a stream; equal on all ranks for the streams that all have."""
     kind, _, rest = stream.name.partition(f" {stream.sip}")
     if kind == "communication":
         return "the communication stream" + (f" of{rest}" if rest else "")

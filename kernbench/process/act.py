@@ -15,34 +15,34 @@ from kernbench.sim_engine.op_log import Category
 class Block(Protocol):
     """Elements that a command reads or writes: a tensor of this package, or of another one.
 
-    Element type, shape and the bytes in place are those of the window.
+    The window has the element type, the shape, and the bytes in place.
     """
 
     @property
     def memory(self) -> Guard:
-        """Who may touch the bytes, and where they are."""
+        """Guard of the bytes: it knows their owner, their device and the accesses under way."""
         ...
 
     @property
     def window(self) -> View:
-        """Which elements."""
+        """The elements inside the memory."""
         ...
 
 
 class Span(NamedTuple):
-    """A block that is no tensor, such as several tensors that lie one behind the other."""
+    """A block that is no tensor, such as several tensors that are neighbours in memory."""
 
     memory: Guard
     window: View
 
 
 class Entered(NamedTuple):
-    """What a rank's command does in something that several ranks do together.
+    """The work of a rank's command in a collective or a message.
 
     Attributes:
-        work: What the command does.
-        part: What the ranks do together; None if the command is its rank's own.
-        args: What reports keep of the command.
+        work: Work of the command.
+        part: The collective or message; None for a command of this rank alone.
+        args: Arguments of the command in the log.
     """
 
     work: Work
@@ -67,22 +67,23 @@ def act(
     """Issues a command that touches memory; waits only if the launch queue is full.
 
     Every command of a program goes this way. The blocks are checked first: a call that is refused
-    because of a block has called no other rank. A block on another device than the command's is
-    ordered by the current stream of that device, one on the host by what the host waited for.
+    because of a block has called no other rank. Accesses to a block on another device than the
+    command's are ordered by that device's current stream; accesses to a block on the host are
+    ordered by the commands for which the host has waited.
 
     Args:
-        process: Who issues it.
-        name: For traces and errors.
+        process: The rank, or main, that issues the command.
+        name: Name of the command in traces and errors.
         category: Kind of work.
-        stream: Where the command stands in line.
-        work: What it does; or a function that calls the other ranks, once the blocks are found to
-            be free, and returns what the command does among them.
+        stream: Stream of the command.
+        work: Work of the command; or a function that is called after the check of the blocks, joins
+            the call with those of other ranks, and returns the command's work.
         reads: Blocks that the command reads.
         writes: Blocks that the command writes.
-        site: Where the user asked for it; None: to be found.
-        args: What reports keep of the command; None if `work` is a function, which says it.
-        asking: Stream in which the user made the call, if the command goes to one of its own:
-            what that stream has waited for counts.
+        site: Where the user asked for the command; None: to be found.
+        args: Arguments of the command in the log; None if `work` is a function that returns them.
+        asking: The user's current stream, if the command goes to a stream of its own. Commands for
+            which that stream has waited then count as waited for.
         new_version: Whether writing makes a new version of a block, which autograd notices.
 
     Raises:
@@ -150,17 +151,17 @@ def act_at_once(
     """Lets the host touch memory itself, at once; takes no simulated time.
 
     Args:
-        process: Whose host it is.
-        name: What errors call it.
-        effect: What it does to the bytes; None if there are none.
-        reads: Blocks that it reads.
-        writes: Blocks that it writes.
-        site: Where the user asked for it; None: to be found.
+        process: The rank, or main, whose host touches the memory.
+        name: Name of the operation in errors.
+        effect: Function that changes the bytes; None if there are no bytes to change.
+        reads: Blocks that `effect` reads.
+        writes: Blocks that `effect` writes.
+        site: Where the user called the operation; None: to be found.
 
     Raises:
         OwnershipError: If a block belongs to another rank (M14).
         AccessError: If a command on a block is under way that nobody has waited for.
-        KernbenchError: What `effect` raises, with the place of the call.
+        KernbenchError: If `effect` raises it; the place of the call is added.
     """
     for block in reads:
         block.memory.check(process, None, block.window, "read")
@@ -176,5 +177,5 @@ def act_at_once(
 
 
 def _elsewhere(process: Process, sip: int) -> Stream | None:
-    """Returns what orders the commands on another device; None for the host."""
+    """Returns the stream that orders accesses on another device; None for the host."""
     return None if sip < 0 else process.current_stream(sip)

@@ -1,4 +1,4 @@
-"""Which call of which rank an error is about, when it is raised in that call."""
+"""Lines of reports that tell which call of which rank an error is about."""
 
 from collections.abc import Mapping
 from typing import Protocol, cast
@@ -10,16 +10,16 @@ from kernbench.units import format_time
 
 
 class Numbered(Protocol):
-    """A group that counts what its ranks call."""
+    """A group that counts the calls of its ranks."""
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name of the group in reports."""
         ...
 
     @property
     def messages(self) -> Mapping[int, int]:
-        """By global rank, how many messages it has sent and received."""
+        """Number of messages that a rank has sent and received, by global rank."""
         ...
 
     def __contains__(self, rank: object) -> bool: ...
@@ -40,11 +40,11 @@ def called(
     """Returns the line of a report that tells when and where the refused call was made.
 
     Args:
-        process: Who calls.
-        name: Of the function.
+        process: The calling rank, or main.
+        name: Name of the function that the user called.
         group: Group whose counter of calls to show; None for a call that belongs to no group.
-        message: Whether the call is a message, which groups count apart.
-        site: Where; None: to be found.
+        message: Whether the call is a message; groups count messages apart from collectives.
+        site: Where the user made the call; None: to be found.
     """
     rank, time = process.rank, process.host.clock
     site = site or call_site()
@@ -62,7 +62,7 @@ def issued(command: Command, how: str = "was issued") -> Fact:
 
     Args:
         command: The command; it is not complete.
-        how: What became of it, as the report puts it.
+        how: Verb of the line, such as `was issued`.
     """
     if command.part is not None:
         return cast(Part, command.part).told(command, how)

@@ -1,4 +1,4 @@
-"""The flight recorder: what every rank did last, where it waits, what its streams hold."""
+"""The flight recorder: each rank's last calls, where the rank waits, what its streams hold."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -10,7 +10,7 @@ SCHEMA_VERSION: Final = 1
 
 
 def record(processes: Iterable[Process], now: int) -> dict[str, Any]:
-    """Returns what ranks did last, as plain values for JSON; see `RuntimeContext.flight_record`.
+    """Returns the last calls of ranks, as plain values for JSON; `RuntimeContext` has the method.
 
     Args:
         processes: The ranks.
@@ -35,7 +35,7 @@ def _rank(process: Process, now: int) -> dict[str, Any]:
 
 
 def _where(process: Process) -> dict[str, Any]:
-    """Returns what a host waits for and the command at the head of each stream that is busy."""
+    """Returns what a host waits for, and the first open command of each busy stream."""
     task = process.task
     heads = {stream.name: _head(stream) for stream in process.streams()}
     return {
@@ -65,13 +65,13 @@ def _head(stream: Stream) -> dict[str, Any] | None:
 
 
 def stop(process: Process) -> None:
-    """Keeps where a rank is, if that is not kept already; for when it is about to be aborted."""
+    """Keeps the place of a rank that is about to be aborted, unless a place is kept already."""
     if process.alive:
         process.stopped = process.stopped or _where(process)
 
 
 def freeze(process: Process, now: int) -> None:
-    """Keeps what the record says of a rank, and lets go of its commands; for when it is over."""
+    """Keeps the record of a rank that has ended, and lets go of its commands."""
     stop(process)
     for entry in process.recent:
         entry.freeze(now)

@@ -1,4 +1,4 @@
-"""One rank, or main: its host, its current device, its streams."""
+"""A process, that is one rank or main: its host, its current device, its streams."""
 
 import sys
 import weakref
@@ -21,30 +21,30 @@ from kernbench.tl.program import Program
 from kernbench.tl.recording import Recording
 
 MAIN: Final = -1
-"""Rank of the code outside of workers."""
+"""Rank that stands for the code outside of workers."""
 
 T = TypeVar("T")
 
 
 class Session(Protocol):
-    """What processes need of the context that they run in.
+    """The part of a context that its processes use.
 
-    The rooms above add what they need themselves, such as `ranks.roll.RankSession`.
+    Rooms above this one extend the protocol, such as `ranks.roll.RankSession`.
     """
 
     @property
     def engine(self) -> GraphEngine:
-        """Runs the commands."""
+        """Engine that runs the commands."""
         ...
 
     @property
     def devices(self) -> Sequence[int]:
-        """SIPs that ranks may use; rank r has the r-th."""
+        """SIPs that ranks may use; rank r has the r-th entry."""
         ...
 
     @property
     def spec(self) -> RunSpec:
-        """The run, with all its dials."""
+        """Specification of the run, with all its dials."""
         ...
 
     @property
@@ -54,12 +54,12 @@ class Session(Protocol):
 
     @property
     def collectives(self) -> CollectiveModel:
-        """What all collectives of the context share."""
+        """State that all collectives of the context share."""
         ...
 
     @property
     def recordings(self) -> dict[Any, Recording]:
-        """Launches of kernels, by all that what they do depends on."""
+        """Recorded launches of kernels, by everything on which their commands depend."""
         ...
 
     @property
@@ -73,14 +73,14 @@ class Session(Protocol):
 
 
 class Part(Protocol):
-    """What several ranks do together by one command each."""
+    """A collective or a message, in which each rank has one command."""
 
     def issued(self, process: "Process", command: Command) -> None:
-        """Takes note of a rank's command, before that is submitted."""
+        """Called with a rank's command before the command is submitted."""
         ...
 
     def told(self, command: Command, how: str) -> Fact:
-        """Returns the line of a report that tells when and where a rank called it.
+        """Returns the line of a report that tells when and where a rank made the call.
 
         Args:
             command: The rank's command.
@@ -92,10 +92,10 @@ class Part(Protocol):
 class RankLocal(Generic[T]):
     """A variable of which each rank, and main, has a value of its own.
 
-    Ranks share one interpreter, so a global variable is one for all of them.
+    Ranks share one interpreter, so all of them would share a global variable.
 
     Args:
-        name: What it is called where somebody looks at a process.
+        name: Name of the variable for people who inspect a process.
         make: Makes the first value of a process.
     """
 
@@ -121,16 +121,16 @@ class RankLocal(Generic[T]):
         process.locals[self] = value
 
     def forget(self, process: "Process") -> None:
-        """Drops the value of a process, which gets a first one again when it is asked for."""
+        """Drops the value of a process; the next access makes a first value again."""
         process.locals.pop(self, None)
 
 
 class NoContextError(KernbenchError):
-    """Something of torch's was called with no simulated machine to run it on."""
+    """A function of `torch` was called without a simulated machine to run it on."""
 
 
 def outermost_frame() -> FrameType | None:
-    """Returns the outermost frame outside the package of the running stack."""
+    """Returns the outermost frame of the running stack that is outside the package."""
     found: FrameType | None = None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -153,29 +153,31 @@ class StepBudgetError(KernbenchError):
 
 
 class Process:
-    """What stands for an operating-system process of a real run.
+    """Stands for one operating-system process of a real run.
 
     Attributes:
-        ctx: The context that it belongs to.
-        engine: Of that context.
+        ctx: The context that the process belongs to.
+        engine: Engine of that context.
         rank: Global rank; -1 for main.
-        host: Its clock.
-        memory: Allocator of its host memory.
-        device_index: Its current SIP.
-        seen: By stream, the number of the last command that the host has waited for.
-        alive: Whether its function is still running.
-        locals: Its values of variables that each rank has for itself.
-        joined: Commands by which it takes part in what several ranks do; those at the front may
-            be complete.
-        recent: The last of what it has called that other ranks must call too.
-        frame: Of its function, once it has issued something; None on main and when it is over.
-        noted: Whether `frame` need not be looked for any more.
+        host: The host thread, with its clock.
+        memory: Allocator of the process's host memory.
+        device_index: Index of the current SIP.
+        seen: Number of the last command that the host has waited for, by stream.
+        alive: Whether the rank's function is still running.
+        locals: The process's values of `RankLocal` variables.
+        joined: Commands of the rank in collectives and messages, the oldest first; those at the
+            front may be complete.
+        recent: The rank's latest calls of collectives and messages.
+        frame: Frame of the rank's function; None on main, before its first command, and after it
+            returned.
+        noted: Whether the search for `frame` is over.
         dispatch_ps: Host time that issuing a command takes, in picoseconds.
-        issues_left: Commands that it may still issue; below 0 without a limit.
-        ranges: Names of the ranges that it is in, the outermost first; see `ranges`.
-        stopped: Where it was when it was about to be aborted, for the flight record.
-        site: Where the user called what issues many operations, such as `backward`; None: the call
-            of each operation is to be found.
+        issues_left: Number of commands that the rank may still issue; below 0 without a limit.
+        ranges: Names of the ranges that the process is in, the outermost first; see
+            `runtime_api.ranges`.
+        stopped: Where the rank was when it was about to be aborted, for the flight record.
+        site: Where the user called a function that issues many operations, such as `backward`;
+            None: each operation looks for its own call.
     """
 
     def __init__(
@@ -210,20 +212,20 @@ class Process:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports: `main`, or `rank` and a number."""
         return "main" if self.rank == MAIN else f"rank {self.rank}"
 
     # Streams
 
     def default_stream(self, sip: int) -> Stream:
-        """Returns the stream that commands of a device go to unless told otherwise."""
+        """Returns the stream to which a device's commands go unless the user sets another one."""
         stream = self._default.get(sip)
         if stream is None:
             stream = self._default[sip] = self._new(f"stream {sip}", sip)
         return stream
 
     def current_stream(self, sip: int) -> Stream:
-        """Returns the stream that commands of a device go to now."""
+        """Returns the stream to which a device's commands go now."""
         stream = self._current.get(sip)
         if stream is None:
             stream = self._current[sip] = self.default_stream(sip)
@@ -233,7 +235,7 @@ class Process:
         """Makes a stream the current one of its device.
 
         Raises:
-            KernbenchError: If it belongs to another process (M14).
+            KernbenchError: If the stream belongs to another process (M14).
         """
         if stream not in self._streams:
             raise KernbenchError(
@@ -245,7 +247,7 @@ class Process:
         self._current[stream.sip] = stream
 
     def new_stream(self, sip: int) -> Stream:
-        """Returns a further stream; from now on the device is shared between streams."""
+        """Returns a new stream; from now on several streams share the device."""
         self.engine.devices[sip].share()
         return self._new(f"stream {sip}.{len(self._streams)}", sip)
 
@@ -257,8 +259,8 @@ class Process:
         """Returns the stream of this name, for work that shares no engine with the rest.
 
         Args:
-            name: What users are told; no two streams of a device have the same.
-            sip: The device.
+            name: Name for users; unique among the streams of a device.
+            sip: Index of the device; -1 for the host.
         """
         stream = self._side_streams.get((name, sip))
         if stream is None:
@@ -277,12 +279,12 @@ class Process:
     # Issuing and waiting
 
     def note_frame(self) -> None:
-        """Remembers the frame of the rank's function, which tells later where it returned."""
+        """Remembers the frame of the rank's function; the frame tells later where it returned."""
         self.noted = True
         self.frame = outermost_frame()
 
     def call_site(self) -> CallSite | None:
-        """Returns where the user called what is running."""
+        """Returns where the user called the running function of this package."""
         return self.site or call_site()
 
     def call_theirs(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -294,18 +296,18 @@ class Process:
             self.site = site
 
     def wait_stream(self, stream: Stream) -> None:
-        """Waits until everything issued to a stream so far is done."""
+        """Waits until all commands issued to a stream so far are done."""
         if stream.tail is not None or stream.waits:
             number = stream.count
             seen = dict(stream.seen)
-            # Also what was to be waited for by a next command that has not come.
+            # Also the events that the stream's next command would have waited for.
             for event in (stream.tail, *stream.waits):
                 if event is not None:
                     self.wait(event)
             self.learn({**seen, stream: number})
 
     def synchronize(self, sip: int | None = None) -> None:
-        """Waits until everything issued to a device (or all) so far is done."""
+        """Waits until all commands issued to a device, or to all devices, so far are done."""
         for stream in self.streams(sip):
             self.wait_stream(stream)
 
@@ -322,13 +324,13 @@ class Process:
             self.host.wait(event)
 
     def learn(self, seen: Mapping[Stream, int]) -> None:
-        """Notes that the host has waited for commands."""
+        """Notes that the host has waited for commands, given the last number of each stream."""
         for stream, number in seen.items():
             if number > self.seen.get(stream, 0):
                 self.seen[stream] = number
 
     def ordered(self, stream: Stream, writer: Command) -> bool:
-        """Returns whether `writer` precedes what is issued to `stream` next."""
+        """Returns whether `writer` ends before the next command of `stream` begins."""
         line = writer.stream
         return (
             line is stream
@@ -338,7 +340,7 @@ class Process:
         )
 
     def knows(self, command: Command) -> bool:
-        """Returns whether the host, or one of its other streams, has waited for a command."""
+        """Returns whether the host, or another stream of the process, has waited for a command."""
         line, number = command.stream, command.number
         return self.seen.get(line, 0) >= number or any(
             stream.seen.get(line, 0) >= number for stream in self._streams
@@ -369,7 +371,7 @@ _mains: list[Process] = []
 """Main processes of the contexts that are entered, the innermost last."""
 
 _latest: "weakref.ref[Process] | None" = None
-"""Main process of the context made last, for code that enters none."""
+"""Main process of the latest context, for code that enters no context."""
 
 
 def made(process: Process) -> None:

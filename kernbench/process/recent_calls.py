@@ -1,4 +1,4 @@
-"""What a rank has called last of all that other ranks must call too."""
+"""The latest calls of a rank that other ranks must make too: collectives and messages."""
 
 from typing import Any, Final
 
@@ -7,19 +7,19 @@ from kernbench.errors import CallSite
 from kernbench.sim_engine.command import Command
 
 RECENT: Final = 32
-"""Calls of a rank that are kept."""
+"""Number of calls that are kept for each rank."""
 
 
 class Entry:
-    """A call of something that other ranks must call too.
+    """A call that other ranks must make too.
 
-    It keeps no tensors alive once the call is complete, or frozen.
+    The entry keeps no tensors alive after the call is complete, or after `freeze`.
 
     Attributes:
-        title: What was called, as the sequence number of which group.
+        title: Name of the operation, its sequence number, and the name of the group.
         text: The call with its arguments.
-        site: Where.
-        time: Host time in picoseconds.
+        site: Where the user made the call.
+        time: Host time of the call, in picoseconds.
     """
 
     __slots__ = ("_done", "_state", "site", "text", "time", "title")
@@ -35,7 +35,7 @@ class Entry:
         self._state = ""
 
     def state(self, now: int) -> str:
-        """Returns `called`, `started` (its turn in the stream has come), or `completed`."""
+        """Returns `called`, `started` (the stream has reached the command), or `completed`."""
         if self._done is None:
             return self._state
         if self._done.time is not None:
@@ -44,11 +44,11 @@ class Entry:
         return "started" if isinstance(command, Command) and command.begun else "called"
 
     def freeze(self, now: int) -> None:
-        """Settles its state for good."""
+        """Fixes the state for good; from then on the entry keeps no command or tensor alive."""
         self._state, self._done = self.state(now), None
 
     def as_json(self, now: int) -> dict[str, Any]:
-        """Returns it as plain values."""
+        """Returns the entry as plain values for JSON; `now` is in picoseconds."""
         numbered, _, group = self.title.partition(" of group ")
         number = numbered.rpartition("#")[2]
         return {

@@ -11,7 +11,7 @@ _DEVICE: Final = re.compile(r"(cpu|cuda)(?::(\d+))?")
 
 
 class DeviceError(KernbenchError, RuntimeError):
-    """What is given as a device is none."""
+    """A value that should mean a device does not."""
 
 
 class Device:
@@ -94,7 +94,7 @@ class DeviceSelector:
         """Returns the selected SIPs of a machine of `count`.
 
         Raises:
-            UsageError: If one does not exist, or the selector is none of the three kinds.
+            UsageError: If a SIP does not exist, or the selector is of another kind.
         """
         if self.which == "all":
             return list(range(count))

@@ -1,1 +1,1 @@
-"""What ranks do together: where they meet, who waits for whom, how a spawn begins and ends."""
+"""Interaction of ranks: meetings, the graph of waits, and the begin and end of a spawn."""

@@ -1,4 +1,4 @@
-"""Circles of waits: who is in them, and how they are told."""
+"""Cycles of waits: which ranks they hold, and how reports show them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -18,14 +18,20 @@ from kernbench.units import format_span
 
 _MOST_HOPS: Final = 8
 _MOST_PLACES: Final = 8
-"""How much of a cycle, and of the places where ranks wait, a report shows."""
+"""Most hops of a cycle, and most places where ranks wait, that a report shows."""
 
 _MOST_STEPS: Final = 100_000
-"""Edges that are walked to find a shorter cycle."""
+"""Number of edges after which the search for a shorter cycle ends."""
 
 
 def explain(graph: WaitGraph, world: World, dead: set[Node]) -> Iterator[Verdict]:
-    """Yields the deadlocks that explain why a set is dead, apart from ranks that returned."""
+    """Yields verdicts on the cycles and tags that make nodes dead; returned ranks are left out.
+
+    Args:
+        graph: The graph of waits.
+        world: The ranks.
+        dead: Nodes of the graph that can never go on.
+    """
     for knot in _knots(graph, dead):
         heads = sorted(
             (node for node in graph.children if node in knot and isinstance(node, Head)),
@@ -46,7 +52,7 @@ def explain(graph: WaitGraph, world: World, dead: set[Node]) -> Iterator[Verdict
 
 def _cycle(graph: WaitGraph, heads: Sequence[Head], knot: set[Node]) -> Verdict:
     cycle = _shortest(graph, heads, knot)
-    # Also those that are in the same collectives, though nobody waits for them.
+    # Also ranks that wait in the same collectives although nobody waits for them.
     meetings = dict.fromkeys(head.meeting for head in heads)
     waits = [
         (call, meeting)
@@ -104,7 +110,7 @@ def _places(waits: Iterable[tuple[Call, Exchange]]) -> list[str]:
     alike: dict[tuple[str, CallSite | None], dict[Call, None]] = {}
     for call, meeting in waits:
         what = meeting.place(call)
-        # The instruction, not its text: finding the line of each of many ranks takes long.
+        # The key is the instruction, since finding the line number for many ranks takes long.
         alike.setdefault((what, call.site), {})[call] = None
     places = [(what, site, list(calls)) for (what, site), calls in alike.items()]
     lines: list[str] = [
@@ -121,7 +127,7 @@ def _places(waits: Iterable[tuple[Call, Exchange]]) -> list[str]:
 
 
 def _knots(graph: WaitGraph, dead: set[Node]) -> list[set[Node]]:
-    """Returns the sets whose members all wait for each other and for nothing else that is dead."""
+    """Returns sets of dead nodes that wait for each other, and for no dead node that waits too."""
     edges = {
         node: [child for child in graph.children[node] if child in dead]
         for node in graph.children

@@ -1,4 +1,4 @@
-"""Where the ranks of a world make process groups: all of them the same ones, in the same order."""
+"""Creation of process groups: all ranks of a world make the same groups in the same order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ class Creation(Meeting):
     """Calls that make process groups.
 
     Attributes:
-        made: What the first rank has made for all; None before.
+        made: Groups that the first rank has made for all ranks; None before.
     """
 
     made: Any = None
 
 
 class Creations(Gathering[Creation]):
-    """The process groups that ranks make: the k-th one of each is the k-th one of all (C9)."""
+    """Meetings in which ranks make groups: the k-th of each rank is the k-th of all ranks (C9)."""
 
     mismatch = GroupMismatchError
     advice = (

@@ -1,4 +1,4 @@
-"""What ranks did together in one spawn, where sends may be done before they are received."""
+"""The log of what ranks did together in a spawn whose small sends complete before their receive."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -9,7 +9,14 @@ from kernbench.sim_engine.command import Command, Stream
 
 
 class Step(NamedTuple):
-    """A rank's part in a meeting, and how much of each stream was over before it."""
+    """A rank's part in a collective or a message.
+
+    Attributes:
+        meeting: The collective or message.
+        stream: Stream of the rank's command.
+        number: Number of the command in its stream.
+        over: Number of the last command that must end before this one begins, by stream.
+    """
 
     meeting: Exchange
     stream: Stream
@@ -19,18 +26,24 @@ class Step(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class EagerLog:
-    """What ranks did together in one spawn, in the order that no buffering would impose.
+    """Collectives and messages of one spawn, with the order that they have without buffering.
 
     Attributes:
-        steps: By rank, its parts in the order of the calls.
-        eager: Transfers whose send was done before they were received.
+        steps: The parts of a rank in the order of its calls, by rank.
+        eager: Transfers whose send completed before its receive.
     """
 
     steps: dict[int, list[Step]] = field(default_factory=dict)
     eager: dict[Exchange, None] = field(default_factory=dict)
 
     def note(self, process: Process, command: Command, meeting: Exchange) -> None:
-        """Notes a rank's part; `command` is what the rank itself waits for."""
+        """Adds a rank's part to the log.
+
+        Args:
+            process: The rank.
+            command: The command for which the rank itself waits; for a buffered send, the copy.
+            meeting: The collective or message.
+        """
         stream = command.stream
         over = {**process.seen}
         for other, number in stream.seen.items():

@@ -13,7 +13,7 @@ from kernbench.ranks.spawn_errors import SpawnException, text_of
 from kernbench.ranks.world import World
 
 _DIGITS: Final = 12
-"""Of a hash, in a report."""
+"""Digits of a hash that a report shows."""
 
 
 class ScheduleError(KernbenchError):
@@ -24,8 +24,8 @@ class Explored(NamedTuple):
     """How many schedules were tried, all with the same result.
 
     Attributes:
-        number: How many.
-        complete: Whether there are no others.
+        number: Number of schedules that were tried.
+        complete: Whether there are no other schedules.
     """
 
     number: int
@@ -40,10 +40,10 @@ class _Run(NamedTuple):
 
 
 def choose_late(world: World) -> bool:
-    """Lets a receive take a message, now that nothing else is left to happen.
+    """Lets one delayed receive from any source take a message, now that no other event is left.
 
     Returns:
-        Whether there is one that has put this off; then things go on.
+        Whether there was such a receive, so that the loop can go on.
     """
     schedule = world.schedule
     if schedule is None or not schedule.late:
@@ -56,22 +56,23 @@ def explore(
 ) -> Explored:
     """Runs a program under several schedules.
 
-    The first is what happens if nobody interferes. If that fails, or if it has no receive from any
-    source, there is no other. The others let such receives wait until nothing else is left to
-    happen, and take every candidate in turn. Two runs have the same result if the hosts of their
-    ranks read the same values, in whatever order, and they end in the same way.
+    In the first run, each receive from any source takes the message that comes first. If this run
+    fails, or has no such receive, it is the only run. In the other runs such receives wait until
+    nothing else is left to happen, and take every candidate in turn. Two runs have the same result
+    if the hosts of their ranks read the same values, in whatever order, and if they end in the same
+    way.
 
     Args:
-        attempt: Runs the program in a fresh context of that schedule; what it returns, if that is
-            not nothing, is part of the result.
-        most: Schedules to try, at least 2.
-        again: Says in a hint how to run the schedule of that name again.
+        attempt: Runs the program in a fresh context with the given schedule; a returned value that
+            is true is a part of the result.
+        most: Number of schedules to try, at least 2.
+        again: Returns how a user runs the schedule of a given name again, for a hint.
 
     Raises:
         ScheduleError: If two schedules have different results (P8).
-        Exception: What the first attempt raises.
+        Exception: If the first attempt raises it.
     """
-    __tracebackhide__ = True  # of pytest: what failed is the user's worker
+    __tracebackhide__ = True  # pytest then shows the user's worker
     plain = Schedule()
     first = _Run(plain, _returned(attempt(plain)))
     count = 1
@@ -101,7 +102,7 @@ def _returned(value: object) -> tuple[str, ...]:
 
 
 def _ends(error: Exception) -> Iterator[str]:
-    """Yields how each failed rank ended, without what differs between schedules: times."""
+    """Yields how each failed rank ended, without times, which differ between schedules."""
     if isinstance(error, SpawnException):
         for rank, cause in sorted(error.errors.items()):
             yield f"rank {rank} failed: {_end(cause)}"
@@ -146,7 +147,7 @@ def _differ(first: _Run, second: _Run, again: str) -> ScheduleError:
 
 
 def _parting(first: Schedule, second: Schedule) -> tuple[Match | None, Match | None]:
-    """Returns the first match of the second schedule that the first one does not have."""
+    """Returns the first two matches, one of each schedule, that differ; None for a missing one."""
     before: dict[int, list[Match]] = {}
     for match in first.matches:
         before.setdefault(match.rank, []).append(match)

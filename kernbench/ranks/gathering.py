@@ -16,7 +16,7 @@ from kernbench.ranks.meeting import (
 )
 
 HOST_SUFFIX: Final = " on cpu"
-"""Ends the name of an operation on tensors of the host."""
+"""Suffix of the name of an operation on tensors of the host."""
 
 _DEVICE_HINT: Final = (
     "all ranks give tensors on the host, or all on devices: move one with .cuda() or .cpu() first; "
@@ -24,18 +24,18 @@ _DEVICE_HINT: Final = (
 )
 
 _MOST_AMOUNTS: Final = 8
-"""Amounts that a report lists."""
+"""Most amounts that a report lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """What is known of the ranks of a spawn when some of them are missed.
+    """What is known about the ranks of a spawn when some of them are missing.
 
     Attributes:
-        exited: By rank, those whose function has ended.
-        exit_sites: By rank, where its function returned.
+        exited: Processes whose function has ended, by rank.
+        exit_sites: Where the function of a rank returned, by rank.
         groups: Every group of the spawn.
-        stuck: By rank, those that wait elsewhere for ever, with what reports say of that.
+        stuck: What reports say about a rank that waits elsewhere for ever, by rank.
     """
 
     exited: Mapping[int, Process]
@@ -48,13 +48,13 @@ M = TypeVar("M", bound=Meeting)
 
 
 class Gathering(Generic[M]):
-    """Ranks that do things together: the k-th call of each is the k-th call of all.
+    """Ranks that meet: the k-th call of each rank belongs to the k-th calls of all others.
 
     Attributes:
-        name: For reports.
+        name: Name in reports.
         ranks: Global ranks; a rank's place is its rank in the group.
-        open: Meetings that not all ranks have come to, by number.
-        history: By global rank, its latest call.
+        open: Meetings in which some ranks have not called, by sequence number.
+        history: The latest call of a rank, by global rank.
     """
 
     mismatch: ClassVar[type[CollectiveMismatchError]] = CollectiveMismatchError
@@ -75,7 +75,7 @@ class Gathering(Generic[M]):
         """Returns the rank inside the group of a global rank.
 
         Raises:
-            KeyError: If it is not a member.
+            KeyError: If the rank is not a member.
         """
         return self._places[rank]
 
@@ -84,21 +84,21 @@ class Gathering(Generic[M]):
         return self._numbers[rank]
 
     def title(self, what: str, number: int) -> str:
-        """Returns what reports call a meeting."""
+        """Returns the name of a meeting in reports."""
         return f"{what} #{number} of group {self.name}"
 
     def _begin(self, title: str, number: int) -> M:
-        """Returns a meeting that nobody has come to."""
+        """Returns a new meeting in which no rank has called."""
         raise NotImplementedError
 
     def enter(self, call: Call) -> M:
-        """Takes a rank's next call to where the others are; does not wait.
+        """Adds a rank's next call to its meeting and returns the meeting; does not wait.
 
         Args:
-            call: What the rank called.
+            call: The rank's call.
 
         Raises:
-            CollectiveMismatchError: If another rank called something else.
+            CollectiveMismatchError: If the rank's call disagrees with the call of another rank.
         """
         rank = call.rank
         number = self._numbers[rank] = self._numbers[rank] + 1
@@ -114,7 +114,7 @@ class Gathering(Generic[M]):
         if first is None:
             meeting.first = call
         elif (
-            call.terms is not first.terms  # mostly those of one signature
+            call.terms is not first.terms  # mostly the same object, from one cached signature
             or call.operation != first.operation
             or call.splits is not None
             or meeting.errors
@@ -134,7 +134,7 @@ class Gathering(Generic[M]):
             if expected.value != got.value:
                 hint = expected.hint and expected.hint(expected.value, got.value)
                 raise self._differ(meeting, expected.code, expected.what, hint)
-        # It agrees with the first call; another rank may not.
+        # This call agrees with the first one; the call of another rank may not.
         known = meeting.errors[0] if meeting.errors else None
         if known is not None and known.differing:
             raise self._differ(meeting, known.code, known.differing, known.hint)
@@ -146,7 +146,7 @@ class Gathering(Generic[M]):
             raise self._refuse(meeting, known.code, known.summary, known.hint)
 
     def _unfit(self, meeting: Meeting, call: Call, mine: Splits) -> list[Amount]:
-        """Returns what a call exchanges with the earlier ones that does not fit theirs."""
+        """Returns the amounts of a call that do not fit those of earlier calls."""
         me = self._places[call.rank]
         unfit = []
         for other in meeting.calls.values():
@@ -168,7 +168,7 @@ class Gathering(Generic[M]):
         unfit: list[Amount],
         unit: str,
     ) -> CollectiveMismatchError:
-        """Returns the error of uneven splits, and lets the earlier ones say the same (C11)."""
+        """Returns the error of uneven splits, and makes earlier errors say the same (C11)."""
         count = len(unfit)
         if known is not None:
             unfit, count = [*known.unfit, *unfit], known.unfit_count + count
@@ -212,19 +212,19 @@ class Gathering(Generic[M]):
         meeting.errors.append(error)
         facts = (*lines, *meeting.grouped())
         for known in meeting.errors:
-            # What was raised at another rank's call did not know of this one.
+            # Errors that other ranks' calls raised earlier did not know of this call.
             known.facts = facts
         return error
 
     def _subject(self, meeting: Meeting) -> str:
-        """Returns what reports call a meeting whose ranks disagree."""
+        """Returns the name in reports of a meeting whose ranks disagree."""
         return self.title("collective", meeting.number)
 
     def missing(self, meeting: Meeting, known: Whereabouts) -> CollectiveMismatchError:
         """Returns the error of a collective that some ranks never call (C1).
 
         Args:
-            meeting: What they miss.
+            meeting: The collective.
             known: Which ranks have returned, and which wait elsewhere for ever.
         """
         waiting = sorted(meeting.calls)
@@ -253,7 +253,7 @@ class Gathering(Generic[M]):
         )
 
     def _whereabouts(self, rank: int, known: Whereabouts) -> Fact:
-        """Returns what a rank that is missed did last, and where it is now."""
+        """Returns what a missing rank did last, and where it is now."""
         site, state = known.exit_sites.get(rank), known.stuck.get(rank, "")
         if rank in known.exited:
             state = "returned" if site is None else f"returned {site_fact(site)}"

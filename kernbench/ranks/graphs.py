@@ -1,4 +1,4 @@
-"""What graphs of waits are asked: who is in a circle, and the shortest way around it."""
+"""Algorithms on graphs of waits: strongly connected components, and shortest cycles."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
@@ -10,7 +10,7 @@ def components(edges: Mapping[T, Sequence[T]]) -> list[set[T]]:
     """Returns the strongly connected components, as Tarjan finds them, without recursion.
 
     Args:
-        edges: By node, where its edges lead; every node has an entry.
+        edges: Nodes to which the edges of a node lead, by node; every node has an entry.
     """
     index: dict[T, int] = {}
     low: dict[T, int] = {}
@@ -45,11 +45,11 @@ def components(edges: Mapping[T, Sequence[T]]) -> list[set[T]]:
 
 
 def around(start: T, children: Callable[[T], Sequence[T]]) -> tuple[list[T], int]:
-    """Returns a shortest way from a node back to itself, and how many edges were looked at.
+    """Returns a shortest cycle through a node, and the number of edges that were walked.
 
     Args:
-        start: A node that is in a circle.
-        children: Where the edges of a node lead.
+        start: A node that lies on a cycle.
+        children: Returns the nodes to which the edges of a node lead.
     """
     before: dict[T, T] = {}
     layer, steps = [start], 0

@@ -24,19 +24,19 @@ class ProcessGroup(Gathering[Exchange]):
     """`torch.distributed.ProcessGroup`: ranks that call collectives together.
 
     Args:
-        name: Unique while a spawn runs; that of all ranks is `WORLD`.
+        name: Unique name while a spawn runs; the group of all ranks is `WORLD`.
         ranks: Global ranks; a rank's place is its rank in the group.
-        desc: What the user says that it is for.
-        backend: Which library it stands for; None: that of `init_process_group`.
+        desc: The user's description of the group's purpose.
+        backend: Name of the library; None: the backend given to `init_process_group`.
 
     Attributes:
-        last: By global rank, its latest operation on a device.
-        messages: By global rank, how many it has sent and received, or begun to.
-        birth: Where ranks met to make it; None for all ranks.
-        destroyed: By global rank, where it gave the group up.
+        last: The latest operation of a rank on a device, by global rank.
+        messages: Number of messages that a rank has begun to send or receive, by global rank.
+        birth: Meeting in which ranks made the group; None for the group of all ranks.
+        destroyed: Where a rank destroyed the group, by global rank.
         sips: Device of each rank; empty until the first collective.
-        prepared: What is known of a collective beforehand, by its `Signature`. All else that it
-            depends on is the group's, and the context's in which the group lives.
+        prepared: Prepared collectives by `Signature`. All else on which they depend belongs to the
+            group, or to the context in which the group lives.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class ProcessGroup(Gathering[Exchange]):
 
     @property
     def group_name(self) -> str:
-        """Its name, as PyTorch calls it."""
+        """The group's name, under PyTorch's name for it."""
         return self.name
 
     @property
     def group_desc(self) -> str:
-        """What it is for, as PyTorch calls it."""
+        """The group's description, under PyTorch's name for it."""
         return self.desc
 
     def size(self) -> int:
@@ -82,7 +82,7 @@ class ProcessGroup(Gathering[Exchange]):
         """Returns the calling rank's rank in the group; -1 if it is not a member.
 
         Raises:
-            GroupError: If it has destroyed the group (C18).
+            GroupError: If the calling rank has destroyed the group (C18).
         """
         self._check_not_destroyed("rank")
         return self._places.get(current_process().rank, -1)
@@ -107,7 +107,7 @@ class ProcessGroup(Gathering[Exchange]):
         return f"<group {self.name} of {len(self.ranks)} ranks>"
 
     def made(self, rank: int) -> str:
-        """Returns a fact that says where a group was made: by this rank, if it made it."""
+        """Returns the line of a report that tells where the rank, else another, made the group."""
         if self.birth is None:
             return f"group {self.name} is that of all ranks"
         call = self.birth.calls.get(rank) or next(iter(self.birth.calls.values()))

@@ -1,4 +1,4 @@
-"""Deadlocks that are hidden since small sends are done before they are received (P5)."""
+"""Deadlocks that stay hidden because small sends complete before their receive (P5)."""
 
 from itertools import pairwise
 
@@ -15,10 +15,10 @@ class EagerWarning(UserWarning):
 
 
 def hidden_deadlock(log: EagerLog, limit: int) -> EagerWarning | None:
-    """Returns a warning of ranks that would have waited for ever without buffering; None if none.
+    """Returns a warning about ranks that would deadlock without buffering; None without any.
 
     Args:
-        log: What the ranks of a spawn did together.
+        log: Log of what the ranks of a spawn did together.
         limit: Bytes up to which messages were sent without their receive.
     """
     edges: dict[Exchange, dict[Exchange, int]] = {}

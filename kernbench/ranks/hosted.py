@@ -2,10 +2,10 @@
 
 Its time is the textbook's, from the latency and the bandwidth of a message between two hosts
 (`HostSpec.gloo`): a ring for all-reduce, all-gather and reduce-scatter, a binomial tree for
-broadcast and reduce, one message after the other for gather, scatter and all-to-all. It begins when
-the last rank has come and is over for all of them at once. Nothing shares the link, and adding up
-takes no time. Values are combined in the order of the ranks, each partial result rounded to the
-tensor's type (ADR 0019).
+broadcast and reduce, one message after the other for gather, scatter and all-to-all. An operation
+begins when the last rank arrives and ends for all ranks at once. Operations do not contend for the
+link, and reductions take no time. Values are combined in the order of the ranks, each partial
+result rounded to the tensor's type (ADR 0019).
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,18 +26,18 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.spec import LinkSpec
 
 ALGORITHM: Final = "gloo"
-"""What the log calls the algorithm."""
+"""Name of the algorithm in the log."""
 
 
 def duration_ps(link: LinkSpec, operation: str, ranks: int, nbytes: int) -> int:
     """Returns how long an operation takes once all ranks have come, in picoseconds.
 
     Args:
-        link: A message between two hosts.
+        link: Latency and bandwidth of a message between two hosts.
         operation: A key of `OPERATIONS`.
-        ranks: How many take part.
-        nbytes: Size as nccl-tests counts it; of `all_to_all`, the most that a rank sends to, or
-            receives from, the others.
+        ranks: Number of ranks that take part.
+        nbytes: Bytes as nccl-tests counts them; for `all_to_all`, the most bytes that a rank sends
+            to, or receives from, the other ranks.
     """
     others = ranks - 1
     if not others:
@@ -50,7 +50,7 @@ def duration_ps(link: LinkSpec, operation: str, ranks: int, nbytes: int) -> int:
     elif operation == "all_to_all":
         messages, moved = others, nbytes
     else:
-        # Of a ring, or the root's: all but its own share, one message for each other rank.
+        # In a ring, or at the root: all but the rank's own share, a message for each other rank.
         messages, moved = others, -(-nbytes * others // ranks)
         if operation == "all_reduce":
             messages, moved = 2 * messages, 2 * moved
@@ -62,8 +62,8 @@ class _Part:
     """One rank of a collective.
 
     Attributes:
-        sends: Of `all_to_all`, how many elements go to each rank.
-        fault: Why what the rank gives cannot be read.
+        sends: Elements that go to each rank; only for `all_to_all`.
+        fault: Error of reading what the rank gives; None without an error.
     """
 
     command: Command
@@ -78,17 +78,17 @@ class HostCollective:
     """One collective of the hosts of a group.
 
     Args:
-        engine: What runs it.
+        engine: Engine that runs the collective.
         operation: A key of `OPERATIONS`.
-        ranks: How many take part.
-        sizes: Elements of each block; of `all_to_all` empty, since each rank tells its own.
-        nbytes: Size as nccl-tests counts it.
+        ranks: Number of ranks that take part.
+        sizes: Elements of each block; empty for `all_to_all`, in which each rank gives its own.
+        nbytes: Bytes as nccl-tests counts them.
         dtype: Element type.
-        reduction: How values are combined, where they are.
-        root: Rank inside the group, where one plays a part of its own.
+        reduction: How values are combined; None for operations that combine none.
+        root: Rank inside the group of the source or destination, for operations that have one.
 
     Attributes:
-        arrived: Ranks, inside the group, whose stream has come to it.
+        arrived: Ranks inside the group whose stream has reached the collective.
     """
 
     def __init__(
@@ -121,13 +121,13 @@ class HostCollective:
         takes: Sequence[View],
         sends: Sequence[int] = (),
     ) -> "HostJoining":
-        """Returns what the command of one rank of the group does.
+        """Returns the work of one rank's command.
 
         Args:
-            place: Inside the group.
-            gives: What the rank gives, in order.
-            takes: Where what it takes goes; may be what it gives.
-            sends: Of `all_to_all`, how many elements go to each rank.
+            place: Rank inside the group.
+            gives: Views that the rank gives, in order.
+            takes: Views that receive the rank's results, in order; may be those of `gives`.
+            sends: Elements that go to each rank; only for `all_to_all`.
         """
         return HostJoining(self, place, gives, takes, sends)
 
@@ -137,13 +137,13 @@ class HostCollective:
         return ALGORITHM
 
     def needs(self, place: int) -> None:
-        """Returns None: it is over for all places at once, when the last has come."""
+        """Returns None, for all places: the collective ends for all ranks at once."""
 
     def jam(self) -> None:
-        """Returns None: it ends as soon as all have come."""
+        """Returns None: the collective always ends once all ranks have arrived."""
 
     def arrive(self, place: int, part: _Part) -> None:
-        """Takes a rank whose stream has come to the collective."""
+        """Adds a rank whose stream has reached the collective."""
         engine = self._engine
         self._parts[place] = part
         self.arrived.add(place)
@@ -163,7 +163,7 @@ class HostCollective:
         faulty = any(each.fault is not None for each in self._parts.values())
         for rank in sorted(self._parts):
             each = self._parts[rank]
-            # What came out is worth nothing; those without a fault are aborted where they wait.
+            # A fault makes the results worthless; ranks without a fault are aborted in their wait.
             if each.fault is not None or not faulty:
                 owner = engine.command_owner(each.command.host.rank)
                 engine.loop.at(later(end, engine.loop.now), owner, self._finish, rank, end)
@@ -184,7 +184,7 @@ class HostCollective:
         if part.fault is not None:
             raise part.fault
         if self._outputs is None:
-            # Of all ranks, before the first of them writes over what it gave.
+            # The results of all ranks, before the first rank writes over what it gave.
             self._outputs = self._evaluate()
         begin = 0
         for view in part.targets:
@@ -196,7 +196,7 @@ class HostCollective:
                 view.store(values)
 
     def _evaluate(self) -> dict[int, Array]:
-        """Returns what each rank takes."""
+        """Returns the elements that each rank receives, by rank inside the group."""
         operation = self._operation
         given = [self._given(rank) for rank in range(self._ranks)]
         if operation.blocks == "pairs":
@@ -236,7 +236,7 @@ class HostCollective:
 
 
 class HostJoining:
-    """The work of one rank: it comes to the collective and leaves when that is over."""
+    """The work of one rank in a `HostCollective`."""
 
     __slots__ = ("_collective", "_place", "_sends", "_sources", "_targets")
 

@@ -1,4 +1,4 @@
-"""What the ranks of an exchange share: who has come, what each does there, whom each needs."""
+"""The state that the ranks of an exchange share: arrivals, each rank's work, what a rank needs."""
 
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -11,12 +11,12 @@ from kernbench.sim_engine.command import Work
 class Joint(Protocol):
     """One thing that several ranks do together, such as a collective or a message.
 
-    Places are ranks inside the group, or of a message 0 for the sender and 1 for the receiver.
+    A place is a rank inside the group; in a message, 0 is the sender and 1 the receiver.
     """
 
     @property
     def arrived(self) -> Collection[int]:
-        """Places whose stream has come to it."""
+        """Places whose stream has reached the operation."""
         ...
 
     @property
@@ -27,24 +27,27 @@ class Joint(Protocol):
     def join(
         self, place: int, gives: Sequence[View], takes: Sequence[View], sends: Sequence[int]
     ) -> Work:
-        """Returns what the command of one rank does.
+        """Returns the work of one rank's command.
 
         Args:
-            place: Whose command.
-            gives: What the rank gives, in order.
-            takes: Where what it takes goes, in order; may be what it gives.
-            sends: Elements that go to each place, where each rank tells its own; else empty.
+            place: Place of the rank.
+            gives: Views that the rank gives, in order.
+            takes: Views that receive the rank's results, in order; may be those of `gives`.
+            sends: Elements that go to each place, if ranks give sizes of their own; else empty.
         """
         ...
 
     def needs(self, place: int) -> Collection[int] | None:
-        """Returns the places without which one is never done, whatever the algorithm.
+        """Returns the places that a place needs to complete, whatever the algorithm is.
+
+        Args:
+            place: The place that waits.
 
         Returns:
-            None: all of them.
+            The needed places; None for all of them.
         """
         ...
 
     def jam(self) -> Jam | None:
-        """Returns why it does not end though all have come; None if that is not known."""
+        """Returns why it does not end although all ranks have arrived; None if that is unknown."""
         ...

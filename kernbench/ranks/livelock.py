@@ -1,4 +1,4 @@
-"""Ranks that look again and again at what can never happen (K6). Counted in looks, not seconds."""
+"""Finds ranks that poll for ever for what cannot happen (K6); counts polls, not seconds."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -13,10 +13,10 @@ from kernbench.ranks.world import World
 from kernbench.sim_engine.command import Command
 
 _LOOKS: Final = 10_000
-"""Looks of all ranks together, with nothing else left to happen, that make a livelock."""
+"""Polls of all ranks together, with nothing else left to happen, that make a livelock."""
 
 _LEAST: Final = 100
-"""Looks of one rank, however many ranks there are."""
+"""Polls of one rank that make a livelock, at least, however many ranks there are."""
 
 
 class LivelockError(RankDeadlockError):
@@ -28,7 +28,7 @@ class LivelockGuard:
 
     Args:
         world: The ranks.
-        processes: All of them.
+        processes: Their processes, by rank.
     """
 
     def __init__(self, world: World, processes: Sequence[Process]) -> None:
@@ -38,7 +38,7 @@ class LivelockGuard:
         self._before: list[int] = []
 
     def watch(self, process: Process) -> Callable[[], None]:
-        """Returns what a rank calls after each look that was in vain."""
+        """Returns the function that a rank calls after each poll in vain."""
         limit, host = self._limit, process.host
 
         def looked() -> None:
@@ -48,7 +48,7 @@ class LivelockGuard:
         return looked
 
     def _check(self, process: Process) -> None:
-        """Raises if nobody has issued anything since the last check."""
+        """Raises if no rank has issued anything since the last check."""
         process.host.polls = 0
         if choose_late(self._world):
             return

@@ -1,4 +1,4 @@
-"""The way of a rank to where all ranks make the same process groups."""
+"""How a rank meets the other ranks that make the same process groups."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -16,17 +16,20 @@ def meet(
     call: Call,
     make: Callable[[int], Any],
 ) -> tuple[Any, Meeting]:
-    """Takes a rank's call to where the others make the same groups.
+    """Joins a rank's call with the calls of other ranks that make the same groups; does not wait.
 
     Args:
-        process: Who calls.
-        key: Where: calls with different keys have nothing to do with each other.
-        among: Ranks that must call.
-        call: What it calls.
-        make: Makes the groups, from the number of the meeting.
+        process: The calling rank.
+        key: Identifies what the groups are made from; calls with different keys never meet.
+        among: Global ranks that must call.
+        call: The rank's call.
+        make: Makes the groups from the number of the meeting; called for the first rank only.
 
     Returns:
-        What `make` returned for the first rank that came, and the meeting.
+        The result of `make`, and the meeting.
+
+    Raises:
+        CollectiveMismatchError: If another rank makes other groups (C9).
     """
     world = world_of(process)
     place = world.creations.get(key)

@@ -1,4 +1,4 @@
-"""What ranks do together, while they come: each rank's call, and what all calls must agree on."""
+"""Meetings of ranks: the call of each rank, and the terms on which all calls must agree."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from kernbench.units import format_time
 
 
 class Amount(NamedTuple):
-    """What a rank sends to another one, which expects another number of units."""
+    """Units that a rank sends to another rank, which expects a different number of units."""
 
     sender: int
     receiver: int
@@ -21,7 +21,7 @@ class Amount(NamedTuple):
     expected: int
 
     def text(self, unit: str) -> str:
-        """Returns both sides of it, in units such as `row`."""
+        """Returns a sentence with both numbers, counted in a unit such as `row`."""
         return (
             f"rank {self.sender} sends {self.sent} {unit}{'' if self.sent == 1 else 's'} to rank "
             f"{self.receiver}; rank {self.receiver} expects {self.expected} from rank {self.sender}"
@@ -32,9 +32,10 @@ class CollectiveMismatchError(KernbenchError, RuntimeError):
     """The ranks of a group did not call the same collective (C1-C5, C7, C11).
 
     Attributes:
-        differing: What they differ in; empty if the summary says it in other words.
-        unfit: The first of the amounts that two ranks do not agree on (C11).
-        unfit_count: How many of them there are.
+        differing: Name of the term in which the calls differ, such as `dtype`; empty if the summary
+            says it in other words.
+        unfit: The first few amounts on which two ranks disagree (C11).
+        unfit_count: Number of all such amounts.
     """
 
     differing: str = ""
@@ -47,10 +48,11 @@ class Term:
     """Something that the calls of all ranks must agree on.
 
     Attributes:
-        code: Of the mistake if they do not.
-        what: Its name in reports, such as `dtype`.
-        value: Compared with `==`.
-        hint: Told instead of the general one if they differ.
+        code: Code of the mistake if the calls disagree, such as `C4`.
+        what: Name of the term in reports, such as `dtype`.
+        value: The value in one call; values are compared with `==`.
+        hint: Makes the hint of the report from the expected and the given value; where it returns
+            None, or is None, the report has the general hint.
     """
 
     code: str
@@ -64,9 +66,9 @@ class Splits:
     """How much a rank sends to each rank of its group, and how much it expects from each.
 
     Attributes:
-        sends: By rank in the group.
-        receives: By rank in the group.
-        unit: What is counted: `row` or `element`.
+        sends: Units that go to each rank, by rank in the group.
+        receives: Units that come from each rank, by rank in the group.
+        unit: The unit of the counts: `row` or `element`.
     """
 
     sends: tuple[int, ...]
@@ -78,8 +80,8 @@ class Role(NamedTuple):
     """Why a collective runs that the user did not call directly, such as a DDP bucket.
 
     Attributes:
-        name: Behind the call in reports, such as `of DistributedDataParallel's bucket 0`.
-        hint: Told instead of the general one if other ranks never come.
+        name: Text behind the call in reports, such as `of DistributedDataParallel's bucket 0`.
+        hint: Hint, in place of the general one, if other ranks never make the call.
     """
 
     name: str
@@ -93,14 +95,16 @@ class Call:
     Attributes:
         rank: Global rank.
         operation: Name, such as `all_reduce`.
-        terms: What the others must agree on besides the name, the most telling first.
+        terms: Values on which all calls must agree besides the name, the most telling first.
         text: The call as reports show it, such as `all_reduce([4], torch.float32, sum)`.
         site: Where the user called it.
         time: Host time of the call, in picoseconds.
-        command: What waits in the rank's stream; None until issued, and if nothing is.
-        splits: What must fit between each two ranks; None if there is no such thing.
-        hint: Told instead of the general one if others never come.
-        number: Which of the rank's calls where it meets others, or of its messages in the group.
+        command: The rank's command in its stream; None before it is issued, and for a call that
+            issues none.
+        splits: Amounts that must fit between each two ranks; None for a call without such amounts.
+        hint: Hint, in place of the general one, if other ranks never make the call.
+        number: Sequence number of the call among the rank's collectives in the group; for a
+            message, among the rank's messages in the group.
     """
 
     rank: int
@@ -115,26 +119,26 @@ class Call:
     number: int = 0
 
     def fact(self, label: str) -> Fact:
-        """Returns a line of a report."""
+        """Returns the line of a report that tells, after a label, the call, its time and place."""
         text = f"{label}: {self.text} at {format_time(self.time)}, {site_fact(self.site)}"
         return Fact(text, [self.involved()])
 
     def involved(self) -> Involved:
-        """Returns what reports say as plain values."""
+        """Returns the content of the report's line as plain values."""
         return Involved(self.rank, self.text, self.site, self.number, self.time)
 
 
 @dataclass(slots=True, eq=False)
 class Meeting:
-    """Calls of several ranks that belong together, while the ranks come.
+    """Calls of several ranks that belong together, from the first call on.
 
     Attributes:
-        title: What reports call it, such as `all_reduce #7 of group WORLD`.
+        title: Name in reports, such as `all_reduce #7 of group WORLD`.
         number: Sequence number in the group, from 1.
-        members: Global ranks that must come.
-        calls: By global rank, the calls of those whose host has come.
-        first: The first of them, with which the others must agree.
-        errors: Those raised about it; each later one completes the lists of the earlier ones.
+        members: Global ranks that must call.
+        calls: Calls that hosts have made so far, by global rank.
+        first: The earliest call, with which all later calls must agree; None before that call.
+        errors: Errors raised about the meeting; a later error completes the lists of earlier ones.
     """
 
     title: str
@@ -145,7 +149,7 @@ class Meeting:
     errors: list[CollectiveMismatchError] = field(default_factory=list)
 
     def absent(self) -> list[int]:
-        """Returns the ranks that have not called."""
+        """Returns the global ranks that have not called."""
         return [rank for rank in self.members if rank not in self.calls]
 
     def grouped(self) -> list[Fact]:
@@ -162,11 +166,11 @@ class Meeting:
 
 
 class Needs(NamedTuple):
-    """What must happen before a rank that is held up can go on.
+    """What must happen before a blocked rank can go on.
 
     Attributes:
-        of: Ranks that must call, and commands whose turn must come, or that must be over.
-        every: Whether all of this must happen; else any of it is enough.
+        of: Global ranks that must call, and commands that must begin or end.
+        every: Whether all entries of `of` are needed; otherwise any one of them is enough.
     """
 
     of: Sequence[int | Command]
@@ -175,12 +179,12 @@ class Needs(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Exchange(Meeting):
-    """What several ranks do together by one command each: a collective or a message.
+    """A meeting in which each rank has one command: a collective or a message.
 
     Attributes:
-        joint: What the ranks share; None until the first of them has made it.
-        args: What the log keeps of each rank's part, if that is the same for all.
-        mail: By global rank, values that travel beside the simulated bytes.
+        joint: State that the ranks share; None until the first rank has made it.
+        args: Log entries that are the same for all ranks' commands; None if they differ.
+        mail: Values that travel beside the simulated bytes, by the global rank that gave them.
     """
 
     is_message: ClassVar[bool] = False
@@ -210,7 +214,7 @@ class Exchange(Meeting):
         return Fact(text, [call.involved()])
 
     def missing(self) -> list[int | Command]:
-        """Returns the ranks that have not called, and the commands whose turn has not come."""
+        """Returns the ranks that have not called, and the commands that have not begun."""
         calls = self.calls.values()
         waiting = [call.command for call in calls if call.command is not None]
         return [
@@ -219,11 +223,11 @@ class Exchange(Meeting):
         ]
 
     def needs(self, rank: int, *, settled: bool) -> Needs | None:
-        """Returns what a rank that is held up by it waits for; None: for all that is missing.
+        """Returns what a rank needs that waits in the exchange; None if it needs all of `missing`.
 
         Args:
-            rank: Global rank.
-            settled: Whether nothing is left to happen, so that it cannot be under way.
+            rank: Global rank of the waiting rank.
+            settled: Whether the loop has no events left, so that the exchange is not under way.
         """
         assert self.joint is not None
         places = self.joint.needs(self.members.index(rank))
@@ -234,25 +238,25 @@ class Exchange(Meeting):
         surely = [item for item in missing if _rank_of(item) in needed]
         if surely:
             return Needs(surely)
-        # Some of its ranks are done before others come; which ones is the algorithm's matter.
+        # Some ranks may end before others arrive; which ones, the algorithm decides.
         return Needs(missing, settled or not missing)
 
     def view(self, call: Call) -> Fact:
-        """Returns a line of a report that says what the rank of a call waits in."""
+        """Returns the line of a report that says that the rank of a call waits in the exchange."""
         fact = call.fact(self.title)
         return Fact(f"rank {call.rank} waits in {fact}", fact.involved)
 
     def place(self, call: Call) -> str:
-        """Returns what a report calls it where a call of it is one of several that wait."""
+        """Returns the exchange's name in a report's list of places where ranks wait."""
         del call
         return self.title
 
     def hop(self, rank: int, other: int) -> str:
-        """Returns what a report calls it in a circle of waits.
+        """Returns the exchange's name in a report's line that shows a cycle of waits.
 
         Args:
-            rank: Who waits in it.
-            other: Which rank comes next in the circle.
+            rank: Global rank that waits in the exchange.
+            other: Global rank that comes next in the cycle.
         """
         del rank, other
         return self.title
@@ -263,12 +267,12 @@ def _rank_of(item: int | Command) -> int:
 
 
 def folded(ranks: Sequence[int]) -> str:
-    """Returns `rank 3`, or `ranks 0-2, 5`."""
+    """Returns a text for ascending ranks: `rank 3`, or `ranks 0-2, 5`."""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {runs(ranks, ', ')}"
 
 
 def runs(ranks: Sequence[int], separator: str) -> str:
-    """Returns `0-2,5`."""
+    """Returns ascending ranks as text in which neighbours are joined, such as `0-2,5`."""
     found: list[list[int]] = []
     for rank in ranks:
         if found and found[-1][-1] == rank - 1:

@@ -1,6 +1,6 @@
-"""What ranks print comes out in whole lines, though a rank may wait in the middle of one.
+"""Keeps the lines that ranks print whole, although a rank may wait in the middle of a line.
 
-`print("loss", x)` writes its parts one by one, and making the text of `x` lets others run.
+`print("loss", x)` writes its parts one by one, and making the text of `x` lets other ranks run.
 """
 
 import sys
@@ -13,12 +13,12 @@ from kernbench.process.process import Process
 
 
 class WholeLines:
-    """Stands for a text stream; holds back what a rank has begun to write until its line ends.
+    """Wraps a text stream and holds back the unfinished line of each rank until the line ends.
 
-    Everything else that a text stream can do is done by the one it stands for.
+    All other attributes are those of the wrapped stream.
 
     Args:
-        out: Where lines go.
+        out: The wrapped stream.
     """
 
     def __init__(self, out: TextIO) -> None:
@@ -26,7 +26,7 @@ class WholeLines:
         self._begun: Final[dict[int, str]] = {}
 
     def write(self, text: str) -> int:
-        """Writes a text; what comes after its last newline is kept if a rank writes it."""
+        """Writes a text; if a rank writes it, the part after the last newline is held back."""
         task = current_task()
         process = None if task is None else task.subject
         if not isinstance(process, Process) or not isinstance(text, str):
@@ -46,14 +46,14 @@ class WholeLines:
             self.write(line)
 
     def flush(self) -> None:
-        """Writes what the calling rank has begun, as it is asked for."""
+        """Writes the calling rank's unfinished line, and flushes the stream."""
         task = current_task()
         if task is not None and isinstance(task.subject, Process):
             self.finish(task.subject.rank)
         self._out.flush()
 
     def finish(self, rank: int) -> None:
-        """Writes what a rank has begun."""
+        """Writes the unfinished line of a rank."""
         if rank in self._begun:
             self._out.write(self._begun.pop(rank))
 
@@ -63,7 +63,11 @@ class WholeLines:
 
 @contextmanager
 def whole_lines(ranks: int) -> Iterator[WholeLines | None]:
-    """Lets what ranks print come out in whole lines; None if there is no standard output."""
+    """Keeps printed lines whole inside a block; yields None if there is no standard output.
+
+    Args:
+        ranks: Number of ranks.
+    """
     before: Any = sys.stdout
     if before is None:
         yield None
@@ -76,5 +80,5 @@ def whole_lines(ranks: int) -> Iterator[WholeLines | None]:
     finally:
         for rank in range(ranks):
             lines.finish(rank)
-        if sys.stdout is stands:  # else the program has put another one there
+        if sys.stdout is stands:  # otherwise the program has replaced the stream
             sys.stdout = before

@@ -17,7 +17,7 @@ from kernbench.ranks.waiting import WaitGraph, waits_for
 from kernbench.ranks.world import World
 
 _PARKS: Final = 64
-"""Parks for each rank from one look at all ranks to the next."""
+"""Number of parks, for each rank of the spawn, between two looks at all ranks."""
 
 
 class Reviewer:
@@ -25,11 +25,11 @@ class Reviewer:
 
     Args:
         world: The ranks.
-        loop: The clock.
+        loop: The event loop.
         processes: All ranks.
 
     Attributes:
-        active: Whether it still looks; not once somebody has failed.
+        active: Whether the search goes on; False once a rank has failed.
     """
 
     def __init__(self, world: World, loop: EventLoop, processes: Sequence[Process]) -> None:
@@ -43,10 +43,10 @@ class Reviewer:
         self._left = self._every
 
     def parked(self, task: Task) -> None:
-        """Looks whether a rank that is about to park may close a circle of waits.
+        """Looks whether a rank that is about to park may close a cycle of waits.
 
-        Streams may come to one by themselves, when their hosts are parked already. So once in a
-        while all ranks are looked at, if others run on.
+        A stream may close a cycle by itself after its host has parked. So once in a while all ranks
+        are looked at.
         """
         self._left -= 1
         if not self._left:
@@ -58,13 +58,13 @@ class Reviewer:
             self.suspect(process)
 
     def suspect(self, process: Process) -> None:
-        """Looks at the end of the instant whether a rank that is held up closes a circle."""
+        """Looks, at the end of the instant, whether a blocked rank closes a cycle of waits."""
         if self.active and waits_for(process):
             self._suspects[process.rank] = None
             self.review_later()
 
     def review_later(self) -> None:
-        """Looks for what can never complete once this instant is over."""
+        """Looks, at the end of this instant, for operations that can never complete."""
         now = self._loop.now
         if self._due != now:
             self._due = now
@@ -81,7 +81,7 @@ class Reviewer:
             self._find_dead(graph, suspects)
 
     def _find_missed(self, graph: WaitGraph) -> None:
-        """Finds what ranks that have returned were needed for."""
+        """Finds collectives and messages that need a rank which has returned."""
         world = self._world
         if not world.exited:
             return
@@ -96,7 +96,7 @@ class Reviewer:
             verdict.pronounce(self._world)
 
     def explain(self, deadlock: DeadlockError) -> None:
-        """Blames ranks for a loop in which nothing is left to happen."""
+        """Blames ranks for a deadlock: the loop has no events left, but tasks still wait."""
         if blame_faults(self._world, self._processes):
             return
         ranks = range(len(self._processes))

@@ -1,4 +1,4 @@
-"""The roll of a spawn: how many ranks there are, which have left, and who is told of faults."""
+"""The roll of a spawn: how many ranks there are, which have left, and whom to tell of faults."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -23,22 +23,23 @@ def _nobody(ranks: Iterable[int], error: BaseException) -> None:
 
 @dataclass(slots=True, eq=False)
 class Roll:
-    """The ranks of a context while a spawn runs, apart from what they do together.
+    """State of a spawn's ranks, without their groups, collectives and messages.
 
     Attributes:
-        size: How many ranks; 0 while nothing is spawned.
-        site: Where they were spawned.
-        exited: Ranks whose function has ended.
-        exit_sites: By rank, where its function returned.
-        backend: By rank, what `init_process_group` was given.
-        left: By rank, where it called `destroy_process_group()`.
-        schedule: Says what receives from any source take, and notes what hosts read; None: each
-            takes the first message to come.
-        awaited: By rank, how many messages lack its side; None: anybody's.
-        rank_by_greenlet: Which rank a running stack belongs to.
-        suspect: Looks whether a rank that is held up closes a circle of waits.
-        review: Looks, at the end of the instant, for what can never complete.
-        blame: Says that ranks have failed with an error.
+        size: Number of ranks; 0 while no spawn runs.
+        site: Where the user called spawn.
+        exited: Processes whose function has ended, by rank.
+        exit_sites: Where the function of a rank returned, by rank.
+        backend: Backend that `init_process_group` was given, by rank.
+        left: Where a rank called `destroy_process_group()`, by rank.
+        schedule: Decides which message each receive from any source takes, and notes what hosts
+            read; None: each receive takes the first message to arrive.
+        awaited: Number of messages that lack the side of a rank, by rank; under None the receives
+            from any source that lack a sender.
+        rank_by_greenlet: Rank of each running stack.
+        suspect: Looks, at the end of the instant, whether a blocked rank closes a cycle of waits.
+        review: Looks, at the end of the instant, for operations that can never complete.
+        blame: Marks ranks as failed, given their global ranks and the error.
     """
 
     size: int = 0
@@ -56,7 +57,7 @@ class Roll:
 
 
 class RankSession(Session, Protocol):
-    """A session whose ranks do things together."""
+    """A session whose ranks run collectives and send messages."""
 
     @property
     def world(self) -> Roll:

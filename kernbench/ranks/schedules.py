@@ -1,4 +1,4 @@
-"""Which message each receive from any source takes, and what came of it."""
+"""Schedules: which message each receive from any source takes, and what hosts read then."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -16,9 +16,9 @@ class Match(NamedTuple):
 
     Attributes:
         rank: The receiver.
-        call: The receive, as reports show it.
+        call: Text of the receive, as reports show it.
         source: Global rank of the sender.
-        candidates: Global ranks whose message it could have taken at that moment, in order.
+        candidates: Global ranks, ascending, whose message the receive could take at that moment.
     """
 
     rank: int
@@ -30,18 +30,19 @@ class Match(NamedTuple):
 class Schedule:
     """One way to match receives from any source, and what a run did under it.
 
-    Without `picks` a receive takes the message that comes first. With them it takes none before
-    nothing else is left to happen, as a slow network might have it: then every message that can
-    come without it has come, and all of their senders are candidates. It is the order of Vakkalanka
-    et al., "Dynamic Verification of MPI Programs with Reductions in Presence of Split Operations
-    and Relaxed Orderings", CAV 2008.
+    Without `picks` a receive takes the message that comes first. With `picks` a receive waits until
+    nothing else is left to happen, as on a slow network. By then every message has come that can
+    come without the receive, and all senders of these messages are candidates. This is the order of
+    Vakkalanka et al., "Dynamic Verification of MPI Programs with Reductions in Presence of Split
+    Operations and Relaxed Orderings", CAV 2008.
 
     Args:
-        picks: For each such receive in turn, which of the candidates it takes, from 1; the first
-            one where they are used up; at least one pick. None: whatever comes first.
+        picks: Number of the candidate, from 1, that each receive from any source takes in turn; at
+            least one pick. Receives beyond the last pick take the first candidate. None: each
+            receive takes the message that comes first.
 
     Attributes:
-        picks: As given.
+        picks: The argument as a tuple, or None.
         late: Whether receives wait until nothing else is left to happen.
         matches: What receives from any source took, in order.
     """
@@ -56,10 +57,10 @@ class Schedule:
         """Returns the sender whose message the next receive takes.
 
         Args:
-            candidates: Global ranks, in order.
+            candidates: Global ranks of the senders, ascending.
 
         Raises:
-            UsageError: If it has fewer candidates than the schedule says.
+            UsageError: If there are fewer candidates than the schedule's pick.
         """
         turn, picks = len(self.matches), self.picks or ()
         number = picks[turn] if turn < len(picks) else 1
@@ -72,7 +73,14 @@ class Schedule:
         return candidates[number - 1]
 
     def took(self, rank: int, call: str, source: int, candidates: Sequence[int]) -> None:
-        """Notes what a receive has taken."""
+        """Notes which message a receive has taken.
+
+        Args:
+            rank: Global rank of the receiver.
+            call: Text of the receive, as reports show it.
+            source: Global rank of the sender.
+            candidates: Global ranks, ascending, whose message the receive could take.
+        """
         self.matches.append(Match(rank, call, source, tuple(candidates)))
 
     def read(self, rank: int, values: np.ndarray[Any, Any]) -> None:
@@ -91,12 +99,12 @@ class Schedule:
 
     @property
     def name(self) -> str:
-        """What reports and `--schedule` call `taken`: such as `2.1`, or 0 for None."""
+        """Text of `taken` in reports and for `--schedule`: such as `2.1`, or 0 for None."""
         return schedule_text(self.taken)
 
     @property
     def data(self) -> str:
-        """A hash of what hosts have read, rank by rank, in whatever order each read it."""
+        """Hash of the values that hosts have read; the order of a rank's reads does not matter."""
         whole = sha256()
         for rank, reads in sorted(self._reads.items()):
             whole.update(f"{rank} {len(reads)} ".encode())
@@ -107,7 +115,7 @@ class Schedule:
     def following(self) -> tuple[int, ...] | None:
         """Returns the picks of the next schedule, the last choice varying fastest; None at the end.
 
-        Of a run with picks that is over.
+        Only for a schedule with picks, after its run has ended.
         """
         taken = [(match.candidates.index(match.source) + 1, match) for match in self.matches]
         while taken and taken[-1][0] == len(taken[-1][1].candidates):

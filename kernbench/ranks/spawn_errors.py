@@ -1,4 +1,4 @@
-"""How a spawn fails: which ranks with what, and where the others were aborted."""
+"""The error of a failed spawn: what failed in each rank, and where other ranks were aborted."""
 
 import dis
 import re
@@ -25,15 +25,15 @@ from kernbench.units import format_span, format_time
 
 
 class RankAborted(SystemExit):
-    """Thrown into a rank at its wait because another one failed; not a user's `sys.exit`."""
+    """Thrown into a rank at its wait because another rank failed; not a user's `sys.exit`."""
 
 
 class LeakError(KernbenchError):
-    """A rank returned without waiting for what it had started (C13)."""
+    """A rank returned without waiting for its asynchronous operations (C13)."""
 
 
 class AbortSwallowedError(KernbenchError):
-    """A rank caught its abort again and again, so that it had to be left where it was (R4)."""
+    """A rank caught its abort again and again, so it was left where it was (R4)."""
 
 
 class RankKilledError(KernbenchError):
@@ -43,19 +43,20 @@ class RankKilledError(KernbenchError):
 class SpawnException(Exception):  # noqa: N818 - the name users rely on
     """Ranks have failed.
 
-    As of any error, the command that explains the codes is a note, not a part of the text.
+    As with any error of this package, the command that explains the codes is a note of the error,
+    not a part of its text.
 
     Args:
-        errors: By rank, ordered by when they failed.
-        aborted: By rank, where it was aborted.
-        spec: Of the run, with the schedule that it took; repeats it.
-        times: By rank, when it failed or was aborted, in picoseconds.
+        errors: The error of each failed rank, by rank, ordered by the time of the failure.
+        aborted: Where a rank was when it was aborted, by rank.
+        spec: Specification that repeats the run, with the schedule that the run took.
+        times: When a rank failed or was aborted, in picoseconds, by rank.
 
     Attributes:
-        errors: By rank, what it failed with, ordered by simulated time, then rank; ranks that were
-            only aborted are not in it.
-        aborted: By rank, where it was when it was aborted.
-        spec: Of the run, with the schedule that it took.
+        errors: The error of each failed rank, by rank, ordered by simulated time, then rank; ranks
+            that were only aborted are left out.
+        aborted: Where a rank was when it was aborted, by rank.
+        spec: Specification of the run, with the schedule that the run took.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """Codes of the mistakes that ranks have made, each once, in the order of the text."""
+        """Codes of the mistakes that ranks have made, each code once, in the order of the text."""
         told = (error for error in self.errors.values() if isinstance(error, KernbenchError))
         return tuple(dict.fromkeys(code for error in told for code in error.codes))
 
@@ -91,7 +92,7 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
         return "\n".join([*lines, *self.aborted_lines(), replay])
 
     def failed_at(self, error: BaseException, ranks: Iterable[int]) -> str:
-        """Returns when ranks failed, such as `at 2 us, `; empty if the error tells it itself."""
+        """Returns when ranks failed, such as `at 2 us, `; empty if the error itself says when."""
         told = isinstance(error, KernbenchError) and error.involved()
         return "" if told else self._when(ranks)
 
@@ -100,9 +101,9 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
         return f"at {format_span(times)}, " if times else ""
 
     def alike(self) -> list[tuple[list[int], BaseException, str]]:
-        """Returns the different errors: the ranks that have it, one of them, and its text.
+        """Returns the different errors, each as its ranks, one error of theirs, and the text.
 
-        Errors that differ only in the name of their own rank are told together.
+        Errors that differ only in the name of their own rank are one entry.
         """
         alike: list[_Alike] = []
         found: dict[object, _Alike] = {}
@@ -126,7 +127,7 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
             if known is None:
                 known = _Alike([], error, alone, [])
                 alike.append(known)
-                # Both, as a text that is equal may name one of its ranks and not the other.
+                # Both keys: an equal text may name one of the two ranks and not the other.
                 found[same] = found[almost] = known
             known.ranks.append(rank)
             known.times.append(times)
@@ -137,7 +138,7 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
         return [(sorted(known.ranks), known.error, known.text) for known in alike]
 
     def aborted_lines(self) -> list[str]:
-        """Returns where ranks were aborted that had done nothing wrong, a line a place."""
+        """Returns where ranks were aborted that had done nothing wrong, one line for each place."""
         places: dict[str, list[int]] = {}
         for rank, where in self.aborted.items():
             if rank not in self.errors:
@@ -161,9 +162,9 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
         }
 
     def _errors_as_json(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yields each rank's error; calls that an earlier one tells too are not told again.
+        """Yields each rank's error, without the calls that the error of an earlier rank lists.
 
-        With n ranks in a deadlock they would be n times n.
+        The n errors of a deadlock of n ranks would otherwise list n * n calls.
         """
         known: dict[tuple[int, ...], tuple[int, set[Involved]]] = {}
         for rank, error in self.errors.items():
@@ -182,7 +183,7 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
 
 @dataclass(slots=True)
 class _Alike:
-    """Ranks that are told the same: one of their errors, the text, and when each one called."""
+    """Ranks whose errors say the same: one of the errors, its text, and when each rank called."""
 
     ranks: list[int]
     error: BaseException
@@ -191,18 +192,18 @@ class _Alike:
 
 
 _ANY: Final = "rank \0"
-"""Stands for whatever rank an error is raised in."""
+"""Placeholder for the rank in which an error is raised."""
 
 _WHEN: Final = "\1"
-"""Stands, before a number, for when that rank made one of the calls that its error tells."""
+"""Placeholder, with a number behind it, for the time of one of the calls that an error lists."""
 
 
 def error_as_json(error: BaseException, *, ranks: bool = True) -> dict[str, Any]:
     """Returns the content of any error as plain values.
 
     Args:
-        error: Any.
-        ranks: Whether the calls that it tells are a part of it.
+        error: Any exception.
+        ranks: Whether to include the calls that the error lists.
     """
     if isinstance(error, SpawnException):
         return error.as_json()
@@ -215,9 +216,9 @@ def error_as_json(error: BaseException, *, ranks: bool = True) -> dict[str, Any]
 
 
 def text_of(error: BaseException) -> str:
-    """Returns the text of an error with its notes, also if it cannot make one (R10).
+    """Returns the text of an error with its notes, even if `str(error)` fails (R10).
 
-    The note that names what explains its codes is left to the end of the report.
+    The note that points to `kernbench explain` is left out; it stands at the end of the report.
     """
     try:
         text = str(error)
@@ -228,7 +229,7 @@ def text_of(error: BaseException) -> str:
 
 
 def _trace(error: BaseException) -> tuple[tuple[int, int], ...]:
-    """Returns something that is equal for tracebacks that are equal in the user's code."""
+    """Returns a value that is equal for tracebacks that are equal in the user's code."""
     places, entry = [], error.__traceback__
     while entry is not None:
         if not is_ours(entry.tb_frame):

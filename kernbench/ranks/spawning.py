@@ -1,4 +1,4 @@
-"""One spawn: its ranks start, run, fail or return, and nothing of them is left."""
+"""One spawn: its ranks start, run, and return or fail; a clean-up leaves nothing of them behind."""
 
 import inspect
 import warnings
@@ -39,7 +39,7 @@ from kernbench.ranks.world import GroupLeakWarning, World
 
 
 class SpawnSession(RankSession, Protocol):
-    """A session that ranks are spawned in; see `RuntimeContext`, which says what each dial is."""
+    """A session in which ranks are spawned; `RuntimeContext` describes the attributes."""
 
     world: World
     processes: list[Process]
@@ -47,7 +47,7 @@ class SpawnSession(RankSession, Protocol):
 
     @property
     def schedule(self) -> Schedule | None:
-        """Says what receives from any source take."""
+        """Decides which message each receive from any source takes; None: the first to come."""
         ...
 
 
@@ -61,9 +61,9 @@ class Spawn:
 
     Args:
         ctx: The context.
-        main: Its main process, which waits.
-        fn: Runs as each rank.
-        args: Its arguments after the rank.
+        main: The main process of the context, which waits for the ranks.
+        fn: Function that runs as each rank; called with the rank and `args`.
+        args: Arguments of `fn` after the rank.
         nprocs: Number of ranks.
     """
 
@@ -97,13 +97,13 @@ class Spawn:
         ]
 
     def run(self) -> None:
-        """Runs the ranks to their end.
+        """Runs the ranks to their end; main waits.
 
         Raises:
             SpawnException: If ranks failed.
-            KeyboardInterrupt: If the user interrupted.
+            KeyboardInterrupt: If the user interrupted the run.
         """
-        __tracebackhide__ = True  # of pytest: what failed is the user's worker
+        __tracebackhide__ = True  # pytest then shows the user's worker
         ctx, loop = self._ctx, self._loop
         start = max(self._main.host.clock, loop.now)
         with whole_lines(len(self._processes)) as self._lines:
@@ -220,7 +220,7 @@ class Spawn:
             world.rank_by_greenlet.pop(carrier, None)
 
     def _call(self, process: Process) -> CallSite | None:
-        """Runs the worker of a rank and returns where it returned, if only by `sys.exit(0)`."""
+        """Runs the worker of a rank and returns where it returned or called `sys.exit(0)`."""
         try:
             result = self._fn(process.rank, *self._args)
         except RankAborted:
@@ -244,7 +244,7 @@ class Spawn:
         return self._return_site(process)
 
     def _misfit(self, error: TypeError) -> OperandError | None:
-        """Returns what to say if the worker does not take its arguments; None if it does."""
+        """Returns the error for a worker that does not take its arguments; None if it does."""
         traceback = error.__traceback__
         if traceback is None or traceback.tb_next is not None:
             return None
@@ -265,7 +265,7 @@ class Spawn:
         return None
 
     def _return_site(self, process: Process) -> CallSite | None:
-        """Returns where a rank's function returned; its first line if it has issued nothing."""
+        """Returns where a rank's function returned; its first line if the rank issued nothing."""
         frame, process.frame = process.frame, None
         if frame is not None:
             return CallSite(frame.f_code, frame.f_lasti)
@@ -273,7 +273,7 @@ class Spawn:
         return None if code is None else CallSite(code, 0)
 
     def _returned(self, process: Process, site: CallSite | None) -> None:
-        """Lets the rank's streams run dry, then looks for what it has left behind."""
+        """Checks what a returned rank has left behind, then waits for its streams."""
         world = self._ctx.world
         world.exited[process.rank] = process
         if site is not None:
@@ -289,7 +289,7 @@ class Spawn:
             self._raised(process, error)
 
     def _check_left_behind(self, process: Process) -> None:
-        """Raises C13 if nobody waits for an asynchronous operation any more."""
+        """Raises LeakError (C13) if the rank has not waited for an asynchronous operation."""
         commands = [
             command
             for command in self._ctx.world.unwaited.get(process.rank, {}).values()
@@ -340,7 +340,7 @@ class Spawn:
             self._loop.at(self._loop.now, self._loop.owner(owner), self._abort)
 
     def _stop_looking(self) -> None:
-        """From now on ranks are aborted, and what they wait for says nothing any more."""
+        """Stops the search for deadlocks: ranks are being aborted, so their waits mean nothing."""
         self._aborting = True
         if self._reviewer is not None:
             self._reviewer.active = False
@@ -350,7 +350,7 @@ class Spawn:
             self._failed(rank, error, self._loop.now)
 
     def _abort(self) -> None:
-        """Ends every task that is left, rank by rank; each runs its `finally`."""
+        """Ends every remaining task, rank by rank; each task runs its `finally` blocks."""
         self._stop_looking()
         for process in self._processes:
             flight.stop(process)
@@ -364,7 +364,7 @@ class Spawn:
                         error = swallowed(task.name, error)
                     self._failed(task.subject.rank, error, self._loop.now)
                 if self._interrupts > interrupts:
-                    break  # again, while ranks were ending: nobody's code runs any more
+                    break  # a second interrupt while ranks were ending: run no more user code
         finally:
             self._loop.abandon()
 

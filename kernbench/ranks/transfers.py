@@ -1,4 +1,4 @@
-"""Messages between two ranks: which send meets which receive, and when they set off."""
+"""Messages between two ranks: which send matches which receive, and when the data moves."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class TransferMismatchError(KernbenchError, RuntimeError):
     """A send and its receive differ in size or type (P7).
 
     Attributes:
-        ranks: The sender and the receiver.
+        ranks: Global ranks of the sender and the receiver.
     """
 
     ranks: tuple[int, int]
@@ -32,15 +32,15 @@ class TransferMismatchError(KernbenchError, RuntimeError):
 
 @dataclass(slots=True, eq=False)
 class Side:
-    """What one of the two ranks brings to a transfer; the `Work` of its command.
+    """One rank's part in a transfer; the `Work` of the rank's command.
 
     Attributes:
-        process: The rank.
-        view: What is sent, or where it goes.
-        transfer: What it is a side of; another one once an any-source receive has its sender.
-        command: What waits in the rank's stream; None until its stream has come.
-        start: When the stream came, in picoseconds.
-        kept: What must stay allocated until the message is through.
+        process: The sending or the receiving rank.
+        view: Elements to send, or memory that receives them.
+        transfer: The transfer; replaced when a receive from any source is matched with a send.
+        command: The rank's command; None until the rank's stream has reached it.
+        start: Time at which the stream reached the command, in picoseconds.
+        kept: Object that must stay allocated until the message has been received.
     """
 
     process: Process
@@ -63,22 +63,22 @@ class Side:
 
     @property
     def text(self) -> str:
-        """What reports say of the data."""
+        """Shape, dtype and bytes of the data, for reports."""
         where = " on cpu" if self.hosted else ""
         return f"{list(self.view.shape)} {self.view.dtype}, {self.view.nbytes} B{where}"
 
 
 @dataclass(slots=True, eq=False)
 class Transfer(Exchange):
-    """A message: a send and a receive, one of which may be missing still.
+    """A message: a send and a receive, one of which may still be missing.
 
     Attributes:
-        box: Where both sides look for each other.
-        source: Global rank; None for a receive from anybody that has no sender yet.
-        sides: By global rank, what is there.
-        order: Among the transfers of its box, by when the first side was called.
-        matched: Settles when both sides are known; a host may wait for it.
-        message: What both sides share; the `joint`.
+        box: Mailbox in which the send and the receive find each other.
+        source: Global rank of the sender; None for a receive from any source without a match.
+        sides: Parts of the ranks that have called, by global rank.
+        order: Sequence number in the mailbox, in the order of the first calls.
+        matched: Event that settles when send and receive are matched; a host may wait for it.
+        message: State that both sides share; the `joint`.
     """
 
     is_message: ClassVar[bool] = True
@@ -105,7 +105,7 @@ class Transfer(Exchange):
 
     @property
     def held_back(self) -> bool:
-        """Whether its other side is there, and an earlier receive from anybody comes first."""
+        """Whether the other side has called, but an earlier receive from any source comes first."""
         box = self.box
         if self.complete or self.source is None:
             return False
@@ -117,7 +117,7 @@ class Transfer(Exchange):
         return f"the sender of {self.title}"
 
     def absent(self) -> list[int]:
-        """Returns the ranks that have not called; of an any-source receive, all that may."""
+        """Returns the ranks that have not called; for a receive from any source, all that may."""
         if self.source is None:
             return [rank for rank in self.members if rank != self.destination]
         return [rank for rank in self.members if rank not in self.calls]
@@ -136,12 +136,12 @@ class Transfer(Exchange):
             assert source is not None
             command = line[0].calls[source].command
             if command is None or command.begun:
-                return Needs(())  # it takes this one
+                return Needs(())  # the receive takes this message
             senders.append(command)
         return Needs(senders, every=False)
 
     def view(self, call: Call) -> Fact:
-        """See `Exchange`: the call says it all."""
+        """See `Exchange`; the line leaves the title out, since the call says enough."""
         fact = call.fact("")
         return Fact(f"rank {call.rank} waits in {fact.removeprefix(': ')}", fact.involved)
 
@@ -174,7 +174,7 @@ class Transfer(Exchange):
                 roll_of(side.process).suspect(side.process)
 
     def _set_off(self) -> None:
-        """Starts the data on its way: both sides are there."""
+        """Starts to move the data, since both streams have reached the message."""
         assert self.source is not None
         sender, receiver = self.sides[self.source], self.sides[self.destination]
         engine, ctx = sender.process.engine, sender.process.ctx
@@ -194,7 +194,7 @@ class Transfer(Exchange):
         sips = (ctx.devices[self.source], ctx.devices[self.destination])
         ranks = len(self.box.group.ranks)
         chosen = ctx.collectives.choose("send_recv", sender.view.nbytes, sips, ranks)
-        # A line of its own: several messages of a batch may be under way between the same ranks.
+        # Each message has a line of its own: messages of one batch may move at the same time.
         shape = Shape(chosen, "send_recv", sips, (sent.numel,), sent.dtype)
         message = Collective(ctx.collectives.prepare(shape), line=self)
         for place, (side, give, take) in enumerate(both):
@@ -203,7 +203,7 @@ class Transfer(Exchange):
 
 
 class Message:
-    """What the two ranks of a transfer share, as a `Joint`.
+    """The shared state of a transfer's two ranks, as a `Joint`.
 
     Args:
         transfer: The transfer.
@@ -220,18 +220,18 @@ class Message:
 
     @property
     def algorithm(self) -> str:
-        """Empty: the algorithm is chosen when the data set off."""
+        """Empty: the algorithm is chosen when the data starts to move."""
         return ""
 
     def join(
         self, place: int, gives: Sequence[View], takes: Sequence[View], sends: Sequence[int] = ()
     ) -> Side:
-        """Returns what the command of one side does.
+        """Returns the work of one side's command.
 
         Args:
             place: 0 for the sender, 1 for the receiver.
-            gives: What is sent: one view, or none.
-            takes: Where it goes: one view, or none.
+            gives: The view to send; empty for the receiver.
+            takes: The view that receives the data; empty for the sender.
             sends: Must be empty: a message has one size.
         """
         transfer = self._transfer
@@ -243,26 +243,29 @@ class Message:
         return side
 
     def needs(self, place: int) -> None:
-        """Returns None: each side needs the other one."""
+        """Returns None: each side needs the other side."""
 
     def jam(self) -> None:
-        """Returns None: a message ends when both sides have come."""
+        """Returns None: a message always ends once both sides have arrived."""
 
 
 class Mailbox:
-    """Sends and receives of one destination and tag in a group that have not found each other.
+    """Unmatched sends and receives of one group, destination and tag.
 
     Matching is first in, first out for each source, in the order in which the hosts called. A
-    receive from anybody takes the message whose stream came first in simulated time (the lowest
-    rank's of several), and receives that were called after it wait until it has one.
+    receive from any source takes the message whose stream reached it first in simulated time (of
+    several, the message of the lowest rank). Receives that were called after it wait until it has a
+    message.
 
     Attributes:
-        group: Where ranks talk.
+        group: Process group of the messages.
         destination: Global rank of the receiver.
-        tag: What both sides must name.
-        awaited: By rank, how many transfers of all boxes lack its side; None: anybody's.
-        sends: By source, transfers without a receive.
-        receives: By source, transfers without a send; those from anybody under None.
+        tag: Tag that both sides must name.
+        awaited: Number of transfers, in all mailboxes, that lack the side of a rank, by global
+            rank; under None the receives from any source that lack a sender.
+        sends: Transfers without a receive, by global rank of the sender.
+        receives: Transfers without a send, by global rank of the sender; under None the receives
+            from any source.
     """
 
     def __init__(
@@ -279,17 +282,17 @@ class Mailbox:
     def enter(
         self, call: Call, process: Process, view: View, source: int | None, *, sends: bool
     ) -> Transfer:
-        """Takes one side of a message; finds the other one if that has been called.
+        """Adds one side of a message, and matches it if the other side has called; does not wait.
 
         Args:
-            call: What the rank called.
-            process: The rank.
-            view: What is sent, or where it goes.
-            source: Global rank of the sender; None for anybody.
-            sends: Whether this is the sender.
+            call: The rank's call.
+            process: The calling rank.
+            view: Elements to send, or memory that receives them.
+            source: Global rank of the sender; None for any source.
+            sends: Whether the calling rank is the sender.
 
         Raises:
-            TransferMismatchError: If the other side differs in size or type.
+            TransferMismatchError: If the other side differs in size or type (P7).
         """
         known = self._earliest_receive(source) if sends else self._earliest_send(source)
         transfer = known or self._new(source, call.operation)
@@ -305,24 +308,24 @@ class Mailbox:
         return transfer
 
     def open(self) -> list[Transfer]:
-        """Returns the transfers with one side, in the order of their calls."""
+        """Returns the transfers that lack a side, in the order of their calls."""
         found = [transfer for line in self.sends.values() for transfer in line]
         found += [transfer for line in self.receives.values() for transfer in line]
         return sorted(found, key=lambda transfer: transfer.order)
 
     def choose_at(self, time: int, loop: EventLoop) -> None:
-        """Gives receives from anybody their senders once everything of an instant is there."""
+        """Calls `choose` at a time, in picoseconds, once all messages of that instant are there."""
         loop.at(max(time, loop.now), loop.owner(order.CHOICE), self.choose)
 
     def choose(self) -> None:
-        """Gives receives from anybody their senders, as far as messages are there."""
+        """Matches receives from any source with the messages that have arrived."""
         anybody = self.receives.get(None)
         while anybody:
             receive = anybody[0]
             mine = receive.sides[self.destination]
             loop, schedule = mine.process.engine.loop, roll_of(mine.process).schedule
             if schedule is not None and schedule.late:
-                return  # once nothing else is left to happen
+                return  # `choose_late` matches it, once nothing else is left to happen
             if mine.command is None or mine.start > loop.now:
                 return
             coming = sorted(
@@ -333,17 +336,17 @@ class Mailbox:
             there = [found for found in coming if found[0] <= loop.now]
             if not there:
                 if coming:
-                    # Its stream came before there was a receive to look, at a time still ahead.
+                    # The send began before this receive was called, at a time that lies ahead.
                     self.choose_at(coming[0][0], loop)
                 return
             self._give(there[0][1], [source for _, source in there])
             anybody = self.receives.get(None)
 
     def choose_late(self, schedule: Schedule) -> bool:
-        """Gives the first receive from anybody the message that a schedule says.
+        """Matches the first receive from any source with the message that a schedule picks.
 
         Returns:
-            Whether there are a receive and a message for it.
+            Whether there were such a receive and a message for it.
         """
         anybody = self.receives.get(None)
         mine = anybody[0].sides[self.destination] if anybody else None
@@ -357,7 +360,7 @@ class Mailbox:
         return True
 
     def _give(self, source: int, candidates: Sequence[int]) -> None:
-        """Lets the first receive from anybody take the message of one of several ranks."""
+        """Matches the first receive from any source with the message of one of the candidates."""
         receive = self.receives[None][0]
         process, call = receive.sides[self.destination].process, receive.calls[self.destination]
         assert call.command is not None
@@ -370,20 +373,20 @@ class Mailbox:
         receive.source = source
         if self._bring_together(source, None) and receive.matched is not None:
             receive.matched.settle(process.engine.loop.now)
-        # What the receive from anybody held up.
+        # Receives that waited for the receive from any source.
         for waiting in [source for source in self.receives if source is not None]:
             while waiting in self.sends and self._earliest_receive(waiting) is not None:
                 self._bring_together(waiting, waiting)
 
     def _bring_together(self, source: int, line: int | None) -> bool:
-        """Makes the first receive of a line the other side of a send; returns whether it fits."""
+        """Matches a line's first receive with a rank's first send; returns whether they fit."""
         receive, send = self._take(line, sends=False), self._take(source, sends=True)
         call, side = receive.calls[self.destination], receive.sides[self.destination]
         assert call.command is not None
         send.calls[self.destination] = call
         send.sides[self.destination] = side
         side.transfer = call.command.part = send
-        receive.mail = send.mail  # for who holds the receive
+        receive.mail = send.mail  # for callers that hold the receive's own transfer
         try:
             self._check(send)
         except TransferMismatchError as error:
@@ -395,14 +398,14 @@ class Mailbox:
         return True
 
     def _earliest_receive(self, source: int | None) -> Transfer | None:
-        """Returns the receive that a message of `source` goes to; None if that is not settled."""
+        """Returns the receive that takes the next message of `source`; None if not decided yet."""
         line, anybody = self.receives.get(source), self.receives.get(None)
         if not line or (anybody and anybody[0].order < line[0].order):
             return None
         return line[0]
 
     def _earliest_send(self, source: int | None) -> Transfer | None:
-        """Returns the message that a receive from `source` takes; None if that is not settled."""
+        """Returns the message that a receive from `source` takes; None if not decided yet."""
         line = None if source is None or None in self.receives else self.sends.get(source)
         return line[0] if line else None
 
@@ -416,7 +419,7 @@ class Mailbox:
         return self.sends if sends else self.receives
 
     def _take(self, source: int | None, *, sends: bool) -> Transfer:
-        """Takes the first of the sends, or receives, of a line."""
+        """Removes and returns the first send, or the first receive, of a line."""
         self._await(self.destination if sends else source, -1)
         lines = self._lines(sends)
         line = lines[source]

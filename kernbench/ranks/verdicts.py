@@ -1,4 +1,4 @@
-"""What ranks are told when they wait for what can never happen."""
+"""Reports of deadlocks: what ranks are told that wait for something that can never happen."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,20 +17,20 @@ from kernbench.tl.program import Program
 from kernbench.units import format_bytes, format_time
 
 _MOST_PLACES: Final = 8
-"""Places that a report lists."""
+"""Most places that a report lists."""
 
 
 class RankDeadlockError(KernbenchError, RuntimeError):
-    """Ranks wait for what can never happen (C10, P1-P4, K7).
+    """Ranks wait for something that can never happen (C10, P1-P4, K7).
 
     Attributes:
-        view: What the rank waits for that this error is raised in; a line of its text.
+        view: Line that says what this error's own rank waits for; empty if there is none.
     """
 
     view: str = ""
 
     def involved(self) -> list[Involved]:
-        """Returns the calls that the facts and the view tell, by rank."""
+        """Returns the calls that the facts and the view name, by rank, then by time."""
         mine = self.view.involved if isinstance(self.view, Fact) else ()
         return sorted({*super().involved(), *mine}, key=lambda call: (call.rank, call.time_ps or 0))
 
@@ -41,7 +41,7 @@ class RankDeadlockError(KernbenchError, RuntimeError):
         return f"{head}\n  {self.view}{newline}{rest}"
 
     def shared(self) -> str:
-        """Returns the text without the line that is only this rank's."""
+        """Returns the text without `view`, so that it is the same for all ranks."""
         return super().__str__()
 
     def as_json(self) -> dict[str, object]:
@@ -51,15 +51,15 @@ class RankDeadlockError(KernbenchError, RuntimeError):
 
 @dataclass(slots=True)
 class Verdict:
-    """One deadlock: what all of its ranks are told, and each of them.
+    """One deadlock: the report that all its ranks share, and one line for each rank.
 
     Attributes:
-        code: Of the mistake.
-        summary: One sentence.
-        hint: What to try.
-        views: By rank, what it waits for.
-        facts: Further lines for all.
-        error: Class of what ranks get.
+        code: Code of the mistake, such as `P4`.
+        summary: One sentence that says what happened.
+        hint: What the user may try.
+        views: The line that says what a rank waits for, by rank.
+        facts: Further lines of the report for all ranks.
+        error: Class of the errors that ranks get.
     """
 
     code: str
@@ -83,12 +83,12 @@ class Verdict:
 
 
 def gatherings(world: World) -> list[Gathering[Any]]:
-    """Returns all in which ranks meet for collectives or to make groups."""
+    """Returns all groups, and all places where ranks meet to make groups."""
     return [*world.groups.values(), *world.creations.values()]
 
 
 def missed(world: World, graph: WaitGraph) -> Iterator[tuple[Sequence[int], KernbenchError]]:
-    """Yields collectives that ranks wait in for one that has returned: who waits, and why."""
+    """Yields waiting ranks and error of each collective that a returned rank never joins."""
     for gathering in gatherings(world):
         for meeting in gathering.open.values():
             absent = meeting.absent()
@@ -98,7 +98,7 @@ def missed(world: World, graph: WaitGraph) -> Iterator[tuple[Sequence[int], Kern
 
 
 def _stuck(graph: WaitGraph, ranks: Sequence[int]) -> dict[int, str]:
-    """Returns which ranks can never go on, with what they wait in."""
+    """Returns, for each of some ranks that can never go on, what reports say of its wait."""
     heads = [head for rank in ranks for head in graph.held(rank)]
     dead = graph.dead(heads)
     found: dict[int, str] = {}
@@ -110,7 +110,7 @@ def _stuck(graph: WaitGraph, ranks: Sequence[int]) -> dict[int, str]:
 
 
 def abandoned(world: World) -> Iterator[Verdict]:
-    """Yields messages whose other side has returned (P1, P2, P3), the earliest calls first."""
+    """Yields verdicts on messages whose other side has returned (P1-P3), earliest call first."""
     exited = world.exited
     transfers = [
         transfer
@@ -155,9 +155,10 @@ def abandoned(world: World) -> Iterator[Verdict]:
 def near_misses(
     world: World, transfer: Transfer
 ) -> tuple[Sequence[Transfer], Sequence[Transfer]] | None:
-    """Returns the sends and the receives that would match but for their tags; None if none would.
+    """Returns sends and receives that match except for their tags; None if there are none.
 
-    One of both is a single one. Which of several on the other side was meant, nobody can know.
+    One of the two lists has a single entry; nobody can know which entry of the other list was meant
+    to match it.
     """
     others = _of_other_tags(world, transfer)
     if not others:
@@ -170,7 +171,7 @@ def near_misses(
 
 
 def _of_other_tags(world: World, transfer: Transfer) -> list[Transfer]:
-    """Returns the earliest message of each way and tag that would match but for its tag."""
+    """Returns, for each other tag and rank, the earliest message that differs in the tag only."""
     found = []
     for box in world.mailboxes.values():
         if box.group is not transfer.box.group or box.destination != transfer.destination:
@@ -191,13 +192,13 @@ def _of_other_tags(world: World, transfer: Transfer) -> list[Transfer]:
 
 
 def blame_faults(world: World, processes: Iterable[Process]) -> bool:
-    """Blames ranks for faults of their devices that they have not come to raise.
+    """Blames ranks for faults of their devices that the ranks have not raised yet.
 
-    A rank that waits for others learns of its own fault when they let it go on, and what its fault
-    has spoiled never lets them: so it outranks what they wait for.
+    A rank that waits for others raises its own fault only after the wait, and the fault may be why
+    the wait never ends. So a fault outranks a deadlock.
 
     Returns:
-        Whether there is any.
+        Whether there was a fault.
     """
     faulty = [process for process in processes if process.host.faults]
     for process in faulty:
@@ -206,7 +207,7 @@ def blame_faults(world: World, processes: Iterable[Process]) -> bool:
 
 
 def jammed(heads: Iterable[Head], deadlock: DeadlockError) -> Iterator[Verdict]:
-    """Yields collectives that all ranks have come to, and that do not end all the same (K7)."""
+    """Yields verdicts on collectives that do not end although all ranks have arrived (K7)."""
     programs = [
         f"{task.name} waits for {reason} since {format_time(task.clock)}"
         for task, reason in deadlock.waits
@@ -228,7 +229,7 @@ def jammed(heads: Iterable[Head], deadlock: DeadlockError) -> Iterator[Verdict]:
 
 
 def _tell_queues(verdict: Verdict, meeting: Meeting, jam: Jam) -> None:
-    """Adds which queues are full, where their length is set, and which would do."""
+    """Adds which queues are full, where their length is set, and which length would be enough."""
     chosen, full, least = jam
     n_slots, size = chosen.queue.n_slots, format_bytes(chosen.queue.slot_size)
     for number, sender, receiver in full[:_MOST_PLACES]:
@@ -248,7 +249,7 @@ def _tell_queues(verdict: Verdict, meeting: Meeting, jam: Jam) -> None:
 
 
 def unexplained(deadlock: DeadlockError) -> Verdict:
-    """Returns what is left to say of a deadlock that no collective or message explains."""
+    """Returns the verdict on a deadlock that no collective or message explains."""
     verdict = Verdict("", "ranks wait for what can never happen", "")
     for task, reason in deadlock.waits:
         verdict.facts.append(f"{task.name} waits for {reason} since {format_time(task.clock)}")
@@ -259,7 +260,7 @@ def unexplained(deadlock: DeadlockError) -> Verdict:
 
 
 def tags_differ(sends: Sequence[Transfer], receives: Sequence[Transfer]) -> Verdict:
-    """Returns what senders and a receiver are told whose tags differ (P3); see `near_misses`."""
+    """Returns the verdict on sends and receives whose tags differ (P3); see `near_misses`."""
     sends, receives = sends[:_MOST_PLACES], receives[:_MOST_PLACES]
     sent, asked = [_call(send) for send in sends], [_call(receive) for receive in receives]
     held = [f"from {send.source} with tag {send.box.tag}" for send in sends]
@@ -288,7 +289,7 @@ def _and(parts: Sequence[str]) -> str:
 
 
 def _unmatched(world: World, ranks: Sequence[int]) -> list[str]:
-    """Returns what ranks have sent, and nobody received."""
+    """Returns lines about messages that ranks have sent and nobody has received."""
     calls = [
         _call(transfer)
         for box in world.mailboxes.values()

@@ -1,9 +1,8 @@
-"""Who waits for whom, and which of them can never go on.
+"""The graph of waits: which rank waits for which, and which ranks can never go on.
 
-What a host or a stream is held up by are *heads*: meetings of ranks (collectives, messages) whose
-turn in a rank's stream has come and that are not over. A head can be released if the ranks that are
-missing can come to it. Whatever cannot be released from outside of a set is dead, even while other
-ranks run on.
+A *head* is a collective or a message that a rank's stream has reached and that has not ended. Heads
+block hosts and streams. A head can be released if the missing ranks can reach it. A set of nodes
+that nothing outside of the set can release is dead, even while other ranks run on.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,26 +18,26 @@ if TYPE_CHECKING:
 
 
 class Head(NamedTuple):
-    """A rank that is held up by a meeting."""
+    """A rank, and a meeting that blocks it."""
 
     rank: int
     meeting: Exchange
 
 
 class _Host(NamedTuple):
-    """A rank whose host must come to where it calls what others wait for."""
+    """A rank whose host must make a call for which others wait."""
 
     rank: int
 
 
 class _Part(NamedTuple):
-    """A command that stands in line; what is before it must be over first."""
+    """A queued command; the commands before it must end first."""
 
     command: Command
 
 
 class _Gate(NamedTuple):
-    """What all ranks that are missing in a meeting have in common; spares edges."""
+    """Everything that is missing in a meeting, as one node; spares edges."""
 
     meeting: Exchange
 
@@ -51,8 +50,8 @@ class WaitGraph:
 
     Args:
         world: The ranks.
-        processes: All of them, by rank.
-        settled: Whether nothing is left to happen, so that no head can be under way.
+        processes: Their processes, by rank.
+        settled: Whether the loop has no events left, so that no head is under way.
     """
 
     def __init__(
@@ -65,14 +64,18 @@ class WaitGraph:
         self.children: dict[Node, tuple[Node, ...]] = {}
 
     def held(self, rank: int) -> tuple[Head, ...]:
-        """Returns what a rank's host is held up by; nothing if it runs or waits for a time."""
+        """Returns the heads that block a rank's host; empty if it runs or waits for a time."""
         task = self._processes[rank].task
         if task is None or not task.parked:
             return ()
         return self._heads_of(task.waiting_for, rank)
 
     def dead(self, starts: Iterable[Head]) -> set[Node]:
-        """Returns what can never go on, of these and all that they wait for, directly or not."""
+        """Returns the nodes that can never go on, among some heads and all for which they wait.
+
+        Args:
+            starts: The heads; what they wait for counts both directly and through others.
+        """
         needs: dict[Node, int] = {}
         parents: dict[Node, list[Node]] = {}
         alive: list[Node] = []
@@ -98,7 +101,7 @@ class WaitGraph:
         return {node for node, missing in needs.items() if missing > 0}
 
     def _needs(self, node: Node) -> tuple[tuple[Node, ...], bool]:
-        """Returns what must be released first, and whether all of it (else any of it)."""
+        """Returns the nodes that must be released first, and whether all of them (else any)."""
         if isinstance(node, Head):
             return self._needs_of(node)
         if isinstance(node, _Gate):
@@ -106,7 +109,7 @@ class WaitGraph:
         if isinstance(node, _Part):
             return self._heads_of(node.command, node.command.host.rank), True
         if node.rank in self._world.exited:
-            return (), False  # it calls nothing any more
+            return (), False  # a rank that has returned makes no further call
         return self.held(node.rank), True
 
     def _needs_of(self, head: Head) -> tuple[tuple[Node, ...], bool]:
@@ -116,11 +119,11 @@ class WaitGraph:
         return tuple(map(_node, needs.of)), needs.every
 
     def front(self, label: object, rank: int) -> tuple[Head, ...]:
-        """Returns what holds up a command of a rank."""
+        """Returns the heads that block a command of a rank."""
         return self._heads_of(label, rank)
 
     def _heads_of(self, label: object, rank: int) -> tuple[Head, ...]:
-        """Returns what holds up a wait: the meetings at the front of all lines that it is in."""
+        """Returns the heads that block a wait: the first open meetings among its predecessors."""
         known = self._heads.get(label)
         if known is None:
             known = self._heads[label] = tuple(_front(label, rank))
@@ -128,7 +131,7 @@ class WaitGraph:
 
 
 def _node(item: int | Command) -> Node:
-    """Returns what stands in the graph for a rank that must call, or a command that must end."""
+    """Returns the node of a rank that must call, or of a command that must end."""
     if isinstance(item, int):
         return _Host(item)
     if item.begun and isinstance(item.part, Exchange):
@@ -156,15 +159,15 @@ def _front(label: object, rank: int) -> Iterator[Head]:
 
 
 def waits_for(process: Process) -> bool:
-    """Returns whether somebody may wait for a rank that is about to park; a cheap first look.
+    """Returns whether another rank may wait for a rank that is about to park; a cheap first look.
 
-    That is so if others have called what this rank has not, or if others have come to what stands
-    in line in a stream of this rank.
+    Another rank may wait if it has made a call that this rank has not, or if its stream has reached
+    an exchange that is still queued in a stream of this rank.
     """
     world, rank = world_of(process), process.rank
     groups = world.held.get(rank, {})
     if rank in world.exited:
-        groups = world.groups  # also those that it has given up: it can be missed in them
+        groups = world.groups  # also groups that it has destroyed: a call may be missing there
     for group in groups.values():
         if group.open and rank in group and next(reversed(group.open)) > group.number(rank):
             return True

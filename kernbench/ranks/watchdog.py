@@ -3,8 +3,8 @@
 One daemon thread for the whole process, started with the first spawn, wakes a few times per limit
 and compares what it sees. It raises `NoProgressError` in the thread of the simulation when nothing
 was simulated for too long while a user's own code was running. Code that catches it and goes on, or
-that never comes to its next line, can be stopped by nothing but the end of the process: whoever
-owns the process leaves a `last_resort`; without one it is raised again and again.
+that never comes to its next line, can be stopped by nothing but the end of the process. The owner
+of the process may set `last_resort` for that; without it the error is raised again and again.
 """
 
 import sys
@@ -23,24 +23,24 @@ SECONDS: Final = RunSpec().watchdog_s
 """Default limit, in seconds of wall time."""
 
 _LOOKS: Final = 4
-"""How often the thread looks during the limit."""
+"""Number of looks of the thread during one limit."""
 
 _RETRY_S: Final = 0.02
-"""Until the next look when the limit is over and our own code happens to be running."""
+"""Seconds until the next look if the limit is over while this package's code is running."""
 
 
 _GRACE_S: Final = 1.0
-"""How long stopped code may take, at least, until it counts as code that goes on."""
+"""Seconds that stopped code may take, at least, before it counts as code that goes on."""
 
 last_resort: Callable[[KernbenchError], None] | None = None
-"""Ends the process; called in the thread of the watchdog with what is to be told."""
+"""Ends the process; called in the thread of the watchdog with the error to print."""
 
 
 class NoProgressError(KernbenchError):
     """Nothing was simulated for too long while a rank or a kernel was running (K5)."""
 
     def __init__(self) -> None:
-        # Made by the interpreter in the middle of a user's code, so it can be given nothing.
+        # The interpreter makes it in the middle of a user's code, without arguments.
         limit = _watch.limit if _watch is not None else SECONDS
         super().__init__(
             f"nothing was simulated for {limit:g} s of wall time",
@@ -49,7 +49,11 @@ class NoProgressError(KernbenchError):
         )
 
     def explain(self, name: str) -> None:
-        """Adds who was running, and where, once the error has been caught."""
+        """Adds which code was running, and where; called after the error has been caught.
+
+        Args:
+            name: Name of the rank, or of main, for the report.
+        """
         self.add_fact(f"{name} was running, innermost call last:")
         traceback = self.__traceback__
         while traceback is not None:
@@ -61,14 +65,14 @@ class NoProgressError(KernbenchError):
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Returns whether a frame is this package's."""
+    """Returns whether a frame belongs to this package."""
     name: str = frame.f_globals.get("__name__", "")
     return name.partition(".")[0] == "kernbench"
 
 
 @dataclass(slots=True, eq=False)
 class _Watch:
-    """What is looked at: one simulation while it runs."""
+    """One simulation that is watched while it runs."""
 
     loop: EventLoop
     thread: int
@@ -76,7 +80,7 @@ class _Watch:
     raised: bool = False
 
     def seen(self) -> tuple[Any, ...]:
-        """Returns something that changes with every simulated step."""
+        """Returns a value that changes with every simulated step."""
         loop = self.loop
         task = loop.current
         host = getattr(None if task is None else task.subject, "host", None)
@@ -98,7 +102,7 @@ def begin(loop: EventLoop, limit: float) -> None:
     """Watches a simulation that the calling thread is about to drive.
 
     Args:
-        loop: Its loop.
+        loop: Event loop of the simulation.
         limit: Seconds of wall time without progress; 0 for no watch.
     """
     global _watch, _thread  # noqa: PLW0603 - one thread watches for the whole process
@@ -122,7 +126,7 @@ def end() -> None:
 
 def _look_around() -> None:
     since, before, watched = 0.0, None, None
-    pause = 0.0  # it is started for somebody whose limit may be short
+    pause = 0.0  # the limit of the first simulation may be short
     while True:
         with _wake:
             _wake.wait(pause)
@@ -147,7 +151,7 @@ def _look_around() -> None:
 
 
 def _cannot_stop(watch: _Watch) -> KernbenchError:
-    """Returns what is told of code that was stopped and went on."""
+    """Returns the error about code that was stopped and went on."""
     task = watch.loop.current
     name = "main" if task is None else task.name
     frame = sys._current_frames().get(watch.thread)

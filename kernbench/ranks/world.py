@@ -1,4 +1,4 @@
-"""The ranks of a context while a spawn runs, their process groups, and what they have started."""
+"""The ranks of a context while a spawn runs, their groups, and their unfinished operations."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,20 +22,22 @@ class GroupLeakWarning(UserWarning):
 
 @dataclass(slots=True, eq=False)
 class World(Roll):
-    """The ranks of a context while a spawn runs, their groups, and what they have started.
+    """The ranks of a context while a spawn runs, their groups, and their unfinished operations.
 
     Attributes:
-        group: All ranks; None while nothing is spawned.
-        groups: By name, every process group that some rank has not destroyed, or missed a call in.
-        held: By rank, by name, the groups that it may use.
-        outside: By rank, groups that it has made and is not a member of.
-        creations: By what they are made from, where ranks meet that make groups.
-        on_choice: Told when an operation of a size on a group is given its algorithm.
-        announced: Choices of an algorithm that `on_choice` was told.
-        warned: Whether a rank was told that it holds many groups.
-        mailboxes: By group, destination and tag, where sends and receives meet.
-        eager: What ranks did together, if some messages are sent without their receive.
-        unwaited: By rank, by handle, the asynchronous commands that it has not waited for.
+        group: The group of all ranks; None while no spawn runs.
+        groups: Process groups by name. A group stays while some rank has not destroyed it, or while
+            a collective in it lacks a rank.
+        held: Groups that a rank may use, by rank, then by name.
+        outside: Groups that a rank has made without being a member, by rank.
+        creations: Places where ranks meet to make groups, by what the groups are made from.
+        on_choice: Called with a line of text when an operation, size and group gets an algorithm.
+        announced: Choices of an algorithm that `on_choice` has been told.
+        warned: Whether a rank has been warned that it holds many groups.
+        mailboxes: Places where sends and receives meet, by group, destination and tag.
+        eager: Log of what ranks did together; None unless some messages are sent without their
+            receive.
+        unwaited: Asynchronous commands that a rank has not waited for, by rank, then by handle.
     """
 
     group: ProcessGroup | None = None
@@ -56,17 +58,17 @@ class World(Roll):
             self.groups[self.group.name] = self.group
 
     def whereabouts(self, stuck: dict[int, str]) -> Whereabouts:
-        """Returns what is known of ranks that are missed.
+        """Returns what is known about missing ranks.
 
         Args:
-            stuck: By rank, what reports say of those that wait for ever.
+            stuck: By rank, what reports say about a rank that waits for ever.
         """
         return Whereabouts(self.exited, self.exit_sites, self.groups.values(), stuck)
 
     def leaks(self) -> GroupLeakWarning | None:
-        """Returns a warning of groups that nobody will destroy any more (C17); None if all are.
+        """Returns a warning about groups that ranks have not destroyed (C17); None without any.
 
-        That of all ranks does not count: programs often leave it to the end of their process.
+        The group of all ranks does not count: programs often leave it to the end of their process.
         """
         places: dict[str, list[str]] = {}
         holders: dict[str, set[int]] = {}
@@ -95,7 +97,7 @@ class World(Roll):
 
 
 _SHOWN: Final = 8
-"""Places that a warning lists."""
+"""Most places that a warning lists."""
 
 
 def _made(group: ProcessGroup) -> str:

@@ -41,29 +41,30 @@ class RuntimeContext:
     on the rank that calls, or on main. A context may be used as a context manager, but need not be.
 
     Args:
-        spec: What the run is; by default the usual machine and dials.
-        engine: Runs the commands, on a machine that the caller has made. The specification then
-            names no machine, see `engines.spec_of`, which is also the default of `spec`. By
-            default an engine is made as the specification says.
+        spec: Specification of the run. By default it is that of `engine`, or without an engine a
+            `RunSpec` with default values.
+        engine: Engine on a machine that the caller has made. The specification then names no
+            machine, see `engines.spec_of`. By default an engine is made from the specification.
         quiet: Whether benches should print nothing.
-        progress: Shows how far a bench is, as it goes through a sequence.
-        schedule: Notes what receives from any source take, and what hosts read, while schedules
-            are explored; it has the picks of the specification, and serves one context. By default
-            one is made if the specification has picks.
+        progress: Shows on the terminal how far a bench has gone through a sequence.
+        schedule: Schedule with the picks of the specification, for one context only; it notes which
+            messages receives from any source take, and what hosts read. By default a schedule is
+            made if the specification has picks.
 
     Raises:
-        UsageError: If the machine cannot be made or lacks one of the devices, or if what is given
-            differs from the specification.
+        UsageError: If the machine cannot be made or lacks one of the devices, or if the engine or
+            the schedule differs from the specification.
 
     Attributes:
-        spec: What the run is.
-        engine: Runs the commands.
+        spec: Specification of the run.
+        engine: Engine that runs the commands.
         devices: SIPs that ranks may use; rank r has the r-th.
         world: The ranks while a spawn runs.
         main: The process of code outside of workers.
         argv: The arguments of the specification, as a list.
         quiet: Whether benches should print nothing.
-        schedule: What receives from any source take; None: each takes the message that comes first.
+        schedule: Decides which message each receive from any source takes; None: the message that
+            comes first.
         results: Documents of plain values that benches leave for `--json`.
         processes: The ranks of the last spawn.
         recordings: Recorded launches of kernels, by everything on which their commands depend.
@@ -174,7 +175,7 @@ class RuntimeContext:
         """Returns a context with the same devices, seed and arguments that prints nothing.
 
         Args:
-            engine: Runs the commands of the new context.
+            engine: Engine of the new context.
         """
         spec = replace(spec_of(engine, self.spec), schedule=None)
         return RuntimeContext(spec, engine=engine, quiet=True)

@@ -1,4 +1,4 @@
-"""The engine that a run specification asks for; made in one way wherever a run begins."""
+"""Makes the engine that a run specification asks for; every run makes its engine here."""
 
 from dataclasses import replace
 
@@ -9,10 +9,10 @@ from kernbench.topology import Topology, load_topology
 
 
 def load_machine(spec: RunSpec) -> Topology:
-    """Returns the machine of a specification, as its file gives it with the overrides.
+    """Returns the machine of a specification: the content of its file, with the overrides.
 
     Raises:
-        ConfigError: Everything that is wrong with the file and the overrides.
+        ConfigError: If something is wrong with the file or the overrides; the error lists it all.
         UsageError: If the specification names no file.
     """
     if spec.topology is None:
@@ -27,7 +27,7 @@ def make_engine(spec: RunSpec) -> GraphEngine:
     """Returns a fresh engine on the machine of a specification, with its dials.
 
     Raises:
-        ConfigError: Everything that is wrong with the file and the overrides.
+        ConfigError: If something is wrong with the file or the overrides; the error lists it all.
         UsageError: If the specification names no file.
     """
     machine = load_machine(spec)
@@ -35,11 +35,11 @@ def make_engine(spec: RunSpec) -> GraphEngine:
 
 
 def spec_of(engine: GraphEngine, spec: RunSpec | None = None) -> RunSpec:
-    """Returns a specification without a machine of its own, for an engine that is there.
+    """Returns a specification that names no machine, for an engine that exists already.
 
     Args:
-        engine: The engine.
-        spec: Gives all that an engine does not decide; by default the usual values.
+        engine: The engine; it decides data, fidelity and record.
+        spec: Specification with all other fields; by default a `RunSpec` with default values.
     """
     spec = RunSpec() if spec is None else spec
     return replace(
@@ -53,10 +53,10 @@ def spec_of(engine: GraphEngine, spec: RunSpec | None = None) -> RunSpec:
 
 
 def check_engine(engine: GraphEngine, spec: RunSpec) -> None:
-    """Checks that a specification says nothing that an engine has otherwise.
+    """Checks that a specification agrees with an engine in all that the engine decides.
 
     Raises:
-        UsageError: If it does.
+        UsageError: If they differ; the error lists the differences.
     """
     right = spec_of(engine, spec)
     fields = ("topology", "overrides", "data", "fidelity", "record")

@@ -1,1 +1,1 @@
-"""What a tensor is: a window on memory, who may touch it, and how operations on it are recorded."""
+"""Tensors: windows on memory, access to the memory, and recording of operations for autograd."""

@@ -1,4 +1,4 @@
-"""What operations on tensors refuse, with PyTorch's kinds of exceptions."""
+"""Errors of operations on tensors, of PyTorch's kinds of exceptions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ def one_way(several: tuple[Any, ...], sequence: Sequence[int] | None) -> tuple[A
     """Returns integers that were given one by one, or as a sequence by keyword.
 
     Raises:
-        OperandError: If they were given both ways.
+        OperandError: If the integers were given both ways.
     """
     if sequence is None:
         return several
@@ -30,10 +30,14 @@ def one_way(several: tuple[Any, ...], sequence: Sequence[int] | None) -> tuple[A
 
 
 def refuse(name: str, **options: object) -> None:
-    """Refuses options that are not None: those that PyTorch has and that are not simulated.
+    """Refuses options of PyTorch that are not simulated, unless their value is None.
+
+    Args:
+        name: Name of the function that the user called.
+        **options: Values of the options.
 
     Raises:
-        UnsupportedError: Naming the first of them.
+        UnsupportedError: If an option is not None; the error names the first such option.
     """
     for option, value in options.items():
         if value is not None:

@@ -1,4 +1,4 @@
-"""Generators of random numbers, one a rank by default."""
+"""Generators of random numbers; each rank has a default one."""
 
 from typing import Final
 
@@ -12,10 +12,10 @@ class Generator:
     """`torch.Generator`: a stream of random numbers.
 
     Args:
-        device: Where its numbers are used; it makes no difference to them.
+        device: Device on which the numbers are used; the numbers do not depend on it.
 
     Attributes:
-        device: As given.
+        device: The device.
     """
 
     def __init__(self, device: DeviceLike = "cpu") -> None:
@@ -23,7 +23,7 @@ class Generator:
         self.manual_seed(0)
 
     def manual_seed(self, seed: int) -> "Generator":
-        """Starts the stream that belongs to a seed, and returns the generator."""
+        """Starts the stream of random numbers that belongs to a seed, and returns the generator."""
         # PyTorch takes negative seeds as unsigned 64-bit numbers.
         self._seed = int(seed) % (1 << 64)
         self.numbers = np.random.Generator(np.random.Philox(key=self._seed))

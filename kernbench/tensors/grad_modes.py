@@ -1,4 +1,4 @@
-"""When operations are recorded: `torch.no_grad` and its kin, of the rank that runs them."""
+"""Switches for the recording of a rank's operations: `torch.no_grad` and similar classes."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Mode:
-    """A switch for a `with` block or a function, of the rank that runs it."""
+    """A switch for a `with` block or a function; it acts on the rank that runs the code."""
 
     def __init__(self, enabled: bool) -> None:
         self._enabled = enabled
@@ -101,7 +101,7 @@ class set_grad_enabled(_Mode):  # noqa: N801
 
 
 class inference_mode(_Mode):  # noqa: N801
-    """`torch.inference_mode`: as `no_grad`; tensors made in it can be used outside as any other."""
+    """`torch.inference_mode`: acts as `no_grad`; tensors made in it are ordinary ones."""
 
     _inference: bool
 

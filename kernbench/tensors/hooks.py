@@ -20,7 +20,7 @@ class RemovableHandle:
 
 
 def add_hook(hooks: dict[int, object], hook: object) -> RemovableHandle:
-    """Adds a hook behind those that are there, and returns what takes it away."""
+    """Adds a hook behind the present ones, and returns a handle that takes the hook away."""
     number = max(hooks, default=-1) + 1
     hooks[number] = hook
     return RemovableHandle(hooks, number)

@@ -18,13 +18,18 @@ class ProcessLauncher:
         self._process = process
 
     def launch(self, kernel: Kernel, grid: tuple[int, ...], arguments: dict[str, Any]) -> None:
-        """Issues a launch; does not wait.
+        """Issues a launch; waits only if the launch queue is full.
+
+        Args:
+            kernel: The kernel.
+            grid: Number of programs along each dimension.
+            arguments: Arguments of the kernel by name; a tensor becomes a pointer to its elements.
 
         Raises:
-            LaunchError: If no tensor says on which device, or tensors are on several.
+            LaunchError: If the arguments hold no tensor, or tensors on several devices.
             OwnershipError: If a tensor belongs to another rank.
-            AccessError: If an operation on one that it touches is under way that nobody has waited
-                for.
+            AccessError: If a command on a tensor is under way that nobody has waited for.
+            UnsupportedError: If a tensor holds complex numbers.
         """
         process = self._process
         tensors = {n: value for n, value in arguments.items() if isinstance(value, Tensor)}
@@ -58,7 +63,7 @@ class ProcessLauncher:
         loads = stores = None
         if recording is not None:
             loads, stores = recording.loads, recording.stores
-        # Where only a run with values could tell, it may do anything.
+        # If only a run with values can tell what the kernel touches, it may touch everything.
         read = [tensor for name, tensor in tensors.items() if loads is None or name in loads]
         wrote = [tensor for name, tensor in tensors.items() if stores is None or name in stores]
         act(
@@ -90,7 +95,7 @@ def _device(kernel: Kernel, tensors: list[Tensor]) -> int:
 
 
 def _kind(kernel: Kernel, name: str, value: Any) -> Hashable | None:
-    """Returns what a launch depends on of one argument; None if that cannot be told."""
+    """Returns the part of an argument on which a launch depends; None if that is unknown."""
     if isinstance(value, Tensor):
         view = value.window
         return view.dtype.name, view.shape, view.strides
@@ -104,5 +109,5 @@ def _kind(kernel: Kernel, name: str, value: Any) -> Hashable | None:
 
 
 def current_launcher() -> ProcessLauncher:
-    """Returns what launches kernels for the calling code."""
+    """Returns the launcher of the calling rank, or of main."""
     return ProcessLauncher(current_process())

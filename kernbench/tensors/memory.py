@@ -8,7 +8,7 @@ from kernbench.process.process import Process
 
 
 class Label(NamedTuple):
-    """Names a tensor in reports; made into text only there."""
+    """Name of a tensor in reports; becomes text only there, since most tensors are never named."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -24,21 +24,21 @@ class Memory(Guard):
     """The storage that a tensor and its views share.
 
     Args:
-        storage: Its block.
-        owner: The process that made it.
-        pinned: Whether it is host memory that devices access by themselves.
+        storage: The block of bytes.
+        owner: The process that made the memory.
+        pinned: Whether the memory is host memory that devices access directly.
 
     Attributes:
-        storage: Its block.
-        pinned: Whether it is host memory that devices access by themselves.
-        tracked: Whether a tensor on it has, or had, a part in autograd; while it is False, no
-            further question need be asked.
+        storage: The block of bytes.
+        pinned: Whether the memory is host memory that devices access directly.
+        tracked: Whether a tensor on this memory has, or had, a part in autograd; while it is False,
+            callers can skip all other questions about autograd.
     """
 
     __slots__ = ("pinned", "storage", "tracked")
 
     def __init__(self, storage: Storage, owner: Process, *, pinned: bool = False) -> None:
-        # What `Guard` does, without a call: every operation makes a memory.
+        # Repeats `Guard.__init__` to spare a call, since every operation makes a memory.
         self.buffer = storage.buffer
         self.owner = owner
         self.version = 0

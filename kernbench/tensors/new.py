@@ -16,7 +16,13 @@ from kernbench.units import format_bytes
 
 
 def wrap(memory: Memory, view: View, device: Device) -> Tensor:
-    """Returns a tensor."""
+    """Returns a tensor over a part of a memory. Takes no time.
+
+    Args:
+        memory: Storage of the tensor.
+        view: Elements of the storage.
+        device: Device of the storage.
+    """
     return Tensor(memory, view, device)
 
 
@@ -30,19 +36,19 @@ def new_tensor(
     pinned: bool = False,
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
-    """Returns a tensor without bytes, for an effect to fill.
+    """Returns a tensor without values, for an effect to fill. Takes no time.
 
     Args:
-        process: Whose it is.
-        shape: Extents.
+        process: The rank, or main, that owns the tensor.
+        shape: Extents of the dimensions.
         dtype: Element type.
         device: `cpu`, or `cuda` with an index.
-        site: Where the user asked for it; None: to be found.
-        pinned: Whether it is host memory that devices access by themselves.
-        strides: In elements, without gaps; None: row-major.
+        site: Where the user asked for the tensor; None: to be found.
+        pinned: Whether the tensor is in host memory that devices access directly.
+        strides: Strides in elements, without gaps; None: row-major.
 
     Raises:
-        OutOfMemoryError: If the device has no room for it (M7).
+        OutOfMemoryError: If the device has no room for the tensor (M7).
     """
     sip = device.index
     allocator = process.memory if sip is None else process.engine.devices[sip].hbm
@@ -62,13 +68,13 @@ def _plain(dtype: DType, shape: tuple[int, ...]) -> tuple[Label, int, tuple[int,
 
 
 _LARGE: Final = 1 << 32
-"""Tensors up to this many bytes are made without asking whether this computer can hold them."""
+"""Tensors up to this many bytes are made without a check that this computer can hold them."""
 
 
 def _check_room(
     process: Process, nbytes: int, label: Label, device: Device, site: CallSite | None
 ) -> None:
-    """Refuses what the computer that simulates the machine could not hold."""
+    """Refuses a tensor that the computer that simulates the machine cannot hold."""
     room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if nbytes > room and process.engine.enable_data:
         raise OutOfMemoryError(
@@ -80,7 +86,14 @@ def _check_room(
 
 
 def alias(tensor: Tensor, shape: Sequence[int], strides: Sequence[int], offset: int) -> Tensor:
-    """Returns a view: another window on the same memory. Takes no time."""
+    """Returns a view: another window on the same memory. Takes no time.
+
+    Args:
+        tensor: The tensor to view.
+        shape: Extents of the view's dimensions.
+        strides: Strides of the view, in elements.
+        offset: Place of the view's first element in the storage, in elements.
+    """
     old = tensor.window
     view = View(old.buffer, old.dtype, tuple(shape), tuple(strides), offset)
     return wrap(tensor.memory, view, tensor.device)

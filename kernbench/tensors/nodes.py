@@ -1,7 +1,8 @@
 """What tensors know of the operations that made them: leaves, outputs of nodes, and nodes.
 
-A node knows where the gradients of its inputs go and keeps what their formulas need. Nothing but
-the tensors that it made, and later nodes, refer to it: it goes when they go, and it knows no task.
+A node knows where the gradients of its inputs go and keeps what the formulas of the gradients need.
+Only the node's output tensors and later nodes refer to a node, so Python frees a node together with
+them. A node refers to no task.
 """
 
 import weakref
@@ -27,10 +28,10 @@ class GradState:
 
     Attributes:
         enabled: Whether operations are recorded.
-        inference: Whether `inference_mode` has switched that off.
-        count: Nodes made so far; the number of the latest one.
-        at_end: Called, in order, at the end of the backward pass that is under way.
-        ranges: Ranges that the rank is in, as its process has them.
+        inference: Whether `inference_mode` has switched recording off.
+        count: Number of nodes made so far; also the number of the latest node.
+        at_end: Functions to call, in order, at the end of the backward pass that is under way.
+        ranges: Names of the ranges that the rank is in, from its process.
     """
 
     __slots__ = ("at_end", "count", "enabled", "inference", "ranges")
@@ -63,19 +64,19 @@ def recording(process: Process, enabled: bool) -> Iterator[None]:
         state.enabled = before
 
 
-# What a tensor knows
+# Leaves and outputs
 
 
 class Leaf:
-    """The end of the way: a tensor that no recorded operation made, and its gradient.
+    """A tensor that no recorded operation made, and its gradient; backward passes end here.
 
     Attributes:
         requires_grad: Whether operations on the tensor are recorded.
-        grad: Sum of the gradients so far.
-        wide: The same in float32, for 16-bit tensors, once a second gradient was added.
-        wide_version: Version of `grad` that `wide` was rounded to.
-        hooks: Called with each gradient before it is added.
-        post_hooks: Called with the tensor after that.
+        grad: Sum of the gradients so far; None before the first gradient.
+        wide: The sum in float32, for 16-bit tensors, after a second gradient was added.
+        wide_version: Version of `grad` to which `wide` was rounded.
+        hooks: Functions to call with each gradient before it is added.
+        post_hooks: Functions to call with the tensor after a gradient was added.
     """
 
     __slots__ = ("grad", "hooks", "post_hooks", "requires_grad", "tensor", "wide", "wide_version")
@@ -96,8 +97,8 @@ class Output:
 
     Attributes:
         node: The node.
-        index: Which of its outputs.
-        grad: Its gradient, if `retain_grad` asked for it.
+        index: Index among the node's outputs.
+        grad: Gradient of the tensor, if `retain_grad` asked for it.
     """
 
     __slots__ = ("__weakref__", "grad", "index", "node")
@@ -112,9 +113,9 @@ class Origin(NamedTuple):
     """Where a view comes from.
 
     Attributes:
-        base: What it is a view of, itself no view.
+        base: The tensor that is viewed; the base is no view itself.
         node: The node that had made the base when the view was made.
-        steps: Functions with arguments that make the view of the base, one after the other.
+        steps: Functions with arguments that, one after the other, make the view from the base.
     """
 
     base: Tensor
@@ -129,7 +130,7 @@ def node_of(tensor: Tensor) -> "Node | None":
 
 
 def history(tensor: Tensor) -> "Leaf | Output | None":
-    """Returns what a tensor knows; that of a view is made anew if its base was written since."""
+    """Returns a tensor's leaf or output; a view gets a new one if its base was written since."""
     origin = tensor.origin
     if origin is not None and origin.node is not node_of(origin.base):
         with recording(current_process(), True):
@@ -141,7 +142,7 @@ def history(tensor: Tensor) -> "Leaf | Output | None":
 
 
 def edge_of(tensor: Tensor) -> Edge | None:
-    """Returns where the gradient of a tensor goes; None if it needs none."""
+    """Returns where the gradient of a tensor goes; None if the tensor needs no gradient."""
     if not tensor.memory.tracked:
         return None
     graph = tensor.graph if tensor.origin is None else history(tensor)
@@ -151,7 +152,7 @@ def edge_of(tensor: Tensor) -> Edge | None:
 
 
 def leaf_of(tensor: Tensor) -> Leaf:
-    """Returns the leaf that a tensor is, made if need be; for tensors that no node made."""
+    """Returns the leaf of a tensor that no node made; makes the leaf if there is none yet."""
     graph = history(tensor)
     assert not isinstance(graph, Output)
     if graph is None:
@@ -160,10 +161,12 @@ def leaf_of(tensor: Tensor) -> Leaf:
 
 
 def require(tensor: Tensor, requires_grad: bool) -> None:
-    """Says whether a leaf needs a gradient.
+    """Sets whether a leaf needs a gradient.
 
     Raises:
-        TensorError: If its type has none, or an operation made it and it needs one.
+        TensorError: If the tensor's type has no gradients, or if an operation made the tensor and
+            `requires_grad` is False.
+        UnsupportedError: If the tensor holds complex numbers and `requires_grad` is True.
     """
     graph = history(tensor)
     if isinstance(graph, Output):
@@ -198,7 +201,7 @@ def require(tensor: Tensor, requires_grad: bool) -> None:
 
 
 class Like(NamedTuple):
-    """What a gradient must look like: its tensor."""
+    """Shape, dtype and device that a gradient must have: those of its tensor."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -206,24 +209,25 @@ class Like(NamedTuple):
 
 
 def like(tensor: Tensor) -> Like:
-    """Returns what the gradient of a tensor must look like."""
+    """Returns the shape, dtype and device that the gradient of a tensor must have."""
     window = tensor.window
     return Like(window.shape, window.dtype, tensor.device)
 
 
 class Node:
-    """An operation that was recorded; `Tensor.grad_fn`.
+    """A recorded operation; `Tensor.grad_fn`.
 
     Attributes:
-        number: Greater than those of all nodes made before by the same rank.
-        edges: By input, where its gradient goes; None if it needs none.
-        inputs: By input that needs a gradient, what that looks like.
-        outputs: What the gradients of its outputs look like.
-        hooks: By output, what is called with its gradient first.
-        retained: By output, who wants to keep its gradient.
-        ranges: Ranges in which the user called the operation.
-        site: Where that was.
-        foreign: Whether somebody else's code computes its gradients: then they need not be new.
+        number: Number of the node; greater than the numbers of all earlier nodes of the rank.
+        edges: For each input, where its gradient goes; None for an input without gradient.
+        inputs: Form of the gradient, by index of each input that needs one.
+        outputs: Form of the gradient of each output.
+        hooks: Functions to call first with the gradient of an output, by index of the output.
+        retained: Outputs whose gradient `retain_grad` keeps, by index of the output.
+        ranges: Names of the ranges in which the user called the operation.
+        site: Where the user called the operation.
+        foreign: Whether a user's code computes the gradients, which then may be tensors that are in
+            use elsewhere.
     """
 
     __slots__ = (
@@ -244,7 +248,7 @@ class Node:
         for edge in edges:
             if edge is not None:
                 earlier = edge[0]
-                # Main may have begun what a rank goes on with.
+                # A rank may go on with a graph that main has begun.
                 if isinstance(earlier, Node) and earlier.number > number:
                     number = earlier.number
         self.number: int = number + 1
@@ -264,7 +268,7 @@ class Node:
 
     @property
     def next_functions(self) -> tuple[tuple["Node | Leaf | None", int], ...]:
-        """Where the gradients of its inputs go."""
+        """Where the gradients of the node's inputs go."""
         return tuple([(None, 0) if edge is None else edge for edge in self.edges])
 
     def __repr__(self) -> str:
@@ -273,20 +277,20 @@ class Node:
     def backward(
         self, grads: list[Tensor | None], needed: Sequence[bool] | None = None
     ) -> Sequence[Tensor | None]:
-        """Returns the gradients of the inputs, given those of the outputs.
+        """Returns the gradients of the inputs, given the gradients of the outputs.
 
         Args:
-            grads: By output; None where none has come.
-            needed: By input, whether its gradient is asked for; None: where there is an edge.
+            grads: Gradient of each output; None for an output that no gradient has reached.
+            needed: For each input, whether its gradient is wanted; None: wherever there is an edge.
         """
         raise NotImplementedError
 
     def release(self) -> None:
-        """Drops what was kept for the formulas."""
+        """Drops the tensors and values that were kept for the formulas."""
         raise NotImplementedError
 
     def freed(self) -> TensorError:
-        """Returns the error for going back a second time."""
+        """Returns the error for a second backward pass through the node."""
         return TensorError(
             "Trying to backward through the graph a second time (or directly access saved tensors "
             "after they have already been freed). Saved intermediate values of the graph are freed "
@@ -305,7 +309,7 @@ _TYPE_NAMES: Final = {
 
 
 class Saved:
-    """A tensor kept for a formula: without its history, which may lead back to its own node."""
+    """A tensor kept for a formula, without its history, which may lead back to the same node."""
 
     __slots__ = ("_maker", "_tensor", "_version")
 
@@ -321,7 +325,7 @@ class Saved:
         """Returns the tensor.
 
         Raises:
-            TensorError: If it was written since.
+            TensorError: If the tensor was written since.
         """
         tensor = self._tensor
         version = tensor.memory.version
@@ -347,7 +351,7 @@ class SavedList(list[Any]):
 
 
 def kept(value: Any) -> Any:
-    """Returns what to keep of a value: of tensors, also in a list, what `Saved` is."""
+    """Returns the form in which a node keeps a value: tensors, also in a list, become `Saved`."""
     if isinstance(value, Tensor):
         return Saved(value)
     if isinstance(value, list) and any(isinstance(entry, Tensor) for entry in value):
@@ -356,7 +360,7 @@ def kept(value: Any) -> Any:
 
 
 def given(value: Any, node: Node) -> Any:
-    """Returns what was kept."""
+    """Returns the value that `kept` has turned into its kept form."""
     if isinstance(value, Saved):
         return value.get(node)
     if isinstance(value, SavedList):

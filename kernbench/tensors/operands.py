@@ -1,8 +1,9 @@
-"""What a call says that was given something else where it takes a tensor.
+"""Errors of calls that were given something else where they take a tensor.
 
-Functions read their operands without a look at what they are. A wrong one fails somewhere inside
-with whatever it lacks; only then, at the function that the user called, are the arguments compared
-with its signature. If one of them is no tensor, the user is told which; all else stays as it was.
+Functions do not check their operands. A wrong operand fails somewhere inside with any exception.
+Only then are the arguments of the function that the user called compared with its signature. If an
+argument should be a tensor and is not, the user gets an error that names the argument; otherwise
+the first exception is raised as it is.
 """
 
 import functools
@@ -22,7 +23,7 @@ from kernbench.tensors.tensor import Tensor
 Function = Callable[..., Any]
 
 SYMPTOMS: Final = (AttributeError, IndexError, KernbenchError, TypeError, ValueError)
-"""What comes of an operand that is no tensor; `refusal` says whether it does."""
+"""Exceptions that an operand which is no tensor may cause; `refusal` decides whether it did."""
 
 _TENSORS: Final = frozenset({"Parameter", "Tensor"})
 _NUMBERS: Final = frozenset({"Scalar", "bool", "complex", "float", "int"})
@@ -32,9 +33,9 @@ _guards: Final[dict[Function, Function]] = {}
 
 
 def guard(names: dict[str, Any]) -> None:
-    """Lets the functions of a module that users see name arguments that are no tensors.
+    """Makes the public functions of a module name the arguments that should be tensors and are not.
 
-    The functions behind them, which the other rooms and tensors' operators call, stay as they are.
+    Functions that other rooms and the operators of tensors call directly stay as they are.
 
     Args:
         names: The module's `globals()`; functions in it are replaced.
@@ -44,23 +45,23 @@ def guard(names: dict[str, Any]) -> None:
         if isinstance(value, FunctionType) and (guarded := guarded_function(value)) is not value:
             names[name] = guarded
             if home is not None and guarded.__module__ == value.__module__ != home:
-                # Where `pickle` finds it.
+                # `pickle` finds the function by this name.
                 guarded.__module__, guarded.__qualname__ = home, name
 
 
 def guarded_function(function: FunctionType, skip: int = 0) -> Function:
-    """Returns a function that names arguments which are no tensors, or `function` if it takes none.
+    """Returns `function` with errors that name wrong arguments; itself if it takes no tensors.
 
     Args:
-        function: Its parameters are annotated.
-        skip: Parameters at the front that do not count, such as a method's `self`.
+        function: A function whose parameters are annotated.
+        skip: Number of parameters at the front to leave out, such as a method's `self`.
     """
     passed_over = {"return", *function.__code__.co_varnames[:skip]}
     kinds = [
         _text(kind) for name, kind in function.__annotations__.items() if name not in passed_over
     ]
     kinds = [kind for kind in kinds if _takes_tensors(kind)]
-    # Methods that take a number as well are operators, which look at their operands themselves.
+    # Methods that also take a number are operators, which check their operands themselves.
     if not kinds or (skip and any(map(_takes_numbers, kinds))):
         return function
     if function in _guards:
@@ -84,12 +85,12 @@ def guarded_function(function: FunctionType, skip: int = 0) -> Function:
 def refusal(
     function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> OperandError | None:
-    """Returns what to raise for a failed call; None if its arguments are not the reason.
+    """Returns the error to raise for a failed call; None if its arguments are not the reason.
 
     Args:
-        function: What was called.
-        args: With these.
-        kwargs: And these.
+        function: The function that was called.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
     """
     signature = inspect.signature(function)
     try:
@@ -109,7 +110,13 @@ def refusal(
 
 
 def not_a_tensor(what: str, expected: str, value: object) -> OperandError:
-    """Returns the error for a value that is no tensor: `what must be expected, not its type`."""
+    """Returns the error for a value that is no tensor: `{what} must be {expected}, not {type}`.
+
+    Args:
+        what: Name of the value in the report, such as `add(): argument 'other'`.
+        expected: Name of the type that the value must have.
+        value: The value.
+    """
     return OperandError(
         f"{what} must be {expected}, not {type_name(value)}",
         [site_fact(call_site()), *_described(value)],
@@ -118,7 +125,7 @@ def not_a_tensor(what: str, expected: str, value: object) -> OperandError:
 
 
 def hint_for(value: object) -> str:
-    """Returns how to make a tensor of a value; empty if there is no one way."""
+    """Returns a hint how to make a tensor from a value; empty if there is no single way."""
     if isinstance(value, np.ndarray):
         return "torch.from_numpy(array) makes a tensor of it"
     if isinstance(value, list | tuple | Number | np.generic):
@@ -151,7 +158,7 @@ def _described(value: object) -> list[str]:
 
 
 def type_name(value: object) -> str:
-    """Returns what the type of a value is called: `list`, `numpy.ndarray`."""
+    """Returns the name of a value's type, such as `list` or `numpy.ndarray`."""
     kind = type(value)
     return (
         kind.__qualname__
@@ -204,7 +211,7 @@ def _inner(option: str) -> str:
 
 
 def _wrong(value: Any, kind: str) -> list[int] | None:
-    """Returns where in a value something is no tensor; None if nothing is wrong."""
+    """Returns the indices of the first entry that is no tensor; None if the value fits."""
     if isinstance(value, Tensor):
         return None
     nested = None
@@ -221,7 +228,7 @@ def _wrong(value: Any, kind: str) -> list[int] | None:
                 nested = _wrong_inside(value, _inner(option))
                 fits = nested is None
             else:
-                # A generator is used up by now.
+                # A generator is already used up.
                 fits = stem == "Iterable" and isinstance(value, Iterator)
         else:
             fits = True

@@ -1,4 +1,4 @@
-"""Which type a result has: PyTorch's rules (documentation of `torch.Tensor`, type promotion)."""
+"""Dtypes of results, by PyTorch's rules (documentation of `torch.Tensor`, type promotion)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -20,7 +20,7 @@ FLOATS: Final = 2
 def category(dtype: DType) -> int:
     """Returns 0 for bool, 1 for integers, 2 for floats, 3 for complex numbers.
 
-    A result may not go to a lower one.
+    A result may not be written to a tensor of a lower category.
     """
     if dtype.is_floating_point:
         return FLOATS
@@ -60,7 +60,7 @@ def promote_types(type1: DType, type2: DType) -> DType:
 
 
 def scalar_type(value: Scalar) -> DType:
-    """Returns the type that a Python number stands for."""
+    """Returns the dtype that PyTorch gives to a Python number."""
     if isinstance(value, bool):
         return dtypes.bool_
     if isinstance(value, complex):
@@ -71,12 +71,12 @@ def scalar_type(value: Scalar) -> DType:
 def result_type(operands: Sequence[Tensor | Scalar]) -> DType:
     """Returns the type of an operation on tensors and numbers, as `torch.result_type`.
 
-    Tensors with dimensions decide; single-value tensors, and then Python numbers, have a say only
-    when they are of a higher category (bool, integer, floating-point, complex). Beside a
-    floating-point tensor a complex one of them gives a complex number of that tensor's precision.
+    Tensors with dimensions decide. Tensors of a single value, and then Python numbers, count only
+    if they are of a higher category (bool, integer, floating-point, complex). A complex single
+    value or number beside a floating-point tensor gives the complex type of the tensor's precision.
 
     Raises:
-        UnsupportedError: If that would be a complex number of float16.
+        UnsupportedError: If the result would be a complex number of float16.
     """
     dimensioned: DType | None = None
     single: DType | None = None
@@ -102,7 +102,7 @@ def result_type(operands: Sequence[Tensor | Scalar]) -> DType:
 
 
 def _lifted(dtype: DType | None, higher: DType) -> DType:
-    """Returns what a type becomes beside a single value of a higher category."""
+    """Returns the result type of a dtype beside a single value of a higher category."""
     if dtype is None or not (higher.is_complex and dtype.is_floating_point):
         return higher
     if dtype in _EIGHT_BIT_FLOATS:

@@ -1,4 +1,4 @@
-"""`torch.return_types`: what operations return that have several results."""
+"""`torch.return_types`: types of the values of operations that return several tensors."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from kernbench.tensors.tensor import Tensor
 
 
 class ValuesAndIndices(NamedTuple):
-    """What reductions return that find elements: `torch.return_types.max` and the like."""
+    """Result of reductions that find elements, such as `torch.return_types.max`."""
 
     values: Tensor
     indices: Tensor

@@ -1,4 +1,4 @@
-"""Where operations run, and how their values come back to the host."""
+"""Runs operations on the host or on a device, and reads their values back to the host."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -34,19 +34,19 @@ def run(
     """Runs an operation where its output lives: at once on the host, as a kernel on a device.
 
     Args:
-        process: Who runs it.
-        name: For traces and errors.
-        inputs: Tensors that it reads, on the same device.
-        output: Tensor that it writes.
-        effect: What it does to the bytes; None if there are none.
-        traffic: Bytes that it reads and writes; None: those of all tensors.
-        duration_ps: Of the kernel, in picoseconds; None: as long as its traffic takes. The host
-            takes no simulated time.
-        site: Where the user asked for it; None: to be found.
+        process: The rank, or main, that runs the operation.
+        name: Name of the operation in traces and errors.
+        inputs: Tensors that the operation reads, on the device of the output.
+        output: Tensor that the operation writes.
+        effect: Function that computes the output's bytes; None if there are no bytes to compute.
+        traffic: Bytes that the operation reads and writes; None: the bytes of all tensors.
+        duration_ps: Duration of the kernel in picoseconds; None: as long as its traffic takes. An
+            operation on the host takes no simulated time.
+        site: Where the user called the operation; None: to be found.
 
     Raises:
-        OwnershipError: If one of the tensors belongs to another rank.
-        AccessError: If an operation on one of them is under way that nobody has waited for.
+        OwnershipError: If a tensor belongs to another rank.
+        AccessError: If a command on a tensor is under way that nobody has waited for.
     """
     sip = output.device.index
     if sip is None:
@@ -77,15 +77,15 @@ def run_on_many(
     """Runs one operation that writes several tensors of one device, see `run`.
 
     Args:
-        process: Who runs it.
-        name: For traces and errors.
-        inputs: Tensors that it reads.
-        outputs: Tensors that it reads and writes; at least one.
-        effect: What it does to the bytes.
+        process: The rank, or main, that runs the operation.
+        name: Name of the operation in traces and errors.
+        inputs: Tensors that the operation reads.
+        outputs: Tensors that the operation reads and writes; at least one.
+        effect: Function that computes the bytes of the outputs.
 
     Raises:
-        OwnershipError: If one of the tensors belongs to another rank.
-        AccessError: If an operation on one of them is under way that nobody has waited for.
+        OwnershipError: If a tensor belongs to another rank.
+        AccessError: If a command on a tensor is under way that nobody has waited for.
     """
     sip = outputs[0].device.index
     if sip is None:
@@ -102,25 +102,25 @@ def run_on_many(
 
 
 def wait_for(process: Process, command: Command) -> None:
-    """Lets the host wait for a command, and so for all that its stream holds before it."""
+    """Lets the host wait for a command, and so for all earlier commands of its stream."""
     seen = {**command.stream.seen, command.stream: command.number}
     process.wait(command.done)
     process.learn(seen)
 
 
 def host_array(tensor: Tensor, what: str) -> Array:
-    """Returns the values for the host to read: waits for what they depend on, then copies.
+    """Returns a tensor's values: the host waits for the current stream, then copies from a device.
 
-    The values of a host tensor are returned in place.
+    The values of a host tensor are returned in place, without a wait.
 
     Args:
-        tensor: Any tensor.
+        tensor: A tensor on the host or on a device.
         what: Name of the method that reads, for errors.
 
     Raises:
         NoDataError: While data is off.
         UninitialisedReadError: If some elements were never written.
-        AccessError: If an operation on it is under way that nobody has waited for.
+        AccessError: If a command on the tensor is under way that nobody has waited for.
     """
     process = current_process()
     if not process.engine.enable_data:
@@ -151,17 +151,17 @@ def read_back(
     """Copies the values of a tensor on a device to the host, and returns the command.
 
     Args:
-        process: Who reads.
-        tensor: What is read.
-        take: Gets the values, in place, when the copy is done.
-        into: Tensor of the host that `take` writes them to; None if it is no tensor.
-        wait: Whether the host waits. Then a fault of the copy is raised here and the stream goes
-            on, since nothing behind the copy depends on it.
+        process: The rank, or main, that reads.
+        tensor: Tensor on a device.
+        take: Function that gets the values, in place, when the copy is done.
+        into: Host tensor to which `take` writes the values; None if it writes to no tensor.
+        wait: Whether the host waits. If so, a fault of the copy is raised here, and the stream goes
+            on, since no later command depends on the copy.
 
     Raises:
         UninitialisedReadError: If some elements were never written, and the host waits.
         KernbenchError: If a command of the stream failed earlier, and the host waits.
-        AccessError: If an operation on the tensor is under way that nobody has waited for.
+        AccessError: If a command on the tensor is under way that nobody has waited for.
     """
     sip = cast(int, tensor.device.index)
     stream = process.current_stream(sip)
@@ -206,18 +206,18 @@ def read_back(
 
 @cache
 def cuda_device(sip: int) -> Device:
-    """Returns the device of a SIP; the same object each time, which makes comparing cheap."""
+    """Returns the device of a SIP; the same object each time, so that comparisons are cheap."""
     return Device("cuda", sip)
 
 
 def find_device(process: Process, device: DeviceLike | None) -> Device:
     """Returns the device that a `device=` argument means.
 
-    With none given it is the host on main and the current device of a rank.
+    Without an argument the device is the host on main, and the rank's current device in a rank.
 
     Raises:
-        KernbenchError: If it does not exist.
-        OwnershipError: If it belongs to another rank (M14).
+        KernbenchError: If the device does not exist.
+        OwnershipError: If the device belongs to another rank (M14).
     """
     if device is None:
         return CPU if process.rank == MAIN else cuda_device(process.device_index)
@@ -238,10 +238,10 @@ def find_device(process: Process, device: DeviceLike | None) -> Device:
 
 
 def same_device(name: str, tensors: Sequence[Tensor]) -> Device:
-    """Returns the device of an operation; single values on the host go with any.
+    """Returns the device of an operation on tensors; single values on the host fit every device.
 
     Raises:
-        TensorError: If there are two, as PyTorch does.
+        TensorError: If the tensors are on several devices, as in PyTorch.
     """
     device = tensors[0].device
     for tensor in tensors:

@@ -1,6 +1,6 @@
-"""Recording: operations leave nodes behind, whose gradients are formulas of a table.
+"""Recording: operations leave nodes behind; a table has the formulas of their gradients.
 
-The formulas stand in `derivatives_pointwise` and its neighbours; `backward` replays the nodes.
+The formulas are in the modules `derivatives_*` of the room `autograd`; `backward` runs the nodes.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,11 +39,11 @@ Formula = Callable[..., Any]
 
 _OPERANDS: Final = ("a", "b", "c")
 _GIVEN: Final = frozenset({*_OPERANDS, "out", "like", "index"})
-"""What a formula may ask for that is no option of its operation."""
+"""Names of a formula's parameters that do not mean an option of its operation."""
 
 
 def names_of(function: Formula) -> tuple[str, ...]:
-    """Returns the names of a formula's parameters; `inspect` would take a hundred times as long."""
+    """Returns the names of a formula's parameters; a hundred times as fast as `inspect`."""
     given: tuple[str, ...] | None = getattr(function, "names", None)
     if given is not None:
         return given
@@ -52,14 +52,14 @@ def names_of(function: Formula) -> tuple[str, ...]:
 
 
 class _Part:
-    """The formula of one operand's gradient, and by the names of its parameters what it needs.
+    """The formula of one operand's gradient, and what the formula needs by its parameters' names.
 
     Attributes:
         function: The formula.
-        names: What it needs besides the gradient of the result.
-        operands: Which operands are among that, with their names.
-        options: Which options.
-        out: Whether the result is.
+        names: Names of the formula's parameters besides the gradient of the result.
+        operands: Operands that the formula needs, with their names.
+        options: Options that the formula needs.
+        out: Whether the formula needs the result.
     """
 
     __slots__ = ("function", "names", "operands", "options", "out")
@@ -73,7 +73,7 @@ class _Part:
 
 
 def _label(stem: str) -> str:
-    """Returns what PyTorch calls the node of an operation."""
+    """Returns PyTorch's name of an operation's node."""
     return f"{''.join([word.capitalize() for word in stem.split('_')])}Backward0"
 
 
@@ -95,17 +95,17 @@ _derivatives: Final[dict[str, _Derivative]] = {}
 
 
 def derivative(name: str, *parts: Formula | None, every: Formula | None = None) -> None:
-    """Says how gradients go back through an operation.
+    """Adds the formulas of an operation's gradients to the table.
 
-    A formula takes the gradient of the result and, by the names of its further parameters, what
-    it needs; only that is kept: `a`, `b`, `c` are operands, `out` the result, `like` what the
-    gradient must look like, `index` which operand it belongs to, all others options of the
-    operation, which fall back to the parameter's default. What it returns is reduced to the
-    operand's shape and converted to its type.
+    The first parameter of a formula is the gradient of the result. The names of its other
+    parameters say what it needs, and a node keeps nothing else: `a`, `b`, `c` are operands, `out`
+    is the result, `like` the form of the gradient, `index` the index of the operand. All other
+    names are options of the operation; an option that a call lacks has the parameter's default. The
+    value of the formula is reduced to the operand's shape and converted to its dtype.
 
     Args:
-        name: Of the operation, without `aten::`.
-        parts: A formula per operand; None for those without gradient.
+        name: Name of the operation, without `aten::`.
+        parts: A formula for each operand; None for an operand without gradient.
         every: One formula for any number of operands.
     """
     assert name not in _derivatives, name
@@ -113,7 +113,7 @@ def derivative(name: str, *parts: Formula | None, every: Formula | None = None) 
 
 
 def is_differentiable(name: str) -> bool:
-    """Returns whether an operation, named without `aten::`, has its derivative."""
+    """Returns whether the table has formulas for an operation, named without `aten::`."""
     return name in _derivatives
 
 
@@ -141,7 +141,7 @@ class Operation(Node):
         self._derivative = derivative
         self._freed = False
         self._keeps_out = False
-        # By name, what the formulas need; if anything is an operand, they can be used only once.
+        # By name, what the formulas need; a node that keeps a tensor can be used only once.
         self._kept: dict[str, Any] = {}
         self._once = False
         if derivative is not None:
@@ -157,13 +157,13 @@ class Operation(Node):
         options: dict[str, Any],
         out: Tensor | None,
     ) -> None:
-        """Keeps what a formula needs."""
+        """Keeps the operands, options and result that a formula needs."""
         found = self._kept
         for at, name in part.operands:
             if at < len(operands) and name not in found:
                 operand = operands[at]
                 if operand is out and out is not None:
-                    # The operation is about to write it.
+                    # The operation is about to overwrite this operand.
                     operand = wrap(out.memory, out.window, out.device).clone()
                 found[name] = kept(operand)
                 self._once = True
@@ -174,7 +174,7 @@ class Operation(Node):
         self._keeps_out = self._keeps_out or part.out
 
     def made(self, out: Tensor) -> None:
-        """Notes the result."""
+        """Keeps the result, if a formula needs it."""
         self.outputs.append(like(out))
         if self._keeps_out:
             self._kept["out"] = Saved(out, (self.label, 0))
@@ -186,7 +186,7 @@ class Operation(Node):
         """See `Node`.
 
         Raises:
-            TensorError: If what was kept is gone, or was written since.
+            TensorError: If a kept tensor was released, or was written since.
             UnsupportedError: If the operation has no formula.
         """
         if self._freed:
@@ -211,21 +211,21 @@ class Operation(Node):
         return results
 
     def release(self) -> None:
-        """See `Node`; as in PyTorch a node that kept nothing can be used again."""
+        """See `Node`; as in PyTorch, a node that kept no tensor can be used again."""
         if self._once:
             self._freed = True
             self._kept.clear()
 
 
 class CopySlices(Node):
-    """A node in the place of its base's: an operation wrote a view of that base in place.
+    """New history of a base tensor after an operation wrote a view of the base in place.
 
     Args:
         state: State of gradients of the rank.
-        inner: The operation on the view.
-        own: By input of that, whether it is what the view held before.
-        base: What the view is a view of.
-        steps: How the view is made of the base.
+        inner: Node of the operation on the view.
+        own: For each input of `inner`, whether it is the view's earlier value.
+        base: Tensor of which the view shows a part.
+        steps: Functions with arguments that make the view from the base.
     """
 
     __slots__ = ("_inner", "_own", "_steps")
@@ -248,7 +248,7 @@ class CopySlices(Node):
         """See `Node`."""
         grad = grads[0]
         assert grad is not None
-        # A view of the base is a view of any tensor of its shape without gaps.
+        # The steps make the same view of any tensor that has the base's shape and no gaps.
         whole = grad.clone() if grad.is_contiguous() else grad.contiguous()
         part: Any = whole
         for function, *arguments in self._steps:
@@ -284,18 +284,19 @@ def begin(
     """Records an operation that is about to be issued, if one of its operands needs a gradient.
 
     Args:
-        process: Who issues it.
-        name: For traces and errors.
+        process: The rank, or main, that issues the operation.
+        name: Name of the operation, with or without `aten::`.
         operands: Tensors and numbers.
-        options: What else its formulas need, by name.
-        out: Tensor that it writes, if that exists before.
-        site: Where the user called it; None: to be found.
+        options: Options that the formulas may need, by name.
+        out: Existing tensor that the operation overwrites; None if the result is a new tensor.
+        site: Where the user called the operation; None: to be found.
 
     Returns:
         A node to give to `finish` after the operation; None if nothing is recorded.
 
     Raises:
         TensorError: If `out` must not be written.
+        UnsupportedError: If the operation is recorded and overwrites complex numbers.
     """
     state = grad_state_of(process)
     if not state.enabled:
@@ -328,7 +329,7 @@ def check_in_place(tensor: Tensor) -> None:
     """Checks that a tensor may be written in place while operations are recorded.
 
     Raises:
-        TensorError: If it is a leaf that needs a gradient, or a view of one.
+        TensorError: If the tensor is a leaf that needs a gradient, or a view of such a leaf.
     """
     what = ""
     graph = history(tensor) if tensor.memory.tracked else None
@@ -347,7 +348,7 @@ def check_in_place(tensor: Tensor) -> None:
 
 
 def finish(node: Operation, out: Tensor) -> None:
-    """Makes a node the history of its result."""
+    """Makes a node the history of its result, after the operation was issued."""
     node.made(out)
     if node.in_place is None:
         attach(node, 0, out)
@@ -366,8 +367,13 @@ def _no_complex(name: str) -> UnsupportedError:
 def attach(node: Node, index: int, out: Tensor) -> None:
     """Makes a node the history of a new tensor.
 
+    Args:
+        node: The node.
+        index: Index of the tensor among the node's outputs.
+        out: The new tensor.
+
     Raises:
-        UnsupportedError: If that holds complex numbers.
+        UnsupportedError: If the tensor holds complex numbers.
     """
     if out.window.dtype.is_complex:
         raise _no_complex(node.label)
@@ -376,12 +382,12 @@ def attach(node: Node, index: int, out: Tensor) -> None:
 
 
 def rebase(node: Node, own: Sequence[bool], out: Tensor) -> None:
-    """Makes a node that wrote `out` in place its history and, if it is a view, its base's.
+    """Makes a node the history of a tensor that it wrote in place, or of the base if it is a view.
 
     Args:
         node: The node.
-        own: By input, whether it is what `out` held before.
-        out: What was written.
+        own: For each input of the node, whether it is the earlier value of `out`.
+        out: The tensor that was written.
     """
     origin = out.origin
     if origin is None:
@@ -402,18 +408,18 @@ def view(
     """Returns a view with a history: another window on the same memory. Takes no time.
 
     Args:
-        input: What it is a view of.
-        shape: Extents.
-        strides: In elements.
-        offset: First element.
-        name: Of the operation, for its derivative.
-        step: A function that makes the same view of any tensor of the input's shape without gaps,
-            and its further arguments; an option of the derivative too.
+        input: Tensor to view.
+        shape: Extents of the view's dimensions.
+        strides: Strides of the view, in elements.
+        offset: Place of the view's first element in the storage, in elements.
+        name: Name of the operation, as in the table of formulas.
+        step: A function and its further arguments, which make the same view of any tensor that has
+            the input's shape and no gaps; formulas get it as the option `step`.
     """
     seen = alias(input, shape, strides, offset)
     node = None
     if input.memory.tracked:
-        # Brings the history of the input, if it is a view, up to date; both then share an origin.
+        # Also renews the history of an input that is a view; then both views share an origin.
         node = begin(current_process(), name, (input,), {"step": step})
     origin = input.origin
     base, steps = (input, (step,)) if origin is None else (origin.base, (*origin.steps, step))

@@ -16,16 +16,17 @@ class Tensor:
     made by functions such as `zeros`, not by calling the class.
 
     Attributes:
-        memory: Storage that it shares with its views.
-        window: Which elements of the storage; `view` is a method, as in PyTorch.
-        device: Where the elements are.
-        graph: Its part in autograd, see `nodes`; None while nobody has asked for a gradient.
-        origin: Of a view, the tensor it shows and how; None for all others, and after `detach`.
+        memory: Storage that the tensor shares with its views.
+        window: Elements of the storage; not called `view`, which is a method in PyTorch.
+        device: Device that holds the elements.
+        graph: The tensor's leaf or output in autograd, see `nodes`; None without gradients.
+        origin: For a view, its base and how to make the view; None for other tensors, and after
+            `detach`.
     """
 
     __slots__ = ("__dict__", "__weakref__", "device", "graph", "memory", "origin", "window")
 
-    # As for PyTorch's tensors, operators of arrays leave the operation to the tensor.
+    # As with PyTorch's tensors, operators of NumPy arrays leave the operation to the tensor.
     __array_priority__ = 1000
 
     def __init__(self, memory: Memory, window: View, device: Device) -> None:
@@ -37,7 +38,7 @@ class Tensor:
 
     @property
     def shape(self) -> Size:
-        """Extents."""
+        """Extents of the dimensions."""
         return Size(self.window.shape)
 
     @property
@@ -47,10 +48,10 @@ class Tensor:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether it lives on a device."""
+        """Whether the tensor is on a device."""
         return self.device.type == "cuda"
 
     @property
     def is_cpu(self) -> bool:
-        """Whether it lives on the host."""
+        """Whether the tensor is on the host."""
         return self.device.type == "cpu"

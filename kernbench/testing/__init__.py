@@ -9,7 +9,7 @@ __all__ = ["Kernbench"]
 
 
 def __getattr__(name: str) -> Any:
-    # pytest imports this room for its plugin at every start, also where nothing is simulated.
+    # pytest imports this room for its plugin at every start, even if no test simulates anything.
     if name == "Kernbench":
         from kernbench.testing.harness import Kernbench
 

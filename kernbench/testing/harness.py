@@ -1,4 +1,4 @@
-"""Runs workers on fresh machines and checks that nothing is left of them."""
+"""Runs workers on fresh machines and checks that no run leaves anything behind."""
 
 import warnings
 from collections.abc import Callable
@@ -14,15 +14,15 @@ from kernbench.runtime_api.context import RuntimeContext
 
 
 class LeftoverError(AssertionError):
-    """Something of a simulated run is still there after it."""
+    """A simulated run has left something behind, such as a waiting task."""
 
 
 class UnexploredWarning(UserWarning):
-    """A program has more schedules than `explore` was to try."""
+    """A program has more schedules than `explore` was allowed to try."""
 
 
 class Kernbench:
-    """What the fixture `kernbench` gives to a test."""
+    """Value of the fixture `kernbench`."""
 
     def __init__(self) -> None:
         self._contexts: Final[list[RuntimeContext]] = []
@@ -45,8 +45,9 @@ class Kernbench:
         """Returns a context of a run specification, on a fresh machine.
 
         Args:
-            spec: What the run is.
-            schedule: Notes what receives from any source take; it has the picks of `spec`.
+            spec: Specification of the run.
+            schedule: Schedule with the picks of `spec`; notes the matches of receives from any
+                source. None: the context makes one if it needs one.
 
         Raises:
             UsageError: If the machine cannot be made.
@@ -55,7 +56,7 @@ class Kernbench:
         try:
             ctx = RuntimeContext(spec, schedule=schedule)
         except UsageError as error:
-            # What is wrong is in the test, so nothing below it is of use there.
+            # The mistake is in the test, so the frames below the test would not help.
             raise error.with_traceback(None) from None
         self._contexts.append(ctx)
         return ctx
@@ -71,13 +72,13 @@ class Kernbench:
         """Calls `worker(rank, *args)` once for each rank of a fresh machine.
 
         Args:
-            worker: Runs as each rank.
+            worker: Function that runs as each rank.
             nprocs: Number of ranks.
-            args: Further arguments.
+            args: Arguments of the worker after the rank.
             fields: Fields of `RunSpec`, such as `topology="h200x8"` or `data=False`.
 
         Returns:
-            The context, to look at afterwards.
+            The context, for a look at its state after the run.
 
         Raises:
             UsageError: If there is no such machine, or a field cannot be used.
@@ -101,21 +102,21 @@ class Kernbench:
         """Runs a worker as `spawn` does, again and again, with other matches of messages.
 
         Args:
-            worker: Runs as each rank.
+            worker: Function that runs as each rank.
             nprocs: Number of ranks.
-            args: Further arguments; the same objects each time.
-            schedules: How many to try at most, see `kernbench run --explore`. With fewer than
-                there are, an `UnexploredWarning` says so.
+            args: Arguments of the worker after the rank; the same objects in each run.
+            schedules: Most schedules to try, see `kernbench run --explore`. If the program has
+                more, an `UnexploredWarning` says so.
             fields: Fields of `RunSpec` as in `spawn`, without `schedule`.
 
         Returns:
-            How many schedules were tried, and whether these are all.
+            The number of schedules that were tried, and whether these are all.
 
         Raises:
             UsageError: If there is no such machine, or a field cannot be used.
-            ScheduleError: If what hosts read, or how ranks end, depends on what a receive from any
-                source takes (P8).
-            SpawnException: If a rank failed though nobody interfered.
+            ScheduleError: If the values that hosts read, or the ways in which ranks end, depend on
+                which message a receive from any source takes (P8).
+            SpawnException: If a rank failed in the first run, which takes messages as they come.
         """
         __tracebackhide__ = True
 
@@ -145,7 +146,7 @@ class Kernbench:
         """Checks that no task, wait, collective or queued event outlives the runs.
 
         Raises:
-            LeftoverError: With a list of what does.
+            LeftoverError: If something does; the error lists it.
         """
         contexts = list(self._contexts)
         self._contexts.clear()
@@ -163,13 +164,13 @@ def _spec(fields: dict[str, Any]) -> RunSpec:
 
 
 def _again(name: str) -> str:
-    """Returns how a test runs the schedule of a name again."""
+    """Returns a hint how a test runs the schedule of a given name again."""
     picks = ", ".join(name.split("."))
     return f"kernbench.spawn(..., schedule=[{picks}])"
 
 
 def leftovers(ctx: RuntimeContext) -> list[str]:
-    """Returns what is still under way in a context, one text each."""
+    """Returns a text for each thing that is still under way in a context."""
     loop = ctx.engine.loop
     left = [f"task {task.name} waits for {task.waiting_for}" for task in loop.tasks()]
     left += [f"pending wait for {event.label}" for event in ctx.worker_waits]
