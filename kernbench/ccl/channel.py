@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 Timing = tuple[list[int], list[Span]]
-"""When each rank is done, in picoseconds, and what was sent."""
+"""When each rank is done, in picoseconds, and the messages that were sent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,13 +37,13 @@ class ChannelPlan:
     """Everything about a channel that does not depend on time.
 
     Attributes:
-        algorithm: The program of each rank.
-        setting: What it can see.
-        plan: What it does; None if it must run live.
-        blocks: Elements of every block by rank.
-        align: Chunks begin at multiples of this many elements.
-        costs: Costs of its messages.
-        path: Path between two ranks of the group.
+        algorithm: Program of each rank.
+        setting: Everything that the algorithm can see besides its rank.
+        plan: Exchanges of all ranks; None if the algorithm must run live.
+        blocks: Elements of every block by rank, shape `[ranks or 1, blocks]`.
+        align: Number of elements; chunks begin at multiples of it.
+        costs: Costs of the channel's messages.
+        path: Returns the path between two ranks of the group.
     """
 
     algorithm: Algorithm
@@ -56,16 +56,21 @@ class ChannelPlan:
 
     @cached_property
     def layout(self) -> Layout:
-        """How the plan cuts the buffers."""
+        """Cuts of the buffers that the plan uses."""
         assert self.plan is not None
         return self.cut(self.plan.parts, self.plan.scratch)
 
     def layout_of(self, cutting: Cutting) -> Layout:
-        """Returns how the buffers are cut as an algorithm wants it."""
+        """Returns the cuts of the buffers that an algorithm asked for in a live run."""
         return self.cut(cutting.parts, cutting.scratch)
 
     def cut(self, parts: int, scratch: int) -> Layout:
-        """Returns how the buffers are cut."""
+        """Returns the cuts of the buffers.
+
+        Args:
+            parts: Chunks of a block.
+            scratch: Scratch blocks of each rank.
+        """
         setting = self.setting
         return Layout(
             self.blocks,
@@ -78,14 +83,14 @@ class ChannelPlan:
 
     @cached_property
     def use(self) -> Use:
-        """The links that it sends over; of what only a live run can tell, those of all pairs."""
+        """Links that the channel sends over; without a plan, links between all pairs of ranks."""
         ranks = range(self.setting.world_size)
         pairs = itertools.permutations(ranks, 2) if self.plan is None else self.plan.pairs
         return Use([self.path(*pair) for pair in pairs])
 
     @cached_property
     def in_lanes(self) -> bool:
-        """Whether all ranks can be timed at once on arrays, if it is alone on its links."""
+        """Whether arrays can time all ranks at once while the channel is alone on its links."""
         plan = self.plan
         return (
             plan is not None
@@ -100,12 +105,12 @@ def lanes(prepared: ChannelPlan, skews: tuple[int, ...], trace: bool) -> Timing:
     """Times a channel whose ranks go in step and are alone on their links.
 
     Args:
-        prepared: What does not depend on time.
+        prepared: The channel.
         skews: When each rank begins, in picoseconds.
-        trace: Whether to tell what was sent.
+        trace: Whether to return the messages.
 
     Returns:
-        When each rank is done, and what was sent.
+        When each rank is done, in picoseconds, and the messages; no messages without `trace`.
     """
     plan = prepared.plan
     assert plan is not None
@@ -114,26 +119,43 @@ def lanes(prepared: ChannelPlan, skews: tuple[int, ...], trace: bool) -> Timing:
 
 
 class Ranks(Protocol):
-    """What a channel knows of the ranks of its collective."""
+    """The part of a collective that its channels call."""
 
     def command(self, rank: int) -> Command:
-        """Returns a rank's command."""
+        """Returns the command of a rank."""
         ...
 
     def workspace(self, rank: int, layout: Layout) -> Pointer:
-        """Returns a rank's buffer in a live run.
+        """Returns the buffer of a rank in a live run.
+
+        Args:
+            rank: Rank inside the group.
+            layout: Cuts of the buffer.
 
         Raises:
-            KernbenchError: If its input was never written.
+            KernbenchError: If an input of the rank was never written.
         """
         ...
 
     def timed(self, rank: int, channel: int, end: int | None) -> None:
-        """Notes when a rank is done with a channel; None takes it back."""
+        """Notes when a rank is done with a channel.
+
+        Args:
+            rank: Rank inside the group.
+            channel: Number of the channel.
+            end: When the rank is done with the channel, in picoseconds; None takes an earlier end
+                back.
+        """
         ...
 
     def all_timed(self, channel: int, first: int, ends: Sequence[int]) -> None:
-        """Notes when each rank is done with a channel, counted from `first`."""
+        """Notes when each rank is done with a channel.
+
+        Args:
+            channel: Number of the channel.
+            first: Start of the first rank, in picoseconds.
+            ends: When each rank is done with the channel, in picoseconds from `first` on.
+        """
         ...
 
 
@@ -141,13 +163,13 @@ class Channel:
     """One channel of one collective.
 
     Args:
-        model: What all collectives of the engine share.
-        prepared: What does not depend on time.
+        model: State that all collectives of the engine share.
+        prepared: Everything about the channel that does not depend on time.
         queue: How queues between ranks are built.
-        combine: Ufunc that combines values.
-        ranks: The ranks of the collective.
-        line: What goes through the same line of commands goes one after the other.
-        live: Whether to run the algorithm itself.
+        combine: Name of the ufunc that combines values.
+        ranks: The collective, which knows its ranks.
+        line: Key of a line of commands; collectives of one line run one after another.
+        live: Whether to run the algorithm itself instead of its plan.
     """
 
     def __init__(
@@ -174,18 +196,18 @@ class Channel:
         self._starts: dict[int, int] = {}
         self._queues: dict[tuple[int, int], Queue] = {}
         self._claim: Claim | None = None
-        self._gathers = False  # alone, until all ranks are there and are timed together
+        self._gathers = False  # whether it waits for all ranks, to time them together
         self._replay: Replay | None = None
         self._attempt = 0
 
     def arrive(self, rank: int, start: int) -> None:
-        """Takes a rank that begins at `start`."""
+        """Takes a rank that begins at `start`, in picoseconds. Does not wait."""
         if self._gathers:
             self._begin(rank, start)
         elif self._live:
             self._start_live(rank, start)
         elif self._claim is None and start > self._engine.loop.now and self._busy():
-            # Whoever is on the links now may be gone by then.
+            # The activity that is on the links now may be over at `start`.
             self._engine.loop.at(start, self._owner(rank), self._begin, rank, start)
         else:
             self._begin(rank, start)
@@ -195,10 +217,10 @@ class Channel:
         return bool(claims) and claims.busy(self._prepared.use, self._line)
 
     def free(self) -> None:
-        """Frees the links, and forgets what was sent: every rank has completed."""
+        """Frees the links and drops the messages: every rank has completed."""
         if self._claim is not None:
             self._engine.network.claims.drop(self._claim)
-        self._claim = self._replay = None  # they refer back to it
+        self._claim = self._replay = None  # they refer back to the channel
 
     def _begin(self, rank: int, start: int) -> None:
         self._starts[rank] = start
@@ -221,7 +243,7 @@ class Channel:
         if self._claim.alone:
             self._replay.start(rank, start)
         else:
-            # Shared links are used in simulated-time order, so a rank begins when it is there.
+            # Shared links are used in simulated-time order, so a rank begins at its own start.
             self._engine.loop.at(start, self._owner(rank), self._replay.start, rank, start)
 
     def _new_replay(self) -> Replay:
@@ -245,7 +267,7 @@ class Channel:
             self._ranks.timed(rank, self._number, end)
 
     def _repeat(self) -> tuple[int, Callable[[], None]]:
-        """Takes back what was timed as if nobody else were on the links; see `Repeat`."""
+        """Takes back times that hold only without company on the links; see `Repeat`."""
         for rank in self._starts:
             self._ranks.timed(rank, self._number, None)
         self._gathers = False
@@ -258,14 +280,14 @@ class Channel:
         return min(self._starts.values()), begin
 
     def _in_lanes(self) -> tuple[int, Timing]:
-        """Returns when the first rank begins, and all times counted from there."""
+        """Returns the start of the first rank, and all times counted from this start."""
         starts = self._starts
         first = min(starts.values())
         skews = tuple([starts[rank] - first for rank in range(len(starts))])
         return first, self._model.lanes(self._prepared, skews, self._engine.op_log.full)
 
     def spans(self) -> tuple[list[Span], int]:
-        """Returns what was sent, once every rank is done, and when its times begin."""
+        """Returns the sent messages and the start of their times, once every rank is done."""
         if self._live or not self._engine.timed:
             return [], 0
         if self._replay is not None:
@@ -275,7 +297,7 @@ class Channel:
 
     @property
     def track(self) -> str:
-        """What tells its engines from those of other channels in traces."""
+        """Suffix of the names of the channel's engines in traces."""
         return str(self._number) if self._number else ""
 
     def path(self, sender: int, receiver: int) -> Path:
@@ -300,7 +322,7 @@ class Channel:
         return sorted(pair for pair, queue in self._queues.items() if queue.starved)
 
     def _owner(self, rank: int) -> Owner:
-        # Channels of a rank are told apart, so that ties between them do not depend on who asks.
+        # Channels of a rank have owners of their own, so that ties between them have one order.
         return self._engine.command_owner(self._ranks.command(rank).host.rank, self._number)
 
     def _sender(self, rank: int, pe: PeTimeline[int]) -> Sender:
@@ -334,7 +356,7 @@ class Channel:
             end = self._run_algorithm(rank, task, pe)
         except BaseException as error:
             engine.fail(command, error)
-            end = later(pe.clock, engine.loop.now)  # its own time may lag behind what it waited for
+            end = later(pe.clock, engine.loop.now)  # its local time may be behind the loop
         self._ranks.timed(rank, self._number, end)
 
     def _run_algorithm(self, rank: int, task: Task, pe: PeTimeline[int]) -> int:
@@ -363,7 +385,9 @@ class Channel:
             prepared.costs.together.itemsize,
         )
         prepared.algorithm(comm)
-        self._ranks.workspace(rank, comm.layout)  # also of a rank that had nothing to do
+        self._ranks.workspace(
+            rank, comm.layout
+        )  # so that a rank without exchanges has its output, too
         program.drain()
         return program.end
 
@@ -400,7 +424,7 @@ class Channel:
 
 
 class _Channels:
-    """The queues of one rank, by its peer's rank in the group."""
+    """The queues of one rank, by the peer's rank in the group."""
 
     def __init__(self, queue: Callable[[int, int], Queue], rank: int, peers: int) -> None:
         self.peers = peers

@@ -1,4 +1,4 @@
-"""One collective under way: its ranks come, its channels are timed, it completes."""
+"""One collective under way: ranks arrive, channels are timed, ranks complete."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -20,22 +20,22 @@ from kernbench.tl.tile import Pointer
 
 
 class Joining:
-    """The work of one rank: it comes to the collective and leaves when its part is done.
+    """The work of one rank in a collective.
 
     Args:
-        collective: What it comes to.
-        rank: Inside the group.
-        sources: What it gives, in order.
-        targets: Where what it takes goes, in order.
+        collective: The collective.
+        rank: Rank inside the group.
+        sources: Views of the blocks that the rank gives, in order.
+        targets: Views of the blocks that the rank takes, in order.
 
     Attributes:
-        collective: What it comes to.
-        rank: Inside the group.
-        sources: What it gives, in order.
-        targets: Where what it takes goes, in order.
-        start: When it came, in picoseconds.
-        attempt: Counts its ends: all but the last one are taken back.
-        done: Whether its command is complete.
+        collective: The collective.
+        rank: Rank inside the group.
+        sources: Views of the blocks that the rank gives, in order.
+        targets: Views of the blocks that the rank takes, in order.
+        start: When the rank's stream came to the collective, in picoseconds.
+        attempt: Number of ends found so far; only the event of the last end has an effect.
+        done: Whether the rank's command is complete.
     """
 
     __slots__ = (
@@ -66,7 +66,7 @@ class Joining:
         self.collective.arrive(self, command)
 
     def deliver(self) -> None:
-        """The effect of its command."""
+        """Writes the rank's output: the effect of the command."""
         self.collective.delivery.deliver(self)
 
 
@@ -74,14 +74,15 @@ class Collective:
     """One collective of one group.
 
     Args:
-        prepared: What is known of it beforehand.
-        reduction: How values are combined, where they are.
-        line: What the group's collectives have in common: they come one after the other.
+        prepared: Everything known of the collective before its ranks arrive.
+        reduction: How values are combined; None if the operation combines none.
+        line: Key that all collectives of the group share, because they run one after another; None
+            for the devices of the group.
 
     Attributes:
-        chosen: The algorithm.
-        ranks: How many ranks take part.
-        delivery: The bytes.
+        chosen: The algorithm and its queues.
+        ranks: Number of ranks that take part.
+        delivery: The bytes of the collective.
     """
 
     def __init__(
@@ -118,12 +119,12 @@ class Collective:
             for channel in prepared.channels
         ]
         self._left = self.ranks
-        # By rank, the channels that it is done with, and when; where there are several.
+        # By rank, the end of each channel that is done; kept only for several channels.
         self._ends: dict[int, dict[int, int]] = {}
 
     @property
     def arrived(self) -> Collection[int]:
-        """Ranks, inside the group, whose stream has come to it."""
+        """Ranks inside the group whose stream has come to the collective."""
         return self._parts.keys()
 
     def starved(self) -> list[tuple[int, int, int]]:
@@ -141,19 +142,24 @@ class Collective:
 
     @property
     def messages(self) -> int:
-        """Estimated number of messages; says whether running it again is affordable."""
+        """Estimated number of messages; callers decide by it whether a repetition is affordable."""
         setting = self._prepared.channels[0].setting
         return self.ranks * max(self.ranks, setting.messages) * setting.channels
 
     def again(self, engine: GraphEngine, n_slots: int) -> "Collective":
-        """Returns the same collective on an engine of its own, over queues of other lengths."""
+        """Returns the same collective on another engine, over queues of another length.
+
+        Args:
+            engine: An engine of its own, for an otherwise idle machine.
+            n_slots: Slots of each queue.
+        """
         chosen = replace(self.chosen, queue=replace(self.chosen.queue, n_slots=n_slots))
         shape = replace(self._prepared.shape, chosen=chosen)
         return Collective(CollectiveModel(engine).prepare(shape), self._reduction)
 
     @property
     def engine(self) -> GraphEngine:
-        """What runs it."""
+        """Engine that runs the collective."""
         return self._engine
 
     @property
@@ -162,13 +168,13 @@ class Collective:
         return self.chosen.name
 
     def needs(self, place: int) -> Collection[int] | None:
-        """Returns the ranks whose values a rank ends with: it cannot be over without them.
+        """Returns the ranks whose values a rank needs before it can complete.
 
         Args:
-            place: Rank inside the group, as are those returned.
+            place: Rank inside the group; the returned ranks are inside the group, too.
 
         Returns:
-            None if it needs all: that is so unless one rank plays a part of its own.
+            The ranks; None for all ranks, which holds for every operation without a root.
         """
         shape, operation = self._prepared.shape, self._prepared.operation
         if not operation.rooted:
@@ -179,26 +185,35 @@ class Collective:
         return (shape.root,) if operation.gives == "root" else range(self.ranks)
 
     def jam(self) -> Jam:
-        """Returns why it does not end though all ranks have come; may run it again to find out."""
+        """Returns why the collective does not end although all ranks have arrived.
+
+        Runs the collective again, without data, if queues are full.
+        """
         full = self.starved()
         return Jam(self.chosen, full, least_slots(self) if full else 0)
 
     def join(
         self, place: int, gives: Sequence[View], takes: Sequence[View], sends: Sequence[int] = ()
     ) -> Joining:
-        """Returns what the command of one rank of the group does.
+        """Returns the work of one rank's command.
 
         Args:
             place: Rank inside the group.
-            gives: What the rank gives, in order: all its blocks at once, or in any parts.
-            takes: Where what it takes goes, in any parts; may be what it gives.
-            sends: Must be empty: what goes to each rank is in `prepared`.
+            gives: Views of the blocks that the rank gives, in order: all at once, or in any parts.
+            takes: Views of the blocks that the rank takes, in any parts; may be the views of
+                `gives`.
+            sends: Must be empty: `prepared` knows how much goes to each rank.
         """
         assert not sends
         return Joining(self, place, gives, takes)
 
     def arrive(self, part: Joining, command: Command) -> None:
-        """Takes a rank whose stream has come to the collective with a command."""
+        """Takes a rank whose stream has come to the collective. Does not wait.
+
+        Args:
+            part: The work of the rank.
+            command: The command of the rank.
+        """
         rank = part.rank
         self._parts[rank] = part
         self._commands[rank] = command
@@ -213,14 +228,21 @@ class Collective:
             for other in self._parts.values():
                 self._end(other, end)
 
-    # What channels ask for
+    # Calls of channels, see `Ranks`
 
     def command(self, rank: int) -> Command:
         """See `Ranks`."""
         return self._commands[rank]
 
     def timed(self, rank: int, channel: int, end: int | None) -> None:
-        """See `Ranks`."""
+        """See `Ranks`; the rank completes when its last channel is done.
+
+        Args:
+            rank: Rank inside the group.
+            channel: Number of the channel.
+            end: When the rank is done with the channel, in picoseconds; None takes an earlier end
+                back.
+        """
         part = self._parts[rank]
         if part.done:
             return
@@ -238,7 +260,13 @@ class Collective:
             self._end(part, end)
 
     def all_timed(self, channel: int, first: int, ends: Sequence[int]) -> None:
-        """See `Ranks`."""
+        """See `Ranks`.
+
+        Args:
+            channel: Number of the channel.
+            first: Start of the first rank, in picoseconds.
+            ends: When each rank is done with the channel, in picoseconds from `first` on.
+        """
         if len(self._channels) > 1:
             for rank, end in enumerate(ends):
                 self.timed(rank, channel, first + end)
@@ -254,7 +282,7 @@ class Collective:
     # Completion
 
     def _end(self, part: Joining, end: int) -> None:
-        """Lets a rank complete at `end`, unless that is taken back."""
+        """Lets a rank complete at `end`, unless a later end replaces this one."""
         loop = self._engine.loop
         owner = self._engine.command_owner(self._commands[part.rank].host.rank)
         loop.at(later(end, loop.now), owner, self._finish, part, end, part.attempt)
@@ -264,7 +292,7 @@ class Collective:
             return
         faults = self.delivery.faults
         if faults and part.rank not in faults:
-            # What came out is worth nothing; this rank is aborted where it waits for it.
+            # The output is worthless; the rank is aborted where it waits for the output.
             return
         part.done = True
         self._left -= 1
@@ -276,7 +304,7 @@ class Collective:
         command = self._commands[part.rank]
         self._engine.complete(command, part.start, end, part.deliver)
         if not self._left:
-            # They refer back to it, and Python takes long to find that all of it is garbage.
+            # They refer back to the collective; the garbage collector would find them late.
             self._commands.clear()
             self._parts.clear()
             self._channels.clear()

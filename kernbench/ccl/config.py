@@ -28,7 +28,7 @@ from kernbench.units import Bandwidth, Bytes, format_bytes
 FILE_NAME: Final = "ccl.yaml"
 
 AUTO: Final = "auto"
-"""Stands for whatever algorithm is expected to be the fastest."""
+"""Stands for the algorithm that is expected to be the fastest."""
 
 _SLOT: Final = Bytes(4096)
 _VC_CHUNK: Final = Bytes(256)
@@ -46,11 +46,11 @@ Shape = Literal["ring_1d", "tree", "all_pairs", "hypercube", "line", "grid", "no
 
 @dataclass(frozen=True, slots=True)
 class LineProfile:
-    """What messages consist of on links.
+    """The unit in which messages go over links.
 
     Attributes:
         size: Bytes of one line.
-        payload: Those of them that are not flags.
+        payload: Bytes of one line that are not flags.
     """
 
     size: Small
@@ -61,13 +61,14 @@ class LineProfile:
 class P2pChannels:
     """How much of a link a message between two ranks gets.
 
-    NCCL deals its channels out to the peers of a rank, and a message gets twice as many as long as
-    a channel's part of it would be too large (`calcP2pChannelCount` in src/enqueue.cc).
+    NCCL deals its channels out to the peers of a rank. A message gets twice as many channels as
+    long as the part of each would be larger than `part` (`calcP2pChannelCount` in src/enqueue.cc).
 
     Attributes:
         count: Channels of a rank, for all ranks of its group.
         rate: Bytes a second that one channel moves.
-        part: Largest part of a message that a channel takes before there are more of them.
+        part: Largest part of a message, in bytes, for one channel; a larger message gets more
+            channels.
     """
 
     count: Annotated[int, Range(1, 1 << 10)]
@@ -75,11 +76,11 @@ class P2pChannels:
     part: Bytes
 
     def rate_of(self, nbytes: int, ranks: int) -> Bandwidth:
-        """Returns what a message gets.
+        """Returns the rate of a message.
 
         Args:
-            nbytes: Its size.
-            ranks: Ranks of the group in which it is sent.
+            nbytes: Size of the message.
+            ranks: Ranks of the group in which the message is sent.
         """
         channels = max(1, self.count // ranks)
         while nbytes > channels * self.part and 2 * channels <= self.count:
@@ -89,21 +90,22 @@ class P2pChannels:
 
 @dataclass(frozen=True, slots=True)
 class QueueProfile:
-    """One entry of `queues`; what it leaves out comes from `defaults`, or is absent.
+    """One entry of `queues`; a missing field comes from `defaults`, or stays absent.
 
     Attributes:
         buffer_kind: Memory of the receiver that holds the slots.
         backpressure: How a sender waits for a credit.
         n_slots: Messages that may be under way or unread between two ranks.
-        slot_size: Largest message.
-        vc_chunk_size: Chunks in which a message pipelines through the hops of its path.
+        slot_size: Largest message, in bytes.
+        vc_chunk_size: Size of the chunks in which a message pipelines through the hops of its path,
+            in bytes.
         ipcq_credit_size_bytes: Size of a credit on its way back.
         launch: Start-up of a collective over such queues, in place of the machine's.
-        notice: How long after its last byte a receiver learns of a message.
-        line: What messages consist of on links; payload alone if it is absent.
-        own_share: Rate at which a rank takes the share that it has in charge through, besides what
-            it exchanges; takes no time if it is absent.
-        p2p: How much of a link a message between two ranks gets; all of it if it is absent.
+        notice: Time from the last byte of a message until the receiver learns of it.
+        line: Unit in which messages go over links; lines of payload alone if absent.
+        own_share: Rate at which a rank passes over the share that it reduces or forwards itself, in
+            addition to its exchanges; no time if absent.
+        p2p: How much of a link a message between two ranks gets; all of it if absent.
     """
 
     buffer_kind: BufferKind | None = None
@@ -123,15 +125,15 @@ class QueueProfile:
 class AlgorithmSpec:
     """One entry of `algorithms`.
 
-    A field of its queues comes from the entry itself, else from the profile that it names, else
-    from `defaults`. An entry that says nothing about its queues gets the machine's profile.
+    A field of the queues comes from the entry itself, else from the profile that the entry names,
+    else from `defaults`. An entry without any field of queues gets the machine's profile.
 
     Attributes:
         module: Importable module with a function per operation, such as `all_reduce`.
-        topology: How its ranks are connected logically.
+        topology: How the algorithm connects its ranks.
         description: One line for `kernbench list`.
         channels: How many shares of every block run at the same time, each on a PE of its own.
-        queue: One of `queues`.
+        queue: Name of a profile in `queues`.
         buffer_kind: See `QueueProfile`.
         backpressure: See `QueueProfile`.
         n_slots: See `QueueProfile`.
@@ -139,8 +141,7 @@ class AlgorithmSpec:
         vc_chunk_size: See `QueueProfile`.
         ipcq_credit_size_bytes: See `QueueProfile`.
         n_elem: Chunks begin at multiples of this many elements.
-        auto: Whether it takes part where the fastest of the whole file is looked for; if not, it is
-            only for those who name it.
+        auto: Whether `auto` may choose the algorithm; otherwise a user must name it.
     """
 
     module: str
@@ -161,7 +162,7 @@ class AlgorithmSpec:
 _QUEUE_FIELDS: Final = {entry.name for entry in fields(QueueProfile)} & {
     entry.name for entry in fields(AlgorithmSpec)
 }
-"""What an entry may say about its queues itself."""
+"""Fields of queues that an entry of `algorithms` may give itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +170,10 @@ class Defaults:
     """The algorithms that are used when nobody names one, and the queues of all of them.
 
     Attributes:
-        algorithm: For every operation that its module implements; the others, or all if it is
-            `auto`, get the one that is expected to be the fastest.
-        operations: An algorithm, or `auto`, for some operations.
+        algorithm: Algorithm of every operation that its module implements. All other operations,
+            and every operation if this is `auto`, get the algorithm that is expected to be the
+            fastest.
+        operations: An algorithm, or `auto`, by name of an operation.
         buffer_kind: See `QueueProfile`.
         backpressure: See `QueueProfile`.
         n_slots: See `QueueProfile`.
@@ -194,7 +196,13 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class CclFile:
-    """A `ccl.yaml`."""
+    """A `ccl.yaml`.
+
+    Attributes:
+        defaults: Algorithms and queues that hold where an entry says nothing.
+        queues: Profiles of queues, by name.
+        algorithms: Algorithms, by name.
+    """
 
     defaults: Defaults
     queues: dict[str, QueueProfile] = field(default_factory=dict)
@@ -206,16 +214,16 @@ class Chosen:
     """An algorithm with everything that it needs to run.
 
     Attributes:
-        name: Its key in `ccl.yaml`.
-        path: The file that says so.
-        module: Where its code is.
-        queue: How its queues are built.
-        align: Chunks begin at multiples of this many elements.
+        name: Key of the algorithm in `ccl.yaml`.
+        path: The `ccl.yaml`.
+        module: Module with a function per operation.
+        queue: How queues between ranks are built.
+        align: Number of elements; chunks begin at multiples of it.
         channels: How many shares of every block run at the same time, each on a PE of its own.
-        shape: How its ranks are connected logically.
-        auto: Whether it was found to be the fastest, not named.
+        shape: How the algorithm connects its ranks.
+        auto: Whether `auto` found the algorithm to be the fastest.
         p2p: How much of a link a message between two ranks gets; None for all of it.
-        slots_at: Where the file says how many slots queues have; empty if it does not.
+        slots_at: Place in the file that gives `n_slots`; empty if the file does not.
     """
 
     name: str
@@ -230,7 +238,12 @@ class Chosen:
     slots_at: str = field(default="", compare=False)
 
     def for_message(self, nbytes: int, ranks: int) -> "Chosen":
-        """Returns the algorithm for a message of some size in a group of some ranks."""
+        """Returns the algorithm with the rate of a message between two ranks.
+
+        Args:
+            nbytes: Size of the message.
+            ranks: Ranks of the group in which the message is sent.
+        """
         if self.p2p is None:
             return self
         rate = self.p2p.rate_of(nbytes, ranks)
@@ -244,7 +257,7 @@ class Chosen:
         """Returns the program of a collective.
 
         Raises:
-            UsageError: If the module does not implement it.
+            UsageError: If the module has no function for the operation.
         """
         entry: Algorithm | None = _entry(self.module, operation)
         if entry is None:
@@ -263,7 +276,7 @@ def shipped_ccl_file() -> Path:
 
 
 def find_ccl_file(path: Path | None = None) -> Path:
-    """Returns the `ccl.yaml` to use: as given, else the working directory's, else the shipped."""
+    """Returns the given `ccl.yaml`, else the working directory's, else the shipped one."""
     if path is not None:
         return path
     here = Path.cwd() / FILE_NAME
@@ -273,8 +286,12 @@ def find_ccl_file(path: Path | None = None) -> Path:
 def load_ccl(path: Path, overrides: tuple[str, ...] = ()) -> Loaded[CclFile]:
     """Returns a checked `ccl.yaml`.
 
+    Args:
+        path: The file.
+        overrides: `dotted.field=value` texts applied to it.
+
     Raises:
-        ConfigError: With every problem of the file.
+        ConfigError: Every problem of the file and the overrides.
     """
     loaded = load_with_marks(CclFile, path, overrides)
     problems = list(_wrong_names(loaded))
@@ -284,7 +301,7 @@ def load_ccl(path: Path, overrides: tuple[str, ...] = ()) -> Loaded[CclFile]:
 
 
 def _wrong_names(loaded: Loaded[CclFile]) -> Iterator[Problem]:
-    """Yields a problem for every name that stands for nothing, and for lines that are all flags."""
+    """Yields a problem for every unknown name, and for lines with more payload than bytes."""
     file = loaded.value
     known = list(file.algorithms)
     has = f"it has {', '.join(known)}" if known else "it has no algorithms"
@@ -319,9 +336,19 @@ def _wrong_names(loaded: Loaded[CclFile]) -> Iterator[Problem]:
 def default_algorithms(
     given: Path | None, overrides: Sequence[str], loaded: Loaded[CclFile], system: SystemSpec
 ) -> tuple[str, ...]:
-    """Returns the names of the algorithms that a machine uses by default; none for any of the file.
+    """Returns the names of the algorithms that a machine uses by default.
 
-    Only if the file is the shipped one, and no override names one, the machine's own come first.
+    A machine's own algorithms are used if the file is the shipped one and no override names an
+    algorithm; otherwise the file's default is used.
+
+    Args:
+        given: The `ccl.yaml` that the user named; None if the user named no file.
+        overrides: `dotted.field=value` texts applied to the file.
+        loaded: The file.
+        system: The machine.
+
+    Returns:
+        The names; empty if every algorithm of the file may be used.
     """
     named = any(text.startswith("defaults.algorithm=") for text in overrides)
     own = given is not None or find_ccl_file() != shipped_ccl_file()
@@ -334,16 +361,17 @@ def default_algorithms(
 def select(given: Path | None, overrides: Sequence[str], system: SystemSpec) -> Chosen:
     """Returns an algorithm that a machine uses by default.
 
-    If that depends on sizes, it is the first of those that it may be. It serves to find out whether
-    a file can be used at all; `Choices` knows better.
+    Where the algorithm depends on sizes, the first candidate is returned. Callers use it to check
+    whether a file is usable at all; `Choices` returns the algorithm that a collective uses.
 
     Args:
-        given: The `ccl.yaml` that the user named, if any.
-        overrides: `dotted.field=value` texts applied to it.
+        given: The `ccl.yaml` that the user named; None if the user named no file.
+        overrides: `dotted.field=value` texts applied to the file.
         system: The machine.
 
     Raises:
-        ConfigError: If the file, the algorithm or its module cannot be used, or does not fit.
+        ConfigError: If the file, the algorithm or its module cannot be used, or does not fit the
+            machine.
     """
     path = find_ccl_file(given)
     loaded = load_ccl(path, tuple(overrides))
@@ -357,8 +385,13 @@ def select(given: Path | None, overrides: Sequence[str], system: SystemSpec) -> 
 def check_fits(chosen: Chosen, loaded: Loaded[CclFile], system: SystemSpec) -> None:
     """Checks that every SIP of a machine has the memory and the PEs that an algorithm needs.
 
+    Args:
+        chosen: The algorithm.
+        loaded: The `ccl.yaml`, for places in errors.
+        system: The machine.
+
     Raises:
-        ConfigError: If it does not.
+        ConfigError: If the slots do not fit into memory, or channels outnumber the PEs of a SIP.
     """
     queue, place = chosen.queue, f"algorithms.{chosen.name}"
     needed = queue.n_slots * queue.slot_size
@@ -390,12 +423,14 @@ def choose(
 
     Args:
         loaded: The file.
-        path: Where it is.
+        path: Path of the file.
         name: Name of the algorithm.
-        system: The machine, if its own queues are to be used where the entry says nothing.
+        system: The machine, whose queue profile serves entries without any; None for no such
+            profile.
 
     Raises:
-        ConfigError: If there is no such algorithm, or its module cannot be imported.
+        UsageError: If there is no such algorithm.
+        ConfigError: If the module of the algorithm cannot be imported.
     """
     file = loaded.value
     name = file.defaults.algorithm if name is None else name
@@ -425,7 +460,7 @@ def choose(
 
 
 def _given_at(loaded: Loaded[CclFile], name: str, profile: QueueProfile, field: str) -> str:
-    """Returns where the file gives a field of the queues of an algorithm; empty if nowhere."""
+    """Returns the place in the file that gives a field of an algorithm's queues; empty if none."""
     queues = [queue for queue, entry in loaded.value.queues.items() if entry is profile]
     sources = [f"algorithms.{name}", *(f"queues.{queue}" for queue in queues), "defaults"]
     places = (f"{source}.{field}" for source in sources)
@@ -436,7 +471,7 @@ def _given_at(loaded: Loaded[CclFile], name: str, profile: QueueProfile, field: 
 def _profile(file: CclFile, spec: AlgorithmSpec, system: SystemSpec | None) -> QueueProfile:
     silent = spec.queue is None and all(getattr(spec, name) is None for name in _QUEUE_FIELDS)
     name = system.queue if silent and system is not None else spec.queue
-    # A user's own file need not know the machine's profile; then its defaults are good enough.
+    # A user's own file need not have the machine's profile; its defaults serve then.
     return file.queues.get(name or "", QueueProfile())
 
 
@@ -462,7 +497,7 @@ def _queue(file: CclFile, spec: AlgorithmSpec, profile: QueueProfile) -> QueueSp
 
 
 def _entry(module: ModuleType, operation: str) -> Any:
-    """Returns a module's function for an operation; `reduce` of `functools` is none."""
+    """Returns a module's function for an operation; builtins such as `reduce` do not count."""
     entry = getattr(module, operation, None)
     return None if inspect.isbuiltin(entry) else entry
 

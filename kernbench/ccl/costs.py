@@ -1,4 +1,4 @@
-"""What the messages of a collective cost the engines of a PE, and what was sent when."""
+"""The time that messages of a collective take from the engines of a PE, and records of messages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PieceTimes:
-    """What one message costs the engines of a PE, in picoseconds; ints or arrays over ranks.
+    """How long one message keeps the engines of a PE busy.
+
+    Times are in picoseconds: ints, or arrays over ranks.
 
     Attributes:
-        port: Port of the memory that tensors live in.
-        dma: DMA engine.
-        copy: Out of the slot.
-        math: Addition.
+        port: Time of the port of the memory that tensors live in.
+        dma: Time of the DMA engine.
+        copy: Time of the copy out of the slot.
+        math: Time of the addition on the MATH engine.
     """
 
     port: Any
@@ -36,20 +38,22 @@ class PieceTimes:
 class StepCosts:
     """Costs of the pieces of one collective, and the order in which they book the engines.
 
-    Times are in picoseconds: ints for one PE, arrays over ranks for those of several.
+    Times are in picoseconds: ints for one PE, arrays over ranks for several PEs.
 
     Args:
-        pe: The PE; or that of each rank, for arrays. Ranks whose PEs are alike have the same
-            object.
+        pe: The PE, or the PE of each rank. Ranks whose PEs are alike have the same object.
         queue: How queues are built.
         dtype: Element type.
 
     Attributes:
+        queue: How queues are built.
+        itemsize: Bytes of an element.
         piece: Elements in a full message.
-        issue: Of one tile command.
-        poll_interval: Between two looks at a queue.
-        memory_latency: Of the memory that tensors live in.
-        slot_latency: Of the memory that slots live in.
+        issue: Issue time of one tile command.
+        poll_interval: Time between two looks at a queue.
+        memory_latency: Latency of the memory that tensors live in.
+        slot_latency: Latency of the memory that slots live in.
+        times: Returns the times of a piece of so many elements; answers are kept.
     """
 
     def __init__(self, pe: PeCosts | Sequence[PeCosts], queue: QueueSpec, dtype: DType) -> None:
@@ -67,7 +71,7 @@ class StepCosts:
         self.times: Final[Callable[[int], PieceTimes]] = cache(self._times)
 
     def _each(self, cost: "Callable[[PeCosts], int]") -> Any:
-        """Returns a cost of the PE; of unlike PEs an array over ranks."""
+        """Returns a cost of the PE; for PEs that differ, an array over ranks."""
         if len(self._kinds) == 1:
             return cost(self._kinds[0])
         return np.array([cost(one) for one in self._kinds], np.int64)[self._ranks]
@@ -82,14 +86,21 @@ class StepCosts:
         )
 
     def load(self, pe: PeTimeline[Time], times: PieceTimes) -> Time:
-        """Issues the load of a piece; returns when it is there."""
+        """Issues the load of a piece; returns when the piece is there."""
         pe.issue()
         return pe.load(pe.book_port(times.port), times.dma, self.memory_latency)
 
     def store(
         self, pe: PeTimeline[Time], times: PieceTimes, local: Time | None, arrived: Time
     ) -> None:
-        """Issues the store of a piece that has left its slot, added to `local` if that is given."""
+        """Issues the store of a piece that has left its slot; with `local`, its addition first.
+
+        Args:
+            pe: Engines of the PE.
+            times: Times of the piece.
+            local: When the piece to add is loaded; None for no addition.
+            arrived: When the piece has left its slot.
+        """
         if local is not None:
             pe.issue()
             arrived = pe.math(pe.later(local, arrived), times.math)
@@ -97,23 +108,29 @@ class StepCosts:
         pe.store(arrived, pe.book_port(times.port), times.dma, self.memory_latency)
 
     def move(self, pe: PeTimeline[Time], times: PieceTimes, *, reduce: bool) -> None:
-        """Books the move of a piece to another place of the buffer, added to what is there."""
+        """Books the move of a piece to another place of the same buffer.
+
+        Args:
+            pe: Engines of the PE.
+            times: Times of the piece.
+            reduce: Whether the piece is added to the elements at the new place.
+        """
         ready = self.load(pe, times)
         local = self.load(pe, times) if reduce else None
         self.store(pe, times, local, ready)
 
 
 class RankCosts:
-    """Costs of the messages of one collective to each of its ranks.
+    """Costs of the messages of one collective for each of its ranks.
 
     Args:
-        pes: The PE of each rank; of ranks whose PEs are alike, the same object.
+        pes: PE of each rank; ranks whose PEs are alike have the same object.
         queue: How queues are built.
         dtype: Element type.
 
     Attributes:
-        pes: The PE of each rank.
-        together: Costs to all ranks at once: ints if they are alike, else arrays over ranks.
+        pes: PE of each rank.
+        together: Costs for all ranks at once: ints if all PEs are alike, else arrays over ranks.
         each: Costs by rank.
     """
 
@@ -129,10 +146,10 @@ class RankCosts:
 
 
 def launches_of(queue: QueueSpec, system: SystemSpec, sips: Sequence[int]) -> list[int]:
-    """Returns how long each rank of a collective starts up, in picoseconds.
+    """Returns the start-up time of each rank of a collective, in picoseconds.
 
     Args:
-        queue: How queues are built; a start-up that it names holds for all.
+        queue: How queues are built; a start-up in it holds for all ranks.
         system: The machine.
         sips: Device of each rank.
     """
@@ -142,32 +159,33 @@ def launches_of(queue: QueueSpec, system: SystemSpec, sips: Sequence[int]) -> li
 
 
 def pass_over(queue: QueueSpec, own: int) -> int:
-    """Returns how long a rank is busy with the share that it has in charge, and with nothing else.
+    """Returns how long a rank is busy with its own share alone, in picoseconds.
 
-    NCCL's kernels go through a buffer in loops of few chunks. In each loop the first primitive only
-    sends and the last only receives, or copies to the output (src/device/all_gather.h and its
-    neighbours); meanwhile a link idles. Measured, a loop takes about a third of a chunk's time on
-    the link longer than its messages.
+    The own share is the part of the data that the rank reduces or forwards itself. NCCL's kernels
+    go through a buffer in loops of few chunks. In each loop the first primitive only sends and the
+    last one only receives, or copies to the output (src/device/all_gather.h and its neighbours);
+    meanwhile a link idles. In measurements a loop takes longer than its messages need on the link,
+    by about a third of a chunk's time.
 
     Args:
         queue: How queues are built.
-        own: Bytes of the share.
+        own: Bytes of the own share.
     """
     return 0 if queue.own_share is None else queue.own_share.duration_ps(own)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What one rank sent to a peer in one step, in picoseconds.
+    """The messages of one rank to a peer in one step; times in picoseconds.
 
     Attributes:
         sender: Rank in the group.
         receiver: Rank in the group.
-        elements: How many went over.
+        elements: Number of elements in all messages.
         sent: When the first message started into its first link.
-        injected: When the last one was in it.
-        arrived: When the first one was in its slot.
-        received: When the last one had left its slot.
+        injected: When the last message was in its first link.
+        arrived: When the first message was in its slot.
+        received: When the last message had left its slot.
     """
 
     sender: int

@@ -1,4 +1,4 @@
-"""The bytes of one collective: what its ranks give, what comes of it, and how it gets to each."""
+"""The bytes of one collective: inputs of its ranks, outputs, and their delivery."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -39,18 +39,18 @@ class Taker(Protocol):
 class Delivery:
     """The bytes of one collective.
 
-    The first rank to complete after all have come has everything computed; each rank's bytes
-    change when it completes itself.
+    The outputs of all ranks are computed when the first rank completes after all have arrived. The
+    bytes of each rank change at its own completion.
 
     Args:
-        prepared: What is known of the collective beforehand.
-        reduction: How values are combined, where they are.
-        parts: By rank, those whose stream has come to it.
-        enabled: Whether there are bytes.
+        prepared: Everything known of the collective before its ranks arrive.
+        reduction: How values are combined; None if the operation combines none.
+        parts: Work of each rank that has arrived, by rank.
+        enabled: Whether tensors hold bytes.
         live: Whether each rank runs the algorithm itself, in a buffer of its own.
 
     Attributes:
-        faults: By rank, what is wrong with what it gives.
+        faults: Errors of ranks whose input was never written, by rank.
     """
 
     def __init__(
@@ -75,13 +75,17 @@ class Delivery:
             if reduction is None
             else reduction.scaling(prepared.shape.dtype, self._ranks)
         )
-        # What ranks gave that were done before others had come.
+        # Copies of the inputs of ranks that completed before every rank had arrived.
         self._copies: dict[int, Array] = {}
-        # The bytes that each rank takes, or that all of them do.
+        # The output of each rank, or a single output that all ranks take.
         self._outputs: list[Bytes] = []
 
     def check(self, part: Taker) -> None:
-        """Looks whether all that a rank gives was written; if not, it fails when it completes."""
+        """Notes a fault if a rank's input was never written; the rank fails at its completion.
+
+        Args:
+            part: Part of the rank.
+        """
         for view in part.sources:
             if view.buffer.unwritten is not None or view.buffer.data is None:
                 try:
@@ -91,10 +95,13 @@ class Delivery:
                     return
 
     def deliver(self, part: Taker) -> None:
-        """Writes what a rank takes.
+        """Writes the output of a rank to its targets.
+
+        Args:
+            part: Part of the rank.
 
         Raises:
-            KernbenchError: What is wrong with what it gives.
+            KernbenchError: If the rank's input was never written.
         """
         if self.faults and part.rank in self.faults:
             raise self.faults[part.rank]
@@ -103,7 +110,7 @@ class Delivery:
             return
         if not self._outputs:
             if len(self._parts) < self._ranks:
-                # Others are still to come and may need what this rank gave; it may change that now.
+                # Ranks still to come may need this rank's input, which the user may change now.
                 (taken,) = self._evaluate((part.rank,))
                 self._copies[part.rank] = self.given(part.rank).copy()
                 _scatter(part.targets, taken)
@@ -114,10 +121,14 @@ class Delivery:
         _scatter(part.targets, self._outputs[0 if same else part.rank], lent=same)
 
     def workspace(self, rank: int, layout: Layout) -> Pointer:
-        """Returns a rank's buffer in a live run, with what it gives in its place.
+        """Returns a rank's buffer in a live run, with the rank's input in place.
+
+        Args:
+            rank: Rank inside the group.
+            layout: Cuts of the buffer.
 
         Raises:
-            KernbenchError: What is wrong with what it gives.
+            KernbenchError: If the rank's input was never written.
         """
         if rank in self.faults:
             raise self.faults[rank]
@@ -125,7 +136,7 @@ class Delivery:
         if found is None:
             prepared = self._prepared
             dtype, total = prepared.shape.dtype, layout.total(rank)
-            # Not of the device's own memory: plans have no buffer of the kind either.
+            # The device's own memory is not used: runs of plans allocate no such buffer either.
             memory = Allocator(Space.HBM, prepared.shape.sips[rank], 0, None)
             block = memory.allocate(total * dtype.itemsize, "buffer of a collective", None)
             buffer = Buffer(block)
@@ -150,7 +161,7 @@ class Delivery:
             _scatter(part.targets, values.view(np.uint8))
 
     def given(self, rank: int) -> Array:
-        """Returns what a rank gives, flat."""
+        """Returns the input of a rank, flat, scaled if the reduction says so."""
         copied = self._copies.get(rank)
         if copied is not None:
             return copied
@@ -168,7 +179,7 @@ class Delivery:
         return function_named(name, self._prepared.shape.dtype.numpy)
 
     def _evaluate(self, ranks: Sequence[int]) -> list[Bytes]:
-        """Computes the bytes that some ranks take, from the inputs of those that have come."""
+        """Computes the outputs of some ranks from the inputs of all ranks that have arrived."""
         prepared = self._prepared
         dtype = prepared.shape.dtype.numpy
         outputs = [np.empty(prepared.taken[rank][1], dtype) for rank in ranks]
@@ -192,7 +203,7 @@ class Delivery:
         return [output.view(np.uint8) for output in outputs]
 
     def _inputs(self) -> list[Array | None]:
-        """Returns what ranks give; of those that have the very same bytes, the same array."""
+        """Returns the input of each rank; ranks that give the same bytes share one array."""
         found: list[Array | None] = []
         data: Bytes | None = None
         where: tuple[Any, ...] = ()
@@ -219,12 +230,12 @@ def _part_of(view: View, begin: int, count: int) -> View:
 
 
 def _scatter(targets: Sequence[View], data: Bytes, *, lent: bool = False) -> None:
-    """Writes flat bytes to views, one after the other; to a whole block without a copy.
+    """Writes flat bytes to views, one view after another; fills a whole block without a copy.
 
     Args:
-        targets: Where they go.
-        data: As many as the targets take; nobody writes them afterwards.
-        lent: Whether other ranks get the very same bytes.
+        targets: Views to write.
+        data: Exactly the bytes of all views; nobody writes to them afterwards.
+        lent: Whether other ranks get the same bytes object.
     """
     begin = 0
     for target in targets:

@@ -1,10 +1,10 @@
-"""About how long a plan takes on a machine: latencies of its messages, and bytes on its links.
+"""Estimates how long a plan takes on a machine: latencies of its messages, and bytes on its links.
 
-NCCL's tuner has a formula for each algorithm: a latency for every step and the bytes over a
+NCCL's tuner has a formula for each algorithm: a latency for every step, and the bytes over a
 bandwidth (src/graph/tuning.cc). Here both come from the plan, so that algorithms of the user's own
-are covered: messages of the same wave share the links of their paths, and who waits for one goes on
-when it is there. An estimate, not a simulation: nothing is known about which messages of different
-waves meet.
+are covered: messages of the same wave share the links of their paths, and a rank that waits for a
+message goes on when it arrives. This is an estimate, not a simulation: it does not know which
+messages of different waves meet.
 """
 
 from collections.abc import Sequence
@@ -32,33 +32,33 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 _ITEMSIZE: Final = 4
-"""Bytes of an element, for want of a better guess: a choice goes by size alone."""
+"""Assumed bytes of an element: a choice of algorithm depends on sizes in bytes alone."""
 
 
 _MOST_MIXTURES: Final = 1024
-"""Sets of kinds of SIPs in a group whose slowest PE is kept."""
+"""Number of sets of kinds of SIPs whose slowest PE is kept."""
 
 _SAMPLE: Final = 16
-"""Steps of a long plan that are looked at."""
+"""Number of steps of a long plan that are timed."""
 
 
 @dataclass(frozen=True)
 class _Events:
     """The exchanges of all lanes (a rank in a channel), in an order in which they can be timed.
 
-    Those of a wave follow those of the waves before. An exchange comes one wave after the one
-    before it in its lane, and not before the wave of the exchange whose message it receives.
+    Exchanges are sorted by wave. An exchange is at least one wave after the previous exchange of
+    its lane, and not before the wave of the exchange whose message it receives.
 
     Attributes:
-        lanes: How many lanes.
-        lane: Of each exchange.
-        wave: Of each exchange.
-        sends: Whether it sends a message.
-        to: The lane that gets it.
-        matched: The exchange that sends what it receives; -1 if it receives no message.
-        taker: The exchange that receives what it sends; itself if it sends no message.
-        reduce: Whether what arrives is added to what is there.
-        span: Chunks that leave or arrive.
+        lanes: Number of lanes.
+        lane: Lane of each exchange.
+        wave: Wave of each exchange.
+        sends: Whether the exchange sends a message.
+        to: Lane that gets the message of the exchange.
+        matched: Exchange whose message the exchange receives; -1 if it receives no message.
+        taker: Exchange that receives the message; the exchange itself if it sends no message.
+        reduce: Whether arriving values are added to present ones.
+        span: Number of chunks that leave or arrive.
     """
 
     lanes: int
@@ -156,16 +156,17 @@ def _waves(active: Bools, posted: Ints, taken: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _Ways:
-    """What messages meet on their ways; times in picoseconds, arrays over messages.
+    """The ways of messages; times in picoseconds, arrays over messages.
 
     Attributes:
-        latency: Of the whole way.
-        per_byte: Of the slowest stage.
-        heads_per_byte: Of all stages but the first: the head of a message passes them one by one.
-        shared: How long all messages of its wave take on the link where that is longest.
-        links: Every link of every message, one message after the other.
-        hops: How many of them each message has.
-        loads: How long all messages of the wave take on that link.
+        latency: Latency of the whole way.
+        per_byte: Time of one byte on the slowest stage.
+        heads_per_byte: Time of one byte on all stages but the first, which the head of a message
+            passes one by one.
+        shared: Time of all messages of the wave on the link of the way where this time is longest.
+        links: Index of every link of every message, one message after another.
+        hops: Number of links of each message.
+        loads: Time of all messages of the wave on each entry of `links`.
     """
 
     latency: Floats
@@ -179,18 +180,19 @@ class _Ways:
 
 @dataclass(frozen=True, slots=True)
 class _Costs:
-    """What exchanges cost, in picoseconds; arrays over exchanges.
+    """Costs of exchanges, in picoseconds; arrays over exchanges.
 
     Attributes:
-        load: Of the first piece that leaves.
-        store: Of the last piece that arrived, added to what is there if that is asked for.
-        flight: From the first link to the receiver, for each piece.
-        lasting: From the first piece into the first link to the last one, on links of its own.
-        posted: The part of this until the last piece has a slot; then the program goes on.
-        local: Load of what the piece that arrives is added to.
-        moved: All of it, if it sends and receives no message.
-        meets: Whether what is sent does not fit into the slots, so that its receiver must be there
-            to take it out of them.
+        load: Load of the first piece that leaves.
+        store: Store of the last piece that arrived, with its addition if values are added.
+        flight: Time of a piece from the first link to the receiver.
+        lasting: Time from the first piece's start into the first link to the last piece's, on links
+            without company.
+        posted: Part of `lasting` until the last piece has a slot, when the program goes on.
+        local: Load of the values to which the arriving piece is added.
+        moved: Whole time of an exchange that sends and receives no message.
+        meets: Whether the message needs more slots than there are, so that the receiver must take
+            pieces out while it is sent.
     """
 
     load: Floats
@@ -209,14 +211,15 @@ def _cross(
     """Sends the messages of a wave over their links.
 
     Args:
-        link_free: When each link has nothing left from waves before; brought up to date.
-        links: Every link of every message, one message after the other.
-        loads: How long all messages of the wave take on that link.
-        hops: How many of them each message has.
+        link_free: When each link is free of earlier waves; brought up to date.
+        links: Index of every link of every message, one message after another.
+        loads: Time of all messages of the wave on each entry of `links`.
+        hops: Number of links of each message.
         begin: When each message may leave.
 
     Returns:
-        When each message leaves, since links may be busy, and until when its links are.
+        When each message leaves, since links may be busy, and when the last of its links is free
+        again.
     """
     if not len(links):
         return begin, begin
@@ -245,9 +248,9 @@ def _find_costs(
     flight = ways.latency + slots.latency + queue.notice + piece * copy
     flight += np.minimum(piece, queue.vc_chunk_size) * ways.heads_per_byte
 
-    # Pieces of a message follow each other at once as long as there are slots, then when a
-    # credit is back. What finds no slot because its receiver is still busy elsewhere does not
-    # compete for links meanwhile.
+    # Pieces of a message follow each other at once as long as there are slots, then whenever a
+    # credit is back. A piece without a slot, because its receiver is still busy elsewhere, does
+    # not compete for links meanwhile.
     pieces = np.ceil(nbytes / queue.slot_size)
     first = np.minimum(pieces, queue.n_slots)
     beyond = pieces > first
@@ -256,12 +259,12 @@ def _find_costs(
     crowded = np.maximum(ways.per_byte, crowded)
     over = piece * np.where(early, ways.per_byte, crowded) + flight
     credit = ways.latency + queue.credit_size * ways.per_byte
-    # Who only sends, loads the next piece when the one before has got its credit.
+    # A rank that only sends loads the next piece when the previous one has got its credit.
     alone = np.maximum(
         (over + credit) / queue.n_slots, (over + credit + load) / (queue.n_slots + 1)
     )
-    # Who receives at the same time, does so once for each piece that leaves, and the credit for
-    # that one set out when its neighbour did the same.
+    # A rank that also receives takes in one piece for each piece that leaves; its credit set out
+    # when its neighbour took in a piece.
     slot = slots.latency + piece * copy + 4 * pe.issue
     paired = np.maximum((load + over) / queue.n_slots, credit + slot)
     waiting = (pieces - first) * np.where(events.matched >= 0, paired, alone)
@@ -295,10 +298,11 @@ def _slowest_memory(memories: Sequence[MemorySpec]) -> MemorySpec:
 
 
 class Estimator:
-    """Expects how long algorithms take on a machine.
+    """Estimates how long algorithms take on a machine.
 
-    Every message has the links of its own way. Engines, memories and launches of all ranks are
-    taken to be as slow as the slowest of the group: most algorithms go at the pace of that rank.
+    Every message uses the links of its own way. Engines, memories and launches of all ranks are
+    assumed to be as slow as the slowest of the group, because most algorithms go at the pace of the
+    slowest rank.
 
     Args:
         topology: The machine.
@@ -319,11 +323,11 @@ class Estimator:
         Args:
             chosen: The algorithm.
             operation: A key of `OPERATIONS`.
-            nbytes: Size of the buffer; of all its blocks, if it has one for each rank.
+            nbytes: Size of all blocks of the buffer together.
             sips: Device of each rank of the group.
 
         Returns:
-            None if the algorithm has no plan.
+            The time; None if the algorithm has no plan.
         """
         n = len(sips)
         start_up = float(max(launches_of(chosen.queue, self._system, sips)))
@@ -354,7 +358,7 @@ class Estimator:
         chunk = -(-chunk // chosen.align) * chosen.align * _ITEMSIZE
         if not all(plan.in_step and len(plan.send) > 2 * _SAMPLE for plan in plans):
             return self._time(_Events.of(plans), chunk, chosen.queue, sips)
-        # Every step is like the one before, so a few tell what all of them take.
+        # All steps are alike, so a few of them tell the time of all.
         times = []
         for count in (_SAMPLE, 2 * _SAMPLE):
             few = [_thinned(plan, count) for plan in plans]
@@ -363,7 +367,7 @@ class Estimator:
         return times[1] + (times[1] - times[0]) * left / _SAMPLE
 
     def _time(self, events: _Events, chunk: int, queue: QueueSpec, sips: tuple[int, ...]) -> float:
-        """Returns when the last lane is done if all begin at once."""
+        """Returns when the last lane is done if all lanes begin at once, in picoseconds."""
         if not len(events.lane):
             return 0.0
         nbytes: Floats = (events.span * chunk).astype(np.float64)
@@ -397,7 +401,7 @@ class Estimator:
     def _find_ways(
         self, events: _Events, nbytes: Floats, queue: QueueSpec, sips: tuple[int, ...]
     ) -> _Ways:
-        """Returns what each message meets; of exchanges that send none it does not matter."""
+        """Returns the ways of messages; exchanges without a message have unused entries."""
         n, one_byte = len(sips), PS_PER_S * queue.line.size / queue.line.payload
         pairs, which = np.unique(events.lane % n * n + events.to % n, return_inverse=True)
         paths = [self._path(sips[pair // n], sips[pair % n], queue) for pair in pairs.tolist()]
@@ -426,7 +430,7 @@ class Estimator:
         )
 
     def _find_slowest(self, kinds: frozenset[int]) -> PeCosts:
-        """Returns a PE each part of which is as slow as the slowest among those of some kinds."""
+        """Returns a PE whose every part is as slow as the slowest among SIPs of some kinds."""
         pes = [self._kinds[kind] for kind in sorted(kinds)]
         first, *others = pes
         if not others:

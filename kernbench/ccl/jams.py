@@ -12,19 +12,20 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host import Host
 
 MOST_SLOTS: Final = 64
-"""More are not looked for."""
+"""Largest number of slots that is tried."""
 
 _MOST_MESSAGES: Final = 4_000
-"""A collective of more messages is not run again: the report would be late."""
+"""A collective of more messages is not run again, because its report would come late."""
 
 
 class Jam(NamedTuple):
-    """A collective that all ranks have come to, and that does not end.
+    """A collective that does not end although all ranks have arrived.
 
     Attributes:
-        chosen: Its algorithm and queues.
+        chosen: Algorithm and queues of the collective.
         full: Queues whose sender waits for a credit: channel, sender, receiver.
-        least: The smallest `n_slots` with which it ends; None if none does, 0 if unknown.
+        least: Smallest `n_slots` with which the collective ends; None if no number helps, 0 if
+            unknown.
     """
 
     chosen: Chosen
@@ -42,12 +43,12 @@ class Repeatable(Protocol):
 
     @property
     def ranks(self) -> int:
-        """How many ranks take part."""
+        """Number of ranks that take part."""
         ...
 
     @property
     def engine(self) -> GraphEngine:
-        """Runs it."""
+        """Engine that runs the collective."""
         ...
 
     @property
@@ -57,29 +58,39 @@ class Repeatable(Protocol):
 
     @property
     def messages(self) -> int:
-        """Estimated number of messages; says whether running it again is affordable."""
+        """Estimated number of messages; callers decide by it whether a repetition is affordable."""
         ...
 
     def again(self, engine: GraphEngine, n_slots: int) -> Self:
-        """Returns the same collective on an engine of its own, over queues of other lengths."""
+        """Returns the same collective on another engine, over queues of another length."""
         ...
 
     def join(
         self, place: int, gives: Sequence[View], takes: Sequence[View], sends: Sequence[int] = ()
     ) -> Work:
-        """Returns what the command of one rank does."""
+        """Returns the work of one rank's command.
+
+        Args:
+            place: Rank inside the group.
+            gives: Views of the blocks that the rank gives, in order.
+            takes: Views of the blocks that the rank takes, in order.
+            sends: Elements that go to each rank, where only the rank itself knows them.
+        """
         ...
 
 
 def least_slots(collective: Repeatable) -> int | None:
     """Returns the smallest `n_slots` with which a collective ends, by running it again.
 
-    Where tiles wait does not depend on times or values, so a run from the same start on an idle
-    machine, without data, tells it. What ends with some slots ends with more.
+    The place where tiles wait depends on neither times nor values. So a run without data on an idle
+    machine tells whether a number of slots is enough. A larger number is enough, too.
+
+    Args:
+        collective: The collective.
 
     Returns:
-        None if no number of slots that fits into memory, up to `MOST_SLOTS`, is enough; 0 if it
-        takes too long to find out.
+        The number of slots; None if no number up to `MOST_SLOTS` that fits into memory is enough; 0
+        if the collective has too many messages to run it again.
     """
     if collective.messages > _MOST_MESSAGES:
         return 0

@@ -1,8 +1,8 @@
-"""When each rank of a plan is done, all ranks at once on arrays.
+"""Times all ranks of a plan at once, on arrays over ranks.
 
-For plans whose ranks go in step over links of their own. Equal to the live run to the picosecond,
-because it books the same engines with the same methods in the same order; tests hold it to that
-(ADR 0005).
+The plan's ranks go in step over links of their own. The times equal those of a live run to the
+picosecond, because the same methods book the same engines in the same order; tests hold the two
+equal (ADR 0005).
 """
 
 from collections import deque
@@ -53,7 +53,7 @@ class _Lanes:
         self._hops: Final = cache(self._stacked)
 
     def step(self, send: Ints, receive: Ints, reduce: bool) -> None:
-        """Takes all ranks through one step of the plan, in the turns of `turns`."""
+        """Takes all ranks through one step of the plan, in the order of `turns`."""
         size = self._costs.piece
         pieces = self._messages
         ahead = min(self._costs.queue.n_slots - 1, pieces)
@@ -79,7 +79,7 @@ class _Lanes:
         self.pe.fence()
 
     def spans(self, send: Ints) -> list[Span]:
-        """Returns what was sent in the step just taken."""
+        """Returns the messages of the step just taken."""
         first_sent, self._first_sent = self._first_sent, None
         if first_sent is None:
             return []
@@ -100,12 +100,20 @@ class _Lanes:
     def _run(
         self, sends: Ints | int | None, receives: Ints | int | None, reduce: bool, turns: int
     ) -> None:
-        """Takes so many turns, in all of which the pieces have the same sizes.
+        """Takes several turns whose pieces all have the same sizes.
 
-        The recurrences only add and take maxima, so once every time has advanced by the same
-        amount over some turns, it does so over as many more, again and again: they are skipped. In
-        integers this is exact. How many turns is found as Brent finds cycles ("An improved Monte
-        Carlo factorization algorithm", 1980): each mark is kept twice as long as the one before.
+        The recurrences only add and take maxima. Once every time has advanced by the same amount
+        over some turns, every further repetition of these turns advances them by that amount again,
+        so the repetitions are skipped. In integers this is exact. The number of turns is found as
+        Brent finds cycles ("An improved Monte Carlo factorization algorithm", 1980): each mark is
+        kept twice as long as the one before.
+
+        Args:
+            sends: Elements left to send at the first turn, for each rank; None if nothing is sent.
+            receives: Elements left to receive at the first turn, for each rank; None if nothing is
+                received.
+            reduce: Whether pieces that arrive are added.
+            turns: Number of turns.
         """
         out = into = None
         if sends is not None:
@@ -138,7 +146,7 @@ class _Lanes:
         pe.issue()
         pe.wait_until(self._polled(self._credits.popleft()))
         there = transmit(pe, ready, hops, self._latencies, self._free, np.maximum)
-        # Slots are in the memory of who receives.
+        # Slots are in the memory of the receiver.
         self._arrivals.append(there[self._source] + costs.slot_latency + costs.queue.notice)
         if self._first_sent is None:
             self._first_sent = pe.send_free - hops[0].full
@@ -161,7 +169,7 @@ class _Lanes:
         return rounded
 
     def _costs_of(self, left: Ints | int) -> tuple[PieceTimes, list[HopTimes]]:
-        """Returns what the next piece costs each rank, if so many elements are left."""
+        """Returns the times of the next piece for each rank, given the elements left to it."""
         if isinstance(left, int):
             count = min(max(left, 0), self._costs.piece)
             return self._costs.times(count), self._hops(count)
@@ -169,7 +177,7 @@ class _Lanes:
         return self._engine_times(*counts), self._hop_times(*counts)
 
     def _counts(self, left: Ints) -> tuple[Ints, list[int]]:
-        """Returns the elements of each rank's next piece, and which numbers there are."""
+        """Returns the elements of each rank's next piece, and the different numbers among them."""
         counts = np.clip(left, 0, self._costs.piece)
         return counts, np.unique(counts).tolist()
 
@@ -194,20 +202,20 @@ class _Lanes:
         ]
 
     def _stacked(self, count: int) -> list[HopTimes]:
-        """Returns what a message of so many elements costs each rank, hop by hop."""
+        """Returns the times of a message of `count` elements for each rank, hop by hop."""
         nbytes = self._costs.queue.on_links(count * self._costs.itemsize)
         return stack([path.times(nbytes) for path in self._paths])
 
     def state(self) -> Ints:
-        """Returns every time that the future depends on, less what makes no difference to it."""
-        # A time that lies before the program's own acts as the program's own: it is only ever the
-        # smaller side of a maximum.
+        """Returns every time that later steps depend on, each at least the program's clock."""
+        # A time before the program's clock acts like the clock, because later steps only take the
+        # maximum of both.
         times = np.array([*self.pe.state(), *self._free, *self._credits, *self._arrivals])
         state: Ints = np.maximum(times, self.pe.clock)
         return state
 
     def shift(self, by: int) -> None:
-        """Moves every time by the same amount."""
+        """Moves every time by the same number of picoseconds."""
         self.pe.shift(by)
         self._free = [free + by for free in self._free]
         self._credits = deque(credit + by for credit in self._credits)
@@ -215,7 +223,7 @@ class _Lanes:
 
 
 def _by_kind(counts: Ints, values: Mapping[int, Any]) -> Any:
-    """Returns the value of each count; there are few different ones among all ranks."""
+    """Returns the value of each count; ranks have few different counts."""
     (_, chosen), *others = values.items()
     for count, value in others:
         chosen = np.where(counts == count, value, chosen)
@@ -223,7 +231,7 @@ def _by_kind(counts: Ints, values: Mapping[int, Any]) -> Any:
 
 
 def _advance(before: Ints, after: Ints) -> int | None:
-    """Returns by how much every time has advanced; None if not by the same amount."""
+    """Returns by how much every time has advanced; None if the amounts differ."""
     advance = after - before
     by = int(advance[0, 0])
     return by if (advance == by).all() else None
@@ -238,15 +246,18 @@ def vectorised(
     *,
     trace: bool = False,
 ) -> tuple[list[int], list[Span]]:
-    """Returns when each rank is done, for a plan in step none of whose links is shared.
+    """Times a plan whose ranks go in step over links that nobody else uses.
 
     Args:
-        plan: What to time.
-        layout: How buffers are cut: alike, into chunks of one nominal size.
-        costs: Costs of its pieces; of unlike ranks, arrays over ranks.
-        paths: From each rank to its receiver.
+        plan: The plan.
+        layout: Cuts of the buffers: the same on all ranks, into chunks of one nominal size.
+        costs: Costs of pieces; arrays over ranks if PEs differ.
+        paths: Path from each rank to its receiver.
         starts: When each rank begins, in picoseconds.
-        trace: Whether to return, too, what was sent.
+        trace: Whether to return the messages.
+
+    Returns:
+        When each rank is done, in picoseconds, and the messages; no messages without `trace`.
     """
     lanes = _Lanes(plan, layout, costs, paths, np.array(starts, np.int64))
     spans: list[Span] = []
@@ -259,7 +270,7 @@ def vectorised(
         if not lanes.even:
             kind += lanes.sizes[[send, receive]].tobytes()
         if kind == before and by is not None and not trace:
-            # As in `_Lanes._run`: what moved every time by the same amount does so again.
+            # As in `_Lanes._run`: a step that moved every time by one amount does so again.
             pending += by
             continue
         if pending:
@@ -268,7 +279,7 @@ def vectorised(
         lanes.step(send, receive, bool(reduce))
         if trace:
             spans += lanes.spans(send)
-        # The programs' own times tell soon enough that a look at all of them is not worth it.
+        # If the clocks alone did not advance by one amount, the whole state did not either.
         last, clock = clock, lanes.pe.clock
         by = _advance(last[None], clock[None])
         if by is None:

@@ -12,17 +12,18 @@ from kernbench.ccl.operations import Ints
 class Layout:
     """Where every chunk of every rank's buffer lies, for one channel of a collective.
 
-    The buffer of a rank is its blocks, one after the other, then its scratch blocks. A channel has
-    its share of each block, and cuts it into `parts` chunks; the last ones are shorter, or empty,
-    if it does not divide. Chunk `block * parts + part` is part `part` of a block.
+    The buffer of a rank is its blocks, one after another, then its scratch blocks. A channel has a
+    share of each block and cuts the share into `parts` chunks; if the share does not divide evenly,
+    the last chunks are shorter, or empty. Chunk `block * parts + part` is part `part` of a block.
 
     Args:
-        blocks: Elements of every block by rank; one row if they are the same on all ranks.
+        blocks: Elements of every block by rank, shape `[ranks, blocks]`; one row if all ranks have
+            the same.
         parts: Chunks of a block.
-        align: Chunks begin at multiples of this many elements of their block.
-        scratch: Blocks of a rank's own behind the others, as large as the first one.
-        channel: Which share.
-        channels: How many shares.
+        align: Number of elements; chunks begin at multiples of it inside their block.
+        scratch: Number of scratch blocks, each as large as the first block.
+        channel: Number of the channel.
+        channels: Number of channels, and so of shares of a block.
     """
 
     def __init__(
@@ -52,18 +53,18 @@ class Layout:
 
     @property
     def alike(self) -> bool:
-        """Whether the buffers of all ranks are cut alike."""
+        """Whether the buffers of all ranks are cut in the same way."""
         return len(self.begins) == 1
 
     @cached_property
     def nominal(self) -> int | None:
-        """Elements of a full chunk, if all chunks of all ranks have the same; else None."""
+        """Elements of a full chunk; None if full chunks differ among ranks or blocks."""
         first = int(self._nominal[0, 0])
         return first if bool((self._nominal == first).all()) else None
 
     @cached_property
     def dense(self) -> bool:
-        """Whether every chunk lies where it would if all were full."""
+        """Whether every chunk lies where it would lie if all chunks were full."""
         if not self.alike or self.nominal is None:
             return False
         total = self.begins[0, -1] + self.sizes[0, -1]
@@ -75,21 +76,40 @@ class Layout:
         return int(self._ends[self._row(rank), -1])
 
     def extent(self, rank: int, chunk: int, span: int = 1) -> tuple[int, int]:
-        """Returns the first element of some chunks, and the one behind their last."""
+        """Returns the first element of some chunks, and the element after their last one.
+
+        Args:
+            rank: Rank inside the group.
+            chunk: Number of the first chunk.
+            span: Number of chunks in a row.
+        """
         row, last = self._row(rank), chunk + span - 1
         return int(self.begins[row, chunk]), int(self.begins[row, last] + self.sizes[row, last])
 
     def messages(self, rank: int, chunk: int, span: int, piece: int) -> int:
-        """Returns in how many messages of at most `piece` elements some chunks travel.
+        """Returns the number of messages in which some chunks travel.
 
-        A short chunk travels in as many as a full one of its block, if need be in empty ones, so
-        that ranks whose chunks are the last ones go in step with the others.
+        A short chunk travels in as many messages as a full chunk of its block, some of them empty
+        if need be, so that ranks with short chunks go in step with the others.
+
+        Args:
+            rank: Rank inside the group.
+            chunk: Number of the first chunk.
+            span: Number of chunks in a row.
+            piece: Elements of the largest message.
         """
         elements = int(self._nominal[self._row(rank), chunk : chunk + span].sum())
         return -(-elements // piece)
 
     def pieces(self, rank: int, chunk: int, span: int, piece: int) -> list[tuple[int, int]]:
-        """Returns the first element and the number of elements of each message of some chunks."""
+        """Returns the first element and the number of elements of each message of some chunks.
+
+        Args:
+            rank: Rank inside the group.
+            chunk: Number of the first chunk.
+            span: Number of chunks in a row.
+            piece: Elements of the largest message.
+        """
         begin, end = self.extent(rank, chunk, span)
         return [
             (low := min(begin + number * piece, end), min(piece, end - low))
@@ -97,7 +117,7 @@ class Layout:
         ]
 
     def key(self) -> tuple[bytes, bytes]:
-        """Returns what tells layouts apart whose messages have different sizes."""
+        """Returns a key that tells layouts apart whose messages have different sizes."""
         return self.sizes.tobytes(), self._nominal.tobytes()
 
     def _row(self, rank: int) -> int:
@@ -114,22 +134,29 @@ def _aligned(sizes: Ints, parts: int, align: int) -> Ints:
 def full_messages(share: int, piece: int, align: int) -> int:
     """Returns how many full messages a share of a block takes; at least 1.
 
-    A share of `n` of them, cut into `n` chunks that begin at multiples of `align`, has chunks of
-    one message each; so a message counts as a multiple of `align`, if it is that large.
+    A share of `n` full messages, cut into `n` chunks that begin at multiples of `align`, has chunks
+    of one message each. So a full message counts as the largest multiple of `align` that fits into
+    it, if there is one.
 
     Args:
-        share: Elements.
+        share: Elements of the share.
         piece: Elements of the largest message.
-        align: Chunks begin at multiples of this many elements.
+        align: Number of elements; chunks begin at multiples of it.
     """
     return max(1, -(-share // (piece // align * align or piece)))
 
 
 def turns(leaving: int, arriving: int, n_slots: int) -> Iterator[tuple[int | None, int | None]]:
-    """Yields which message of an exchange leaves and which arrives, turn by turn, None for neither.
+    """Yields the message that leaves and the message that arrives, turn by turn.
 
-    Sending runs ahead of receiving by all slots but one. With that one, a rank always receives
-    before it needs the credit that its receiver gives for receiving, so a ring cannot jam.
+    None stands for no message. Sending runs ahead of receiving by all slots but one. Because of
+    this last slot, a rank always receives before it needs the credit that its receiver sends after
+    receiving, so a ring cannot jam.
+
+    Args:
+        leaving: Number of messages that leave.
+        arriving: Number of messages that arrive.
+        n_slots: Slots of each queue.
     """
     ahead = min(n_slots - 1, leaving)
     for turn in range(max(leaving, arriving + ahead)):

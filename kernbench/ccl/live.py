@@ -15,13 +15,13 @@ class LiveComm:
     """The `Comm` of one rank whose exchanges are tile commands.
 
     Args:
-        program: The rank's tile program.
-        rank: Inside the group.
-        setting: What else the algorithm can see.
-        buffer: Makes the rank's buffer, once it is known how it is cut.
-        layout: Returns how buffers are cut, for a cutting.
-        combine: Ufunc that adds what arrives to what is there.
-        queue: How the queues between ranks are built.
+        program: Tile program of the rank.
+        rank: Rank inside the group.
+        setting: Everything else that the algorithm can see.
+        buffer: Makes the rank's buffer for a layout.
+        layout: Returns the layout for a cutting.
+        combine: Name of the ufunc that adds arriving values to present ones.
+        queue: How queues between ranks are built.
         itemsize: Bytes of an element.
     """
 
@@ -57,7 +57,7 @@ class LiveComm:
 
     @cached_property
     def layout(self) -> Layout:
-        """How the buffer is cut."""
+        """Cuts of the buffer."""
         return self._make_layout(self._cutting)
 
     @cached_property
@@ -79,7 +79,16 @@ class LiveComm:
         combine: Combine = "copy",
         span: Any = 1,
     ) -> None:
-        """See `Comm`: in the turns that `turns` gives."""
+        """See `Comm`: messages leave and arrive in the order of `turns`. May wait.
+
+        Args:
+            send: First chunk that leaves; `NOTHING` to only receive.
+            to: Rank that gets the chunks that leave.
+            receive: First chunk that arrives; `NOTHING` to only send.
+            source: Rank that sends the chunks that arrive.
+            combine: `reduce` adds arriving values to present ones, `copy` replaces them.
+            span: Number of chunks in a row that leave, and that arrive.
+        """
         self._cutting.check(send, to, receive, source, combine, span)
         tl, out, into = self._program, self._pieces(send, span), self._pieces(receive, span)
         if send != NOTHING and to == self.rank:

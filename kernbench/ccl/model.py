@@ -1,4 +1,4 @@
-"""What all collectives of an engine share."""
+"""State that all collectives of an engine share."""
 
 from functools import lru_cache, partial
 from typing import Any, Final, Protocol
@@ -26,25 +26,27 @@ class Choose(Protocol):
 
 
 _MOST_SHAPES: Final = 1024
-"""Shapes of collectives that are kept, each with its plans and the ways of its messages."""
+"""Number of `Prepared` that are kept, each with its plans and the paths of its messages."""
 
 _MOST_PATTERNS: Final = 1024
-"""Patterns of starts that are kept, each with a time and a few numbers for each rank."""
+"""Number of start patterns whose times are kept, a few numbers for each rank."""
 
 
 class CollectiveModel:
-    """What collectives of one engine know of each other: what does not depend on when they come.
+    """State that collectives of one engine share: everything that does not depend on time.
 
     Args:
         engine: The engine.
-        choose: Returns the algorithm of an operation on so many bytes between some SIPs.
+        choose: Returns the algorithm of an operation; None if every collective names its own.
 
     Attributes:
-        prepare: Returns what is known of collectives of a `Shape`; those used last are kept. A
-            shape is all that it depends on, besides the machine.
-        lanes: `channel.lanes`; the answers asked for last are kept. Starts are relative to the
-            first one: alone on their links, ranks do the same whenever they begin.
-        scratch: Bytes for `Rows`, which belong to nobody between two calls.
+        engine: The engine.
+        prepare: Returns the `Prepared` of a `Shape`; the answers used last are kept. An
+            answer depends on the machine and the `Shape` alone.
+        lanes: Does what `channel.lanes` does; the answers used last are kept. Starts are relative
+            to the first rank's, because ranks that are alone on their links do the same at any
+            time.
+        scratch: Bytes for `Rows`; their contents have no meaning between two calls.
     """
 
     def __init__(self, engine: GraphEngine, choose: Choose | None = None) -> None:
@@ -57,11 +59,17 @@ class CollectiveModel:
         self._paths: dict[tuple[int, int, int, int], Path] = {}
 
     def costs(self, sip: int) -> PeCosts:
-        """Returns the durations of the PEs of a SIP; of SIPs that are alike, the same object."""
+        """Returns the durations of the PEs of a SIP; SIPs that are alike share one object."""
         return self._costs[self.engine.topology.machine.system.kind_of(sip)]
 
     def path(self, source: int, destination: int, queue: QueueSpec) -> Path:
-        """Returns the path from the first PE of a SIP to that of another."""
+        """Returns the path from the first PE of a SIP to the first PE of another.
+
+        Args:
+            source: Number of the sending SIP.
+            destination: Number of the receiving SIP.
+            queue: How queues are built: the rate on the first link, and virtual-channel chunks.
+        """
         feed = queue.feed(self.costs(source).pe.dma)
         key = (source, destination, queue.vc_chunk_size, feed.per_second)
         path = self._paths.get(key)
@@ -84,10 +92,10 @@ class CollectiveModel:
             operation: A key of `OPERATIONS`.
             nbytes: Size of its data, as nccl-tests counts it.
             sips: Device of each rank that takes part.
-            ranks: See `Choices.choose`.
+            ranks: Ranks of the group in which two ranks exchange a message, see `Choices.choose`.
 
         Raises:
-            UsageError: If no algorithm implements it.
+            UsageError: If no algorithm implements the operation.
         """
         assert self._choose is not None, "made without a way to choose"
         return self._choose(operation, nbytes, sips, ranks)

@@ -1,4 +1,4 @@
-"""What the collectives do: who gives what, and who ends with what."""
+"""The operations of collectives: the blocks that each rank gives, and the blocks that it takes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Reduction(NamedTuple):
-    """What a reduce operation does to values; a tuple, since calls are looked up by it.
+    """How a reduction combines values; a tuple, so that it can be a part of lookup keys.
 
     Attributes:
-        name: As users write it.
-        combine: Name of the numpy ufunc between two values.
+        name: Name that users write.
+        combine: Name of the numpy ufunc that combines two values.
         average: Whether the sum is divided by the number of ranks afterwards.
-        factor: What each input is multiplied by beforehand; None for nothing.
+        factor: Factor of every input; None for no factor.
     """
 
     name: str
@@ -29,10 +29,14 @@ class Reduction(NamedTuple):
     factor: float | None = None
 
     def scaling(self, dtype: DType, ranks: int) -> tuple[float | None, bool]:
-        """Returns what inputs are multiplied by, if anything, and whether the result is divided.
+        """Returns the factor of every input, if any, and whether the result is divided.
 
-        A sum of 8-bit floats would be cut off before it is divided, so their average, like NCCL's,
-        is one of inputs that are multiplied by `1 / ranks`.
+        A sum of 8-bit floats would saturate before its division. So their average, like NCCL's, is
+        a sum of inputs that are multiplied by `1 / ranks`.
+
+        Args:
+            dtype: Element type.
+            ranks: Ranks in the group.
         """
         if self.average and dtype.saturates:
             return 1 / ranks, False
@@ -40,9 +44,13 @@ class Reduction(NamedTuple):
 
 
 def average(total: "np.ndarray[Any, Any]", ranks: int) -> None:
-    """Divides sums by the number of ranks, in place; those of integers lose their fraction.
+    """Divides sums by the number of ranks, in place; quotients of integers lose their fraction.
 
-    That is C's division, to which NCCL's `FuncSumPostDiv` keeps for `ncclAvg` of integers.
+    Integers are rounded towards zero as in C, like NCCL's `FuncSumPostDiv` for `ncclAvg`.
+
+    Args:
+        total: The sums, of any shape.
+        ranks: Ranks in the group.
     """
     if total.dtype.kind not in "iu":
         np.divide(total, total.dtype.type(ranks), out=total)
@@ -60,11 +68,12 @@ class Operation:
     send to, then a block for each rank to receive from.
 
     Attributes:
-        name: As PyTorch calls it; also that of an algorithm's function.
-        blocks: What the buffer consists of.
-        gives: Whose values there are at first: `all` ranks fill all blocks (of `pairs`, those to
-            send), each its `own` block, or the `root` all blocks.
-        takes: Who ends with values, likewise (of `pairs`, in the blocks to receive).
+        name: PyTorch's name of the operation, and the name of an algorithm's function.
+        blocks: Kinds of blocks in the buffer.
+        gives: Blocks that ranks fill at first: `all` ranks fill all blocks (of `pairs`, the blocks
+            to send), each rank its `own` block, or the `root` all blocks.
+        takes: Blocks that ranks end with: `all` ranks end with all blocks (of `pairs`, the blocks
+            to receive), each rank with its `own` block, or the `root` with all blocks.
         reduces: Whether values are combined.
     """
 
@@ -76,7 +85,7 @@ class Operation:
 
     @property
     def rooted(self) -> bool:
-        """Whether one rank plays a part of its own."""
+        """Whether one rank, the root, has a part that differs from the other ranks'."""
         return "root" in {self.gives, self.takes}
 
     def count(self, ranks: int) -> int:
@@ -84,27 +93,48 @@ class Operation:
         return {"one": 1, "ranks": ranks, "pairs": 2 * ranks}[self.blocks]
 
     def given(self, rank: int, ranks: int, root: int) -> range:
-        """Returns the blocks that a rank fills at first."""
+        """Returns the blocks that a rank fills at first.
+
+        Args:
+            rank: Rank inside the group.
+            ranks: Ranks in the group.
+            root: Root inside the group.
+        """
         last = 1 if self.blocks == "one" else ranks
         return _share(self.gives, range(last), rank, root)
 
     def taken(self, rank: int, ranks: int, root: int) -> range:
-        """Returns the blocks that a rank ends with."""
+        """Returns the blocks that a rank ends with.
+
+        Args:
+            rank: Rank inside the group.
+            ranks: Ranks in the group.
+            root: Root inside the group.
+        """
         if self.blocks == "pairs":
             return range(ranks, 2 * ranks)
         last = 1 if self.blocks == "one" else ranks
         return _share(self.takes, range(last), rank, root)
 
     def kept(self, rank: int, ranks: int) -> tuple[int, int] | None:
-        """Returns the block that a rank sends to itself and where it lands, if there is one."""
+        """Returns the block that a rank sends to itself and the block where it lands.
+
+        None for operations without such a block.
+
+        Args:
+            rank: Rank inside the group.
+            ranks: Ranks in the group.
+        """
         return (rank, ranks + rank) if self.blocks == "pairs" else None
 
     def sizes(self, sizes: Sequence[Any], ranks: int) -> Ints:
-        """Returns the elements of every block by rank; one row if they are the same on all ranks.
+        """Returns the elements of every block by rank, shape `[ranks, blocks]`.
+
+        The result has a single row if all ranks have the same sizes.
 
         Args:
-            sizes: Elements of each block; of `pairs`, a row for each rank of what it sends to
-                each rank.
+            sizes: Elements of each block; for `pairs`, a row for each rank with the elements that
+                it sends to each rank.
             ranks: Ranks in the group.
         """
         if self.blocks != "pairs":
@@ -133,4 +163,4 @@ OPERATIONS: Final = {
         Operation("send_recv", "one", "root", "all"),
     )
 }
-"""Every operation; `send_recv` is a message from the root to the other of two ranks."""
+"""Every operation by name; `send_recv` is a message from the root to the other of two ranks."""

@@ -1,7 +1,8 @@
 """A collective as data: what every rank exchanges, step by step, as arrays over ranks.
 
-An algorithm is recorded by running it once with an array of all ranks in place of its rank, or, if
-it branches on its rank, once for each. It sees no values, so its control flow cannot depend on any.
+An algorithm is recorded by running it once with an array of all ranks in place of its rank, or once
+for each rank if it branches on its rank. An algorithm sees no values, so its control flow cannot
+depend on values.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ NOTHING: Final = -1
 """Chunk of an exchange in which a rank does not send, or does not receive."""
 
 _MANY: Final = 1 << 20
-"""Steps of all ranks from which on they are not kept one by one."""
+"""Entries of a plan (steps times ranks) from which on `Exchange` objects are not kept."""
 
 
 class Comm(Protocol):
@@ -37,9 +38,9 @@ class Comm(Protocol):
         rank: This rank inside the group; an array of all ranks while the algorithm is recorded.
         world_size: Ranks in the group.
         root: Rank inside the group; 0 if the operation has none.
-        grid: Extents, fastest first, of the grid that the ranks form; `(world_size,)` if none.
-        channel: Which share of each block this run of the algorithm works on; runs for other
-            shares go on at the same time on PEs of their own.
+        grid: Extents, fastest first, of the grid that the ranks form; `(world_size,)` for no grid.
+        channel: Number of the share of each block on which this run of the algorithm works; runs
+            for other shares go on at the same time on other PEs.
     """
 
     rank: Any
@@ -57,7 +58,7 @@ class Comm(Protocol):
     def tl(self) -> "Program":
         """The tile program of this rank, for algorithms that do more than exchange chunks.
 
-        An algorithm that uses it cannot be recorded; it always runs live.
+        An algorithm that uses `tl` cannot be recorded; it always runs live.
         """
         ...
 
@@ -67,14 +68,15 @@ class Comm(Protocol):
         ...
 
     def cut(self, parts: int, scratch: int = 0) -> None:
-        """Says into how many chunks each block is cut; before any exchange, at most once.
+        """Sets the number of chunks of each block; before any exchange, at most once.
 
-        Without it a single block is cut into as many chunks as there are ranks, and the blocks of
-        other operations are not cut.
+        Without a call, a single block is cut into as many chunks as there are ranks, and the blocks
+        of other operations are one chunk each.
 
         Args:
             parts: Chunks of a block.
-            scratch: Blocks of the rank's own that follow the others, as large as the first one.
+            scratch: Number of scratch blocks behind the operation's blocks, each as large as the
+                first block.
         """
         ...
 
@@ -95,11 +97,11 @@ class Comm(Protocol):
 
         Args:
             send: First chunk that leaves; `NOTHING` to only receive.
-            to: Rank that gets it.
+            to: Rank that gets the chunks that leave.
             receive: First chunk that arrives; `NOTHING` to only send.
-            source: Rank that it comes from.
-            combine: Whether what arrives is added to what is there or replaces it.
-            span: How many chunks in a row leave, and arrive.
+            source: Rank that sends the chunks that arrive.
+            combine: `reduce` adds arriving values to present ones, `copy` replaces them.
+            span: Number of chunks in a row that leave, and that arrive.
         """
         ...
 
@@ -114,11 +116,11 @@ class Setting:
     Attributes:
         operation: Name of the operation.
         world_size: Ranks in the group.
-        root: Rank inside the group.
-        grid: Extents of the grid that the ranks form.
-        channel: Which share of the blocks.
-        channels: How many shares.
-        messages: Full messages that the largest block takes; at least 1.
+        root: Root inside the group; 0 if the operation has none.
+        grid: Extents, fastest first, of the grid that the ranks form.
+        channel: Number of the share of each block.
+        channels: Number of shares of each block.
+        messages: Number of full messages that the largest block takes; at least 1.
     """
 
     operation: str
@@ -131,7 +133,7 @@ class Setting:
 
     @property
     def default_parts(self) -> int:
-        """Chunks of a block if the algorithm does not say."""
+        """Chunks of a block if the algorithm does not call `cut`."""
         return self.world_size if OPERATIONS[self.operation].blocks == "one" else 1
 
 
@@ -149,17 +151,17 @@ class Exchange:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What all ranks of a collective do; arrays are indexed by step, then rank.
+    """All exchanges of a collective; arrays have shape `[steps, ranks]`.
 
     Attributes:
         parts: Chunks of a block.
-        scratch: Blocks of a rank's own.
+        scratch: Scratch blocks of each rank.
         send: First chunk that leaves, or `NOTHING`.
-        to: Its receiver.
+        to: Rank that gets the chunks that leave.
         receive: First chunk that arrives, or `NOTHING`.
-        source: Its sender.
-        reduce: Whether what arrives is added to what is there.
-        span: How many chunks leave and arrive.
+        source: Rank that sends the chunks that arrive.
+        reduce: Whether arriving values are added to present ones.
+        span: Number of chunks that leave, and that arrive.
     """
 
     parts: int
@@ -252,11 +254,11 @@ class NotAPlanError(Exception):
 
 
 class Cutting:
-    """How an algorithm wants its blocks cut, and whether its exchanges fit that.
+    """How an algorithm cuts its blocks, and whether its exchanges fit the cuts.
 
     Attributes:
         parts: Chunks of a block.
-        scratch: Blocks of a rank's own.
+        scratch: Scratch blocks of each rank.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -280,7 +282,7 @@ class Cutting:
         """See `Comm.cut`.
 
         Raises:
-            AlgorithmError: If it comes too late, or the numbers are no counts.
+            AlgorithmError: If an exchange or a cut came before, or a number is no valid count.
         """
         if self._used or parts < 1 or scratch < 0:
             raise AlgorithmError(
@@ -296,12 +298,20 @@ class Cutting:
     def check(self, send: Any, to: Any, receive: Any, source: Any, combine: str, span: Any) -> None:
         """Checks the arguments of `Comm.exchange`, numbers or arrays over ranks.
 
+        Args:
+            send: First chunk that leaves; `NOTHING` to only receive.
+            to: Rank that gets the chunks that leave.
+            receive: First chunk that arrives; `NOTHING` to only send.
+            source: Rank that sends the chunks that arrive.
+            combine: `reduce` or `copy`.
+            span: Number of chunks in a row that leave, and that arrive.
+
         Raises:
             AlgorithmError: If a chunk, a rank or the way to combine does not exist.
         """
         self._used = True
         last_chunk, last = self.last_chunk, self._setting.world_size - 1
-        # What is in order is seen quickly: rings of thousands have millions of exchanges.
+        # The usual valid case is checked first: rings of thousands have millions of exchanges.
         if (
             isinstance(span, int)
             and span == 1
@@ -348,9 +358,9 @@ class _Recorder:
     """Writes down what an algorithm exchanges, for one rank or an array of ranks.
 
     Args:
-        rank: One, or an array of all.
-        setting: What the algorithm sees besides.
-        asked: Gets the number of messages when the algorithm asks for it.
+        rank: One rank, or an array of all ranks.
+        setting: Everything else that the algorithm can see.
+        asked: Gets the number of messages when the algorithm asks for that number.
     """
 
     def __init__(self, rank: Any, setting: Setting, asked: set[int]) -> None:
@@ -400,12 +410,12 @@ class _Recorder:
 
 
 class Recording(NamedTuple):
-    """What an algorithm was seen to do.
+    """The outcome of recording an algorithm.
 
     Attributes:
-        plan: What all ranks exchange; None if only a live run can tell.
-        asked: Whether the algorithm asked for the number of messages, so that the plan is that of
-            this number alone.
+        plan: Exchanges of all ranks; None if the algorithm must run live.
+        asked: Whether the algorithm asked for the number of messages; the plan holds only for this
+            number then.
     """
 
     plan: Plan | None
@@ -414,7 +424,12 @@ class Recording(NamedTuple):
 
 @lru_cache(256)
 def record(algorithm: Algorithm, setting: Setting) -> Recording:
-    """Runs an algorithm to see what it exchanges."""
+    """Runs an algorithm to find its exchanges; results are kept.
+
+    Args:
+        algorithm: The algorithm.
+        setting: Everything that the algorithm can see besides its rank.
+    """
     asked: set[int] = set()
     plan = _record(algorithm, setting, asked)
     return Recording(plan, bool(asked))
@@ -456,7 +471,7 @@ def _equal(row: Any, first: Any) -> bool:
 
 
 def _record_together(algorithm: Algorithm, setting: Setting, asked: set[int]) -> _Recorder | None:
-    """Returns the steps of all ranks at once; None if the algorithm needs a rank to be a number."""
+    """Records all ranks at once; None if the algorithm needs a number for its rank."""
     n = setting.world_size
     ranks = np.arange(n)
     ranks.flags.writeable = False
@@ -466,10 +481,10 @@ def _record_together(algorithm: Algorithm, setting: Setting, asked: set[int]) ->
     except NotAPlanError:
         raise
     except Exception:
-        return None  # a mistake of the algorithm's own shows again, with a number for a rank
+        return None  # an error of the algorithm itself comes again when it runs with a number
     if any(np.ndim(value) and np.shape(value) != (n,) for step in everyone.steps for value in step):
         return None
-    # What is done in place to an array shows in every name for it: compare with single ranks.
+    # Changing an array in place changes it under all its names: compare with single ranks.
     for rank in {0, n - 1}:
         alone = _Recorder(rank, setting, asked)
         algorithm(alone)
@@ -502,8 +517,15 @@ def _record_each(
 
 
 def plan_of(algorithm: Algorithm, setting: Setting) -> Plan | None:
-    """Returns the plan of an algorithm, from memory if it can be; None if it must run live."""
-    # Most do not ask for the number of messages: their plan is that of every number.
+    """Returns the plan of an algorithm; None if the algorithm must run live.
+
+    Plans are kept.
+
+    Args:
+        algorithm: The algorithm.
+        setting: Everything that the algorithm can see besides its rank.
+    """
+    # Most algorithms do not ask for the number of messages; one plan serves every number.
     found = record(algorithm, replace(setting, messages=1))
     if found.asked:
         found = record(algorithm, setting)

@@ -1,4 +1,4 @@
-"""What is known of collectives of one shape before any rank comes."""
+"""Everything known of collectives of one shape before any rank arrives."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """All that the timing of a collective depends on, besides when its ranks come.
+    """All that the timing of a collective depends on, except the arrival of its ranks.
 
     Attributes:
-        chosen: The algorithm.
-        operation: What it does, a key of `OPERATIONS`.
+        chosen: The algorithm and its queues.
+        operation: A key of `OPERATIONS`.
         sips: Device of each rank of the group.
-        sizes: Elements of each block; of `all_to_all`, a row for each rank of what it sends.
+        sizes: Elements of each block; for `all_to_all`, a row for each rank with the elements that
+            it sends to each rank.
         dtype: Element type.
-        root: Rank inside the group, where one plays a part of its own.
+        root: Root inside the group; 0 for operations without a root.
     """
 
     chosen: Chosen
@@ -46,14 +47,14 @@ class Prepared:
     """Everything about collectives of one shape that does not depend on time.
 
     Args:
-        model: What all collectives of the engine share.
+        model: State that all collectives of the engine share.
         shape: The shape.
 
     Attributes:
-        model: What all collectives of the engine share.
+        model: State that all collectives of the engine share.
         shape: The shape.
-        operation: What it does.
-        channels: Its channels.
+        operation: The operation.
+        channels: The channels, in order of their numbers.
     """
 
     def __init__(self, model: "CollectiveModel", shape: Shape) -> None:
@@ -93,10 +94,10 @@ class Prepared:
 
     @cached_property
     def start_ups(self) -> list[int]:
-        """By rank, what passes before its first exchange, in picoseconds; 0 without time.
+        """Time before the first exchange of each rank, in picoseconds; 0 if nothing is timed.
 
-        Its launch, and its pass over the share that it has in charge (see `QueueSpec`). Where in
-        the collective this pass lies makes no difference to when the rank is done.
+        The time is the launch plus the pass over the rank's own share (see `costs.pass_over`). The
+        end of the rank is the same wherever in the collective the pass lies.
         """
         sips, engine, queue = self.shape.sips, self.model.engine, self.shape.chosen.queue
         if not engine.timed:
@@ -107,7 +108,7 @@ class Prepared:
         ]
 
     def _own_bytes(self, rank: int) -> int:
-        """Returns the size of the share that a rank has in charge; 0 where only some have one."""
+        """Returns the bytes that a rank reduces or forwards itself; 0 for rooted operations."""
         n = len(self.shape.sips)
         if self.operation.rooted or n == 1:
             return 0
@@ -117,30 +118,34 @@ class Prepared:
 
     @cached_property
     def planned(self) -> bool:
-        """Whether what it does is known without a live run."""
+        """Whether every channel has a plan, so that no live run is needed."""
         return all(channel.plan is not None for channel in self.channels)
 
     @cached_property
     def given(self) -> list[tuple[int, int]]:
-        """By rank, the place in its buffer of what it gives, and how many elements that is."""
+        """By rank, the first element of its input in its buffer, and the number of elements."""
         root, n = self.shape.root, len(self.shape.sips)
         return [self._region(rank, self.operation.given(rank, n, root)) for rank in range(n)]
 
     @cached_property
     def begins(self) -> list[int]:
-        """By rank, the place in its buffer of the first element that it gives."""
+        """By rank, the first element of its input in its buffer."""
         return [begin for begin, _ in self.given]
 
     @cached_property
     def taken(self) -> list[tuple[int, int]]:
-        """By rank, the place in its buffer of what it takes, and how many elements that is."""
+        """By rank, the first element of its output in its buffer, and the number of elements."""
         root, n = self.shape.root, len(self.shape.sips)
         return [self._region(rank, self.operation.taken(rank, n, root)) for rank in range(n)]
 
     def runs(self, channel: int, rank: int) -> list[tuple[range, slice]]:
-        """Returns the chunks that a rank takes through a channel, and their place in what it takes.
+        """Returns the chunks of a rank's output in a channel, with their places in the output.
 
-        They come in runs that lie side by side; all chunks of a run but the last one are full.
+        Chunks that lie side by side form a run; all chunks of a run but the last one are full.
+
+        Args:
+            channel: Number of the channel.
+            rank: Rank inside the group.
         """
         found = self._runs.get((channel, rank))
         if found is None:
@@ -169,7 +174,14 @@ class Prepared:
         return begin, int(self._blocks[row, blocks.start : blocks.stop].sum())
 
     def kept(self, rank: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
-        """Returns the part of its buffer that a rank sends to itself and where it lands."""
+        """Returns the part of the buffer that a rank sends to itself, and the part where it lands.
+
+        Each part is a first element and a number of elements. None for operations without such a
+        part.
+
+        Args:
+            rank: Rank inside the group.
+        """
         moved = self.operation.kept(rank, len(self.shape.sips))
         if moved is None:
             return None
@@ -178,7 +190,7 @@ class Prepared:
 
     @cached_property
     def recipes(self) -> list[Recipe]:
-        """What each channel computes; asked for only while data is on."""
+        """How each channel computes its outputs; made only while data is on."""
         found = []
         n = len(self.shape.sips)
         for channel in self.channels:
@@ -197,7 +209,11 @@ class Prepared:
         return found
 
     def rows(self, channel: int) -> Rows | None:
-        """Returns the rows that a channel is computed in; None if it is too large for them."""
+        """Returns the rows that compute a channel; None if the recipe is too large for rows.
+
+        Args:
+            channel: Number of the channel.
+        """
         if channel not in self._rows:
             how, nominal = self.recipes[channel], self.channels[channel].layout.nominal
             dtype = self.shape.dtype.numpy
@@ -211,7 +227,7 @@ class Prepared:
 
     @cached_property
     def same_everywhere(self) -> bool:
-        """Whether all ranks end with the very same values."""
+        """Whether all ranks end with the same values."""
         return (
             self.operation.takes == "all"
             and self.operation.blocks != "pairs"

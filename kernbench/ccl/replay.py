@@ -1,7 +1,7 @@
-"""When each rank of a plan is done, rank by rank over queues.
+"""Times a plan rank by rank, over queues.
 
-Equal to the live run to the picosecond, because it books the same engines with the same methods in
-the same order; tests hold it to that (ADR 0005).
+The times equal those of a live run to the picosecond, because the same methods book the same
+engines in the same order; tests hold the two equal (ADR 0005).
 """
 
 from collections import deque
@@ -19,16 +19,16 @@ Wait = Callable[[Callable[[], None]], None]
 
 
 class Replay:
-    """Times a plan rank by rank over queues; the links may be shared with anybody.
+    """Times a plan rank by rank over queues; other activities may share the links.
 
     Args:
-        plan: What to time.
-        layout: How buffers are cut.
-        costs: Costs of its pieces, by rank; for all the same kind of pieces and queues.
-        queues: By (sender, receiver).
-        senders: Makes each rank's sending engine when links are shared; None when no link is.
-        finish: Called with each rank and the time at which it is done.
-        trace: Whether `spans` will be asked for.
+        plan: The plan.
+        layout: Cuts of the buffers.
+        costs: Costs of pieces, by rank; all with one size of pieces and one kind of queues.
+        queues: Queues by (sender, receiver).
+        senders: Makes the sending engine of a rank for shared links; None if no link is shared.
+        finish: Called with each rank and the time at which the rank is done, in picoseconds.
+        trace: Whether the messages are kept for `spans`.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class Replay:
         self._driving = False
 
     def start(self, rank: int, time: int) -> None:
-        """Lets a rank begin at `time`."""
+        """Lets a rank begin at `time`, in picoseconds. Does not wait."""
         pe = PeTimeline(time, self._costs[rank].issue, later)
         sender = None if self._senders is None else self._senders(rank, pe)
         self._resume(self._run(rank, pe, sender))
 
     def _resume(self, program: Generator[Wait]) -> None:
-        # A loop, not recursion: a message that is known may set off any number of ranks.
+        # A loop, not recursion: one message may let a long chain of ranks go on.
         self._ready.append(program)
         if self._driving:
             return
@@ -146,7 +146,7 @@ class Replay:
         costs.store(pe, times, local, ready)
 
     def spans(self) -> list[Span]:
-        """Returns what was sent, once every rank is done."""
+        """Returns the sent messages; call it once every rank is done."""
         return [
             Span(
                 rank,

@@ -1,4 +1,4 @@
-"""The values of a small recipe, those of one depth at a time: as cheap as numpy gets."""
+"""Values of a small recipe, computed all of one depth at a time."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -10,21 +10,21 @@ from kernbench.ccl.values import Array, Operands, Recipe, Run
 from kernbench.memory.arithmetic import Function
 
 SMALL: Final = 1 << 22
-"""Bytes of rows up to which the values of a recipe are computed so."""
+"""Largest size of rows in bytes; larger recipes are computed by `values.evaluate`."""
 
 
 class Rows:
     """The values of a small recipe as rows of one array; numpy computes those of a depth at once.
 
-    Each use of an input has a row, in the order of use, and sums of one depth lie in the order of
-    their operands where these are sums as well. So most operands are runs of rows, which numpy
-    takes in place.
+    Each use of an input has a row, in the order of use. Sums of one depth lie in the order of
+    their operands, where the operands are sums as well. So most operands are runs of rows, which
+    numpy uses in place.
 
     Args:
         how: The recipe.
-        nominal: Elements of a row: of a full chunk.
+        nominal: Elements of a row, which is a full chunk.
         dtype: Element type.
-        scratch: At least `needed` bytes, which belong to nobody between two calls.
+        scratch: At least `needed` bytes; their contents have no meaning between two calls.
     """
 
     def __init__(
@@ -67,22 +67,29 @@ class Rows:
 
     @staticmethod
     def needed(how: Recipe, nominal: int, dtype: np.dtype[Any]) -> int:
-        """Returns how many bytes the rows of a recipe take at most."""
+        """Returns the most bytes that the rows of a recipe can take.
+
+        Args:
+            how: The recipe.
+            nominal: Elements of a row, which is a full chunk.
+            dtype: Element type.
+        """
         return (how.inputs + 3 * len(how.left)) * nominal * dtype.itemsize
 
     def _operand(self, rows: Ints) -> tuple[Array, Ints | None]:
-        """Returns an array and which rows of it are meant; None for the array itself."""
+        """Returns an array and the indices of its meant rows; None for the whole array."""
         if (np.diff(rows) == 1).all():
             return self._all[rows[0] : rows[-1] + 1], None
         return self._all, rows
 
     def evaluate(self, operands: Operands, combine: Function, runs: Sequence[Run]) -> None:
-        """Computes what chunks end with, as `values.evaluate` does.
+        """Computes the final values of chunks, as `values.evaluate` does.
 
         Args:
             operands: The inputs.
-            combine: Adds two values; every partial sum is rounded to the element type.
-            runs: Which chunks, and where they go, apart from the inputs.
+            combine: Combines two arrays of values; rounds to the element type.
+            runs: Chunks to compute, and arrays for the results, which share no memory with the
+                inputs.
         """
         operands.spread(self._inputs, self._how.chunks)
         self._inputs.take(self._uses, 0, self._used, "clip")

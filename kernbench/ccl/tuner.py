@@ -24,19 +24,19 @@ from kernbench.errors import KernbenchError, UsageError
 from kernbench.topology import Topology
 
 _MANY: Final = 256
-"""Above so many ranks, plans with messages between all pairs, or long ones, cost too much."""
+"""Number of ranks above which plans between all pairs, and long plans, cost too much to make."""
 
 
 class Choices:
     """Which algorithm each operation uses on a machine.
 
-    An operation uses what `defaults.operations` names for it; else `defaults.algorithm`, or the
-    fastest of the machine's own, if a module of them implements the operation; else the fastest of
-    the file's algorithms that do; if none does, the fastest of the shipped file's.
+    The first of these that implements the operation is used: the algorithm that
+    `defaults.operations` names; `defaults.algorithm`, or the fastest of the machine's own
+    algorithms; the fastest algorithm of the file; the fastest algorithm of the shipped file.
 
     Args:
-        given: The `ccl.yaml` that the user named, if any.
-        overrides: `dotted.field=value` texts applied to it.
+        given: The `ccl.yaml` that the user named; None if the user named no file.
+        overrides: `dotted.field=value` texts applied to the file.
         topology: The machine.
     """
 
@@ -57,14 +57,14 @@ class Choices:
 
         Args:
             operation: A key of `OPERATIONS`.
-            nbytes: Size of the buffer; of all its blocks, if it has one for each rank. The choice
-                is the same for all sizes between two powers of two.
+            nbytes: Size of all blocks of the buffer together. The choice is the same for all sizes
+                between two powers of two.
             sips: Device of each rank that takes part.
             ranks: Ranks of the group in which two ranks exchange a message; by default as many as
                 the machine has.
 
         Raises:
-            UsageError: If the file or what it names cannot be used.
+            UsageError: If the file, or an algorithm that it names, cannot be used.
         """
         if operation not in self._named:
             self._named[operation] = self._find_named(operation)
@@ -85,7 +85,7 @@ class Choices:
         return self._chosen[key]
 
     def name(self, operation: str) -> str:
-        """Returns the algorithm of an operation, or `auto` if that depends on sizes and groups."""
+        """Returns the algorithm of an operation; `auto` if it depends on sizes and groups."""
         if operation not in self._named:
             self._named[operation] = self._find_named(operation)
         named = self._named[operation]
@@ -113,7 +113,10 @@ class Choices:
         return chosen
 
     def _names(self, operation: str) -> tuple[bool, tuple[str, ...]]:
-        """Returns whether the file says what an operation uses, and the names; none for any."""
+        """Returns whether the file names the algorithm of an operation, and the names.
+
+        No names stand for every algorithm of the file.
+        """
         loaded = self._file[1]
         own = loaded.value.defaults.operations.get(operation)
         if own is not None:
@@ -139,9 +142,9 @@ class Choices:
 
         Args:
             operation: A key of `OPERATIONS`.
-            path: Where the file is.
+            path: Path of the file.
             loaded: The file.
-            names: Which of its algorithms are looked at; by default all that say nothing else.
+            names: Algorithms to consider; by default all of the file that `auto` may choose.
         """
         found, misfits = [], []
         every = [name for name, spec in loaded.value.algorithms.items() if spec.auto]
@@ -162,7 +165,7 @@ class Choices:
     def _fastest(
         self, candidates: Sequence[Chosen], operation: str, nbytes: int, sips: tuple[int, ...]
     ) -> Chosen:
-        """Returns the candidate with the least time, the first of equals."""
+        """Returns the candidate with the least estimated time; the first of equals."""
         worthy = self._worthy(candidates, sips)
         best, least = worthy[0], float("inf")
         for candidate in worthy if len(worthy) > 1 else ():
@@ -175,10 +178,10 @@ class Choices:
         return best
 
     def _worthy(self, candidates: Sequence[Chosen], sips: Sequence[int]) -> Sequence[Chosen]:
-        """Returns the candidates that are worth an estimate, but one at least.
+        """Returns the candidates that are worth an estimate; at least one.
 
-        Without nodes, those for nodes are others in disguise. For large groups, those of many
-        messages would take longer than anybody likes to wait.
+        On groups without nodes, algorithms for nodes are the other algorithms under another name.
+        In large groups, estimates of algorithms with many messages would take too long.
         """
         if len(self._topology.grid(sips)) == 1:
             candidates = [one for one in candidates if one.shape != "nodes"] or candidates

@@ -1,4 +1,4 @@
-"""What a plan computes: each distinct value once, in the order of additions of the algorithm."""
+"""Values of a plan: each distinct sum once, in the order of additions of the algorithm."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -16,13 +16,13 @@ from kernbench.memory.arithmetic import Function
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _BLOCK: Final = 1 << 19
-"""Bytes worked on at a time, so that partial sums stay in the cache."""
+"""Bytes that are computed at a time, so that partial sums stay in the cache."""
 
 _UNKNOWN: Final = -1
 """Number of the value of memory that nobody has filled."""
 
 Run = tuple[int, range, Array]
-"""Chunks of a rank that lie side by side, all but the last one full, and where they go."""
+"""A rank, chunks of it that lie side by side (all but the last one full), and their output."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,9 +34,10 @@ class Recipe:
 
     Attributes:
         chunks: Chunks of a rank's buffer.
-        left: First operand of each sum: what was there.
-        right: Second operand of each sum: what arrived.
-        final: Value that each rank ends with in each chunk.
+        left: First operand of each sum: the value present at the receiver.
+        right: Second operand of each sum: the value that arrived.
+        final: Number of the value with which each rank ends in each chunk, shape
+            `[ranks, chunks]`.
     """
 
     chunks: int
@@ -46,11 +47,11 @@ class Recipe:
 
     @cached_property
     def inputs(self) -> int:
-        """How many values are inputs."""
+        """Number of values that are inputs."""
         return int(self.final.size)
 
     def order(self, values: Iterable[int]) -> list[tuple[int, int, int]]:
-        """Returns the sums `(value, left, right)` behind some values, in order."""
+        """Returns the sums `(value, left, right)` that some values need, operands first."""
         inputs = self.inputs
         pending = list(values)
         needed = set()
@@ -66,7 +67,7 @@ class Recipe:
 
     @cached_property
     def depths(self) -> Ints:
-        """How many sums lie one above the other up to each value; 0 for inputs."""
+        """Longest chain of sums up to each value; 0 for inputs."""
         depths = [0] * (self.inputs + len(self.left))
         for number, (left, right) in enumerate(
             zip(self.left.tolist(), self.right.tolist(), strict=True), self.inputs
@@ -93,7 +94,7 @@ class _Values:
         return Recipe(self.chunks, left, right, self.state)
 
     def follow_step(self, plan: Plan, step: int) -> None:
-        """Follows one step of all ranks; nothing that leaves in it has arrived in it."""
+        """Follows one step of all ranks; a message of the step leaves before any arrives."""
         (to,) = np.nonzero(plan.receive[step] != NOTHING)
         origin = plan.source[step][to]
         sent, received = plan.send[step][origin], plan.receive[step][to]
@@ -116,7 +117,7 @@ class _Values:
         self.state[ranks, places] = arrived
 
     def follow_freely(self, plan: Plan) -> None:
-        """Follows all ranks through queues, each as far as it comes.
+        """Follows all ranks through queues; each rank goes on until it must wait.
 
         Raises:
             AlgorithmError: If the ranks wait for one another for ever, or messages do not fit.
@@ -171,12 +172,12 @@ class _Values:
 
 
 def recipe(plan: Plan, chunks: int, kept: Sequence[tuple[int, int, int]]) -> Recipe:
-    """Follows a plan with numbered values in place of numbers.
+    """Returns the recipe of a plan, by following the plan with numbered values.
 
     Args:
         plan: The plan.
         chunks: Chunks of a rank's buffer.
-        kept: What is copied beforehand: a rank, the chunk, and the chunk that it goes to.
+        kept: Copies before the first step: a rank, a chunk of it, and the chunk that gets a copy.
 
     Raises:
         AlgorithmError: If the exchanges of the ranks do not fit together.
@@ -215,9 +216,9 @@ class Operands(NamedTuple):
     """The flat inputs of all ranks, chunk by chunk.
 
     Attributes:
-        layout: How buffers are cut.
-        flat: By rank, the elements that it gives.
-        begin: By rank, the place in its buffer of the first of them.
+        layout: Cuts of the buffers.
+        flat: Input of each rank, as a flat array of elements; None for a rank that has not arrived.
+        begin: By rank, the first element of its input in its buffer.
     """
 
     layout: Layout
@@ -225,7 +226,11 @@ class Operands(NamedTuple):
     begin: Sequence[int]
 
     def chunk(self, rank: int, chunk: int) -> Array:
-        """Returns an input.
+        """Returns a chunk of a rank's input.
+
+        Args:
+            rank: Rank inside the group.
+            chunk: Number of the chunk.
 
         Raises:
             AlgorithmError: If the rank gives no such chunk.
@@ -240,7 +245,12 @@ class Operands(NamedTuple):
         return flat[low:high]
 
     def spread(self, values: Array, chunks: int) -> None:
-        """Copies all inputs, chunk by chunk, to rows of full chunks."""
+        """Copies all inputs, chunk by chunk, to rows of full chunks.
+
+        Args:
+            values: Rows, shape `[ranks * chunks, nominal]`; missing elements become 0.
+            chunks: Chunks of a rank's buffer.
+        """
         ranks = len(self.flat)
         rows = values.reshape(ranks, -1)
         full = [flat for flat in self.flat if flat is not None and flat.size == rows.shape[1]]
@@ -270,13 +280,14 @@ def evaluate(
     combine: Function | None,
     runs: Sequence[Run],
 ) -> None:
-    """Computes what chunks end with, chunk by chunk.
+    """Computes the final values of chunks, chunk by chunk.
 
     Args:
         how: The recipe.
         operands: The inputs.
-        combine: Adds two values; every partial sum is rounded to the element type.
-        runs: Which chunks, and where they go, apart from the inputs.
+        combine: Combines two arrays of values and rounds to the element type; None for operations
+            without reduction.
+        runs: Chunks to compute, and arrays for the results, which share no memory with the inputs.
     """
     places, outputs = _cut(operands.layout, runs)
     numbers = [int(how.final[rank, chunk]) for rank, chunk in places]
@@ -284,7 +295,7 @@ def evaluate(
         for number, output in zip(numbers, outputs, strict=True):
             np.copyto(output, operands.chunk(*divmod(number, how.chunks)))
         return
-    # What different chunks end with has no sums in common.
+    # Final values of different chunks have no sums in common.
     by_chunk: dict[int, list[int]] = {}
     for index, (_, chunk) in enumerate(places):
         by_chunk.setdefault(chunk, []).append(index)
@@ -301,7 +312,7 @@ def evaluate(
 
 
 def _cut(layout: Layout, runs: Sequence[Run]) -> tuple[list[tuple[int, int]], list[Array]]:
-    """Returns the chunks of runs, each a rank and its number, and where they go."""
+    """Returns each chunk of some runs as a rank and a number, and the part of the output for it."""
     places, outputs = [], []
     for rank, chunks, output in runs:
         first, _ = layout.extent(rank, chunks.start)
@@ -320,7 +331,7 @@ def _in_blocks(
     outputs: Sequence[Array],
     scratch: list[Array],
 ) -> None:
-    """Computes values of equally large chunks, a part that fits into the cache at a time."""
+    """Computes values of equally large chunks, one block that fits into the cache at a time."""
     block = max(1, _BLOCK // outputs[0].itemsize)
     order = how.order(finals)
     places = _places(order, finals)
@@ -344,9 +355,9 @@ def _in_blocks(
 
 
 def _places(order: Sequence[tuple[int, int, int]], finals: Sequence[int]) -> dict[int, int]:
-    """Returns where each sum is kept, by its number: in that output, or in scratch after those.
+    """Returns the buffer of each sum, by the sum's number: an output, or scratch after the outputs.
 
-    A sum takes the place of the operand that arrived, if nobody needs that afterwards; so the
+    A sum takes the buffer of the operand that arrived, if no later sum needs this operand; so the
     partial sums of a ring all grow in the output.
     """
     sums = {number for number, _, _ in order}

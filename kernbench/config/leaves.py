@@ -18,7 +18,13 @@ _EXPONENT: Final = re.compile(r"[+-]?[0-9]{1,9}(\.[0-9]{1,9})?[eE]\+?1?[0-9]")
 
 
 class MismatchError(Exception):
-    """A node is not what its annotation asks for."""
+    """A node does not fit its annotation.
+
+    Attributes:
+        message: What was expected and what was found.
+        code: Class of the mistake, `F2` to `F4`.
+        hint: `did you mean ...?`, or empty.
+    """
 
     def __init__(self, message: str, *, code: str = "F2", hint: str = "") -> None:
         super().__init__(message)
@@ -28,7 +34,15 @@ class MismatchError(Exception):
 
 
 def read_literal(choices: tuple[Any, ...], node: Node) -> Any:
-    """Returns the one of `choices` that a node names."""
+    """Returns the choice that a node names.
+
+    Args:
+        choices: Values that the annotation allows.
+        node: The node of the file.
+
+    Raises:
+        MismatchError: If the node names none of the choices.
+    """
     value = node.value if isinstance(node, Scalar) else None
     for choice in choices:
         if type(choice) is type(value) and choice == value:
@@ -38,7 +52,16 @@ def read_literal(choices: tuple[Any, ...], node: Node) -> Any:
 
 
 def read_scalar(kind: type, limits: Range | None, node: Node) -> Any:
-    """Returns the `int`, `str` or `bool` of a node."""
+    """Returns the value of a node as an `int`, `str` or `bool`.
+
+    Args:
+        kind: The type of the value: `int`, `str` or `bool`.
+        limits: Inclusive limits of an `int`; None if there are none.
+        node: The node of the file.
+
+    Raises:
+        MismatchError: If the node has another type, or lies outside of the limits.
+    """
     what = {int: "an integer", str: "text", bool: "true or false"}[kind]
     if limits is not None:
         what += f" from {limits.lo} to {limits.hi}"
@@ -59,7 +82,18 @@ def read_scalar(kind: type, limits: Range | None, node: Node) -> Any:
 
 
 def read_quantity(quantity: Quantity, limits: Range, node: Node) -> Any:
-    """Returns the value of a node that is written with its unit; a size may be a bare integer."""
+    """Returns the value of a node that is written with its unit.
+
+    A size may also be a bare integer, in bytes.
+
+    Args:
+        quantity: How the value is written, such as a time or a size.
+        limits: Inclusive limits in the base unit.
+        node: The node of the file.
+
+    Raises:
+        MismatchError: If the text is no such quantity, or lies outside of the limits.
+    """
     lo, hi = (format_exact(limit, quantity.units) for limit in (limits.lo, limits.hi))
     what = f"{quantity.what} from {lo} to {hi}"
     such_as = f"{what}, such as {quantity.example}"
@@ -95,7 +129,7 @@ def _check(amount: int, limits: Range, what: str, node: Scalar) -> None:
 
 
 def _trap(node: Scalar) -> str:
-    """Returns what YAML 1.1 made of a plain scalar that looks like something else, or nothing."""
+    """Returns how YAML 1.1 misread a plain scalar, as a sentence; empty if it did not."""
     text, value = node.text, node.value
     if isinstance(value, bool) and text.lower() not in {"true", "false"}:
         return f"YAML 1.1 reads {text} as {str(value).lower()}"

@@ -48,10 +48,10 @@ from kernbench.config.yaml_file import (
 
 T = TypeVar("T")
 
-# To be subscribed while the program runs, which no type checker follows.
+# `Changes[...]` is subscripted while the program runs, which no type checker follows.
 _CHANGES: Final[Any] = Changes
 
-# Words by which other formats build a file on another.
+# Keys by which other formats build one file on another.
 _INCLUDING: Final = ("extends", "include", "includes", "import", "imports", "inherits", "base")
 _ALONE: Final = "a file stands alone: vary it with --set, or copy what it shares with others"
 
@@ -63,7 +63,7 @@ class Loaded(Generic[T]):
     Attributes:
         name: The file as the user named it.
         value: The dataclass tree.
-        raw: What YAML gives, overrides applied.
+        raw: The content as YAML gives it, with overrides applied.
         marks: Place of each dotted field that the file or an override gives.
     """
 
@@ -73,7 +73,14 @@ class Loaded(Generic[T]):
     marks: Mapping[str, Mark]
 
     def problem(self, code: str, field: str, message: str, hint: str = "") -> Problem:
-        """Returns a problem at a field; at what holds it when the file does not give the field."""
+        """Returns a problem at a field, or at its nearest parent that the file gives.
+
+        Args:
+            code: Class of the mistake, `F1` to `F16`.
+            field: Dotted field.
+            message: What was expected and what was found.
+            hint: `did you mean ...?`, or empty.
+        """
         place = field
         while place not in self.marks:
             place = place[: max(place.rfind("."), place.rfind("["), 0)]
@@ -92,7 +99,7 @@ def load(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> tuple
         overrides: `dotted.field=value` texts that replace or add values.
 
     Returns:
-        The instance, and what YAML gives, overrides applied.
+        The instance, and the content as YAML gives it, with overrides applied.
 
     Raises:
         ConfigError: Everything that is wrong with the file and the overrides.
@@ -102,7 +109,16 @@ def load(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> tuple
 
 
 def load_with_marks(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> Loaded[T]:
-    """Does what `load` does, and keeps the place of each field for further checks."""
+    """Does what `load` does, and keeps the place of each field for further checks.
+
+    Args:
+        cls: The dataclass, see `load`.
+        path: A YAML file.
+        overrides: `dotted.field=value` texts that replace or add values.
+
+    Raises:
+        ConfigError: Everything that is wrong with the file and the overrides.
+    """
     name = str(path)
     root, problems = read_tree(Path(path))
     for override in overrides:
@@ -122,7 +138,7 @@ class DeprecatedKeyWarning(UserWarning):
 
 
 _warned: dict[str | tuple[str, type[Warning], int], int] = {}
-"""What has been warned of, as `warnings` keeps it: once, however often a file is read."""
+"""Warnings already given, in the form of `warnings`: reading a file again repeats none."""
 
 
 def _overridden(root: Node, text: str, problems: list[Problem]) -> Node:
@@ -147,12 +163,12 @@ def _overridden(root: Node, text: str, problems: list[Problem]) -> Node:
 
 
 def _replaced(root: Node, keys: Sequence[str], node: Node, mark: Mark) -> Node:
-    """Returns the tree with one value replaced; what aliases share stays as it is elsewhere."""
+    """Returns a tree with one value replaced; other places that share an alias keep theirs."""
     if not keys:
         return node
     key, *rest = keys
     entries = root.entries if isinstance(root, Table) else {}
-    # A key that the file has keeps its place, so that what it lacks is looked for there.
+    # A key of the file keeps its place, so that a missing part is reported there.
     old = entries.get(key, Entry(mark, Table(mark, {})))
     entry = Entry(old.mark if rest else mark, _replaced(old.node, rest, node, mark))
     where = root.mark if isinstance(root, Table) else mark
@@ -161,7 +177,7 @@ def _replaced(root: Node, keys: Sequence[str], node: Node, mark: Mark) -> Node:
 
 @cache
 def _old_names(cls: type) -> dict[str, str]:
-    """Returns the fields that were renamed, by their old names."""
+    """Returns the renamed fields, by their old names."""
     return {
         extra.name: key
         for key, (kind, _) in _fields(cls).items()
@@ -181,7 +197,7 @@ def _bare(kind: Any) -> Any:
 
 
 def _has_parts(kind: Any) -> bool:
-    """Returns whether values of a bare annotation are changed part by part."""
+    """Returns whether `Changes` replaces values of a bare annotation part by part."""
     return kind not in QUANTITIES and (dataclasses.is_dataclass(kind) or get_origin(kind) is dict)
 
 
@@ -256,7 +272,7 @@ class _Reader:
         return cls(**values) if len(self.problems) == known else None
 
     def _changes(self, kind: Any, node: Node, field: str) -> Changes[Any]:
-        """Reads any parts of what a bare annotation with parts describes."""
+        """Reads `Changes` of a bare annotation: any of its parts."""
         if get_origin(kind) is dict:
             inner = get_args(kind)[1]
             found = [(key, inner, entry) for key, entry in _entries(node).items()]
@@ -295,7 +311,7 @@ class _Reader:
     def _by_new_names(
         self, cls: type, entries: Mapping[str, Entry], field: str
     ) -> Mapping[str, Entry]:
-        """Returns the entries of a mapping by the names that keys have now."""
+        """Returns the entries of a mapping by the present names of their keys."""
         old = _old_names(cls)
         if not any(name in entries for name in old):
             return entries

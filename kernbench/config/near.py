@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Returns the known name most like `name`, without regard to case; None if none is close."""
+    """Returns the known name closest to `name`, ignoring case; None if no name is close."""
     folded: dict[str, str] = {}
     for candidate in known:
         folded.setdefault(candidate.casefold(), candidate)
@@ -14,6 +14,6 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns the hint that names the nearest known name; empty if none is close."""
+    """Returns a hint with the closest known name; empty if no name is close."""
     match = nearest(name, known)
     return f"did you mean `{match}`?" if match is not None else ""

@@ -26,7 +26,7 @@ class Problem:
         where: `path:line:column`, the path alone, or the override.
         field: Dotted field; empty when the mistake is not in a field.
         message: What was expected and what was found.
-        source: The line of the file; empty if there is none to show.
+        source: Text of the line of the file; empty if there is no line to show.
         column: Column in `source`, from 1.
         hint: `did you mean ...?`, or empty.
     """
@@ -40,7 +40,7 @@ class Problem:
     hint: str = ""
 
     def lines(self) -> list[str]:
-        """Returns the text: what is wrong, the source line with a caret, the hint."""
+        """Returns the problem as lines: the mistake, the source line with a caret, the hint."""
         field = f"{self.field}: " if self.field else ""
         lines = [f"{self.where}: {field}{self.message} [{self.code}]"]
         if self.source:
@@ -59,20 +59,22 @@ class Problem:
 
 
 def _place(problem: Problem) -> tuple[int, int]:
-    """Sorts by line and column; what has none comes last."""
+    """Returns the line and the column of a problem; problems without them sort last."""
     numbers = re.search(r":(\d+):(\d+)$", problem.where) if problem.column else None
     return (int(numbers[1]), int(numbers[2])) if numbers else (1 << 30, 0)
 
 
 class ConfigError(UsageError):
-    """A file that cannot be used; its code is that of its problems, if they share one.
+    """A file that cannot be used.
+
+    The error has the code of its problems if they all share one.
 
     Args:
         name: The file as the user named it.
-        problems: Everything that is wrong with it.
+        problems: Everything that is wrong with the file.
 
     Attributes:
-        problems: Everything that is wrong with the file, in its order.
+        problems: Everything that is wrong with the file, in order of place.
     """
 
     def __init__(self, name: str, problems: Sequence[Problem]) -> None:
@@ -87,9 +89,9 @@ class ConfigError(UsageError):
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """Codes of the problems, each once, in the order of the file."""
+        """Codes of the problems, each once, in order of place."""
         return tuple(dict.fromkeys(problem.code for problem in self.problems))
 
     def as_json(self) -> dict[str, object]:
-        """Returns the same content as plain values."""
+        """Returns the report as plain values."""
         return {**super().as_json(), "problems": [asdict(problem) for problem in self.problems]}

@@ -1,7 +1,7 @@
 """What an annotation of a schema may say beyond its type.
 
-A schema is a tree of frozen dataclasses. Quantities are limited by default, so that no file can ask
-for more than anything could hold before the first allocation.
+A schema is a tree of frozen dataclasses. Quantities are limited by default, so that a file with an
+absurd size is refused before the first allocation.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +28,7 @@ from kernbench.units import (
 
 T = TypeVar("T")
 Names = tuple[str, ...]
-"""Names of fields, and keys of mappings, on the way from a dataclass to a value in it."""
+"""Names of fields and keys of mappings that lead from a dataclass to a value inside."""
 
 MAX_TIME: Final = 1000 * PS_PER_S
 MAX_BYTES: Final = 10**18
@@ -38,7 +38,12 @@ MAX_FLOP_RATE: Final = 10**21
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Inclusive limits of a number or a quantity, in its base unit; for use in `Annotated`."""
+    """Inclusive limits of a number or a quantity, in its base unit; for use in `Annotated`.
+
+    Attributes:
+        lo: Smallest allowed value.
+        hi: Largest allowed value.
+    """
 
     lo: int
     hi: int
@@ -53,26 +58,34 @@ class Formerly:
 
 @dataclass(frozen=True, slots=True)
 class Changes(Generic[T]):
-    """Some values of a dataclass, to be put in place of those of another instance.
+    """Values that replace some values of a dataclass instance.
 
-    In an annotation `Changes[X]` reads a mapping with any of the fields of `X`. Mappings in it are
+    In an annotation `Changes[X]` reads a mapping with any of the fields of `X`. Mappings inside are
     changed key by key, at any depth; lists are changed as a whole.
 
     Attributes:
-        values: The new values, by the names that lead to them.
+        values: New values, by the names that lead to them.
     """
 
     values: Mapping[Names, Any]
 
     def applied(self, base: T) -> T:
-        """Returns the base with these values in place of its own; none of them is `unknown`."""
+        """Returns the base with these values in place of its own.
+
+        Args:
+            base: An instance in which every changed value has a place, see `unknown`.
+        """
         changed: T = _changed(base, self.values)
         return changed
 
     def unknown(self, base: T) -> Iterator[Names]:
-        """Yields the names, as far as the first that the base lacks, of what it has no place for.
+        """Yields the names of changed values for which the base has no place.
 
-        The base lacks an optional part that is None, and a key that its mapping has not.
+        Names are cut after the first one that the base lacks. A base lacks an optional part that is
+        None, and a key that its mapping does not have.
+
+        Args:
+            base: The instance to change.
         """
         for names in self.values:
             part: Any = base
@@ -83,14 +96,14 @@ class Changes(Generic[T]):
                 part = value_at(part, (name,))
 
     def but_for(self, base: T) -> "Changes[T]":
-        """Returns the values that differ from those of the base."""
+        """Returns only the values that differ from the values of the base."""
         return Changes(
             {names: value for names, value in self.values.items() if value_at(base, names) != value}
         )
 
 
 def value_at(base: Any, names: Names) -> Any:
-    """Returns what names lead to, from a dataclass or a mapping on."""
+    """Returns the value to which names lead from a dataclass or a mapping."""
     for name in names:
         base = base[name] if isinstance(base, Mapping) else getattr(base, name)
     return base
@@ -113,11 +126,11 @@ class Quantity:
     """How a type with a unit is written.
 
     Attributes:
-        what: Its name in a sentence.
-        example: A text of it.
-        parse: Text to value.
-        units: The units a text may use.
-        limits: Limits where the schema gives none.
+        what: Name of the quantity in a sentence, such as `a time`.
+        example: A text of the quantity, such as `1.2 us`.
+        parse: Turns a text into a value in the base unit.
+        units: Units that a text may use.
+        limits: Limits of a field whose annotation has no `Range`.
     """
 
     what: str
@@ -127,7 +140,7 @@ class Quantity:
     limits: Range
 
 
-# The keys are what stands in annotations: classes and NewTypes.
+# Keys are classes and NewTypes, as annotations of schemas name them.
 QUANTITIES: Final[Mapping[object, Quantity]] = {
     Ps: Quantity("a time", "1.2 us", parse_time, TIME_UNITS, Range(0, MAX_TIME)),
     Bytes: Quantity("a size", "32 MiB", parse_bytes, BYTE_UNITS, Range(1, MAX_BYTES)),

@@ -4,10 +4,13 @@ from pathlib import Path
 
 
 def shipped(name: str) -> Path:
-    """Returns what comes with kernbench: `configs`, `benches`, `README.md` or `docs/errors.md`.
+    """Returns the path of a file or folder that comes with kernbench.
 
     A wheel carries it inside the package; in a checkout it lies beside the package. The wheel's
-    place is asked first, because a `configs` in site-packages would be somebody else's.
+    place is tried first, because a `configs` in site-packages would belong to another project.
+
+    Args:
+        name: `configs`, `benches`, `README.md` or `docs/errors.md`.
     """
     package = Path(__file__).resolve().parents[1]
     installed = package / "_installed" / name

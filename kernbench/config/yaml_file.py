@@ -31,7 +31,12 @@ _MAX_NUMBER: Final = 64
 
 @dataclass(slots=True)
 class Source:
-    """Where text came from: a file, or an override that has no lines to show."""
+    """A text with its origin: a file, or an override.
+
+    Attributes:
+        name: The file as the user named it, or the override.
+        lines: Lines of the file; empty for an override.
+    """
 
     name: str
     lines: list[str]
@@ -39,26 +44,46 @@ class Source:
 
 @dataclass(slots=True)
 class Mark:
-    """A place in a source; line and column from 1."""
+    """A place in a source.
+
+    Attributes:
+        source: The source.
+        line: Line, from 1.
+        column: Column, from 1.
+    """
 
     source: Source
     line: int
     column: int
 
     def problem(self, code: str, field: str, message: str, hint: str = "") -> Problem:
-        """Returns a problem at this place."""
+        """Returns a problem at this place.
+
+        Args:
+            code: Class of the mistake, `F1` to `F16`.
+            field: Dotted field; empty if the mistake is not in a field.
+            message: What was expected and what was found.
+            hint: `did you mean ...?`, or empty.
+        """
         name, lines = self.source.name, self.source.lines
         if not lines:
             return Problem(code, name, field, message, hint=hint)
         where = f"{name}:{self.line}:{self.column}"
-        # The end of a file that ends in a line break has no line of its own.
+        # A file that ends in a line break has no text on its last line.
         line = lines[self.line - 1] if self.line <= len(lines) else ""
         return Problem(code, where, field, message, line, self.column, hint)
 
 
 @dataclass(slots=True)
 class Scalar:
-    """A leaf: its text as written, and the value that YAML 1.1 gives it."""
+    """A leaf.
+
+    Attributes:
+        mark: Place of the leaf.
+        text: The text as written.
+        value: The value that YAML 1.1 gives the text.
+        plain: Whether the text has no quotes and no tag.
+    """
 
     mark: Mark
     text: str
@@ -68,7 +93,12 @@ class Scalar:
 
 @dataclass(slots=True)
 class Items:
-    """A list."""
+    """A list.
+
+    Attributes:
+        mark: Place of the list.
+        nodes: The items in order.
+    """
 
     mark: Mark
     nodes: list["Node"]
@@ -76,7 +106,12 @@ class Items:
 
 @dataclass(slots=True)
 class Entry:
-    """A value of a mapping, with the place of its key."""
+    """An entry of a mapping.
+
+    Attributes:
+        mark: Place of the key.
+        node: The value.
+    """
 
     mark: Mark
     node: "Node"
@@ -84,7 +119,12 @@ class Entry:
 
 @dataclass(slots=True)
 class Table:
-    """A mapping."""
+    """A mapping.
+
+    Attributes:
+        mark: Place of the mapping.
+        entries: The entries by key.
+    """
 
     mark: Mark
     entries: dict[str, Entry]
@@ -92,7 +132,7 @@ class Table:
 
 @dataclass(slots=True)
 class Broken:
-    """A value that a problem has been reported for; nothing more is said about it."""
+    """A value whose problem has been reported; no further problem is reported for it."""
 
     mark: Mark
 
@@ -101,7 +141,7 @@ Node = Scalar | Items | Table | Broken
 
 
 def plain(node: Node) -> Any:
-    """Returns the dicts, lists and values that YAML gives for a tree."""
+    """Returns a tree as the dicts, lists and values that YAML gives."""
     match node:
         case Scalar():
             return node.value
@@ -114,7 +154,7 @@ def plain(node: Node) -> Any:
 
 
 def describe(node: Node) -> str:
-    """Returns what a node is, for `got ...`."""
+    """Returns a short description of a node, for `got ...` in messages."""
     match node:
         case Scalar(value=None):
             return "nothing"
@@ -129,7 +169,7 @@ def describe(node: Node) -> str:
 
 
 def read_tree(path: Path) -> tuple[Node, list[Problem]]:
-    """Returns the tree of a file, and the problems that did not keep it from being read.
+    """Returns the tree of a file, and the problems that left the rest of the file readable.
 
     Raises:
         ConfigError: The file cannot be read, is no YAML, or exceeds a limit.
@@ -143,7 +183,7 @@ def read_tree(path: Path) -> tuple[Node, list[Problem]]:
 
 
 def parse_tree(source: Source, text: str) -> tuple[Node, list[Problem]]:
-    """Returns the tree of a text, and the problems that did not keep it from being read.
+    """Returns the tree of a text, and the problems that left the rest of the text readable.
 
     Raises:
         ConfigError: The text is no YAML or exceeds a limit.

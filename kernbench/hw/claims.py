@@ -1,4 +1,4 @@
-"""Who uses which links, so that what is alone on its links may be timed without the network."""
+"""Which activity uses which links; an activity alone on its links is timed without the network."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -7,19 +7,19 @@ from kernbench.des import EventLoop
 from kernbench.hw.path import Path
 
 Repeat = Callable[[], tuple[int, Callable[[], None]]]
-"""Takes back what an activity was timed to do, and returns when it began and how to begin anew."""
+"""Undoes the times of an activity; returns its start (picoseconds) and a call to start it anew."""
 
 
 class Use:
     """The links that an activity sends over.
 
     Args:
-        paths: Ways of its messages.
+        paths: Paths of the messages of the activity.
 
     Attributes:
-        paths: The same.
-        links: Indices of their links.
-        private: Whether each link has one path only.
+        paths: Paths of the messages of the activity.
+        links: Indices of all links of the paths.
+        private: Whether each link belongs to one path only.
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
@@ -33,7 +33,7 @@ class Use:
         self.links: Final = frozenset(self._on)
 
     def same_paths(self, other: "Use") -> bool:
-        """Returns whether each link that both use has one path, the same in both."""
+        """Returns whether both activities use the same single path on every link they share."""
         if not (self.private and other.private):
             return False
         return self is other or all(
@@ -45,10 +45,11 @@ class Claim:
     """The links that an activity has while it is under way.
 
     Attributes:
-        use: Which.
-        line: What goes through the same line of commands goes one after the other: it uses the same
-            paths without being in its own way.
-        alone: Whether nobody else is on the links.
+        use: The links and the paths of the activity.
+        line: Key of a line of commands. Activities of one line run one after another, so they never
+            contend with each other on paths that they share.
+        alone: Whether no other activity uses the links.
+        repeat: Undoes the times of the activity, see `Repeat`; called when another activity comes.
     """
 
     __slots__ = ("alone", "line", "repeat", "use")
@@ -64,7 +65,7 @@ class Claim:
         return not self.use.links.isdisjoint(other.use.links)
 
     def in_the_way(self, other: "Claim") -> bool:
-        """Returns whether two activities may have to wait for one another's messages."""
+        """Returns whether messages of the two activities may have to wait for each other."""
         if not self.meets(other):
             return False
         in_line = self.line == other.line and other.alone and self.use.same_paths(other.use)
@@ -75,7 +76,7 @@ class Claims:
     """All claims on the links of a machine.
 
     Args:
-        loop: The clock.
+        loop: The clock, in picoseconds.
     """
 
     def __init__(self, loop: EventLoop) -> None:
@@ -86,7 +87,12 @@ class Claims:
         return bool(self._active)
 
     def busy(self, use: Use, line: object) -> bool:
-        """Returns whether anybody else is on some links."""
+        """Returns whether an activity is under way that could delay a new one.
+
+        Args:
+            use: Links of the new activity.
+            line: Line of the new activity, see `Claim`.
+        """
         asking = Claim(use, line, never)
         return any(asking.in_the_way(claim) for claim in self._active)
 
@@ -94,13 +100,14 @@ class Claims:
         """Claims links for an activity that begins now; `drop` must follow.
 
         An activity that is alone on its links may be timed without the network, ahead of the loop.
-        Should another one come, it has to repeat itself on the network.
+        When another activity comes to these links, the first one repeats itself on the network.
 
         Args:
-            use: The links.
-            line: See `Claim`.
-            repeat: Called once, if the activity was alone and no longer is.
-            alone: Whether it would make use of being alone.
+            use: Links of the activity.
+            line: Line of the activity, see `Claim`.
+            repeat: Called at most once, when the activity was alone and another activity comes.
+            alone: Whether the activity can be timed ahead of the loop while no other activity uses
+                its links.
         """
         claim = Claim(use, line, repeat)
         others = [other for other in self._active if claim.in_the_way(other)]
@@ -112,7 +119,7 @@ class Claims:
     def _share(self, met: list[Claim]) -> None:
         """Lets activities that were alone repeat themselves, with those in line with them.
 
-        All at once: they may use the same links, which are then used in the order of time.
+        All are repeated together: they may use the same links, which serve them in order of time.
         """
         if not met:
             return
@@ -136,12 +143,12 @@ class Claims:
         del self._active[claim]
 
     def clear(self) -> None:
-        """Drops all claims; for use after a failure."""
+        """Drops all claims, after a failure."""
         self._active.clear()
 
 
 def never() -> tuple[int, Callable[[], None]]:
-    """Stands for the repetition of what is never alone.
+    """Stands for the repetition of an activity that is never alone.
 
     Raises:
         AssertionError: Always.

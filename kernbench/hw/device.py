@@ -1,4 +1,4 @@
-"""One SIP: its memories, its engines as library kernels use them, its way to the host."""
+"""One SIP: its memories, the engines that library kernels hold, and the PCIe way to the host."""
 
 from functools import partial
 from typing import Final
@@ -14,20 +14,22 @@ class Device:
     """The state of one SIP.
 
     Args:
-        index: Its number in the machine.
+        index: Number of the SIP in the machine.
         topology: The machine.
-        libraries: By kind of SIP; its own is added. What one device has asked of a library, all
-            that are alike know.
+        libraries: Durations of library kernels, by kind of SIP; the constructor adds a missing
+            kind. Devices of one kind share a library, so a duration is computed once for all of
+            them.
 
     Attributes:
-        index: Its number in the machine.
-        sip: What it is.
-        kind: Equal for SIPs that are alike, see `SystemSpec.kinds`.
+        index: Number of the SIP in the machine.
+        spec: Description of the whole machine.
+        kind: Kind of the SIP; equal for SIPs that are alike, see `SystemSpec.kinds`.
+        sip: Description of the SIP.
         library: Durations of library kernels.
-        hbm: Allocator of its HBM, all cubes together.
-        compute: All engines, as one library kernel after the other holds them.
-        to_device: PCIe, host to device.
-        to_host: PCIe, device to host.
+        hbm: Allocator of the HBM of all cubes together.
+        compute: All engines of the SIP; library kernels hold them one after another.
+        to_device: PCIe from host to device.
+        to_host: PCIe from device to host.
     """
 
     def __init__(self, index: int, topology: Topology, libraries: dict[int, Library]) -> None:
@@ -52,10 +54,14 @@ class Device:
         self.to_host: Final = Fifo()
 
     def share(self) -> None:
-        """Says that several streams use the device: reservations go by simulated time from now."""
+        """Lets several streams use the device: reservations follow simulated time from now on."""
         for fifo in (self.compute, self.to_device, self.to_host):
             fifo.shared = True
 
     def pcie_ps(self, nbytes: int) -> int:
-        """Returns how long PCIe is busy with a copy, in picoseconds, without its latency."""
+        """Returns how long a copy keeps PCIe busy, in picoseconds, without its latency.
+
+        Args:
+            nbytes: Size of the copy.
+        """
         return self.spec.host.pcie.bandwidth.duration_ps(nbytes)

@@ -1,9 +1,9 @@
 """Flows that share ports as a fluid: max-min fair rates, exact in integers.
 
 Progressive filling after Bertsekas and Gallager, "Data Networks" (2nd ed., 1992), section 6.5.2:
-the most contended port fixes the rate of its flows, and so on with what is left. Rates and what is
-left of a flow are fractions, kept as two integers each, because `fractions.Fraction` costs ten
-times the arithmetic.
+the most contended port fixes the rate of its flows; the rule is applied again to the other flows.
+The rate and the remaining bytes of a flow are fractions, kept as two integers each, because
+`fractions.Fraction` costs ten times the arithmetic.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,16 +20,16 @@ class _Flow:
     """One transfer.
 
     Attributes:
-        key: Orders it among those that end at the same time.
-        ports: Link indices that it passes.
-        cap: The most that its sender injects, in bytes a second.
-        left: What is not through yet, in bytes times `PS_PER_S * scale`.
+        key: Orders flows that end at the same time.
+        ports: Indices of the links that the flow passes.
+        cap: Highest rate of the sender, in bytes a second.
+        left: Data not yet through, in bytes times `PS_PER_S * scale`.
         scale: Denominator of `left`.
-        rate: Bytes a second times `per`.
+        rate: Rate of the flow, in bytes a second times `per`.
         per: Denominator of `rate`.
-        updated: When `left` was right, in picoseconds.
-        finished: Called with the time of its end.
-        group: What it shares ports with, directly or through others.
+        updated: Time for which `left` holds, in picoseconds.
+        finished: Called with the end of the flow, in picoseconds.
+        group: Flows that share ports with this flow, directly or through others.
     """
 
     key: tuple[int, int]
@@ -44,7 +44,7 @@ class _Flow:
     per: int = 1
 
     def advance(self, now: int) -> None:
-        """Brings what is left up to date."""
+        """Brings `left` up to date at time `now`, in picoseconds."""
         elapsed = now - self.updated
         self.updated = now
         if self.per != self.scale:
@@ -55,7 +55,7 @@ class _Flow:
         self.left -= self.rate * (self.scale // self.per) * elapsed
 
     def end(self) -> int:
-        """Returns when it ends at its rate, in picoseconds, rounded up."""
+        """Returns when the flow ends at its present rate, in picoseconds, rounded up."""
         return self.updated - (-self.left * self.per // (self.rate * self.scale))
 
 
@@ -63,13 +63,13 @@ class _Flow:
 class _Group:
     """Flows that share ports, directly or through others, and no port with any other flow.
 
-    It has one event before it: its next end, or, while it waits, its solution.
+    A group has one future event: its next end, or its solution while the group waits.
 
     Attributes:
         flows: The flows.
-        waiting: Whether its rates are to be found at the end of this very instant.
-        loose: Whether flows ended since they were found, so that it may have fallen apart.
-        replaced: Whether its flows are in other groups by now; its event then means nothing.
+        waiting: Whether the rates are still to be found, at the end of this very instant.
+        loose: Whether flows ended since the rates were found; the rest may share no ports any more.
+        replaced: Whether the flows have moved to other groups; the group's event then does nothing.
     """
 
     flows: list[_Flow]
@@ -82,12 +82,12 @@ class Fluid:
     """All flows through the ports of a machine.
 
     The flows of one group are solved together, once for all that start and end at an instant;
-    those of other groups are neither read nor changed, so that groups may be at different times.
+    flows of other groups are neither read nor changed, so that groups may be at different times.
 
     Args:
         loop: The clock.
         owner: Orders the ends of flows among other events at equal times.
-        capacity: Bandwidth of each port, by link index.
+        capacity: Bandwidth of each port, in bytes a second, by link index.
     """
 
     def __init__(self, loop: EventLoop, owner: Owner, capacity: dict[int, Rate]) -> None:
@@ -110,10 +110,10 @@ class Fluid:
 
         Args:
             owner: The sender; orders flows that end at the same time.
-            ports: Link indices that it passes.
-            cap: The most that the sender injects.
-            nbytes: Size.
-            finished: Called in the hub.
+            ports: Indices of the links that the flow passes.
+            cap: Highest rate of the sender.
+            nbytes: Size of the flow in bytes.
+            finished: Called by the event loop with the end of the flow, in picoseconds.
         """
         now = self._loop.now
         owner.sequence += 1
@@ -127,7 +127,7 @@ class Fluid:
         for port in flow.ports:
             users = self._users[port]
             if users:
-                # All users of a port are in one group; it may be the flow's own by now.
+                # All users of a port are in one group, which may be the new flow's own by now.
                 group = _joined(group, next(iter(users)).group)
             users[flow] = None
         if len(group.flows) == 1:
@@ -156,7 +156,7 @@ class Fluid:
             self._wait(group)
 
     def _advance(self, group: _Group) -> None:
-        """Brings the flows of a group up to date and takes out those that are through."""
+        """Brings the flows of a group up to date and takes out finished flows."""
         now = self._loop.now
         for flow in group.flows:
             flow.advance(now)
@@ -171,7 +171,7 @@ class Fluid:
     def _end(self, flow: _Flow, now: int) -> None:
         ended = self._ended.get(now)
         if ended is None:
-            # Whatever else ends at this instant has its event before this one.
+            # Every other flow that ends at this instant has an earlier event.
             ended = self._ended[now] = []
             self._loop.at(now, self._owner, self._call)
         ended.append(flow)
@@ -184,7 +184,7 @@ class Fluid:
             flow.finished(now)
 
     def _solve(self, group: _Group) -> None:
-        """Finds the rates of a group, or of the parts into which it fell, and the next ends."""
+        """Finds the rates and the next end of a group, or of each part if it fell apart."""
         if group.replaced:
             return
         self._advance(group)
@@ -199,7 +199,7 @@ class Fluid:
                 self._loop.at(end, self._owner, self._next_end, part)
 
     def _parts(self, group: _Group) -> list[_Group]:
-        """Returns groups of the flows of one: those that still share ports."""
+        """Splits a group into groups whose flows still share ports."""
         parts = []
         for first in group.flows:
             if first.group is not group:
@@ -266,10 +266,10 @@ class Fluid:
 
 
 def _joined(group: _Group, other: _Group) -> _Group:
-    """Returns one group of the flows of two: of that of a new flow, and of one that it meets.
+    """Joins the group of a new flow and the group of a flow on the same port.
 
-    A group that waits has its event at this instant already, and a new one has none; the event of a
-    group that runs, for its next end, lapses with it.
+    The event of a waiting group is at this instant already, and a new group has no event. The end
+    event of a running group lapses, because the joined group is solved again.
     """
     if group is other:
         return group

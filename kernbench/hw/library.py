@@ -1,4 +1,4 @@
-"""How long the machine's library kernels take: whichever of memory and engines is slower."""
+"""Durations of library kernels: launch, then the slower of memory and engines."""
 
 from functools import cache
 from typing import Final
@@ -11,7 +11,13 @@ class Library:
     """Durations of library kernels on one SIP, all of whose PEs work together.
 
     Args:
-        sip: The SIP.
+        sip: Description of the SIP.
+
+    Attributes:
+        num_pes: PEs of the SIP.
+        hbm_bytes_per_s: HBM bandwidth of all cubes together, in bytes a second.
+        elementwise: `_elementwise`, with all answers kept.
+        matmul: `_matmul`, with all answers kept.
     """
 
     def __init__(self, sip: SipSpec) -> None:

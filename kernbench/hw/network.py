@@ -13,12 +13,12 @@ from kernbench.units import Bandwidth
 
 
 class Network:
-    """The links of a machine, with what is reserved on each.
+    """The links of a machine, with the reservations on each.
 
     Attributes:
         topology: The machine.
-        loop: The clock.
-        claims: Who uses which links.
+        loop: The clock, in picoseconds.
+        claims: Which activity uses which links.
     """
 
     def __init__(self, topology: Topology, loop: EventLoop) -> None:
@@ -29,11 +29,18 @@ class Network:
         self.claims: Final = Claims(loop)
 
     def path(self, source: str, destination: str, dma: Bandwidth, vc_chunk: int) -> Path:
-        """Returns the path between two nodes for a sender with this DMA rate."""
+        """Returns the path between two nodes for a sender with this DMA rate.
+
+        Args:
+            source: Name of the node that sends.
+            destination: Name of the node that receives.
+            dma: Rate of the sender's DMA engine.
+            vc_chunk: Size of the virtual-channel chunks into which messages are cut, in bytes.
+        """
         return Path(self.topology.route(source, destination), dma, vc_chunk)
 
     def forget(self) -> None:
-        """Drops all claims, reservations and flows; for use after a failure."""
+        """Drops all claims, reservations and flows, after a failure."""
         self.claims.clear()
         self._fifos.clear()
         self._fluid = None
@@ -47,23 +54,31 @@ class Network:
         injected: Callable[[int], None],
         arrived: Callable[[int], None],
     ) -> None:
-        """Sends one message over links that others use too.
+        """Sends one message over links that others use too; does not wait.
 
         Args:
-            path: Its way.
-            nbytes: Its size; it holds each FIFO link as one unit.
-            time: When it asks for the first link.
-            owner: The sender.
-            injected: Called once the moment is known at which the sender is free again.
-            arrived: Called once the moment is known at which the last byte is there.
+            path: Way of the message.
+            nbytes: Bytes on the links; the message holds each FIFO link as one unit.
+            time: When the message asks for its first link, in picoseconds.
+            owner: The sender; orders events at equal times.
+            injected: Called with the time at which the sender is free again, once this time is
+                known.
+            arrived: Called with the time at which the last byte arrives, once this time is known.
         """
         _Message(self, path, nbytes, owner, injected, arrived).request(0, time)
 
     def copy(self, path: Path, nbytes: int, chunk: int, time: int, owner: Owner) -> Event:
-        """Sends bulk data in chunks between which others may have the links.
+        """Sends bulk data in chunks, between which others may have the links; does not wait.
+
+        Args:
+            path: Way of the data.
+            nbytes: Size of the data in bytes.
+            chunk: Size of a chunk in bytes.
+            time: When the first chunk asks for its first link, in picoseconds.
+            owner: The sender; orders events at equal times.
 
         Returns:
-            Settles when the last byte is there.
+            Event that settles when the last byte arrives.
         """
         done = Event("copy")
         sizes = deque([chunk] * (nbytes // chunk) + ([nbytes % chunk] if nbytes % chunk else []))
@@ -80,14 +95,14 @@ class Network:
         return done
 
     def fifo(self, link: int) -> Fifo:
-        """Returns the reservations of a link."""
+        """Returns the reservations of a link, by its index."""
         fifo = self._fifos.get(link)
         if fifo is None:
             fifo = self._fifos[link] = Fifo(shared=True)
         return fifo
 
     def fluid(self) -> Fluid:
-        """Returns the flows through the machine's switch."""
+        """Returns the flows through the machine's switches."""
         if self._fluid is None:
             capacity = {
                 link.index: link.bandwidth for link in self.topology.links if link.kind == "fluid"
@@ -137,7 +152,7 @@ class _Message:
         self._end = 0
 
     def request(self, hop: int, time: int) -> None:
-        """Asks for a hop at `time`."""
+        """Asks for a hop, by its index in the path, at `time` in picoseconds."""
         self._hop, self._start = hop, time
         self._network.loop.at(time, self._owner, self._reserve)
 

@@ -16,10 +16,11 @@ class Hop:
     """One stage of a path.
 
     Attributes:
-        bandwidth: Of the stage.
-        latency: Until the first byte is at the next stage, in picoseconds.
-        link: Index of its link; of the last one for a crossing of switches; -1 inside a cube.
-        fluid: Whether it is a crossing of switches.
+        bandwidth: Rate of the stage.
+        latency: Time until the first byte is at the next stage, in picoseconds.
+        link: Index of the stage's link, or of the last link for a crossing of switches; -1 inside a
+            cube.
+        fluid: Whether the stage is a crossing of switches.
     """
 
     bandwidth: Rate
@@ -30,12 +31,12 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class HopTimes:
-    """Occupation of one hop by one message, in picoseconds.
+    """How long one message occupies one hop: picoseconds, or arrays of them over ranks.
 
     Attributes:
-        full: By the whole message.
-        head: By its first virtual-channel chunk: when that is through, the next hop may begin.
-        tail: By its last one.
+        full: Time of the whole message.
+        head: Time of the first virtual-channel chunk, after which the next hop may begin.
+        tail: Time of the last virtual-channel chunk.
     """
 
     full: Any
@@ -48,7 +49,7 @@ def hops_of(route: Sequence[Link], dma: Bandwidth) -> tuple[Hop, ...]:
 
     The sender's DMA engine feeds the first link directly, so the two are one stage as fast as the
     slower of them. Consecutive fluid links (the two ports of a switch, the way through leaves and
-    spines) are one stage too: a flow alone passes all at the rate of the slowest.
+    spines) are one stage too: a flow alone on them goes at the rate of the slowest.
     """
     if not route:
         return (Hop(dma, 0, -1),)
@@ -89,7 +90,7 @@ class Path:
         return sum(hop.latency for hop in self.hops)
 
     def times(self, nbytes: int) -> tuple[HopTimes, ...]:
-        """Returns what a message of this size costs on each hop."""
+        """Returns how long a message of `nbytes` occupies each hop."""
         times = self._costs.get(nbytes)
         if times is None:
             head = min(nbytes, self._vc_chunk)
@@ -101,7 +102,7 @@ class Path:
         return times
 
     def credit_delay(self, nbytes: int) -> int:
-        """Returns how long a credit of this size travels; credits have a channel of their own."""
+        """Returns the picoseconds that a credit travels; credits do not contend with messages."""
         slowest = min((hop.bandwidth for hop in self.hops), key=lambda rate: rate.per_second)
         return self.latency + slowest.duration_ps(nbytes)
 
@@ -116,12 +117,15 @@ def transmit(
 ) -> Time:
     """Sends a message along hops that nobody else uses, and returns when it has arrived.
 
+    Times are in picoseconds: ints for one sender, arrays over ranks for all of them.
+
     Args:
-        pe: The sender.
+        pe: Engines of the sender.
         ready: When the tile may leave.
-        times: What the message costs on each hop.
-        latencies: Of each hop, in picoseconds.
-        free: Next free time of each hop after the first, which is the sender's; brought up to date.
+        times: How long the message occupies each hop.
+        latencies: Latency of each hop.
+        free: Next free time of each hop after the first, which the sender's engine keeps; brought
+            up to date.
         later: The maximum for this kind of time.
     """
     first = times[0]
@@ -138,7 +142,11 @@ def transmit(
 
 
 def stack(times: Sequence[Sequence[HopTimes]]) -> list[HopTimes]:
-    """Returns the costs of one message per rank as arrays over ranks, hop by hop."""
+    """Returns the times of one message per rank as arrays over ranks, hop by hop.
+
+    Args:
+        times: For each rank, the times of its message on each hop; missing hops take no time.
+    """
     hops = max(len(row) for row in times)
     none = HopTimes(0, 0, 0)
     padded = [[*row, *([none] * (hops - len(row)))] for row in times]

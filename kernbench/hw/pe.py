@@ -24,14 +24,19 @@ def later(a: int, b: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PeCosts:
-    """Durations of a PE, read off its spec."""
+    """Durations of a PE, from the description of its SIP.
+
+    Attributes:
+        pe: Engines and scratch memory of the PE.
+        cube: Memories of the cube that holds the PE.
+    """
 
     pe: PeSpec
     cube: CubeSpec
 
     @staticmethod
     def of(sip: SipSpec) -> "PeCosts":
-        """Returns those of the PEs of a SIP."""
+        """Returns the durations of every PE of a SIP."""
         return PeCosts(sip.pe, sip.cube)
 
     def memory(self, space: Space) -> MemorySpec:
@@ -47,7 +52,14 @@ class PeCosts:
         return self.pe.math.duration_ps(elements)
 
     def gemm(self, machine_dtype: str, m: int, n: int, k: int) -> int:
-        """Returns how long the GEMM engine is busy with an m x n x k product, in picoseconds."""
+        """Returns how long the GEMM engine is busy with an m x n x k product, in picoseconds.
+
+        Args:
+            machine_dtype: Element type as the machine file names it, such as `bf16`.
+            m: Rows of the result.
+            n: Columns of the result.
+            k: Extent that is summed over.
+        """
         return self.pe.gemm.rate[machine_dtype].duration_ps(2 * m * n * k)
 
 
@@ -68,14 +80,16 @@ class PeTimeline(Generic[Time]):
     """The clock of a PE's program and the next free times of its engines.
 
     Each method is one tile command: the program spends `issue`, the engine is booked, and the
-    moment at which the result is there comes back; the program itself does not wait for it. The
+    method returns when the result is there. The program itself does not wait for the result. The
     memory port is booked in the order of issue, so that a store whose value is late leaves no hole.
+
+    Times and durations are in picoseconds: ints for one PE, arrays over ranks for all PEs at once.
 
     Attributes:
         clock: Local time of the program.
         port_free: Next free time of the port of the memory that tensors live in.
-        stored: When the last of the issued stores is done.
-        later: The maximum for its kind of time.
+        stored: When the last issued store is done.
+        later: The maximum for this kind of time.
     """
 
     __slots__ = (*_STATE, "_issue", "later")
@@ -94,7 +108,7 @@ class PeTimeline(Generic[Time]):
         self.stored: Time = start
 
     def issue(self) -> Time:
-        """Spends the issue of one command and returns the program's time after it."""
+        """Spends the issue of one command; returns the program's time afterwards."""
         self.clock = self.clock + self._issue
         return self.clock
 
@@ -104,13 +118,26 @@ class PeTimeline(Generic[Time]):
         return self.port_free
 
     def load(self, through_port: Time, dma: Time | int, latency: Time | int) -> Time:
-        """Returns when a tile is loaded whose bytes are `through_port` of the memory then."""
+        """Books the DMA engine for a load; returns when the tile is there.
+
+        Args:
+            through_port: When the tile's bytes are through the memory port.
+            dma: How long the DMA engine is busy with the bytes.
+            latency: Latency of the memory.
+        """
         engine = self.later(self.clock, self.load_free) + dma
         self.load_free = self.later(engine, through_port)
         return self.load_free + latency
 
     def store(self, ready: Time, through_port: Time, dma: Time | int, latency: Time | int) -> Time:
-        """Returns when a tile that is `ready` then has been stored."""
+        """Books the DMA engine for a store; returns when the tile is in memory.
+
+        Args:
+            ready: When the tile is computed.
+            through_port: When the tile's bytes are through the memory port.
+            dma: How long the DMA engine is busy with the bytes.
+            latency: Latency of the memory.
+        """
         later = self.later
         self.store_free = later(later(self.clock, self.store_free), ready) + dma
         done = later(self.store_free, through_port) + latency
@@ -118,26 +145,37 @@ class PeTimeline(Generic[Time]):
         return done
 
     def send(self, ready: Time, injection: Time | int) -> Time:
-        """Returns when a tile that is `ready` then starts into the first link of its path."""
+        """Returns when a tile starts into the first link of its path.
+
+        Args:
+            ready: When the tile is computed.
+            injection: How long the first link is busy with the tile.
+        """
         later = self.later
         start = later(later(self.clock, self.send_free), ready)
         self.send_free = start + injection
         return start
 
     def receive(self, arrival: Time, copy: Time | int, latency: Time | int) -> Time:
-        """Waits in local time for a message, and returns when it has left its slot."""
+        """Waits in local time for a message; returns when the message has left its slot.
+
+        Args:
+            arrival: When the message is in its slot.
+            copy: How long the copy out of the slot takes.
+            latency: Latency of the memory that holds the slots.
+        """
         self.clock = self.later(self.clock, arrival)
         self.receive_free = self.later(self.clock, self.receive_free) + copy
         return self.receive_free + latency
 
     def math(self, ready: Time, duration: Time | int) -> Time:
-        """Returns when the MATH engine has worked on operands that are `ready` then."""
+        """Returns when the MATH engine has worked on operands that are there at `ready`."""
         later = self.later
         self.math_free = later(later(self.clock, self.math_free), ready) + duration
         return self.math_free
 
     def gemm(self, ready: Time, duration: Time | int) -> Time:
-        """Returns when the GEMM engine has worked on operands that are `ready` then."""
+        """Returns when the GEMM engine has worked on operands that are there at `ready`."""
         later = self.later
         self.gemm_free = later(later(self.clock, self.gemm_free), ready) + duration
         return self.gemm_free
@@ -148,22 +186,22 @@ class PeTimeline(Generic[Time]):
         return self.clock
 
     def wait_until(self, time: Time) -> Time:
-        """Moves the local time to `time` if that is later."""
+        """Moves the local time to `time`, unless the local time is later."""
         self.clock = self.later(self.clock, time)
         return self.clock
 
     def state(self) -> list[Time]:
-        """Returns every time that the future depends on."""
+        """Returns every time that later commands depend on."""
         return [getattr(self, name) for name in _STATE]
 
     def shift(self, by: int) -> None:
-        """Moves every time by the same amount."""
+        """Moves every time by the same number of picoseconds."""
         for name in _STATE:
             setattr(self, name, getattr(self, name) + by)
 
 
 class Timeless(PeTimeline[int]):
-    """A PE whose commands take no time and wait for nothing but each other's values."""
+    """A PE whose commands take no time; a command waits only for the values that it uses."""
 
     def issue(self) -> int:
         """See `PeTimeline`."""
@@ -174,11 +212,24 @@ class Timeless(PeTimeline[int]):
         return self.clock
 
     def load(self, through_port: int, dma: int, latency: int) -> int:
-        """See `PeTimeline`."""
+        """See `PeTimeline`.
+
+        Args:
+            through_port: Not used: nothing takes time.
+            dma: Not used: nothing takes time.
+            latency: Not used: nothing takes time.
+        """
         return self.clock
 
     def store(self, ready: int, through_port: int, dma: int, latency: int) -> int:
-        """See `PeTimeline`."""
+        """See `PeTimeline`.
+
+        Args:
+            ready: Not used: nothing takes time.
+            through_port: Not used: nothing takes time.
+            dma: Not used: nothing takes time.
+            latency: Not used: nothing takes time.
+        """
         return self.clock
 
     def send(self, ready: int, injection: int) -> int:
@@ -186,7 +237,13 @@ class Timeless(PeTimeline[int]):
         return self.clock
 
     def receive(self, arrival: int, copy: int, latency: int) -> int:
-        """See `PeTimeline`."""
+        """See `PeTimeline`.
+
+        Args:
+            arrival: Not used: nothing takes time.
+            copy: Not used: nothing takes time.
+            latency: Not used: nothing takes time.
+        """
         return self.clock
 
     def math(self, ready: int, duration: int) -> int:

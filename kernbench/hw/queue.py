@@ -18,10 +18,14 @@ Backpressure = Literal["sleep", "poll"]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What goes over links in one unit, payload and flags together, in bytes.
+    """The unit in which data goes over links: payload and flags together, in bytes.
 
     NCCL's LL protocol stores lines of 16 B with 8 B of payload, LL128 lines of 128 B with 120 B;
-    the rest are flags by which the receiver sees that the line is there (src/include/device.h).
+    the other bytes are flags that tell the receiver that the line is there (src/include/device.h).
+
+    Attributes:
+        size: Bytes of a line.
+        payload: Bytes of a line that are not flags.
     """
 
     size: int = 1
@@ -29,29 +33,30 @@ class Line:
 
 
 PLAIN: Final = Line()
-"""Payload and nothing else."""
+"""Lines of payload without flags."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """How queues are built, and what a collective over them pays; from `ccl.yaml`.
+    """How queues are built, and the costs of a collective over them; from `ccl.yaml`.
 
     Attributes:
         space: Memory of the receiver that holds the slots.
-        backpressure: How a sender waits for a credit: woken by it, or looking again and again.
+        backpressure: How a sender waits for a credit: `sleep` until the credit wakes it, or `poll`
+            at intervals.
         n_slots: Messages that may be under way or unread.
         slot_size: Largest message, in bytes.
         vc_chunk_size: Size of the chunks that pipeline through the hops, in bytes.
         credit_size: Size of a credit on its way back, in bytes.
-        notice: How long after its last byte a receiver learns of a message, in picoseconds: the
-            sender's fence and flag, where flags do not travel in the lines.
-        line: What messages consist of on links.
-        launch: Start-up of a collective, in picoseconds; None for the machine's.
-        own_share: Rate of the pass that a rank makes over the share that it has in charge, which
-            overlaps with no message of its own; None for no such pass.
-        rate: Most that a message gets of the first link, flags included; None for what the DMA
-            engine can do.
-        slot_size_at: Where a file says how large slots are; empty if none does.
+        notice: Time from the last byte of a message until the receiver learns of it, in
+            picoseconds: the sender's fence and flag, where flags do not travel in the lines.
+        line: Unit in which messages go over links.
+        launch: Start-up of a collective, in picoseconds; None for the start-up of the machine file.
+        own_share: Rate at which a rank passes over the share that it reduces or forwards itself;
+            the pass overlaps with none of the rank's own messages. None if there is no such pass.
+        rate: Highest rate of a message on the first link, flags included; None for the rate of the
+            DMA engine.
+        slot_size_at: Place in a file that gives `slot_size`; empty if no file does.
     """
 
     space: Space
@@ -68,13 +73,17 @@ class QueueSpec:
     slot_size_at: str = field(default="", compare=False)
 
     def feed(self, dma: Bandwidth) -> Bandwidth:
-        """Returns how fast messages are fed into their first link."""
+        """Returns the rate at which messages enter their first link.
+
+        Args:
+            dma: Rate of the sender's DMA engine.
+        """
         if self.rate is None or self.rate.per_second > dma.per_second:
             return dma
         return self.rate
 
     def on_links(self, nbytes: int) -> int:
-        """Returns how many bytes a message of so many has on links: whole lines."""
+        """Returns the bytes on links of a message with `nbytes` of payload: whole lines."""
         return -(-nbytes // self.line.payload) * self.line.size
 
 
@@ -83,15 +92,15 @@ class Message:
     """A message in a queue.
 
     Attributes:
-        nbytes: Its payload.
-        payload: The values under way; None while data is off.
-        dtype: Their type.
-        shape: Their extents.
-        flow: Joins the send with its receive in traces.
-        arrival: When it is in its slot; None while that is unknown.
-        sent: When it started into the first link, for the trace.
-        injected: When all of it was in the first link, for the trace.
-        received: When it had left its slot, for the trace.
+        nbytes: Size of the payload in bytes.
+        payload: Values of the message; None while data is off.
+        dtype: Element type of the values.
+        shape: Extents of the values.
+        flow: Number that joins the send with its receive in traces.
+        arrival: When the message is in its slot, in picoseconds; None while this is unknown.
+        sent: When the message started into the first link, in picoseconds; for the trace.
+        injected: When all of the message was in the first link, in picoseconds; for the trace.
+        received: When the message had left its slot, in picoseconds; for the trace.
     """
 
     nbytes: int
@@ -106,7 +115,7 @@ class Message:
 
 
 class Sender:
-    """The sending side of a PE's DMA engine over links that others use: one message at a time."""
+    """The sending side of a PE's DMA engine over shared links: one message at a time."""
 
     def __init__(self, network: Network, pe: PeTimeline[int], owner: Owner) -> None:
         self._network: Final = network
@@ -118,7 +127,7 @@ class Sender:
 
     @property
     def idle(self) -> bool:
-        """Whether everything submitted has left."""
+        """Whether every submitted message has left."""
         return not self._busy
 
     def submit(
@@ -129,14 +138,14 @@ class Sender:
         arrived: Callable[[int], None],
         on_links: int | None = None,
     ) -> None:
-        """Sends a message when it is `ready` and those before it have left.
+        """Sends a message when it is ready and all earlier ones have left; does not wait.
 
         Args:
-            ready: When its tile is.
-            path: Its way.
-            message: What to send.
-            arrived: Called with the time at which its last byte is there.
-            on_links: Its bytes on links; by default those of its payload.
+            ready: When the tile to send is computed, in picoseconds.
+            path: Way of the message.
+            message: The message.
+            arrived: Called with the time at which the last byte arrives.
+            on_links: Bytes of the message on links; by default the size of its payload.
         """
         nbytes = message.nbytes if on_links is None else on_links
         self._pending.append((later(self._pe.clock, ready), path, nbytes, message, arrived))
@@ -167,20 +176,20 @@ class Sender:
             callback()
 
     def call_when_idle(self, callback: Callable[[], None]) -> None:
-        """Calls back once, when everything submitted has left."""
+        """Calls `callback` once, when every submitted message has left."""
         self._on_idle = callback
 
 
 class Queue:
     """Messages from one PE to another, first in, first out.
 
-    Times may lie ahead of the loop. Whoever must wait leaves a callback: the sender for a credit,
-    the receiver for a message; each side has one user.
+    Times may lie ahead of the loop. A side that must wait leaves a callback: the sender waits for a
+    credit, the receiver for a message. Each side has one user.
 
     Attributes:
-        path: The way of the messages.
+        path: Way of the messages.
         spec: Slots, credits and back-pressure.
-        messages: Posted and not received.
+        messages: Messages that are posted and not yet received.
     """
 
     def __init__(self, path: Path, spec: QueueSpec, poll_interval: int, slot_latency: int) -> None:
@@ -203,11 +212,11 @@ class Queue:
 
     @property
     def credit(self) -> int | None:
-        """When the sender has its next credit, in picoseconds; None while that is unknown."""
+        """When the sender has its next credit, in picoseconds; None while this is unknown."""
         return self._credits[0] if self._credits else None
 
     def take_credit(self, pe: PeTimeline[int]) -> None:
-        """Waits in local time for a credit whose time is known, and takes it."""
+        """Takes a credit whose time is known; waits for it in the PE's local time."""
         time = self._credits.popleft()
         if time > pe.clock and self.spec.backpressure == "poll":
             time = pe.clock + -(-(time - pe.clock) // self._poll_interval) * self._poll_interval
@@ -216,13 +225,13 @@ class Queue:
     def post(
         self, pe: PeTimeline[int], ready: int, message: Message, sender: Sender | None
     ) -> None:
-        """Sends a message for which a credit was taken.
+        """Sends a message for which a credit was taken; does not wait.
 
         Args:
-            pe: The sending PE.
-            ready: When its tile is.
-            message: What to send.
-            sender: The PE's engine if others use the links too; None if the path is its own.
+            pe: Engines of the sending PE.
+            ready: When the tile to send is computed, in picoseconds.
+            message: The message.
+            sender: The PE's engine for shared links; None if nobody else uses the path.
         """
         self.messages.append(message)
         nbytes = self.spec.on_links(message.nbytes)
@@ -245,11 +254,11 @@ class Queue:
 
     @property
     def arrival(self) -> int | None:
-        """When the next message is in its slot; None while that is unknown."""
+        """When the next message is in its slot, in picoseconds; None while this is unknown."""
         return self.messages[0].arrival if self.messages else None
 
     def release(self, time: int) -> None:
-        """Frees the slot of a received message at `time`; the credit travels back."""
+        """Frees the slot of a received message at `time`, in picoseconds; a credit travels back."""
         free, held = len(self._credits), len(self.messages)
         assert free + held < self.spec.n_slots, (
             f"[K8] a slot was released twice: {free} free and {held} with a message, "
@@ -261,11 +270,11 @@ class Queue:
             callback()
 
     def call_on_credit(self, callback: Callable[[], None]) -> None:
-        """Calls back once, when the time of the next credit becomes known."""
+        """Calls `callback` once, when the time of the next credit becomes known."""
         assert self._on_credit is None, "a queue has one sender"
         self._on_credit = callback
 
     def call_on_message(self, callback: Callable[[], None]) -> None:
-        """Calls back once, when the arrival of the next message becomes known."""
+        """Calls `callback` once, when the arrival of the next message becomes known."""
         assert self._on_message is None, "a queue has one receiver"
         self._on_message = callback

@@ -13,13 +13,14 @@ class Stream:
     """Commands of one device in order.
 
     Attributes:
-        name: Its track in traces.
-        sip: Index of its device; -1 for the host.
+        name: Track of the stream in traces.
+        sip: Index of the device; -1 for the host.
         tail: Completion of the last command; None before the first.
-        faulted: Whether a command failed; those after it are skipped, as on a GPU.
-        count: Commands submitted so far; the number of the last one.
-        seen: By other stream, the number of its last command known to precede what comes next.
-        waits: What the next command waits for besides its predecessor.
+        faulted: Whether a command failed; later commands are skipped, as on a GPU.
+        count: Number of commands submitted so far; also the number of the last one.
+        seen: For each other stream, the number of the last command of that stream that is known to
+            precede the next command of this one.
+        waits: Events that the next command waits for besides its predecessor.
     """
 
     __slots__ = ("count", "faulted", "name", "seen", "sip", "tail", "waits")
@@ -34,43 +35,51 @@ class Stream:
         self.waits: list[Event] = []
 
     def learn(self, seen: Mapping["Stream", int]) -> None:
-        """Notes that commands of other streams precede what comes next."""
+        """Notes that commands of other streams precede the next command of this stream.
+
+        Args:
+            seen: For each other stream, the number of the last command that precedes.
+        """
         for stream, number in seen.items():
             if number > self.seen.get(stream, 0):
                 self.seen[stream] = number
 
 
 class Work(Protocol):
-    """What a command does once everything it depends on is done."""
+    """The action of a command, once every command and event that it waits for is settled."""
 
     def begin(self, command: "Command", start: int) -> None:
-        """Acquires resources from `start` on and arranges for `GraphEngine.complete`.
+        """Acquires resources and arranges for `GraphEngine.complete`; does not wait.
 
-        It may do so at once, for a `start` in the future, only if order does not matter to anybody
-        else (the shared/private rule).
+        An implementation may acquire at once for a `start` in the future only if nobody else uses
+        the resource, so that the order of requests does not matter (the shared/private rule).
+
+        Args:
+            command: The command whose turn has come.
+            start: When the command may begin, in picoseconds.
         """
         ...
 
 
 class Command:
-    """Something that a device does.
+    """An entry of a stream: something that a device does.
 
     Attributes:
-        name: For traces and errors.
+        name: Name for traces and errors.
         category: Kind of work.
-        host: Who issued it.
-        stream: Where it stands in line.
-        issued: When it was issued, in picoseconds.
-        after: What it waits for, its predecessor in the stream first; empty if all that is settled
-            when it is submitted.
-        number: Its number in the stream.
-        part: What several ranks do together by it; None if it does not depend on other ranks, and
-            once it is complete.
-        work: What it does.
-        site: Where the user asked for it.
-        args: More for reports.
-        ranges: Ranges of the program that it belongs to, the outermost first.
-        done: Its completion; the label of the event is the command until then.
+        host: The processor that issued the command.
+        stream: The stream of the command.
+        issued: When the command was issued, in picoseconds.
+        after: Events that the command waits for, its predecessor in the stream first; empty if all
+            are settled when the command is submitted.
+        number: Number of the command in its stream, from 1.
+        part: What several ranks do together in this command; None for a command of one rank alone,
+            and after completion.
+        work: The action of the command.
+        site: The user's line that asked for the command.
+        args: Further facts for reports.
+        ranges: Ranges of the program that hold the command, the outermost first.
+        done: Event of the completion; its label is the command itself until then.
     """
 
     __slots__ = (
@@ -118,11 +127,11 @@ class Command:
 
     @property
     def begun(self) -> bool:
-        """Whether everything that it waits for in its stream is settled."""
+        """Whether every event that the command waits for is settled."""
         return all(event.time is not None for event in self.after)
 
     def follows(self, earlier: "Command") -> bool:
-        """Returns whether its stream is known to come to it only after an earlier command."""
+        """Returns whether this command is known to come after an earlier command."""
         line = earlier.stream
         return line is self.stream or self.stream.seen.get(line, 0) >= earlier.number
 

@@ -1,4 +1,4 @@
-"""Applies data effects: the one place where a command's bytes change."""
+"""Applies data effects at completion; only kernel launches write bytes elsewhere (ADR 0009)."""
 
 from collections.abc import Callable
 from contextvars import Context
@@ -9,8 +9,8 @@ import numpy as np
 Effect = Callable[[], None]
 
 _QUIETLY: Final = Context()
-"""In which numpy keeps silent about overflow and the like, as a device does; cheaper to run in than
-`np.errstate` is to enter."""
+"""A context in which numpy reports no overflow and no other floating-point fault, as a device does.
+Running in it costs less than entering `np.errstate`."""
 _QUIETLY.run(np.seterr, all="ignore")
 
 
@@ -19,7 +19,7 @@ class DataExecutor:
 
     Attributes:
         enabled: Whether tensors hold bytes.
-        applied: How many effects were run.
+        applied: Number of effects that were run.
     """
 
     def __init__(self, *, enabled: bool) -> None:

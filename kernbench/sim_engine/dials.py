@@ -1,4 +1,4 @@
-"""What an engine can be told; imports nothing, so that a command line may name it."""
+"""Dials of the engine; this module imports nothing, so that a command line may name them."""
 
 from typing import Literal
 

@@ -38,17 +38,20 @@ class GraphEngine:
 
     Args:
         topology_obj: The machine, from `load_topology(...).topology_obj`.
-        enable_data: Whether tensors hold bytes; without them everything is timed and nothing is
+        enable_data: Whether tensors hold bytes; without bytes every command is timed and none is
             computed.
-        fidelity: `tile` times every tile command, `kernel` takes plans and memos that are proved
-            equal to it, `functional` takes no simulated time.
+        fidelity: `tile` times every tile command; `kernel` uses plans and memos that are proved to
+            give the same times; `functional` takes no simulated time.
         record: How much the log keeps.
 
     Attributes:
-        loop: The clock.
+        topology: The machine.
+        fidelity: How closely time is simulated.
+        timed: Whether commands take simulated time.
+        loop: The clock, in picoseconds.
         network: Links between SIPs and cubes.
         devices: State of each SIP.
-        op_log: What has happened.
+        op_log: Log of everything that has happened.
         executor: Applies data effects.
     """
 
@@ -89,17 +92,22 @@ class GraphEngine:
         return self.executor.enabled
 
     def rank_owner(self, rank: int) -> Owner:
-        """Returns the owner of what a rank's host does; main's is rank -1."""
+        """Returns the owner of events of a rank's host; -1 stands for main."""
         return self.loop.owner(order.rank_of(rank))
 
     def command_owner(self, rank: int, part: int = 0) -> Owner:
-        """Returns the owner of what a rank's commands do, or a numbered part of them."""
+        """Returns the owner of events of a rank's commands.
+
+        Args:
+            rank: Global rank; -1 for main.
+            part: Number of a part of the command, such as a channel of a collective.
+        """
         return self.loop.owner(order.command_of(rank, part))
 
     def submit(self, command: Command) -> None:
-        """Takes a command; it begins as soon as everything that it waits for is settled.
+        """Takes a command; it begins as soon as every event that it waits for is settled.
 
-        Does not wait, unless the launch queue is full.
+        Waits only if the launch queue of the host is full.
         """
         stream = command.stream
         start, unsettled = command.issued, 0
@@ -127,7 +135,12 @@ class GraphEngine:
         command.host.launched(command.done)
 
     def begin(self, command: Command, start: int) -> None:
-        """Lets a command begin: everything that it waits for is settled."""
+        """Lets a command begin whose awaited events are all settled.
+
+        Args:
+            command: The command.
+            start: When the last of these events happened, in picoseconds.
+        """
         # A loop, not recursion: a thousand commands may wait for one another in a chain.
         if self._beginning:
             self._ready.append((command, start))
@@ -144,7 +157,11 @@ class GraphEngine:
     def fail(self, command: Command, error: BaseException) -> None:
         """Notes a fault of the device: later commands of the stream have no effect.
 
-        The issuing host raises it at its next blocking point.
+        The issuing host raises the error at its next blocking point.
+
+        Args:
+            command: The command that failed.
+            error: The fault; a `KernbenchError` gets the line that issued the command.
         """
         if isinstance(error, KernbenchError):
             error.add_fact(site_fact(command.site, f"{command.name} was issued at"))
@@ -152,7 +169,16 @@ class GraphEngine:
         command.host.faults.append(error)
 
     def complete(self, command: Command, start: int, end: int, effect: Effect | None) -> None:
-        """Ends a command at `end`: applies its effect, records it, lets its followers go."""
+        """Ends a command: applies its effect, records it, and settles its completion.
+
+        A `KernbenchError` of the effect becomes a fault of the device, see `fail`.
+
+        Args:
+            command: The command.
+            start: When the command began, in picoseconds.
+            end: When the command ends, in picoseconds.
+            effect: Changes the command's bytes; None for a command without data.
+        """
         stream, executor = command.stream, self.executor
         if executor.enabled and not stream.faulted:
             try:
@@ -195,13 +221,13 @@ OVER: Final = _Over()
 
 
 class _Turn:
-    """When a command can begin: after everything that it waits for.
+    """When a command can begin: after every event that it waits for.
 
     Args:
         engine: The engine.
         command: The command.
-        start: When what is settled already is over, in picoseconds.
-        unsettled: Events that are not settled yet.
+        start: When the last of the settled events happened, in picoseconds.
+        unsettled: Number of events that are not settled yet.
     """
 
     __slots__ = ("_command", "_engine", "_start", "_unsettled")
@@ -213,7 +239,7 @@ class _Turn:
         self._unsettled = unsettled
 
     def __call__(self, time: int) -> None:
-        """Notes that one more of them is over at `time`."""
+        """Notes that one more event happened, at `time`."""
         if time > self._start:
             self._start = time
         self._unsettled -= 1
@@ -226,10 +252,10 @@ class Hold:
 
     Args:
         engine: The engine.
-        resource: What is held; None for work that nobody else is in the way of.
-        duration: How long, in picoseconds.
-        effect: What it does to bytes.
-        latency: Time after the resource is free again until the work is complete.
+        resource: Resource to hold; None for work that contends with no other work.
+        duration: How long the resource is held, in picoseconds.
+        effect: Changes bytes at completion; None for no change.
+        latency: Time from the release of the resource until the work is complete, in picoseconds.
     """
 
     __slots__ = ("_duration", "_effect", "_engine", "_latency", "_resource")

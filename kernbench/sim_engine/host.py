@@ -1,4 +1,4 @@
-"""The processor that issues commands: its clock, its streams, and what it waits for."""
+"""The processor that issues commands: its clock, its launch queue, and its waits."""
 
 from collections import deque
 from typing import TYPE_CHECKING, Final
@@ -10,20 +10,21 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """One rank's processor, or main's.
+    """The processor of one rank, or of main.
 
-    It runs ahead of the device: issuing costs `dispatch` and returns. It waits only in `wait` and
-    when the launch queue is full.
+    A host runs ahead of the device: issuing a command costs `dispatch` and returns. A host waits
+    only in `wait`, and in `launched` when the launch queue is full.
 
     Attributes:
         rank: Global rank; -1 for main.
         clock: Local time in picoseconds.
         waited: Time spent waiting, in picoseconds.
+        task: Task that runs the rank; None for main.
         faults: Errors of the device, raised at the next blocking point.
-        polled: What the host looked at last.
-        polls: Looks in a row, up to the last one, at something that is not under way while nothing
-            else was left to happen either.
-        fruitless: Called after each of them.
+        polled: Event that the host looked at last.
+        polls: Number of fruitless looks in a row: looks at an event that is not under way, while no
+            other event is left to happen either.
+        fruitless: Called after each fruitless look; may raise.
     """
 
     def __init__(self, loop: EventLoop, rank: int, owner: Owner, clock: int, queue: int) -> None:
@@ -41,7 +42,11 @@ class Host:
         self._queue: Final = queue
 
     def launched(self, done: Event) -> None:
-        """Notes a command in the launch queue; waits for the oldest one if the queue is full."""
+        """Notes a command in the launch queue; waits for the oldest one if the queue is full.
+
+        Args:
+            done: Completion of the command.
+        """
         outstanding = self._outstanding
         outstanding.append(done)
         if len(outstanding) > self._queue:
@@ -54,7 +59,7 @@ class Host:
         """Waits until `event` has happened: parks in a worker, drives the loop on main.
 
         Raises:
-            BaseException: What a command of this host, or the awaited one, failed with.
+            BaseException: The error of a command of this host, or of the awaited command.
             DeadlockError: On main, if the event can never happen.
         """
         task = self.task
@@ -73,15 +78,15 @@ class Host:
         self.raise_fault()
 
     def poll(self, dispatch: int, awaited: Event | None = None) -> None:
-        """Lets everybody else reach this host's local time, so that a poll sees the truth.
+        """Lets all other tasks reach this host's local time, so that a poll sees the truth.
 
         Args:
-            dispatch: Time that a look takes, in picoseconds. It is never nothing, so that a loop of
-                looks comes to the moment it waits for.
-            awaited: What is looked at.
+            dispatch: Time of one look, in picoseconds; at least 1 is spent, so that a loop of looks
+                reaches the awaited moment.
+            awaited: Event that is looked at.
 
         Raises:
-            BaseException: What `fruitless` raises.
+            BaseException: An error that `fruitless` raises.
         """
         self.clock += dispatch or 1
         self.polled = awaited
@@ -98,7 +103,11 @@ class Host:
             self.fruitless()
 
     def raise_fault(self) -> None:
-        """Raises the first fault of the device that nobody has seen yet."""
+        """Raises the first device fault that nobody has seen yet.
+
+        Raises:
+            BaseException: The error of a command of this host.
+        """
         if self.faults:
             error = self.faults[0]
             self.faults.clear()

@@ -1,4 +1,4 @@
-"""What has happened. Reports read this and nothing else."""
+"""The log of a run. Reports read the log and nothing else."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,17 +17,17 @@ class Record:
     """One thing that happened, in simulated picoseconds.
 
     Attributes:
-        name: What, e.g. `aten::add`.
+        name: Name of the action, such as `aten::add`.
         category: Kind of work.
-        rank: Whose; -1 for main.
-        track: Where: a stream, an engine or a link of that rank.
+        rank: Global rank that did it; -1 for main.
+        track: Stream, engine or link of the rank.
         issued: When the host issued it.
         start: When it began.
         end: When it was over.
-        site: Where the user asked for it.
-        args: More for reports: bytes, shapes, sequence numbers.
-        flow: Joins a send with its receive: the same number on both; 0 for none.
-        ranges: Names of the ranges of the program that it belongs to, the outermost first.
+        site: The user's line that asked for it.
+        args: Further facts for reports: bytes, shapes, sequence numbers.
+        flow: Number that a send and its receive share; 0 for all other records.
+        ranges: Names of the program's ranges that hold it, the outermost first.
     """
 
     name: str
@@ -48,8 +48,8 @@ class Total:
     """Sums over records.
 
     Attributes:
-        count: How many.
-        busy_ps: Time spent, overlaps counted twice.
+        count: Number of records.
+        busy_ps: Time spent in picoseconds; overlapping records both count.
     """
 
     count: int = 0
@@ -60,9 +60,10 @@ class OpLog:
     """The log of a run.
 
     Attributes:
-        detail: `full` keeps every record, `summary` the totals alone, `none` nothing.
-        records: In the order in which they were settled; reports sort them.
-        totals: By rank and category.
+        detail: `full` keeps every record, `summary` only the totals, `none` nothing.
+        full: Whether every record is kept.
+        records: Records in the order in which they were settled; reports sort them.
+        totals: Sums of records by rank and category.
     """
 
     def __init__(self, detail: Detail) -> None:
@@ -73,15 +74,21 @@ class OpLog:
         self._flows = 0
 
     def keep_records(self) -> None:
-        """Keeps every record from now on, as a log does that was asked for `full`."""
+        """Keeps every record from now on, like a log whose detail is `full`."""
         self.detail, self.full = "full", True
 
     def add(self, record: Record) -> None:
-        """Logs something that has happened; call `total` for the rest."""
+        """Keeps a record; `total` adds its time to the totals."""
         self.records.append(record)
 
     def total(self, rank: int, category: Category, busy_ps: int) -> None:
-        """Adds to the totals."""
+        """Adds one record to the totals, unless the log keeps nothing.
+
+        Args:
+            rank: Global rank of the record; -1 for main.
+            category: Kind of work.
+            busy_ps: Duration of the record, in picoseconds.
+        """
         if self.detail == "none":
             return
         total = self.totals.get((rank, category))
@@ -91,6 +98,6 @@ class OpLog:
         total.busy_ps += busy_ps
 
     def new_flow(self) -> int:
-        """Returns a number that joins a send with its receive."""
+        """Returns a fresh number for a send and its receive."""
         self._flows += 1
         return self._flows

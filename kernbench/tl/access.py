@@ -1,4 +1,4 @@
-"""Which elements of a tensor a load or a store touches, and how they get there and back."""
+"""Which elements of a tensor a load or a store touches, and how they are read and written."""
 
 from collections.abc import Callable, Hashable
 from functools import lru_cache
@@ -14,20 +14,20 @@ from kernbench.tl.tile import Pointer, Scalar, Tile
 
 
 class OutOfBoundsError(KernbenchError):
-    """A kernel touched what is not in the tensor that it was given (M1, M2)."""
+    """A kernel touched an element outside of the tensor that it was given (M1, M2)."""
 
 
 def flat(view: View) -> Array:
-    """Returns the elements of a buffer from the first one of a view on."""
+    """Returns the elements of a view's buffer, flat, from the view's first element on."""
     data = view.buffer.data
     assert data is not None
     return data.view(view.dtype.numpy)[view.offset :]
 
 
 def flags(view: View) -> Array | None:
-    """Returns which elements nobody has written, from the first one of a view on, byte by byte.
+    """Returns which bytes of a view's buffer were never written, from its first element on.
 
-    None if all are written.
+    The shape is `[elements, itemsize]`; None if every byte was written.
     """
     unwritten = view.buffer.unwritten
     if unwritten is None:
@@ -37,7 +37,7 @@ def flags(view: View) -> Array | None:
 
 
 def extent(view: View) -> int:
-    """Returns the number of elements between the first and the last of a view, both included."""
+    """Returns the number of elements from the first to the last of a view, both included."""
     return _extent(view.shape, view.strides)
 
 
@@ -52,8 +52,9 @@ class Window:
     """A block of elements at regular distances: one strided window on the tensor.
 
     Attributes:
-        shape: Of the tile; lanes outside of the window are masked.
-        count: How many elements are touched.
+        shape: Shape of the tile; lanes outside of the window are masked.
+        extents: Extents of the window.
+        count: Number of touched elements.
     """
 
     __slots__ = ("_inside", "_offset", "_strides", "count", "extents", "shape")
@@ -73,9 +74,9 @@ class Window:
 
     @property
     def plain(self) -> bool:
-        """Whether it can be used where it lies: a matrix with contiguous rows or columns.
+        """Whether BLAS can use the window in place: a matrix with contiguous rows or columns.
 
-        That is what BLAS takes; it would add in another order with other strides.
+        With other strides BLAS would add in another order.
         """
         if self._inside is not None or len(self.extents) != 2:
             return False
@@ -84,7 +85,7 @@ class Window:
 
     @property
     def key(self) -> Hashable:
-        """Tells it from other windows on the same tensor that mask no lane."""
+        """Key that tells the window from other windows on the same tensor that mask no lane."""
         return self._offset, self.extents, self._strides
 
     @property
@@ -105,10 +106,10 @@ class Window:
         return True
 
     def place(self, elements: Array) -> Array:
-        """Returns the elements in place.
+        """Returns the elements of the window in place, as an array of shape `extents`.
 
         Args:
-            elements: All of the tensor, from its first on.
+            elements: All elements of the tensor, from its first on.
         """
         if not self.count:
             return np.empty(self.extents, elements.dtype)
@@ -117,7 +118,12 @@ class Window:
         return np.ndarray(self.extents, elements.dtype, elements, self._offset * size, steps)
 
     def fetch(self, elements: Array, other: Scalar) -> Array:
-        """Returns a copy of them, `other` in masked lanes."""
+        """Returns a copy of the elements.
+
+        Args:
+            elements: All elements of the tensor, from its first on.
+            other: Value of masked lanes.
+        """
         if self._inside is None:
             return np.array(self.place(elements))
         values: Array = np.full(self.shape, other, elements.dtype)
@@ -125,29 +131,42 @@ class Window:
         return values
 
     def put(self, elements: Array, values: Any) -> None:
-        """Writes them."""
+        """Writes values to the lanes that are not masked.
+
+        Args:
+            elements: All elements of the tensor, from its first on.
+            values: Array that broadcasts to `shape`.
+        """
         if values.shape != self.shape:
             values = np.broadcast_to(values, self.shape)
         self.place(elements)[...] = values if self._inside is None else values[self._inside]
 
     def active(self, elements: Array) -> Array:
-        """Returns them, without those of masked lanes; for reading only."""
+        """Returns the elements of lanes that are not masked; for reading only."""
         return self.place(elements)
 
     def fill(self, elements: Array, value: Scalar) -> None:
-        """Writes one value to all of them."""
+        """Writes one value to every lane that is not masked."""
         self.place(elements)[...] = value
 
     def unwritten(self, marks: Array) -> int:
-        """Returns how many of them nobody has written."""
+        """Returns how many touched elements nobody has written.
+
+        Args:
+            marks: What `flags` returns.
+        """
         return int(self.place_marks(marks)[..., 0].sum())
 
     def mark(self, marks: Array) -> None:
-        """Notes that they are written."""
+        """Notes that the touched elements are written.
+
+        Args:
+            marks: What `flags` returns; changed.
+        """
         self.place_marks(marks)[...] = False
 
     def place_marks(self, marks: Array) -> Array:
-        """Returns the marks of their bytes in place, those of each element along the last axis."""
+        """Returns the marks of the touched bytes in place, of each element along the last axis."""
         if not self.count:
             return np.zeros((*self.extents, 1), np.bool_)
         size = marks.shape[1]
@@ -160,8 +179,8 @@ class Scattered:
     """Elements anywhere in the tensor.
 
     Attributes:
-        shape: Of the tile.
-        count: How many lanes are not masked.
+        shape: Shape of the tile.
+        count: Number of lanes that are not masked.
     """
 
     __slots__ = ("_index", "_lanes", "count", "shape")
@@ -176,7 +195,7 @@ class Scattered:
 
     @property
     def nbytes(self) -> int:
-        """Size of what says which elements, in bytes."""
+        """Size of the index and the mask, in bytes."""
         return self._index.nbytes + (0 if self._lanes is None else self._lanes.nbytes)
 
     def fetch(self, elements: Array, other: Scalar) -> Array:
@@ -210,11 +229,11 @@ class Scattered:
 
 
 class Unknown:
-    """Elements that are not known, because offsets or a mask were loaded while data is off.
+    """Unknown elements: offsets or a mask were loaded while data is off.
 
     Attributes:
-        shape: Of the tile.
-        count: How many lanes may be touched.
+        shape: Shape of the tile.
+        count: Number of lanes that may be touched.
     """
 
     __slots__ = ("count", "shape")
@@ -234,14 +253,14 @@ Region = Window | Scattered | Unknown
 def locate(
     pointer: Pointer, mask: Tile | None, verb: str, who: Callable[[], str], *, repeat: bool
 ) -> Region:
-    """Returns what a load or store touches.
+    """Returns the elements that a load or store touches.
 
     Args:
-        pointer: The block.
-        mask: Which lanes; None for all.
+        pointer: The block of pointers.
+        mask: Lanes to touch; None for all.
         verb: `load` or `store`.
         who: Names the program, for errors.
-        repeat: Whether lanes may touch the same element in any order.
+        repeat: Whether several lanes may touch one element.
 
     Raises:
         OutOfBoundsError: If an active lane lies outside of the tensor.
@@ -331,10 +350,16 @@ def _out_of_bounds(
 
 
 def read(view: View, region: Window | Scattered, other: Scalar, who: Callable[[], str]) -> Array:
-    """Returns a copy of what a load touches.
+    """Returns a copy of the elements that a load touches.
+
+    Args:
+        view: The tensor.
+        region: Elements to load.
+        other: Value of masked lanes.
+        who: Names the program, for errors.
 
     Raises:
-        UninitialisedReadError: If nobody has written some of it.
+        UninitialisedReadError: If nobody has written some of the elements.
     """
     marks = flags(view)
     bad = 0 if marks is None else region.unwritten(marks)
@@ -351,7 +376,13 @@ def read(view: View, region: Window | Scattered, other: Scalar, who: Callable[[]
 
 
 def write(view: View, region: Window | Scattered, values: Array) -> None:
-    """Writes what a store touches."""
+    """Writes the elements that a store touches.
+
+    Args:
+        view: The tensor.
+        region: Elements to store to.
+        values: Values in the shape of the tile; converted to the type of the tensor.
+    """
     view.buffer.own()
     region.put(flat(view), values.astype(view.dtype.numpy, copy=False))
     marks = flags(view)

@@ -1,4 +1,4 @@
-"""What commands compute: types and functions of values, apart from when engines do it."""
+"""What commands compute: types and functions of values, apart from the times of engines."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -14,14 +14,14 @@ from kernbench.tl.tile import Scalar, Tile
 Array = np.ndarray[Any, Any]
 
 Function = Callable[..., Array]
-"""Takes the values of operands, leaves them as they are, and returns new ones."""
+"""Takes the values of operands without changing them, and returns the values of the result."""
 
 _OF_FLOATS: Final = {"divide", "exp", "log", "rsqrt", "sigmoid", "sqrt"}
-"""Functions whose results are no whole numbers."""
+"""Functions whose results are never whole numbers."""
 
 
 def _quotient(a: Array, b: Array) -> Array:
-    """Divides whole numbers and rounds towards zero, as C does, and Triton."""
+    """Divides whole numbers and rounds towards zero, as C and Triton do."""
     quotient: Array = np.floor_divide(a - np.fmod(a, b), b)
     return quotient
 
@@ -39,20 +39,22 @@ def _sigmoid(x: Array) -> Array:
 
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "floor_divide": _quotient,
-    "remainder": np.fmod,  # of the sign of the dividend, for floats as well
+    "remainder": np.fmod,  # has the sign of the dividend, for floats as well
     "rsqrt": _rsqrt,
     "sigmoid": _sigmoid,
 }
-"""Functions that no ufunc of their name stands for."""
+"""Functions for which numpy has no ufunc of the same name and meaning."""
 
 
 def elementwise(name: str, operands: Sequence[Tile | Scalar]) -> tuple[Function, DType]:
     """Returns a function of some operands, and the type of its result.
 
-    Whole numbers and Python's scalars get the float type beside them, as in Triton.
+    Whole numbers and Python's scalars are converted to the float type of the other operands, as in
+    Triton.
 
     Args:
-        name: Of a numpy ufunc, `rsqrt` or `sigmoid`; `floor_divide` and `remainder` are C's.
+        name: Name of a numpy ufunc, `rsqrt` or `sigmoid`; `floor_divide` and `remainder` work as in
+            C.
         operands: Tiles and Python's scalars.
 
     Raises:
@@ -96,12 +98,12 @@ def _elementwise(name: str, kinds: tuple[DType | type, ...]) -> tuple[Function, 
 
 
 def cast(dtype: DType) -> Function:
-    """Returns what converts to a type."""
+    """Returns a function that converts values to a type."""
     return lambda values: values.astype(dtype.numpy)
 
 
 def where(dtype: DType) -> Function:
-    """Returns what chooses between values, as a type."""
+    """Returns a function that chooses between values, converted to a type."""
 
     def choose(condition: Array, yes: Array, no: Array) -> Array:
         yes, no = (each.astype(dtype.numpy, copy=False) for each in (yes, no))
@@ -111,7 +113,13 @@ def where(dtype: DType) -> Function:
 
 
 def reduction(name: str, dtype: DType, axis: int | None) -> tuple[Function, DType]:
-    """Returns what reduces an axis, or everything, with a ufunc, and the type of its result."""
+    """Returns a function that reduces values with a ufunc, and the type of its result.
+
+    Args:
+        name: Name of a numpy ufunc, such as `add`; narrow types are added in a wider type.
+        dtype: Type of the values.
+        axis: Axis to reduce; None for all.
+    """
     wide = dtype.numpy
     if name == "add":
         if not dtype.is_floating_point and dtype.itemsize < 4:
@@ -127,7 +135,13 @@ def reduction(name: str, dtype: DType, axis: int | None) -> tuple[Function, DTyp
 
 
 def product(a: Tile, b: Tile, acc: Tile | None, out: DType) -> tuple[Function, DType]:
-    """Returns what multiplies two tiles and adds a third one, and the type of its result.
+    """Returns a function that multiplies two tiles and adds a third, and its result's type.
+
+    Args:
+        a: Tile of shape `[m, k]`.
+        b: Tile of shape `[k, n]`.
+        acc: Tile to add, of a shape that broadcasts to `[m, n]`; None for none.
+        out: Type of the result; int8 gives int32 instead.
 
     Raises:
         TileOperandError: If shapes or types do not fit.
@@ -160,7 +174,7 @@ def _product(narrow: Any, wide: Any, out: Any, added: Any) -> Function:
         return values.astype(out, copy=False)
 
     def plainly(a: Array, b: Array, acc: Array) -> Array:
-        # The product is nobody else's.
+        # Nobody else holds the product, so it can be changed in place.
         values: Array = a @ b
         if acc.shape != values.shape:
             return acc + values

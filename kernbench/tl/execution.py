@@ -1,4 +1,4 @@
-"""One execution of the programs of a launch, on a loop of its own."""
+"""One execution of the programs of a launch, on an event loop of its own."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -26,16 +26,18 @@ class Run:
     Args:
         engine: The engine.
         sip: Index of the device.
-        kernel: What each program calls.
-        grid: Extents.
+        kernel: Function that each program calls.
+        grid: Extents of the grid.
         queues: How queues between the programs are built.
-        recorder: Takes what they compute, in place of computing it; None if they compute, as far
-            as there are data.
+        recorder: Takes the computations of the programs in place of computing them; None to
+            compute, as far as there are data.
 
     Attributes:
-        duration: Until the last program is over, in picoseconds.
-        varied: Whether that, or what the programs do, may depend on data or on the device.
-        spans: What the engines of PEs do, if everything is logged.
+        duration: Time until the last program is over, in picoseconds.
+        varied: Whether the duration or the actions of the programs may depend on data or on the
+            device.
+        spans: Activities of the engines of PEs, if everything is logged: the index of the PE and
+            the arguments of `Trace`.
     """
 
     def __init__(
@@ -67,11 +69,13 @@ class Run:
         """Runs every program to its end.
 
         Args:
-            arguments: By parameter name; no two tensors the same `View`.
+            arguments: Arguments by parameter name; no two tensors the same `View`.
 
         Raises:
-            ProgramRaceError: If two programs store to one element, or one loads what another
-                stores.
+            ProgramRaceError: If two programs store to one element, or one program loads an element
+                that another stores.
+            KernelDeadlockError: If programs wait for each other for ever.
+            BaseException: The error of the first program that failed.
         """
         total = 1
         for extent in self._grid:
@@ -98,7 +102,7 @@ class Run:
             self._loop.run()
         except DeadlockError as deadlock:
             waits = deadlock.waits
-        # Whoever failed comes first: others may wait for what it would have sent.
+        # An error comes before a deadlock: others may wait for messages of a program that failed.
         failed = [task.error for task in tasks if task.error is not None]
         stop = SystemExit("kernel aborted")
         for task, _ in waits:
@@ -136,7 +140,7 @@ class Run:
                 sender=Sender(self._network, timeline, owner),
                 data=engine.enable_data and recorder is None,
                 trace=self._tracer(pe) if full else None,
-                # What sends is run again: messages are not recorded, and get their numbers then.
+                # A recording run numbers no messages: a launch that sends is run again.
                 flows=engine.op_log.new_flow if full and not recorder else None,
                 recorder=recorder,
                 races=self._races,

@@ -91,10 +91,10 @@ def range(start: Any, stop: Any = None, step: Any = 1, *, num_stages: int | None
     """Returns Python's range, over numbers or scalar tiles.
 
     Args:
-        start: First number; the end if it stands alone, and 0 is the first then.
-        stop: End, which is not reached.
-        step: Distance.
-        num_stages: Has no meaning here: engines overlap by themselves.
+        start: First number. Without `stop` it is the end, and the first number is 0.
+        stop: End; the range does not include it.
+        step: Distance between numbers.
+        num_stages: Has no effect: engines of a PE overlap by themselves.
     """
     return _Range(start, stop, step) if stop is not None else _Range(0, start, step)
 
@@ -137,17 +137,31 @@ def num_programs(axis: int) -> Tile:
 
 
 def arange(start: int, end: int) -> Tile:
-    """Returns int64 `start..end-1`; unlike Triton's, the extent need not be a power of two."""
+    """Returns the int64 numbers `start..end-1`, shape `[end - start]`.
+
+    Unlike Triton's, the extent need not be a power of two.
+    """
     return program().arange(start, end)
 
 
 def zeros(shape: Sequence[int], dtype: DType = float32) -> Tile:
-    """Returns a tile of zeros."""
+    """Returns a tile of zeros.
+
+    Args:
+        shape: Extents.
+        dtype: Element type.
+    """
     return program().full(tuple(shape), 0, dtype)
 
 
 def full(shape: Sequence[int], value: Scalar, dtype: DType = float32) -> Tile:
-    """Returns a tile that holds `value` everywhere."""
+    """Returns a tile that holds `value` everywhere.
+
+    Args:
+        shape: Extents.
+        value: Value of every element.
+        dtype: Element type.
+    """
     return program().full(tuple(shape), value, dtype)
 
 
@@ -157,9 +171,9 @@ def load(pointer: Pointer, mask: Tile | None = None, other: Scalar | None = None
     Args:
         pointer: A tensor argument plus offsets in elements.
         mask: Lanes to load; the others cost nothing and read `other`.
-        other: Value of the masked lanes. Without it Triton leaves them undefined: here they hold
-            what memory does that nobody wrote, NaN or the largest integer, so that a sum or a
-            maximum over them is seen to be wrong.
+        other: Value of the masked lanes. Triton leaves masked lanes undefined without it; here they
+            hold NaN or the largest integer, like memory that nobody wrote, so that a sum or a
+            maximum over them is visibly wrong.
 
     Raises:
         OutOfBoundsError: If an active lane lies outside of the tensor.
@@ -172,7 +186,12 @@ def load(pointer: Pointer, mask: Tile | None = None, other: Scalar | None = None
 
 
 def store(pointer: Pointer, value: Tile | Scalar, mask: Tile | None = None) -> None:
-    """Stores a tile to HBM through the DMA engine once it is ready; does not wait.
+    """Stores a tile to HBM through the DMA engine once it is computed; does not wait.
+
+    Args:
+        pointer: A tensor argument plus offsets in elements.
+        value: Tile or scalar that broadcasts to the pointers.
+        mask: Lanes to store; None for all.
 
     Raises:
         OutOfBoundsError: If an active lane lies outside of the tensor.
@@ -183,7 +202,7 @@ def store(pointer: Pointer, value: Tile | Scalar, mask: Tile | None = None) -> N
 
 
 def fence() -> None:
-    """Waits, in the program's own time, until its stores are done."""
+    """Waits, in the program's own time, until all stores of the program are done."""
     program().fence()
 
 
@@ -192,6 +211,12 @@ def dot(a: Tile, b: Tile, acc: Tile | None = None, out_dtype: DType = float32) -
 
     16-bit and 8-bit floats are added in float32.
 
+    Args:
+        a: Tile of shape `[m, k]`.
+        b: Tile of shape `[k, n]`, of the type of `a`.
+        acc: Tile that is added; its shape broadcasts to `[m, n]`. None for none.
+        out_dtype: Type of the result; int8 gives int32 instead.
+
     Raises:
         TileOperandError: If shapes or types do not fit.
     """
@@ -199,7 +224,13 @@ def dot(a: Tile, b: Tile, acc: Tile | None = None, out_dtype: DType = float32) -
 
 
 def where(condition: Tile, x: Tile | Scalar, y: Tile | Scalar) -> Tile:
-    """Returns `x` where `condition` holds, else `y`."""
+    """Returns `x` where `condition` holds, else `y`.
+
+    Args:
+        condition: Tile of truth values.
+        x: Values where the condition holds.
+        y: Values where the condition does not hold.
+    """
     return program().where(condition, x, y)
 
 
@@ -229,10 +260,10 @@ def sigmoid(x: Tile) -> Tile:
 
 
 def reshape(x: Tile, *shape: int | Sequence[int]) -> Tile:
-    """Returns the elements in another shape, in the order of rows; takes no time.
+    """Returns the elements in another shape, in row-major order; takes no time.
 
     Raises:
-        TileOperandError: If that has another number of elements.
+        TileOperandError: If the new shape has another number of elements.
     """
     return x.program.reshape(x, _numbers(shape))
 
@@ -242,10 +273,10 @@ def trans(x: Tile, *dims: int | Sequence[int]) -> Tile:
 
     Args:
         x: The tile.
-        dims: The axes in their new order; the last two change places without them.
+        dims: The axes in their new order; by default the last two change places.
 
     Raises:
-        TileOperandError: If these are not its axes.
+        TileOperandError: If `dims` are not the axes of the tile.
     """
     rank = len(x.shape)
     order = _numbers(dims) if dims else (*_Range(rank - 2), rank - 1, rank - 2)
@@ -274,17 +305,17 @@ def minimum(x: Tile | Scalar, y: Tile | Scalar) -> Tile:
 
 
 def sum(x: Tile, axis: int | None = None) -> Tile:
-    """Adds up along an axis, or everything; narrow floats are added in float32."""
+    """Adds up along an axis, or all elements; narrow floats are added in float32."""
     return x.program.reduce("add", x, axis)
 
 
 def max(x: Tile, axis: int | None = None) -> Tile:
-    """Returns the largest along an axis, or of everything."""
+    """Returns the largest values along an axis, or the largest of all elements."""
     return x.program.reduce("maximum", x, axis)
 
 
 def min(x: Tile, axis: int | None = None) -> Tile:
-    """Returns the smallest along an axis, or of everything."""
+    """Returns the smallest values along an axis, or the smallest of all elements."""
     return x.program.reduce("minimum", x, axis)
 
 
@@ -299,7 +330,8 @@ def cdiv(x: _Whole, y: int) -> _Whole:
 def send(tile: Tile, to: int | Tile) -> None:
     """Sends a tile to program `to` of the same launch, through its queue.
 
-    Waits for a credit, that is, for a free slot at the receiver; not for the receiver.
+    Waits for a credit, that is, for a free slot at the receiver; does not wait for the receiver to
+    take the tile.
 
     Raises:
         MessageSizeError: If the tile is larger than a slot.

@@ -25,14 +25,20 @@ from kernbench.units import Bytes
 
 
 class LaunchError(KernbenchError):
-    """A grid or arguments that the kernel cannot be launched with (K1, K3)."""
+    """The grid or the arguments of a launch do not fit the kernel (K1, K3)."""
 
 
 class Launcher(Protocol):
-    """Whoever turns a launch into a command: the runtime of the calling rank."""
+    """The runtime of the calling rank, which turns a launch into a command."""
 
     def launch(self, kernel: "Kernel", grid: tuple[int, ...], arguments: dict[str, Any]) -> None:
-        """Issues the launch on the current stream."""
+        """Issues the launch on the current stream; does not wait for the kernel.
+
+        Args:
+            kernel: The kernel.
+            grid: One to three extents of the grid.
+            arguments: Arguments by parameter name, defaults included.
+        """
         ...
 
 
@@ -41,12 +47,12 @@ def _nobody() -> None:
 
 
 find_launcher: Callable[[], Launcher | None] = _nobody
-"""Finds the runtime of the calling code; the runtime room puts its own in place."""
+"""Finds the runtime of the calling code; the runtime room replaces this function."""
 
 
 _OF_A_GPU: Final = frozenset({"num_warps", "num_stages", "num_ctas"})
-"""Options of a launch that say how a GPU runs a program. A PE has no warps, its engines overlap by
-themselves, and no option of these ever changes a result: programs keep them and run unchanged."""
+"""Options of a launch that say how a GPU runs a program. None of them changes a result. A PE has no
+warps and its engines overlap by themselves, so the options are accepted and have no effect."""
 
 _NOTHING: Final = inspect.Parameter.empty
 _ANY_WAY: Final = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -56,12 +62,13 @@ _BY_NAME: Final = inspect.Parameter.KEYWORD_ONLY
 class Kernel:
     """A function of the kernel language; `kernel[grid](*args)` launches it, as in Triton.
 
-    `num_warps`, `num_stages` and `num_ctas` have no meaning at a launch, and may stand there.
-    Within a kernel, `kernel(*args)` is a call.
+    A launch accepts `num_warps`, `num_stages` and `num_ctas`; they have no effect. Inside a kernel,
+    `kernel(*args)` is a plain call.
 
     Attributes:
-        function: What `jit` was applied to.
-        constants: Names of its `tl.constexpr` parameters.
+        function: The function to which `jit` was applied.
+        signature: Signature of the function.
+        constants: Names of the `tl.constexpr` parameters.
     """
 
     def __init__(self, function: Callable[..., None]) -> None:
@@ -79,9 +86,12 @@ class Kernel:
         self._defaults: Final = {n: p.default for n, p in self.signature.parameters.items()}
 
     def environment(self) -> Hashable | None:
-        """Returns the values that the function finds outside of itself; None if not all are plain.
+        """Returns a key of all values that the function uses from outside of itself.
 
-        What a launch does depends on them as on its arguments.
+        A launch depends on these values as it does on its arguments.
+
+        Returns:
+            The key, see `kind_of`; None if some value has no key.
         """
         return kind_of(self.function)
 
@@ -91,10 +101,10 @@ class Kernel:
         return self.function.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls it from another kernel, as a part of that; elsewhere a kernel needs a grid.
+        """Calls the function as a part of the kernel that is running.
 
         Raises:
-            LaunchError: Outside of a kernel.
+            LaunchError: Outside of a kernel, where a launch needs a grid.
         """
         task = current_task()
         if task is not None and isinstance(task.subject, Program):
@@ -148,7 +158,7 @@ class Kernel:
         return bound.arguments
 
     def _bind_plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-        """Binds as the signature does, at a tenth of its cost; None if that is not so simple."""
+        """Binds a simple call at a tenth of the signature's cost; None for other calls."""
         if len(args) > self._positional:
             return None
         given = {**dict(zip(self._defaults, args, strict=False)), **kwargs}
@@ -171,17 +181,17 @@ class Kernel:
 
 
 _SAME: Final = (type, ModuleType, DType, Enum)
-"""Of these, only the very same object is equal."""
+"""Types of which an object is equal to itself only."""
 
 _EXACT: Final = (int, bool, str, bytes, type(None))
-"""Of these, equal values of one type are the same to a kernel."""
+"""Types of which a kernel cannot tell equal values apart."""
 
 
 def kind_of(value: object) -> Hashable | None:
-    """Returns a key that is another value's only if no kernel can tell the two apart.
+    """Returns a key that two values share only if no kernel can tell the values apart.
 
     Returns:
-        None if it is of a type of which that is not known.
+        The key; None for a value of a type without such keys.
     """
     return _kind_of(value, set())
 
@@ -223,19 +233,19 @@ def jit(function: Callable[..., None]) -> Kernel:
 class KernelWork:
     """The work of a launch: programs in the order of their index, dealt out to the PEs in turn.
 
-    The whole device is the kernel's alone, so its programs run on a loop of their own, starting at
-    zero, and the launch holds the device for as long as they took.
+    A kernel has the whole device to itself. So its programs run on an event loop of their own that
+    starts at zero, and the launch holds the device for the duration of that run.
 
     Args:
         engine: The engine.
         sip: Index of the device.
-        kernel: What runs.
-        grid: Extents.
-        arguments: By parameter name; tensors are `Pointer`s.
-        queues: How queues between its programs are built.
+        kernel: The kernel.
+        grid: Extents of the grid.
+        arguments: Arguments by parameter name; tensors are `Pointer`s.
+        queues: How queues between the programs are built.
         memo: Recordings of earlier launches, by the kind of the device and `memo_key`; played
-            unless every tile is timed.
-        memo_key: Everything else that a recording depends on; None if that cannot be told.
+            unless fidelity is `tile`.
+        memo_key: Key of everything else that a recording depends on; None if there is no such key.
     """
 
     def __init__(
@@ -259,9 +269,12 @@ class KernelWork:
         self._memo_key = memo_key
 
     def recording(self) -> Recording | None:
-        """Returns what the launch does whatever its arguments hold; None if it must run to tell.
+        """Returns the actions of the launch that hold for any contents of its arguments.
 
-        Runs the programs, without data, if there was no such launch before.
+        Runs the programs once without data, if no earlier launch was the same.
+
+        Returns:
+            The recording; None if only a run with the arguments can tell.
         """
         if self._memo_key is None:
             return None
@@ -279,7 +292,7 @@ class KernelWork:
             run.run(self._with(views))
             calls = recorder.calls()
         except Exception:
-            # Whoever runs it with its arguments gets to know what is wrong.
+            # The run with the real arguments reports the error.
             return Recording()
         loads, stores = frozenset(recorder.loads), frozenset(recorder.stores)
         if run.varied:
@@ -291,7 +304,7 @@ class KernelWork:
         return Run(self._engine, self._sip, function, self._grid, self._queues, recorder)
 
     def _twins(self) -> dict[str, View]:
-        """Returns views of its own: a tensor that is passed twice now may be two the next time."""
+        """Returns a view of its own for each parameter, even if two parameters got one tensor."""
         return {name: _twin(view) for name, view in self._views.items()}
 
     def _with(self, views: dict[str, View]) -> dict[str, Any]:
@@ -320,7 +333,7 @@ class KernelWork:
         Hold(engine, device.compute, launch + duration, None).begin(command, start)
 
     def _execute(self, recording: Recording | None) -> tuple[int, Spans]:
-        """Does what the launch does to bytes, and returns its duration and what engines did."""
+        """Changes the bytes of the arguments; returns the duration and the spans of engines."""
         if recording is not None and recording.duration is not None:
             calls = recording.calls
             if not self._engine.enable_data or (calls is not None and calls.play(self._views)):

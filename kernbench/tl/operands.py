@@ -1,4 +1,4 @@
-"""Which shapes go together, and what is said when they do not (K2)."""
+"""Which shapes go together, and the errors of shapes that do not (K2)."""
 
 from collections.abc import Sequence
 
@@ -7,23 +7,29 @@ from kernbench.tl.symbols import Shape, broadcast
 
 
 class TileOperandError(KernbenchError):
-    """Operands that no engine takes (K2)."""
+    """Operands that no engine accepts (K2)."""
 
 
 def refusal(summary: str, *facts: str, hint: str = "") -> TileOperandError:
-    """Returns the error of operands at the calling line of the kernel."""
+    """Returns the error of wrong operands, with the calling line of the kernel.
+
+    Args:
+        summary: First line of the error.
+        facts: Further lines.
+        hint: Advice to the user; empty for none.
+    """
     return TileOperandError(summary, [site_fact(call_site()), *facts], hint=hint, code="K2")
 
 
 def common_shape(what: str, shapes: Sequence[Shape]) -> Shape:
-    """Returns the shape that others broadcast to.
+    """Returns the shape to which several shapes broadcast.
 
     Args:
-        what: Has these shapes, for the error: `add of tiles`.
-        shapes: Of the operands.
+        what: Owner of the shapes, for the error, such as `add of tiles`.
+        shapes: Shapes of the operands.
 
     Raises:
-        TileOperandError: If there is none.
+        TileOperandError: If the shapes do not broadcast.
     """
     found: Shape = ()
     try:
@@ -40,7 +46,15 @@ def common_shape(what: str, shapes: Sequence[Shape]) -> Shape:
 
 
 def check_stored(value: Shape, pointers: Shape) -> None:
-    """Refuses a value that has more lanes than there are pointers."""
+    """Refuses a value that has more lanes than there are pointers.
+
+    Args:
+        value: Shape of the value.
+        pointers: Shape of the pointers.
+
+    Raises:
+        TileOperandError: If the value does not broadcast to the pointers.
+    """
     if value == pointers or not value:
         return
     if common_shape("tl.store with pointers and a value", [pointers, value]) != pointers:
@@ -51,7 +65,16 @@ def check_stored(value: Shape, pointers: Shape) -> None:
 
 
 def check_axis(name: str, axis: int | None, shape: Shape) -> None:
-    """Refuses an axis that a tile does not have."""
+    """Refuses an axis that a tile does not have.
+
+    Args:
+        name: Name of the operation, for the error.
+        axis: Axis, counted from the end if negative; None for all axes.
+        shape: Shape of the tile.
+
+    Raises:
+        TileOperandError: If the tile has no such axis.
+    """
     rank = len(shape)
     if axis is not None and not -rank <= axis < rank:
         raise refusal(
@@ -61,7 +84,16 @@ def check_axis(name: str, axis: int | None, shape: Shape) -> None:
 
 
 def check_key(keys: Sequence[object], shape: Shape) -> None:
-    """Refuses an index of a tile that is more than axes kept and axes added."""
+    """Refuses an index of a tile other than `None` and `:`.
+
+    Args:
+        keys: Entries of the index.
+        shape: Shape of the tile.
+
+    Raises:
+        TileOperandError: If an entry is another one, or `:` stands more often than the tile has
+            axes.
+    """
     if any(key is not None and key != slice(None) for key in keys):
         raise refusal(
             f"a tile is indexed with None and ':' only; got {', '.join(map(repr, keys))}",

@@ -1,4 +1,4 @@
-"""One tile program on one PE: what its commands mean, and when its engines do them."""
+"""One tile program on one PE: the effect of its commands, and the times of its engines."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -32,7 +32,7 @@ class PeerError(KernbenchError):
 
 
 class Trace(Protocol):
-    """Takes what the engines of a PE do, while the log keeps everything."""
+    """Takes the activities of the engines of a PE, while the log keeps everything."""
 
     def __call__(
         self,
@@ -50,10 +50,10 @@ class Trace(Protocol):
 
 
 class Channels(Protocol):
-    """Where a program's messages go.
+    """The queues of a program.
 
     Attributes:
-        peers: How many programs there are to talk to, numbered from 0.
+        peers: Number of programs that exchange messages; peers are numbered from 0.
     """
 
     peers: int
@@ -71,25 +71,25 @@ class Program:
     """The state of one program while it runs. Methods are the commands of `kernbench.tl`.
 
     Args:
-        task: What runs it; it may wait.
-        pe: Its engines.
-        costs: Durations.
-        ids: Its index on each axis of the grid.
+        task: Task that runs the program and waits for it.
+        pe: Engines of the PE.
+        costs: Durations of the PE.
+        ids: Index of the program on each axis of the grid.
         grid: Extents of the grid.
-        ports: The port of the HBM it uses, if other programs use it too.
-        channels: Its queues; None if it has nobody to talk to.
-        sender: Its sending engine when its links are shared.
+        port: Port of the HBM, if other programs use the port too; None if they do not.
+        channels: Queues of the program; None if it has no peers.
+        sender: Sending engine for shared links; None if nobody else uses the links.
         data: Whether tiles hold values.
-        bounded: Whether a tile must fit into the TCM of one PE; not where the program stands for
-            those of many PEs, as that of a collective does.
+        bounded: Whether a tile must fit into the TCM of one PE. The program of a collective is not
+            bounded, because it stands for programs of many PEs.
         trace: Takes spans; None to drop them.
         flows: Numbers messages, for spans.
-        recorder: Takes what is computed, in place of computing it; `data` is off then.
-        races: Takes what is loaded and stored; None if that is not to be checked.
+        recorder: Takes computations in place of computing; `data` is off then.
+        races: Takes loads and stores for a check of races; None for no check.
 
     Attributes:
-        communicated: Whether it has sent or received.
-        data_dependent: Whether its control flow or a mask looked at loaded values.
+        communicated: Whether the program has sent or received a message.
+        data_dependent: Whether control flow or a mask of the program looked at loaded values.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Program:
         return self._constant(self.grid[axis] if axis < len(self.grid) else 1)
 
     def arange(self, start: int, end: int) -> Tile:
-        """Returns the integers from `start` to `end`, without it."""
+        """Returns the integers `start..end-1`."""
         return self._formula(symbols.arange(start, end))
 
     def _formula(self, symbol: Symbol) -> Tile:
@@ -158,7 +158,13 @@ class Program:
         return Tile(self, (), dtype, np.array(value, dtype.numpy), None)
 
     def full(self, shape: Sequence[int], value: Scalar, dtype: DType) -> Tile:
-        """Returns a tile that holds one value."""
+        """Returns a tile that holds one value.
+
+        Args:
+            shape: Extents.
+            value: Value of every element.
+            dtype: Element type.
+        """
         self._check_room("full", tuple(shape), dtype)
         values = np.broadcast_to(np.array(value, dtype.numpy), shape)
         return Tile(self, values.shape, dtype, values, None)
@@ -178,7 +184,7 @@ class Program:
         operands: Sequence[Tile | Scalar],
         ready: int | None,
     ) -> Tile:
-        """Returns the tile that a function of operands gives, as far as these have values."""
+        """Returns the tile that a function gives; it has values if all operands have values."""
         if ready is not None and self._recorder is not None:
             number = self._recorder.compute(self.ids, function, operands)
             return Tile(self, shape, dtype, None, ready, number=number)
@@ -202,7 +208,13 @@ class Program:
     # Memory
 
     def load(self, pointer: Pointer, mask: Tile | None = None, other: Scalar | None = None) -> Tile:
-        """Starts loading a tile; the program goes on. See `kernbench.tl.load`."""
+        """Starts loading a tile; the program goes on. See `kernbench.tl.load`.
+
+        Args:
+            pointer: The block of pointers.
+            mask: Lanes to load; None for all.
+            other: Value of masked lanes; None for the value of memory that nobody wrote.
+        """
         self.pe.issue()
         region = locate(pointer, mask, "load", self._describe, repeat=True)
         dtype = pointer.dtype
@@ -225,7 +237,13 @@ class Program:
         return Tile(self, region.shape, dtype, values, ready, number=number)
 
     def store(self, pointer: Pointer, value: Tile | Scalar, mask: Tile | None = None) -> None:
-        """Starts storing a tile; the program goes on. See `kernbench.tl.store`."""
+        """Starts storing a tile; the program goes on. See `kernbench.tl.store`.
+
+        Args:
+            pointer: The block of pointers.
+            value: Tile or scalar that broadcasts to the pointers.
+            mask: Lanes to store; None for all.
+        """
         self.pe.issue()
         tile = value if isinstance(value, Tile) else self._constant(value)
         region = locate(pointer, mask, "store", self._describe, repeat=False)
@@ -245,7 +263,7 @@ class Program:
             self._span("store", "copy", "dma.store", done - dma - self._hbm.latency, done)
 
     def fence(self) -> None:
-        """Waits, in local time, until every store of this program is done."""
+        """Waits, in local time, until all stores of this program are done."""
         self.pe.fence()
 
     def _book_port(self, nbytes: int) -> int:
@@ -268,11 +286,18 @@ class Program:
     # Arithmetic
 
     def elementwise(self, name: str, *operands: Tile | Scalar) -> Tile:
-        """Applies a function; on the MATH engine unless all operands are index arithmetic."""
+        """Applies a function element by element.
+
+        The MATH engine computes it, unless all operands are index arithmetic.
+
+        Args:
+            name: See `arithmetic.elementwise`.
+            operands: Tiles and Python's scalars.
+        """
         try:
             symbol = self._symbolic(name, operands)
         except ValueError:
-            symbol = None  # shapes that do not fit are told of below
+            symbol = None  # `common_shape` reports shapes that do not fit
         if symbol is not None:
             return self._formula(symbol)
         tiles = [t for t in operands if isinstance(t, Tile)]
@@ -307,7 +332,13 @@ class Program:
         return self._result(tile.shape, dtype, arithmetic.cast(dtype), [tile], ready)
 
     def where(self, condition: Tile, yes: Tile | Scalar, no: Tile | Scalar) -> Tile:
-        """Returns `yes` where `condition` holds, else `no`."""
+        """Returns `yes` where `condition` holds, else `no`.
+
+        Args:
+            condition: Tile of truth values.
+            yes: Values where the condition holds.
+            no: Values where the condition does not hold.
+        """
         operands = [t for t in (condition, yes, no) if isinstance(t, Tile)]
         shape = common_shape("tl.where of tiles", [tile.shape for tile in operands])
         yes, no = (t if isinstance(t, Tile) else self._constant(t) for t in (yes, no))
@@ -317,7 +348,13 @@ class Program:
         return self._result(shape, dtype, arithmetic.where(dtype), [condition, yes, no], ready)
 
     def reduce(self, name: str, tile: Tile, axis: int | None) -> Tile:
-        """Reduces an axis, or everything, with a numpy ufunc's `reduce`."""
+        """Reduces an axis, or all elements, with a numpy ufunc's `reduce`.
+
+        Args:
+            name: Name of the ufunc, such as `add`.
+            tile: The tile.
+            axis: Axis to reduce; None for all.
+        """
         check_axis(name, axis, tile.shape)
         shape = () if axis is None else tuple(np.delete(tile.shape, axis).tolist())
         function, dtype = arithmetic.reduction(name, tile.dtype, axis)
@@ -325,7 +362,11 @@ class Program:
         return self._result(shape, dtype, function, [tile], ready)
 
     def reshape(self, tile: Tile, shape: tuple[int, ...]) -> Tile:
-        """Returns the elements in another shape, in the order of rows."""
+        """Returns the elements in another shape, in row-major order.
+
+        Raises:
+            TileOperandError: If the shape has another number of elements.
+        """
         if _count(shape) != tile.numel:
             raise refusal(
                 f"tl.reshape of a tile of shape {list(tile.shape)} to {list(shape)}",
@@ -334,7 +375,11 @@ class Program:
         return self._result(shape, tile.dtype, lambda v: v.reshape(shape), [tile], tile.ready)
 
     def transpose(self, tile: Tile, axes: tuple[int, ...]) -> Tile:
-        """Returns the tile with its axes in another order."""
+        """Returns the tile with its axes in another order.
+
+        Raises:
+            TileOperandError: If `axes` is no order of the tile's axes.
+        """
         if sorted(axes) != list(range(len(tile.shape))):
             raise refusal(
                 f"tl.trans of a tile of shape {list(tile.shape)} to axes {list(axes)}",
@@ -344,7 +389,14 @@ class Program:
         return self._result(shape, tile.dtype, lambda v: v.transpose(axes), [tile], tile.ready)
 
     def dot(self, a: Tile, b: Tile, acc: Tile | None, out_dtype: DType) -> Tile:
-        """Multiplies two tiles on the GEMM engine. See `kernbench.tl.dot`."""
+        """Multiplies two tiles on the GEMM engine. See `kernbench.tl.dot`.
+
+        Args:
+            a: Tile of shape `[m, k]`.
+            b: Tile of shape `[k, n]`.
+            acc: Tile to add; None for none.
+            out_dtype: Type of the result.
+        """
         function, dtype = arithmetic.product(a, b, acc, out_dtype)
         a, b = self._dense(a), self._dense(b)
         (m, k), n = a.shape, b.shape[1]
@@ -356,7 +408,7 @@ class Program:
         return self._result((m, n), dtype, function, operands, done)
 
     def _dense(self, tile: Tile) -> Tile:
-        """Gives a constant tile, which is one element stretched, a layout that BLAS takes."""
+        """Copies a constant tile, which is one repeated element, into a layout that BLAS takes."""
         if tile.ready is not None or tile.values is None:
             return tile
         return Tile(self, tile.shape, tile.dtype, np.ascontiguousarray(tile.values), None)
@@ -371,7 +423,11 @@ class Program:
     # Messages
 
     def send(self, tile: Tile, to: int | Tile) -> None:
-        """Sends a tile. Waits for a credit. See `kernbench.tl.send`."""
+        """Sends a tile. Waits for a credit. See `kernbench.tl.send`.
+
+        Raises:
+            MessageSizeError: If the tile is larger than a slot.
+        """
         to = int(to)
         queue = self._talk("send", to).outgoing(to)
         nbytes = tile.numel * tile.dtype.itemsize
@@ -395,11 +451,11 @@ class Program:
         message = Message(nbytes, tile.values, tile.dtype, tile.shape, flow)
         queue.post(self.pe, tile.ready or 0, message, self._sender)
         if self._trace is not None:
-            # When it leaves is known only later if others use the links too.
+            # On shared links the time of leaving is known only later, so `drain` makes the span.
             self._sent.append((message, [link.name for link in queue.path.route]))
 
     def receive(self, source: int | Tile) -> Tile:
-        """Receives a tile. Waits for it. See `kernbench.tl.recv`."""
+        """Receives a tile. Waits for the message. See `kernbench.tl.recv`."""
         source = int(source)
         queue = self._talk("recv", source).incoming(source)
         self.pe.issue()
@@ -414,7 +470,7 @@ class Program:
         return Tile(self, message.shape, message.dtype, message.payload, ready)
 
     def drain(self) -> None:
-        """Waits until everything that was sent has left."""
+        """Waits until every sent message has left."""
         sender = self._sender
         while sender is not None and not sender.idle:
             self._wait(sender.call_when_idle, "its messages to leave")
@@ -426,7 +482,7 @@ class Program:
 
     @property
     def end(self) -> int:
-        """When the program is over, in picoseconds: its stores done, its messages gone."""
+        """When the program is over, in picoseconds: all stores done, all messages sent."""
         return later(later(self.pe.clock, self.pe.stored), self.pe.send_free)
 
     def _talk(self, verb: str, peer: int) -> Channels:

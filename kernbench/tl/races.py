@@ -1,4 +1,4 @@
-"""Which programs of one launch get in each other's way (M12)."""
+"""Which programs of one launch touch the same elements in no order (M12)."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from kernbench.tl.access import Region, Unknown, extent
 from kernbench.tl.arithmetic import Array
 
 _MOST_LOADS: Final = 1 << 17
-"""Loads that are kept for the end of the launch; those behind them are not compared with stores."""
+"""Loads that are kept for the end of the launch; later loads are not compared with stores."""
 
 _Ids = tuple[int, ...]
 
@@ -20,11 +20,12 @@ class ProgramRaceError(KernbenchError):
 
 
 class _Stores:
-    """What was stored to one tensor.
+    """The stores to one tensor.
 
     Attributes:
-        owners: Number of the program that stored to each element, counted from 1; 0 if none did.
-        sites: Where each of these programs stored last.
+        owners: For each element, the number of the program that stored to it, counted from 1; 0 for
+            none.
+        sites: Line of each program's last store, by number of the program.
     """
 
     def __init__(self, view: View) -> None:
@@ -35,12 +36,12 @@ class _Stores:
 class Races:
     """Compares what the programs of a launch load and store, element by element.
 
-    Programs of a grid run in no order, so an element that one stores to is no other's to touch.
-    Each tensor argument is taken by itself, whether or not it shares memory with another one.
-    Programs that exchange messages are ordered by these, and are not compared.
+    Programs of a grid run in no order, so no program may touch an element to which another one
+    stores. Each tensor argument is checked by itself, whether or not it shares memory with another
+    one. Programs that exchange messages are not compared, because messages order them.
 
     Args:
-        grid: Extents.
+        grid: Extents of the grid.
     """
 
     def __init__(self, grid: _Ids) -> None:
@@ -53,17 +54,28 @@ class Races:
         self._loads: Final[list[tuple[int, View, Region, CallSite | None]]] = []
 
     def refuse(self) -> None:
-        """Notes that a message is on its way: from here on programs may be in an order."""
+        """Notes that a program sends or receives: from now on programs may be in an order."""
         self._refused = True
 
     def load(self, program: _Ids, view: View, region: Region) -> None:
-        """Notes a load; `check` compares it."""
+        """Notes a load, which `check` compares with stores.
+
+        Args:
+            program: Index of the program on each axis of the grid.
+            view: The tensor.
+            region: Elements that are loaded.
+        """
         if self._alone or self._refused or len(self._loads) >= _MOST_LOADS:
             return
         self._loads.append((self._number(program), view, region, call_site()))
 
     def store(self, program: _Ids, view: View, region: Region) -> None:
         """Notes a store.
+
+        Args:
+            program: Index of the program on each axis of the grid.
+            view: The tensor.
+            region: Elements that are stored to.
 
         Raises:
             ProgramRaceError: If another program stored to one of the elements.
@@ -84,7 +96,7 @@ class Races:
         """Compares loads with stores, at the end of the launch.
 
         Raises:
-            ProgramRaceError: If one program loaded what another stored, before or after.
+            ProgramRaceError: If one program loaded an element that another stored, before or after.
         """
         if self._refused:
             return
@@ -123,7 +135,7 @@ class Races:
 
 
 def _another(owners: Array, mine: int) -> int:
-    """Returns the first program among owners that is another one; 0 if there is none."""
+    """Returns the first of the owners that is another program; 0 if there is none."""
     if not owners.size:
         return 0
     largest = int(owners.max())

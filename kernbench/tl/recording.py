@@ -1,4 +1,4 @@
-"""What a launch does to bytes: numpy calls, noted once and made again for each launch."""
+"""The effect of a launch on bytes: numpy calls, noted once and repeated for each launch."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,31 +14,30 @@ from kernbench.tl.tile import Scalar, Tile
 _Call = Callable[..., Any]
 
 Step = tuple[_Call, tuple[int, ...], int]
-"""A function, the registers of its arguments, and the one of its result."""
+"""A function, the registers of its arguments, and the register of its result."""
 
 Spans = Sequence[tuple[int, tuple[Any, ...]]]
-"""What the engines of PEs do: the index of the PE, and what `Trace` takes."""
+"""Activities of the engines of PEs: the index of the PE, and the arguments of `Trace`."""
 
 _MOST_NOTES: Final = 1 << 17
 _MOST_BYTES: Final = 1 << 26
-"""A launch with more steps, or larger lists of offsets, is not worth the memory: it runs anew."""
+"""A launch with more steps or larger offset lists is not recorded, to save memory: it runs anew."""
 
 
 @dataclass(frozen=True, eq=False)
 class Calls:
-    """What a launch does to the bytes of its arguments, in the order in which it does.
+    """The effect of a launch on the bytes of its arguments: numpy calls in order.
 
     Attributes:
-        loads: Names of the arguments that it loads from.
-        steps: What to call, program by program if none can tell: what one works on stays in the
-            cache then.
-        careful: The same in simulated order and with copies of what it loads, for arguments that
+        loads: Names of the arguments from which the launch loads.
+        steps: Calls in order. They go program by program where this changes no result, so that the
+            data of one program stays in the cache.
+        careful: The calls in simulated order, with copies of loaded elements; for arguments that
             share memory.
-        arguments: Name of the argument in each register, from the first on.
-        constants: Contents of the registers behind them.
-        registers: How many there are.
-        writes: By name of an argument, which of its elements are written; None for all, gaps
-            included.
+        arguments: Name of the argument in each of the first registers.
+        constants: Contents of the registers behind the arguments.
+        registers: Number of registers.
+        writes: For each written argument, its written elements; None for all, gaps included.
     """
 
     loads: frozenset[str]
@@ -50,14 +49,14 @@ class Calls:
     writes: Mapping[str, Array | None]
 
     def play(self, views: Mapping[str, View]) -> bool:
-        """Makes the calls, on the bytes of other tensors of the same shapes and types.
+        """Makes the calls on the bytes of other tensors of the same shapes and types.
 
         Args:
-            views: By name.
+            views: Tensors by argument name.
 
         Returns:
-            Whether it was done: not if one that it loads from is not written in full, since only
-            the programs themselves can say where they read what.
+            Whether the calls were made. They are not made if a loaded argument is not written in
+            full, since only a run of the programs can name the line that reads unwritten elements.
         """
         for name in self.arguments:
             buffer = views[name].buffer
@@ -104,15 +103,16 @@ def _mark(view: View, elements: Array | None) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """What a launch does, whatever its arguments hold.
+    """Actions of a launch that do not depend on the contents of its arguments.
 
     Attributes:
-        loads: Names of the arguments that it may load from; None if that depends on what they
-            hold, or it fails.
-        stores: Names of the arguments that it may store to; None likewise.
-        duration: In picoseconds; None if it depends on more than the arguments' shapes.
-        spans: What the engines of each PE do, if that was to be logged.
-        calls: What it does to bytes; None if that cannot be told before.
+        loads: Names of the arguments from which the launch may load; None if this depends on
+            contents, or the launch fails.
+        stores: Names of the arguments to which the launch may store; None if this depends on
+            contents, or the launch fails.
+        duration: Duration in picoseconds; None if it depends on more than the arguments' shapes.
+        spans: Activities of the engines of each PE, if they are logged.
+        calls: Effect on bytes; None if calls alone cannot repeat it.
     """
 
     loads: frozenset[str] | None = None
@@ -126,12 +126,13 @@ class _Note(NamedTuple):
     """A step of a program.
 
     Attributes:
-        program: Its index on each axis of the grid.
-        function: Looks at what is loaded where it lies.
-        careful: Copies what is loaded.
-        inputs: Names of arguments, numbers of results, and numbers of constants, from -1 down.
-        output: Number of its result; None if it is a store.
-        window: Which elements it loads where they lie; None if it does something else.
+        program: Index of the program on each axis of the grid.
+        function: The step; loads give elements in place.
+        careful: The step; loads give copies.
+        inputs: Names of arguments, numbers of results from 1 up, and numbers of constants from -1
+            down.
+        output: Number of the result; None for a store.
+        window: Key of the elements that a load gives in place; None for other steps.
     """
 
     program: tuple[int, ...]
@@ -146,12 +147,12 @@ class Recorder:
     """Takes notes while the programs of a launch run without data.
 
     Args:
-        views: The tensors among the arguments, by name; no two the same object.
+        views: Tensors among the arguments, by name; no two the same object.
         calls: Whether to note calls, too.
 
     Attributes:
-        loads: Names of those that are loaded from.
-        stores: Names of those that are stored to.
+        loads: Names of the arguments from which programs loaded.
+        stores: Names of the arguments to which programs stored.
     """
 
     def __init__(self, views: Mapping[str, View], *, calls: bool) -> None:
@@ -168,13 +169,19 @@ class Recorder:
         self._refused = not calls
 
     def refuse(self) -> None:
-        """Notes that something happened that cannot be done again by calls alone."""
+        """Marks the launch as one that calls alone cannot repeat."""
         self._refused = True
 
     def compute(
         self, program: tuple[int, ...], function: Function, operands: Sequence[Tile | Scalar]
     ) -> int:
-        """Notes that a program computes something, and returns its number."""
+        """Notes a computation, and returns the number of its result.
+
+        Args:
+            program: Index of the program on each axis of the grid.
+            function: Function of the values of the operands.
+            operands: Tiles and scalars.
+        """
         self._results += 1
         if not self._refused:
             inputs = tuple([self._reference(each) for each in operands])
@@ -182,7 +189,14 @@ class Recorder:
         return self._results
 
     def load(self, program: tuple[int, ...], view: View, region: Region, other: Scalar) -> int:
-        """Notes that a program loads something, and returns its number."""
+        """Notes a load, and returns the number of its result.
+
+        Args:
+            program: Index of the program on each axis of the grid.
+            view: The tensor.
+            region: Elements that are loaded.
+            other: Value of masked lanes.
+        """
         name = self._names[id(view)]
         self._results += 1
         if region.count:
@@ -202,15 +216,23 @@ class Recorder:
         return self._results
 
     def _looks(self, name: str, window: Window) -> bool:
-        """Returns whether a window may be used where it lies.
+        """Returns whether a product may use a window in place.
 
-        Numpy multiplies a matrix with its own transpose in another way, if it sees that it is that.
+        Numpy multiplies a matrix with its own transpose in another order when it recognises the
+        two, so such windows are copied.
         """
         self._seen.add((name, window.key))
         return (name, window.transposed_key) not in self._seen
 
     def store(self, program: tuple[int, ...], view: View, region: Region, tile: Tile) -> None:
-        """Notes that a program stores something."""
+        """Notes a store.
+
+        Args:
+            program: Index of the program on each axis of the grid.
+            view: The tensor.
+            region: Elements that are stored to.
+            tile: The values.
+        """
         name = self._names[id(view)]
         if region.count:
             self.stores.add(name)
@@ -248,7 +270,7 @@ class Recorder:
             self._notes.append(note)
 
     def calls(self) -> Calls | None:
-        """Returns what was noted; None if it cannot be done again."""
+        """Returns the noted calls; None if calls alone cannot repeat the launch."""
         if self._refused:
             return None
         writes = {name: None if marks.all() else marks for name, marks in self._written.items()}
@@ -256,8 +278,8 @@ class Recorder:
         fixed: dict[int | str, int] = {name: index for index, name in enumerate(arguments)}
         for index in range(len(self._constants)):
             fixed[-1 - index] = len(fixed)
-        # Nobody can tell in which order programs run that load nothing of what is stored, and store
-        # to no element twice.
+        # The order of programs changes no result if no loaded argument is stored to, and no element
+        # is stored to twice.
         free = not self.loads & self._written.keys() and self._stored == sum(
             int(marks.sum()) for marks in self._written.values()
         )
@@ -278,7 +300,7 @@ class Recorder:
 
 
 def _deduplicated(notes: Sequence[_Note]) -> list[_Note]:
-    """Loads what is looked at where it lies only once."""
+    """Drops repeated loads of one window in place."""
     first: dict[Hashable, int] = {}
     same: dict[int | str, int] = {}
     kept = []
@@ -295,10 +317,10 @@ def _deduplicated(notes: Sequence[_Note]) -> list[_Note]:
 def _allocate(
     notes: Sequence[_Note], fixed: Mapping[int | str, int], *, careful: bool
 ) -> tuple[list[Step], int]:
-    """Gives results registers, of what is used no more if possible.
+    """Gives results registers, preferably registers whose contents are used no more.
 
     Returns:
-        The steps, and how many registers there are.
+        The steps, and the number of registers.
     """
     last = {
         reference: index

@@ -1,8 +1,8 @@
 """Index tiles as formulas: affine blocks of integers, and the boxes that bounds cut out of them.
 
-What a kernel adds up of `arange`, `program_id` and strides stays a formula, so that a block of
-pointers is one strided window on its tensor, and a mask of bounds a part of one. Whatever is none
-of these has values instead.
+Sums of `arange`, `program_id` and strides stay formulas, so that a block of pointers is one strided
+window on its tensor, and a mask of bounds is a part of the window. Other index tiles have values
+instead of a formula.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from kernbench.memory import DType, dtypes
 Shape = tuple[int, ...]
 
 _LARGEST: Final = 1 << 40
-"""Of what formulas compute with, in absolute value; int64 wraps around only far behind it."""
+"""Largest absolute value in a formula; int64 wraps around only far beyond."""
 
 _WHOLE: Final = slice(None)
 
@@ -30,7 +30,7 @@ def broadcast(a: Shape, b: Shape) -> Shape:
     """Returns the common shape of two tiles.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If the shapes do not broadcast.
     """
     if a == b or not b:
         return a
@@ -63,17 +63,17 @@ class Affine(NamedTuple):
         return values
 
     def expand(self, key: Sequence[Any]) -> "Affine":
-        """Returns it with an axis of extent 1 for each None of a key."""
+        """Returns the block with an axis of extent 1 for each None of a key."""
         return Affine(self.base, _insert(self.shape, key, 1), _insert(self.strides, key, 0))
 
     def broadcast(self, shape: Shape) -> "Affine":
-        """Returns it with a larger shape."""
+        """Returns the block broadcast to a larger shape."""
         if shape == self.shape:
             return self
         return Affine(self.base, shape, (0,) * (len(shape) - len(self.strides)) + self.strides)
 
     def bounds(self) -> tuple[int, int]:
-        """Returns the smallest and the largest element of what is not empty."""
+        """Returns the smallest and the largest element of a block that is not empty."""
         low = high = self.base
         for extent, stride in zip(self.shape, self.strides, strict=True):
             if stride < 0:
@@ -84,7 +84,7 @@ class Affine(NamedTuple):
 
 
 class Box(NamedTuple):
-    """Truth values that hold inside of a rectangle, of which each axis has a half-open range."""
+    """Truth values that are true inside of a rectangle, a half-open range on each axis."""
 
     shape: Shape
     ranges: tuple[tuple[int, int], ...]
@@ -101,15 +101,15 @@ class Box(NamedTuple):
         return values
 
     def slices(self) -> tuple[slice, ...]:
-        """Returns the index of where it holds."""
+        """Returns the index of the true elements."""
         return tuple([slice(low, high) for low, high in self.ranges])
 
     def expand(self, key: Sequence[Any]) -> "Box":
-        """Returns it with an axis of extent 1 for each None of a key."""
+        """Returns the box with an axis of extent 1 for each None of a key."""
         return Box(_insert(self.shape, key, 1), _insert(self.ranges, key, (0, 1)))
 
     def broadcast(self, shape: Shape) -> "Box":
-        """Returns it with a larger shape."""
+        """Returns the box broadcast to a larger shape."""
         if shape == self.shape:
             return self
         missing = len(shape) - len(self.shape)
@@ -129,29 +129,32 @@ def _insert(values: Any, key: Sequence[Any], filler: Any) -> Any:
 
 
 def arange(start: int, end: int) -> Affine:
-    """Returns the integers from `start` to `end`, without it."""
+    """Returns the integers `start..end-1`."""
     extent = max(end - start, 0)
     return Affine(start, (extent,), (1 if extent > 1 else 0,))
 
 
 def constant(value: int) -> Affine | None:
-    """Returns a single integer; None if it is too large to be computed with."""
+    """Returns a block of a single integer; None if the integer is too large for formulas."""
     return Affine(value, (), ()) if -_LARGEST < value < _LARGEST else None
 
 
 def _quotient(a: int, b: int) -> int:
-    """Rounds towards zero, as C does, and Triton."""
+    """Divides and rounds towards zero, as C and Triton do."""
     quotient = abs(a) // abs(b)
     return quotient if (a < 0) == (b < 0) else -quotient
 
 
 def combine(name: str, a: Affine, b: Affine) -> Symbol | None:
-    """Returns what a function of two affine blocks gives; None if that is no formula.
+    """Returns the formula of a function of two affine blocks; None if there is no formula.
 
-    `floor_divide` and `remainder` are C's; the others are numpy ufuncs of their names.
+    Args:
+        name: `floor_divide` or `remainder`, which work as in C, or the name of a numpy ufunc.
+        a: First operand.
+        b: Second operand.
 
     Raises:
-        ValueError: If their shapes do not broadcast.
+        ValueError: If the shapes do not broadcast.
     """
     if name == "add":
         return _sum(a, b)
@@ -212,7 +215,10 @@ def _sum(a: Affine, b: Affine) -> Affine | None:
 
 
 def _compared(name: str, block: Affine, bound: int) -> Box | None:
-    """Compares with a number: the elements of the only axis along which they differ are sorted."""
+    """Compares a block with a number; None if the elements differ along several axes.
+
+    Along a single axis the elements are sorted, so the true ones are a range.
+    """
     moving = [axis for axis, stride in enumerate(block.strides) if stride]
     if len(moving) > 1:
         return None
@@ -236,10 +242,10 @@ def _compared(name: str, block: Affine, bound: int) -> Box | None:
 
 
 def intersection(a: Box, b: Box) -> Box:
-    """Returns where both hold.
+    """Returns the box where both boxes are true.
 
     Raises:
-        ValueError: If their shapes do not broadcast.
+        ValueError: If the shapes do not broadcast.
     """
     shape = broadcast(a.shape, b.shape)
     ranges = []

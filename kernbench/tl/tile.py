@@ -1,4 +1,4 @@
-"""Values of the kernel language: tiles, and pointers that know whose memory they point into."""
+"""Values of the kernel language: tiles, and pointers that know their tensor."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Scalar = int | float | bool
 
 
 class Engines(Protocol):
-    """What tiles ask of the program that holds them; see `program.Program`.
+    """The part of a program that tiles call; see `program.Program`.
 
     Attributes:
         data_dependent: Whether control flow or a mask has looked at loaded values.
@@ -36,7 +36,7 @@ class Engines(Protocol):
         ...
 
     def reshape(self, tile: "Tile", shape: tuple[int, ...]) -> "Tile":
-        """Returns the elements in another shape, in the order of rows."""
+        """Returns the elements in another shape, in row-major order."""
         ...
 
     def transpose(self, tile: "Tile", axes: tuple[int, ...]) -> "Tile":
@@ -44,7 +44,13 @@ class Engines(Protocol):
         ...
 
     def reduce(self, name: str, tile: "Tile", axis: int | None) -> "Tile":
-        """Reduces an axis, or everything."""
+        """Reduces an axis, or all elements.
+
+        Args:
+            name: Name of a numpy ufunc, such as `add`.
+            tile: The tile.
+            axis: Axis to reduce; None for all.
+        """
         ...
 
 
@@ -60,17 +66,18 @@ def _swapped(name: str) -> Operator:
 
 
 class Tile:
-    """An immutable block of values, with the moment at which an engine has it ready.
+    """An immutable block of values, with the time at which an engine has computed it.
 
     Tiles made from `arange`, `program_id`, constants and arithmetic on these are index arithmetic
-    of the scalar unit: they cost nothing but the program's own time, and exist with data off.
+    of the scalar unit: they take no time of engines, and have values even with data off.
 
     Attributes:
         shape: Extents; `()` for a scalar.
         dtype: Element type.
-        ready: Picoseconds; None for index arithmetic.
-        symbol: Index arithmetic as a formula; None if it has none.
-        number: Its number in a recording; None for index arithmetic, and outside of recordings.
+        ready: When the tile is computed, in picoseconds; None for index arithmetic.
+        symbol: Formula of index arithmetic; None for other tiles.
+        number: Number of the tile in a recording; None for index arithmetic, and outside of
+            recordings.
     """
 
     __slots__ = ("_values", "dtype", "number", "program", "ready", "shape", "symbol")
@@ -114,7 +121,7 @@ class Tile:
         return self.program.cast(self, dtype)
 
     def __getitem__(self, key: Any) -> "Tile":
-        """Adds axes of extent 1 (`None`) or keeps them whole (`:`), as in Triton."""
+        """Adds axes of extent 1 (`None`) and keeps axes whole (`:`), as in Triton."""
         keys = key if isinstance(key, tuple) else (key,)
         check_key(keys, self.shape)
         return self.program.expand(self, keys)
@@ -174,11 +181,13 @@ class Tile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pointer:
-    """Elements of one tensor: provenance and offset, so that out of bounds is exact.
+    """Elements of one tensor; the pointer knows its tensor, so bounds are checked exactly.
 
     Attributes:
-        view: The tensor that was passed to the kernel; its bounds are the pointer's.
-        offsets: From the tensor's first element, in elements: one, a run, or any tile of them.
+        view: The tensor that was passed to the kernel; bounds of the pointer are bounds of this
+            tensor.
+        offsets: Offsets from the tensor's first element, in elements: one, a run, or a tile of
+            them.
     """
 
     view: View
@@ -201,7 +210,7 @@ class Pointer:
         return self + -other
 
     def run(self, offset: int, count: int) -> "Pointer":
-        """Returns `count` neighbouring elements from `offset` on, of any count."""
+        """Returns pointers to `count` neighbouring elements from `offset` on."""
         return Pointer(self.view, range(offset, offset + count))
 
     @property

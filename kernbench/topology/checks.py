@@ -11,10 +11,10 @@ from kernbench.topology.spec import ChangedSpec, EdgeSpec, MachineSpec, Part, Sy
 from kernbench.units import format_bytes
 
 MAX_PES: Final = 1 << 20
-# Memory on the host that a PE takes at least: engines, queues, an allocator.
+# Least memory of the simulating process for one PE: engines, queues, an allocator.
 _HOST_BYTES_PER_PE: Final = 1 << 12
 MAX_LINKS: Final = 1 << 20
-# A link with its names, which are texts of their own.
+# Memory of the simulating process for one link with the texts of its names.
 _HOST_BYTES_PER_LINK: Final = 1 << 9
 
 _NETWORK: Final = "system.sips.network"
@@ -34,7 +34,7 @@ _KINDS: Final = {
 
 
 def check_machine(loaded: Loaded[MachineSpec]) -> list[Problem]:
-    """Returns what is wrong with a machine that fits the schema."""
+    """Returns the problems of a machine that fits the schema."""
     system = loaded.value.system
     if problems := _check_size(loaded, system):
         return problems  # the further checks take time and memory in proportion to the size
@@ -140,7 +140,7 @@ def _check_once(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Problem
 def _check_values(
     loaded: Loaded[MachineSpec], place: str, changes: Changes[Part], base: Part, origin: str
 ) -> list[Problem]:
-    """Checks that there is something in the place of which the values could be put."""
+    """Checks that the base has a place for every changed value."""
     problems = []
     for names in dict.fromkeys(changes.unknown(base)):
         *path, name = names
@@ -183,7 +183,7 @@ def _check_network_fields(loaded: Loaded[MachineSpec], system: SystemSpec) -> li
 
 
 def _line(loaded: Loaded[MachineSpec], field: str) -> str:
-    """Returns where a field has its value from: `on line 3`, or the override."""
+    """Returns the origin of a field's value: `on line 3`, or the override."""
     mark = loaded.marks[field]
     return f"on line {mark.line}" if mark.source.lines else f"of {mark.source.name}"
 
@@ -201,7 +201,8 @@ def _check_leaves(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Probl
     if leaves.count <= 1:
         return []
     if network.spine is None:
-        # The first SIPs of the first two leaves; on rails also in two nodes, which join them else.
+        # The first SIPs of the first two leaves. On rails the two must also be in different nodes,
+        # because the switch of a node joins its SIPs.
         other = leaves.count + 1 if leaves.rails else leaves.size
         message = (
             f"expected a spine between the {leaves.count} leaves, got none; "

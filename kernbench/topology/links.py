@@ -1,4 +1,4 @@
-"""The links of a machine: where each leaves, where it arrives, how fast it is."""
+"""The links of a machine: the node that each leaves, the node that it reaches, its speed."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,14 +19,14 @@ class Link:
 
     Attributes:
         index: Place in `Topology.links`.
-        name: Its two ends, `sip0->sip1`, as tables and traces show it.
-        src: Node that it leaves.
-        dst: Node that it reaches.
+        name: The two ends, `sip0->sip1`, as tables and traces show them.
+        src: Node that the link leaves.
+        dst: Node that the link reaches.
         bandwidth: Payload bytes a second.
-        latency: Time of flight of the first byte.
+        latency: Time of flight of the first byte, in picoseconds.
         kind: `fifo` links serve chunks in order, cut-through; `fluid` links share their bandwidth
-            fairly between the flows of the moment.
-        chunk: Largest piece that holds a `fifo` link before another flow may have it.
+            fairly among all flows that are under way.
+        chunk: Largest piece, in bytes, that holds a `fifo` link before another flow may have it.
     """
 
     index: int
@@ -83,10 +83,10 @@ class Leaves:
     """Which leaf switch each NIC is on.
 
     Attributes:
-        count: Leaves.
-        size: NICs on each.
-        rails: Whether a leaf joins the NICs of the same place in their nodes; else it joins
-            neighbours.
+        count: Number of leaves.
+        size: NICs on each leaf.
+        rails: Whether a leaf joins the NICs that have the same place in their nodes; otherwise a
+            leaf joins NICs of neighbouring SIPs.
     """
 
     count: int
@@ -98,18 +98,28 @@ class Leaves:
         return sip % self.count if self.rails else sip // self.size
 
     def spine(self, destination: int, spines: int) -> int:
-        """Returns the spine over which everything goes to a SIP from other leaves.
+        """Returns the spine that carries all traffic to a SIP from other leaves.
 
         The destinations take the spines in turn, leaf by leaf: d-mod-k routing, which spreads
         shifts evenly (E. Zahavi, "Fat-tree routing and node ordering providing contention free
         traffic for MPI global collectives", J. Parallel Distrib. Comput. 72, 2012).
+
+        Args:
+            destination: Number of the SIP.
+            spines: Number of spines.
         """
         place = destination // self.count if self.rails else destination % self.size
         return (self.of(destination) * self.size + place) % spines
 
 
 def leaves_of(system: SystemSpec) -> Leaves:
-    """Returns the leaves of a network of `nodes` (none if there is one node) or a `fat_tree`."""
+    """Returns the leaves of a network of `nodes` or a `fat_tree`.
+
+    A network of a single node has no leaves.
+
+    Args:
+        system: A machine with such a network.
+    """
     network, sips = system.sips.network, system.sips.count
     if network.node is not None:
         nodes = sips // network.node.size
@@ -157,7 +167,7 @@ class _Builder:
         self.links.append(Link(len(self.links), name, src, dst, bandwidth, latency, kind, chunk))
 
     def meshes(self) -> None:
-        columns, rows = self.system.sip.cubes.shape  # of every SIP, as `checks` sees to
+        columns, rows = self.system.sip.cubes.shape  # of every SIP: `checks` refuses others
         pairs = [(c, c + 1) for c in range(columns * rows) if (c + 1) % columns]
         pairs += [(c, c + columns) for c in range(columns * (rows - 1))]
         for sip in range(self.system.sips.count):
@@ -172,9 +182,9 @@ class _Builder:
     def torus(self) -> None:
         """Adds a cable upward from each SIP in each dimension.
 
-        Cables of the first dimension leave from the east end of the first row of cubes, those of
-        the second from the south end of the first column; all others, and all that arrive, are at
-        cube 0.
+        Cables of the first dimension leave from the east end of the first row of cubes, cables of
+        the second from the south end of the first column, further ones from cube 0. All cables
+        arrive at cube 0.
         """
         shape = torus_shape(self.system)
         columns, rows = self.system.sip.cubes.shape
@@ -192,12 +202,17 @@ class _Builder:
                 self.cable(sip_name(sip), sip_name(up), leaves, cube_name(up, 0))
 
     def own(self, name: str, plain: PortSpec) -> PortSpec:
-        """Returns what a port of a node of the network has in place of what all others have."""
+        """Returns a port with the changed values of its node.
+
+        Args:
+            name: Name of the node, such as `sip3`.
+            plain: The port of a node without changes.
+        """
         changes = self.changed.get(name)
         return plain if changes is None else changes.applied(plain)
 
     def cable(self, a: str, b: str, a_node: str, b_node: str, edge: EdgeSpec | None = None) -> None:
-        """Adds both directions of a cable, as slow as the slower of its ends."""
+        """Adds both directions of a cable, as slow as the slower of its two ends."""
         bandwidth = (edge and edge.bandwidth) or self.network.bandwidth
         latency = self.network.latency if edge is None or edge.latency is None else edge.latency
         ends = [self.own(name, PortSpec(bandwidth, latency)) for name in (a, b)]
@@ -207,13 +222,14 @@ class _Builder:
         self.add(f"{b}->{a}", b_node, a_node, bandwidth, latency)
 
     def port(self, sip: int, switch: str, own: LinkSpec | PortSpec, latency: Ps) -> None:
-        """Adds a port of a switch; the way in has the latency of the whole crossing.
+        """Adds a port of a switch; the link into the switch has the latency of the whole crossing.
 
         Args:
-            sip: Who has the port.
+            sip: SIP at the port.
             switch: Name of the switch.
             own: Bandwidth and latency of this port.
-            latency: Of the ports of other SIPs; what is above it delays the way out as well.
+            latency: Latency of unchanged ports; a port with more delays the way out of the switch
+                by the difference, too.
         """
         name, node = sip_name(sip), cube_name(sip, 0)
         above = Ps(max(own.latency - latency, 0))
@@ -237,8 +253,8 @@ class _Builder:
     def leaves(self) -> None:
         """Adds the NICs, then the links between leaves and spines.
 
-        The links of a leaf to its spines share the bandwidth of its NICs evenly. The way up has the
-        latency of a spine, the way down none, as with a port.
+        The links of a leaf to the spines share the bandwidth of the leaf's NICs evenly. The way up
+        has the latency of a spine, the way down has no latency, as with a port.
         """
         leaves, spine, network = leaves_of(self.system), self.network.spine, self.network
         if leaves.count == 0:

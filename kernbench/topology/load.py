@@ -12,7 +12,7 @@ from kernbench.topology.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class TopologyHandle:
-    """A machine and the file that it came from.
+    """A machine and its file.
 
     Attributes:
         path: The file.

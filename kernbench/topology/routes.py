@@ -23,11 +23,12 @@ from kernbench.topology.spec import SystemSpec
 class Routes:
     """Finds the links between two cubes.
 
-    Between SIPs: on a ring and a torus dimension by dimension, the shorter way round, upward
-    (east) if both are equal; through the switch; on a graph the fewest links, then the least
-    latency, then the first nodes in order of declaration; through the switch of the node, or the
-    common leaf, or from leaf to leaf over the spine that the destination decides. Between the
-    cubes of a SIP: along the row, then along the column.
+    A ring and a torus are crossed dimension by dimension, each the shorter way round, upward if
+    both ways are equal. A `switch` network is crossed through the switch. On a graph the way with
+    the fewest links is taken, among equals the one with the least latency, then the one whose
+    nodes are declared first. On `nodes` and a `fat_tree` a message goes through the switch of a
+    common node, or a common leaf, or from leaf to leaf over the spine that the destination
+    decides. Inside a SIP a message goes along the row of cubes, then along the column.
     """
 
     def __init__(self, system: SystemSpec, links: Sequence[Link]) -> None:
@@ -35,7 +36,12 @@ class Routes:
         self._links = {link.name: link for link in links}
 
     def between(self, src: tuple[int, int], dst: tuple[int, int]) -> tuple[Link, ...]:
-        """Returns the links from one cube to another, each a pair of SIP and cube index."""
+        """Returns the links from one cube to another, in order.
+
+        Args:
+            src: SIP and cube index of the first cube.
+            dst: SIP and cube index of the last cube.
+        """
         here, end = cube_name(*src), cube_name(*dst)
         path: list[Link] = []
         for link in self._network(src[0], dst[0]):
@@ -136,10 +142,10 @@ class Routes:
 
 
 def parse_cube(name: str) -> tuple[int, int]:
-    """Returns the SIP and cube index of the name of a cube's node.
+    """Returns the SIP and the cube index that the name of a cube's node stands for.
 
     Raises:
-        ValueError: The text is no such name.
+        ValueError: If the text is no such name.
     """
     sip, _, cube = name.partition(".")
     place = int(sip.removeprefix("sip")), int(cube.removeprefix("cube"))

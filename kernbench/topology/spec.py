@@ -35,10 +35,10 @@ class LinkSpec:
 
 
 _GLOO: Final = LinkSpec(Bandwidth(3 * 10**9), Ps(40_000_000))
-"""Unless the machine says otherwise: 40 us and 3 GB/s, for which no machine is calibrated.
+"""Messages between hosts of machines that do not say otherwise: 40 us and 3 GB/s.
 
-About what two processes of one small host reach through Gloo's TCP (PyTorch 2.13, 2 cores): 4 B in
-40 us, 64 MiB in 22 ms.
+Two processes of one small host reach about this through Gloo's TCP (PyTorch 2.13, 2 cores): 4 B in
+40 us, 64 MiB in 22 ms. No machine file is calibrated for it.
 """
 
 
@@ -47,10 +47,10 @@ class HostSpec:
     """The processor that issues commands; one per rank.
 
     Attributes:
-        dispatch: Host time spent to issue one command.
+        dispatch: Host time of issuing one command.
         launch_queue: Commands that may be outstanding on a device before the host blocks.
-        pcie: Host-to-device path, each direction.
-        gloo: A message between the hosts of two ranks, as Gloo sends it.
+        pcie: Path between host and device, each direction.
+        gloo: Path of a message between the hosts of two ranks, through Gloo.
     """
 
     dispatch: Latency
@@ -93,9 +93,9 @@ class PeSpec:
 
     Attributes:
         tcm: Tightly coupled memory, private to the PE.
-        issue: Time its scalar unit spends on issuing one tile command.
+        issue: Time that the scalar unit spends on issuing one tile command.
         poll_interval: Time between two looks at a queue under `backpressure: poll`.
-        dma: Rate of its DMA engine, each direction.
+        dma: Rate of the DMA engine, each direction.
         gemm: Matrix engine.
         math: Elementwise engine, in operations a second.
     """
@@ -110,7 +110,13 @@ class PeSpec:
 
 @dataclass(frozen=True, slots=True)
 class CubeSpec:
-    """A die: PEs around one HBM stack and one shared SRAM."""
+    """A die: PEs around one HBM stack and one shared SRAM.
+
+    Attributes:
+        pes: Number of PEs.
+        hbm: The HBM stack.
+        sram: The shared SRAM.
+    """
 
     pes: Count
     hbm: MemorySpec
@@ -135,11 +141,12 @@ class SipSpec:
     """One accelerator package; a GPU is a SIP with one cube.
 
     Attributes:
-        launch: Device time from a kernel's start to its first instruction, and of its retirement.
-        collective_launch: The same for a collective, which also meets its peers.
+        launch: Device time from the start of a kernel to its first instruction, plus the time of
+            its retirement.
+        collective_launch: Launch time of a collective's kernel, which also meets its peers.
         cubes: Layout of the cubes.
-        cube: Every cube is alike.
-        pe: Every PE is alike.
+        cube: Each cube; all of a SIP are alike.
+        pe: Each PE; all of a SIP are alike.
     """
 
     launch: Latency
@@ -171,7 +178,7 @@ class NodeSpec:
     Attributes:
         size: SIPs of one node.
         bandwidth: Payload bytes a second of one port of the node's switch, one direction.
-        latency: Of the whole crossing.
+        latency: Latency of the whole crossing.
     """
 
     size: Count
@@ -207,12 +214,13 @@ class SpineSpec:
 
 @dataclass(frozen=True, slots=True)
 class PortSpec:
-    """What connects one SIP to the network, as far as the SIP may differ from the others.
+    """The connection of one SIP to the network, as far as SIPs may differ in it.
 
     Attributes:
-        bandwidth: That of `NetworkSpec`: of its cables, of its port of the switch, of its NIC.
-        latency: That of `NetworkSpec`.
-        node: Its port of the switch of its node, in a network of `nodes`.
+        bandwidth: Bandwidth of the SIP's cables, of its port of the switch, or of its NIC; see
+            `NetworkSpec`.
+        latency: Latency of the connection; see `NetworkSpec`.
+        node: The SIP's port of the switch of its node, in a network of `nodes`.
     """
 
     bandwidth: Bandwidth
@@ -232,14 +240,14 @@ class NetworkSpec:
             neighbours on one leaf, leaves joined by spines; fluid).
         bandwidth: Payload bytes a second of one link (of one port of a switch, of one NIC), one
             direction.
-        latency: Of one link; of the whole crossing for a switch; from NIC to NIC through one leaf
-            for `nodes` and `fat_tree`.
+        latency: Latency of one link; for a switch, of the whole crossing; for `nodes` and
+            `fat_tree`, from NIC to NIC through one leaf.
         chunk: Largest piece that holds a FIFO link before another flow may have it.
         shape: Extents of a torus; their product is the number of SIPs.
         edges: Cables of a `graph`.
-        node: What a node of `nodes` is.
-        leaf: What a leaf of a `fat_tree` is.
-        spine: Switches above the leaves of `nodes` or a `fat_tree`; absent when nothing is to join.
+        node: Each node of a network of `nodes`.
+        leaf: Each leaf of a `fat_tree`.
+        spine: Switches that join the leaves of `nodes` or a `fat_tree`; absent for a single leaf.
     """
 
     kind: Literal["ring", "torus", "switch", "graph", "nodes", "fat_tree"]
@@ -254,7 +262,7 @@ class NetworkSpec:
 
     @property
     def port(self) -> PortSpec:
-        """What connects each SIP to the network that is not changed."""
+        """The connection of each SIP that the machine file does not change."""
         node = self.node
         inside = None if node is None else LinkSpec(node.bandwidth, node.latency)
         return PortSpec(self.bandwidth, self.latency, inside)
@@ -265,11 +273,12 @@ class ChangedSpec:
     """How some SIPs differ from `system.sip`, and their ports from `system.sips.network`.
 
     Attributes:
-        which: The SIPs.
-        sip: Their values, in place of those of `system.sip`. `cubes.shape` must stay.
-        link: Their values, in place of those of the network. A cable is as slow as the slower of
-            its two ends. The latency of a port of a switch counts for what the SIP sends; what it
-            has above the network's, also for what the SIP receives.
+        which: Numbers of the SIPs.
+        sip: New values of these SIPs in place of values of `system.sip`. `cubes.shape` must stay.
+        link: New values of these SIPs' ports in place of values of the network. A cable is as slow
+            as the slower of its two ends. The latency of a port of a switch delays messages that
+            the SIP sends; the excess over the network's latency also delays messages that the SIP
+            receives.
     """
 
     which: tuple[Annotated[int, Range(0, MAX_SIPS - 1)], ...]
@@ -282,10 +291,10 @@ class SipsSpec:
     """All accelerators of the machine.
 
     Attributes:
-        count: How many; the most ranks that a program may have.
-        network: Links between them.
-        changed: Those that differ from `system.sip`. Several entries may change one SIP, but no
-            two the same value of it.
+        count: Number of SIPs; the most ranks that a program may have.
+        network: Links between the SIPs.
+        changed: SIPs that differ from `system.sip`. Several entries may change one SIP, but no
+            two of them the same value.
     """
 
     count: Annotated[int, Range(1, MAX_SIPS)]
@@ -293,20 +302,20 @@ class SipsSpec:
     changed: tuple[ChangedSpec, ...] = ()
 
 
-@dataclass(frozen=True)  # without slots: what follows from the fields is kept
+@dataclass(frozen=True)  # without slots, since cached properties need a `__dict__`
 class SystemSpec:
     """A machine.
 
     Attributes:
-        name: What tables and traces call it.
+        name: Name in tables and traces.
         description: One line for `kernbench list`.
         host: Each rank's processor.
         sips: The accelerators and their network.
-        sip: What a SIP is, unless `sips.changed` says otherwise; see `sip_of`.
-        algorithms: Those of the shipped `ccl.yaml` that its library has: the fastest of them is
-            used for each operation, or of all if none of them has it. A `ccl.yaml` of the user's
-            own decides for itself.
-        queue: The profile of `queues` in `ccl.yaml` for algorithms that say nothing about theirs.
+        sip: Description of every SIP that `sips.changed` does not change; see `sip_of`.
+        algorithms: Algorithms of the shipped `ccl.yaml` that the machine's library has. Each
+            operation uses the fastest of them that implements it; if none does, the fastest
+            of the file. A `ccl.yaml` of the user's own decides for itself.
+        queue: Profile of `queues` in `ccl.yaml` for algorithms that say nothing about queues.
     """
 
     name: str
@@ -318,16 +327,16 @@ class SystemSpec:
     queue: str | None = None
 
     def sip_of(self, sip: int) -> SipSpec:
-        """Returns what a SIP is; SIPs that are alike are the very same object."""
+        """Returns the description of a SIP; SIPs that are alike share one object."""
         return self.kinds[self.kind_of(sip)]
 
     def kind_of(self, sip: int) -> int:
-        """Returns the place of a SIP in `kinds`: what else depends on a SIP is kept by it."""
+        """Returns the place of a SIP in `kinds`; caches use it as their key."""
         return self._changed_kinds.get(sip, 0)
 
     @property
     def kinds(self) -> tuple[SipSpec, ...]:
-        """All different SIPs of the machine: the unchanged first, if there are any."""
+        """All different SIPs of the machine: the unchanged one first, if there is any."""
         return self._kinds[0]
 
     @cached_property
@@ -354,14 +363,19 @@ class SystemSpec:
         return tuple(kinds), found
 
     def field_of(self, sip: int, *names: str) -> str:
-        """Returns the field of the file that says what a SIP has where names lead to."""
+        """Returns the field of the machine file that gives a value of a SIP.
+
+        Args:
+            sip: Number of the SIP.
+            names: Names that lead from the SIP to the value.
+        """
         for number, entry in enumerate(self.sips.changed):
             if sip in entry.which and names in entry.sip.values:
                 return ".".join((f"system.sips.changed[{number}].sip", *names))
         return ".".join(("system.sip", *names))
 
     def with_hbm(self, capacity: Bytes) -> "SystemSpec":
-        """Returns the machine with so many bytes of HBM in each cube of every SIP."""
+        """Returns the machine with `capacity` bytes of HBM in each cube of every SIP."""
         changes: Changes[SipSpec] = Changes({HBM_CAPACITY: capacity})
         changed = tuple(
             replace(entry, sip=Changes({**entry.sip.values, **changes.values}))
@@ -373,14 +387,14 @@ class SystemSpec:
 
     @cached_property
     def changed_ports(self) -> Mapping[int, Changes[PortSpec]]:
-        """By SIP, how its ports differ from the network's."""
+        """How ports differ from the network's, by SIP."""
         return _by_sip((entry.which, entry.link) for entry in self.sips.changed)
 
 
 def _by_sip(
     entries: Iterable[tuple[tuple[int, ...], Changes[Part]]],
 ) -> dict[int, Changes[Part]]:
-    """Returns all changes of each SIP together."""
+    """Returns the changes of each SIP from all entries together."""
     values: dict[int, dict[Names, Any]] = {}
     for which, changes in entries:
         for sip in which:

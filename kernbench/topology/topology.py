@@ -19,28 +19,28 @@ _CACHED_ROUTES = 1 << 16
 class Topology:
     """A checked machine.
 
-    The nodes of its graph are cubes, named `sip3.cube1`, and what stands between SIPs: routers by
-    their own names, `switch`, and `node0`, `leaf0`, `spine0` for the switches inside nodes, the
-    leaves and the spines. Links and routes are made when they are first asked for.
+    The nodes of its graph are cubes, named `sip3.cube1`, and the switches and routers between SIPs:
+    routers by their own names, `switch`, and `node0`, `leaf0`, `spine0` for the switches inside
+    nodes, the leaves and the spines. Links and routes are made at their first use.
 
     Args:
-        machine: The machine, checked.
-        spec: The same as YAML gives it.
+        machine: Description of the machine, checked.
+        spec: The machine file as YAML gives it, with `--set` applied.
 
     Attributes:
-        machine: The machine, checked.
-        spec: The same as YAML gives it, `--set` applied.
+        machine: Description of the machine, checked.
+        spec: The machine file as YAML gives it, with `--set` applied.
     """
 
     def __init__(self, machine: MachineSpec, spec: Mapping[str, Any]) -> None:
         self.machine = machine
         self.spec = spec
-        # All pairs of a large ring would hold gigabytes, hence the bound.
+        # Routes of all pairs of a large ring would take gigabytes, hence the bound.
         self._cached_route = lru_cache(_CACHED_ROUTES)(self._find_route)
 
     @property
     def name(self) -> str:
-        """What tables and traces call the machine."""
+        """Name of the machine in tables and traces."""
         return self.machine.system.name
 
     @property
@@ -50,7 +50,7 @@ class Topology:
 
     @property
     def num_cubes(self) -> int:
-        """Cubes of one SIP: as many in each."""
+        """Cubes of one SIP; all SIPs have the same number."""
         return math.prod(self.machine.system.sip.cubes.shape)
 
     def num_pes(self, sip: int) -> int:
@@ -80,7 +80,12 @@ class Topology:
         return cube_name(sip, cube)
 
     def pe_node(self, sip: int, pe: int) -> str:
-        """Returns the node of the cube that holds a PE; PEs are numbered through the SIP."""
+        """Returns the node of the cube that holds a PE.
+
+        Args:
+            sip: Number of the SIP.
+            pe: Number of the PE in its SIP, counted through all cubes.
+        """
         return self.cube_node(sip, pe // self.machine.system.sip_of(sip).cube.pes)
 
     def route(self, src: str, dst: str) -> tuple[Link, ...]:
@@ -119,11 +124,14 @@ class Topology:
     def grid(self, sips: Sequence[int]) -> tuple[int, ...]:
         """Returns the extents, fastest first, of the regular grid that SIPs form in this order.
 
-        On a torus: of a box along its axes, in order of the SIPs' numbers, that spans each of its
-        dimensions but the last. On a machine of nodes or a fat tree: SIPs of each node or leaf,
-        then nodes or leaves, when the SIPs come node by node (leaf by leaf) and as many from each.
-        Extents of 1 are left out, unless all are. What is no such grid, or on a machine of another
-        kind, is one row.
+        On a torus the grid is a box along the axes, in order of the SIPs' numbers, that spans every
+        dimension but the last. On a machine of nodes or a fat tree the grid is SIPs of each node
+        (leaf) by nodes (leaves); the SIPs must come node by node, equally many from each. Extents
+        of 1 are left out, unless all are 1. SIPs that form no such grid, or on a machine of another
+        kind, form one row.
+
+        Args:
+            sips: Numbers of the SIPs.
 
         Raises:
             ValueError: The machine has no such SIP.
@@ -142,7 +150,7 @@ class Topology:
 
     @cached_property
     def graph(self) -> "networkx.DiGraph[str]":
-        """Everything as a directed graph; an edge holds its `link`, a node its `kind`."""
+        """The machine as a directed graph; an edge holds its `link`, a node its `kind`."""
         import networkx
 
         graph: networkx.DiGraph[str] = networkx.DiGraph()
@@ -158,7 +166,7 @@ class Topology:
 
 
 def _box(sips: Sequence[int], shape: Sequence[int]) -> tuple[int, ...] | None:
-    """Returns the extents of the box that SIPs fill in order; None if they fill none."""
+    """Returns the extents of the box that SIPs fill in order; None if they fill no box."""
     if not sips:
         return None
     first, last = coordinates(sips[0], shape), coordinates(sips[-1], shape)
@@ -177,7 +185,10 @@ def _box(sips: Sequence[int], shape: Sequence[int]) -> tuple[int, ...] | None:
 
 
 def _groups(owners: Sequence[int]) -> tuple[int, ...] | None:
-    """Returns members and groups of two or more runs of equal length, each of its own owner."""
+    """Returns the size and the number of runs of equal owners.
+
+    None if there is only one run, runs differ in length, or an owner has several runs.
+    """
     runs = [(owner, len(list(run))) for owner, run in groupby(owners)]
     sizes = {size for _, size in runs}
     if len(runs) < 2 or len(sizes) != 1 or len({owner for owner, _ in runs}) != len(runs):

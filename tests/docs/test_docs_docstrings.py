@@ -16,15 +16,6 @@ PACKAGE: Final = ROOT / "kernbench"
 FROM_PARAMETERS: Final = 3
 """Functions with this many parameters or more need `Args:`."""
 
-NOT_YET: Final = {
-    "ccl",
-    "config",
-    "hw",
-    "sim_engine",
-    "tl",
-}
-"""Rooms whose docstrings are still to be completed. The set shrinks to nothing: take a room off."""
-
 UNIMPLEMENTED: Final = {"AssertionError", "NotImplementedError"}
 """What abstract bodies raise, and what marks an impossible case: neither is for callers."""
 
@@ -209,8 +200,6 @@ def error_fault(function: Documented) -> str | None:
 
 
 def _functions(room: str) -> list[Documented]:
-    if room in NOT_YET:
-        pytest.skip(f"the docstrings of {room} are still to be completed")
     return [
         function
         for path in _modules()
@@ -227,10 +216,6 @@ def test_parameters_are_described(room: str) -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_errors_are_described(room: str) -> None:
     assert list(filter(None, map(error_fault, _functions(room)))) == []
-
-
-def test_rooms_that_are_not_described_yet_exist() -> None:
-    assert set(ROOMS) >= NOT_YET
 
 
 def _only(source: str) -> list[Documented]:

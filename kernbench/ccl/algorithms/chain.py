@@ -1,8 +1,9 @@
 """Along a line of ranks that begins or ends at the root, chunk after chunk.
 
-Every rank sends the whole buffer once, all at the same time but for the first and last chunks, so
-for large buffers (NCCL's broadcast and reduce go so along its rings). Odd channels go the other way
-round, which on a ring uses both ways of every cable.
+Every rank sends the whole buffer once. All ranks send at the same time, except during the first and
+the last chunks, so the algorithm suits large buffers (NCCL's broadcast and reduce go along its
+rings in this way). Odd channels go the other way round, which on a ring uses both ways of every
+cable.
 """
 
 from kernbench.ccl.algorithms.steps import only, pipeline
@@ -10,9 +11,10 @@ from kernbench.ccl.plan import Comm
 
 
 def broadcast(comm: Comm) -> None:
-    """Gives the root's buffer to all, each rank passing on a chunk while it gets the next.
+    """Gives the root's buffer to all: each rank passes on a chunk while it gets the next.
 
-    `k + N - 2` steps with `k` chunks; all but the last of the line send the buffer once. May wait.
+    `k + N - 2` steps with `k` chunks; every rank but the last of the line sends the buffer once.
+    May wait.
     """
     n, on = comm.world_size, -1 if comm.channel % 2 else 1
     chunks = pipeline(comm.messages, n - 2)
@@ -28,10 +30,10 @@ def broadcast(comm: Comm) -> None:
 
 
 def reduce(comm: Comm) -> None:
-    """Reduces the buffers of all ranks at the root, each rank adding its own on the way.
+    """Reduces the buffers of all ranks at the root; each rank adds its own buffer on the way.
 
-    `k + N - 2` steps with `k` chunks; all but the root send the buffer once. The sum begins with
-    the rank behind the root (on odd channels before it). May wait.
+    `k + N - 2` steps with `k` chunks; every rank but the root sends the buffer once. The sum begins
+    with the rank behind the root (on odd channels before it). May wait.
     """
     n, on = comm.world_size, -1 if comm.channel % 2 else 1
     chunks = pipeline(comm.messages, n - 2)

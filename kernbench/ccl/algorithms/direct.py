@@ -1,7 +1,7 @@
-"""Straight to whom it is for, in one step of messages between all pairs.
+"""In one step, every message straight from its sender to its receiver.
 
-Shortest in steps and longest in bytes, so for small buffers. Rank `r` sends to `r + 1`, `r + 2`,
-..., so that at any time each port has one message to take in.
+Fewest steps and most bytes of all algorithms, so it suits small buffers. Rank `r` sends to `r + 1`,
+`r + 2`, ..., so that at any time each port has one message to take in.
 """
 
 from typing import Final
@@ -15,9 +15,9 @@ _CHUNKS: Final = 16
 def all_reduce(comm: Comm) -> None:
     """Reduces the buffers of all ranks; every rank ends with bitwise the same result.
 
-    Each rank sends its whole buffer to the `N - 1` others and adds up what it has and gets in the
-    order of ranks, so that all do the same additions (the one-shot all-reduce of TensorRT-LLM and
-    of FlashInfer). May wait.
+    Each rank sends its whole buffer to the `N - 1` others and adds up all buffers in the order of
+    ranks, so that all ranks do the same additions (the one-shot all-reduce of TensorRT-LLM and of
+    FlashInfer). May wait.
     """
     n = comm.world_size
     # Chunks of a single message find a slot free once the one before has been received, so all
@@ -52,8 +52,8 @@ def all_reduce(comm: Comm) -> None:
 def reduce(comm: Comm) -> None:
     """Reduces the buffers of all ranks at the root.
 
-    All others send their whole buffer there; the root adds them to its own, next rank first. May
-    wait.
+    All other ranks send their whole buffer to the root, which adds the buffers to its own, the next
+    rank's first. May wait.
     """
     n = comm.world_size
     comm.cut(1)
@@ -88,7 +88,7 @@ def send_recv(comm: Comm) -> None:
 
 
 def gather(comm: Comm) -> None:
-    """Gives the block of each rank to the root: each other rank sends one. May wait."""
+    """Gives the block of each rank to the root: each other rank sends one block. May wait."""
     n = comm.world_size
     for shift in range(1, n):
         source = (comm.root + shift) % n
@@ -101,7 +101,7 @@ def gather(comm: Comm) -> None:
 
 
 def scatter(comm: Comm) -> None:
-    """Gives each rank its block of the root's: the root sends `N - 1`. May wait."""
+    """Gives each rank one of the root's blocks: the root sends `N - 1` blocks. May wait."""
     n = comm.world_size
     for shift in range(1, n):
         to = (comm.root + shift) % n
@@ -114,21 +114,21 @@ def scatter(comm: Comm) -> None:
 
 
 def all_gather(comm: Comm) -> None:
-    """Gives the block of each rank to all: each sends its own `N - 1` times. May wait."""
+    """Gives the block of each rank to all: each rank sends its block `N - 1` times. May wait."""
     everybody(comm).direct_all_gather()
 
 
 def reduce_scatter(comm: Comm) -> None:
     """Reduces every block; each rank ends with its own.
 
-    Each rank sends `N - 1` blocks and adds what it gets to its own, the rank before it first. May
-    wait.
+    Each rank sends `N - 1` blocks and adds the blocks that arrive to its own block, the previous
+    rank's first. May wait.
     """
     everybody(comm).direct_reduce_scatter()
 
 
 def all_to_all(comm: Comm) -> None:
-    """Gives each rank its block of every rank's: each sends `N - 1`. May wait."""
+    """Gives each rank one block of every rank: each rank sends `N - 1` blocks. May wait."""
     n = comm.world_size
     places = [((comm.rank + shift) % n, (comm.rank - shift) % n) for shift in range(1, n)]
     trades = [(to, to, n + source, source) for to, source in places]

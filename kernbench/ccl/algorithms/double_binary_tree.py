@@ -70,13 +70,13 @@ def broadcast(comm: Comm) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a rank is in a tree.
+    """The place of a rank in a tree.
 
     Attributes:
         parent: Rank above; None for the root.
-        children: Ranks below.
-        depth: Ranks above, up to the root.
-        height: Most ranks that any rank has above it.
+        children: Ranks directly below.
+        depth: Number of ranks above this rank, up to the root.
+        height: Largest depth of any rank.
     """
 
     parent: int | None
@@ -86,7 +86,7 @@ class _Place:
 
 
 def _place(comm: Comm, root: int) -> _Place:
-    """Returns where this rank is in the tree of its channel."""
+    """Returns the place of this rank in the tree of its channel."""
     others = [(root + number) % comm.world_size for number in range(1, comm.world_size)]
     if comm.channel % 2:
         others = others[1:] + others[:1] if len(others) % 2 else others[::-1]
@@ -105,7 +105,7 @@ def _place(comm: Comm, root: int) -> _Place:
 
 
 def _top(first: int, last: int) -> int:
-    """Returns which of some numbers has the most trailing zero bits."""
+    """Returns the number with the most trailing zero bits among `first` to `last`."""
     while last & (last - 1) >= first:
         last &= last - 1
     return last
@@ -114,7 +114,7 @@ def _top(first: int, last: int) -> int:
 def _exchange(
     comm: Comm, peer: int, send: int, receive: int, chunks: int, combine: Combine
 ) -> None:
-    """Exchanges chunks with a neighbour, those that there are."""
+    """Exchanges chunks with a neighbour; chunk numbers that do not exist are skipped."""
     leaving = send if 0 <= send < chunks else NOTHING
     arriving = receive if 0 <= receive < chunks else NOTHING
     if (leaving, arriving) != (NOTHING, NOTHING):
@@ -127,7 +127,7 @@ def _flow(
     arriving: Sequence[tuple[int, int]],
     combine: Combine,
 ) -> None:
-    """Sends chunks to ranks while others arrive, each given as a rank and a chunk."""
+    """Sends chunks to ranks while other chunks arrive; each is given as a rank and a chunk."""
     nobody = (0, NOTHING)
     for (to, send), (source, receive) in zip_longest(leaving, arriving, fillvalue=nobody):
         comm.exchange(send=send, to=to, receive=receive, source=source, combine=combine)

@@ -26,7 +26,7 @@ def all_reduce(comm: Comm) -> None:
     chunks = range(team.power)
     comm.cut(len(chunks))
     team.fold(chunks)
-    # The largest parts go to the nearest ranks, since it does not matter who gets which chunk.
+    # The largest parts go to the nearest ranks, since any rank may get any chunk.
     halves = list(team.halves(nearest_first=True))
     for partner, kept, given in halves:
         team.trade(partner, given, kept, "reduce")
@@ -65,7 +65,7 @@ def all_gather(comm: Comm) -> None:
 
 @dataclass(frozen=True)
 class _Team:
-    """Who works for whom, as one rank sees it.
+    """Which ranks act for others, as one rank sees it.
 
     Attributes:
         comm: The collective.
@@ -85,18 +85,18 @@ class _Team:
 
     @property
     def actor(self) -> int | None:
-        """This rank's number among the actors; None if another works for it."""
+        """This rank's number among the actors; None if another rank acts for it."""
         rank: int = self.comm.rank
         if rank >= 2 * self.pairs:
             return rank - self.pairs
         return None if rank % 2 else rank // 2
 
     def first(self, actor: int) -> int:
-        """Returns the rank of an actor, which is also the first that it works for."""
+        """Returns the rank of an actor, which is the first of the ranks for which it acts."""
         return 2 * actor if actor < self.pairs else actor + self.pairs
 
     def blocks(self, actors: range) -> range:
-        """Returns the ranks that some actors work for."""
+        """Returns the ranks for which some actors act."""
         return range(self.first(actors.start), self.first(actors.stop))
 
     def halves(self, *, nearest_first: bool) -> Iterator[tuple[int, range, range]]:
@@ -116,13 +116,13 @@ class _Team:
             part = kept
 
     def trade(self, partner: int, send: range, receive: range, combine: Combine) -> None:
-        """Exchanges some chunks for others; may wait."""
+        """Exchanges chunks with a partner. May wait."""
         both = min(len(send), len(receive))
         self._exchange(partner, send[:both], receive[:both], combine)
         self._exchange(partner, send[both:], receive[both:], combine)
 
     def fold(self, chunks: range) -> None:
-        """Adds what both ranks of a pair have at the even one; may wait."""
+        """Adds the chunks of both ranks of a pair at the even rank. May wait."""
         low, high = chunks[: len(chunks) // 2], chunks[len(chunks) // 2 :]
         if self._is_even:
             self.trade(self._other, high, low, "reduce")
@@ -131,14 +131,14 @@ class _Team:
         self.to_even(high)
 
     def to_even(self, chunks: range) -> None:
-        """Sends chunks from the odd rank of a pair to the even one; may wait."""
+        """Sends chunks from the odd rank of a pair to the even rank. May wait."""
         if self._is_even:
             self._exchange(self._other, range(0), chunks, "copy")
         elif self._is_odd:
             self._exchange(self._other, chunks, range(0), "copy")
 
     def to_odd(self, chunks: range) -> None:
-        """Sends chunks from the even rank of a pair to the odd one; may wait."""
+        """Sends chunks from the even rank of a pair to the odd rank. May wait."""
         if self._is_even:
             self._exchange(self._other, chunks, range(0), "copy")
         elif self._is_odd:
@@ -162,7 +162,7 @@ class _Team:
         return int(self.comm.rank ^ 1)
 
     def _exchange(self, peer: int, send: range, receive: range, combine: Combine) -> None:
-        """Sends or receives, or both if the ranges are as long; nothing if both are empty."""
+        """Sends, receives, or does both for ranges of equal length; nothing for empty ranges."""
         if send or receive:
             self.comm.exchange(
                 send=send.start if send else NOTHING,

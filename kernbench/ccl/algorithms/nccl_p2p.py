@@ -1,4 +1,4 @@
-"""What NCCL makes of sends and receives in one group, each straight to its peer."""
+"""NCCL's grouped sends and receives: each message goes straight to its peer."""
 
 from kernbench.ccl.algorithms.direct import all_to_all, gather, scatter, send_recv
 

@@ -1,4 +1,4 @@
-"""What NCCL does over its rings: collectives go round them, broadcasts and reduces along them."""
+"""NCCL's ring algorithms: most collectives go round the rings, broadcast and reduce along them."""
 
 from kernbench.ccl.algorithms.chain import broadcast, reduce
 from kernbench.ccl.algorithms.ring import all_gather, all_reduce, reduce_scatter

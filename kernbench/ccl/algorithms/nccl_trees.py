@@ -1,4 +1,4 @@
-"""What NCCL does over its trees: nothing but all-reduces."""
+"""NCCL's tree algorithm, which NCCL uses for all-reduce only."""
 
 from kernbench.ccl.algorithms.double_binary_tree import all_reduce
 

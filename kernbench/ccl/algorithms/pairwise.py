@@ -11,7 +11,7 @@ from kernbench.ccl.plan import Comm
 
 
 def all_to_all(comm: Comm) -> None:
-    """Gives each rank its block of every rank's: each sends `N - 1`. May wait."""
+    """Gives each rank one block of every rank: each rank sends `N - 1` blocks. May wait."""
     n = comm.world_size
     if n & (n - 1):
         direct.all_to_all(comm)

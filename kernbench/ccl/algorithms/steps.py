@@ -1,4 +1,4 @@
-"""What several algorithms are made of."""
+"""Steps that several algorithms share."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -13,13 +13,13 @@ from kernbench.ccl.plan import NOTHING, Combine, Comm
 def only(condition: Any, chunk: Any) -> Any:
     """Returns the chunk on ranks where the condition holds, elsewhere `NOTHING`.
 
-    It stands for a branch on the rank in algorithms that are recorded for all ranks at once.
+    It replaces a branch on the rank in algorithms that are recorded for all ranks at once.
     """
     return condition * (chunk - NOTHING) + NOTHING
 
 
 def pipeline(messages: int, hops: int) -> int:
-    """Returns in how many chunks to send a block over a way of ranks that pass it on.
+    """Returns the number of chunks in which ranks best pass a block along a line.
 
     `k` chunks need `k + hops` turns of `messages / k` messages each. If waiting costs as much in
     every turn as one message, the best `k` is the root of `hops * messages`. Beyond eight times the
@@ -27,7 +27,7 @@ def pipeline(messages: int, hops: int) -> int:
 
     Args:
         messages: Full messages that the block takes.
-        hops: Ranks on the way that pass it on.
+        hops: Number of ranks on the way that pass the block on.
     """
     hops = max(hops, 0)
     return max(1, min(math.isqrt(hops * messages), messages, 8 * hops))
@@ -44,10 +44,10 @@ def swap(
 
     Args:
         comm: The collective.
-        trades: What for what; each rank's first trade has its other sides in the others' first
-            trades, and so on.
-        combine: What is done with what arrives.
-        span: Chunks in a row.
+        trades: Trades of this rank, in order; the first trades of all ranks fit each other, so do
+            the second ones, and so on.
+        combine: `reduce` adds arriving values to present ones, `copy` replaces them.
+        span: Number of chunks in a row.
         at_once: Whether to send everything before receiving anything, so that a single wait is
             enough. Only where each trade is a single message to another rank: that always finds a
             slot, while ranks that wait for more of them before they receive would wait forever.
@@ -71,8 +71,8 @@ class Line:
 
     Attributes:
         comm: The collective.
-        extent: How many there are.
-        stride: Distance between the ranks of neighbours.
+        extent: Number of ranks on the line.
+        stride: Difference between the ranks of neighbours.
     """
 
     comm: Comm
@@ -85,7 +85,7 @@ class Line:
         return self.comm.rank // self.stride % self.extent
 
     def rank(self, place: Any) -> Any:
-        """Returns who is at a coordinate, which counts round."""
+        """Returns the rank at a coordinate; coordinates wrap around."""
         return self.comm.rank + (place % self.extent - self.place) * self.stride
 
 
@@ -104,10 +104,10 @@ class Stage:
     """A reduce-scatter along a line, or the all-gather that undoes it.
 
     Attributes:
-        line: Who takes part.
-        pieces: What each of them ends (or begins) with.
-        span: Chunks of each piece.
-        share: How many times a piece goes into its block.
+        line: Ranks that take part.
+        pieces: Chunks with which each rank of the line ends (or begins).
+        span: Number of chunks of each piece.
+        share: Number of pieces in a block.
     """
 
     line: Line
@@ -116,7 +116,11 @@ class Stage:
     share: int = 1
 
     def ring_reduce_scatter(self, on: int) -> None:
-        """Reduces round the line, each rank to the neighbour `on` (1 or -1) further; may wait."""
+        """Reduces round the line; each rank sends to the neighbour `on` further. May wait.
+
+        Args:
+            on: 1 or -1.
+        """
         place = self.line.place
         for step in range(self.line.extent - 1):
             sent, received = place - on * (step + 1), place - on * (step + 2)
@@ -124,7 +128,11 @@ class Stage:
                 swap(self.line.comm, [trade], "reduce", span=self.span, at_once=False)
 
     def ring_all_gather(self, on: int) -> None:
-        """Gathers round the line, each rank to the neighbour `on` (1 or -1) further; may wait."""
+        """Gathers round the line; each rank sends to the neighbour `on` further. May wait.
+
+        Args:
+            on: 1 or -1.
+        """
         place = self.line.place
         for step in range(self.line.extent - 1):
             sent, received = place - on * step, place - on * (step + 1)
@@ -132,7 +140,7 @@ class Stage:
                 swap(self.line.comm, [trade], span=self.span, at_once=False)
 
     def direct_reduce_scatter(self) -> None:
-        """Reduces with every rank sending straight to those in charge; may wait."""
+        """Reduces: each rank sends every piece straight to the piece's owner. May wait."""
         place = self.line.place
         trades = [
             trade
@@ -142,7 +150,7 @@ class Stage:
         swap(self.line.comm, trades, "reduce", span=self.span, at_once=self._fits_slots)
 
     def direct_all_gather(self) -> None:
-        """Gathers with every rank sending straight to all others; may wait."""
+        """Gathers: each rank sends its piece straight to all others. May wait."""
         place = self.line.place
         trades = [
             trade
@@ -153,7 +161,7 @@ class Stage:
 
     @property
     def _fits_slots(self) -> bool:
-        """Whether a rank has a single message for each other."""
+        """Whether a rank sends a single message to each other rank."""
         return self.line.comm.messages <= self.share and len(self.pieces(self.line.place)) == 1
 
     def _trades(self, sent: Any, to: Any, received: Any, source: Any) -> Iterator[Trade]:

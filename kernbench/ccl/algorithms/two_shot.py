@@ -1,9 +1,9 @@
 """In two steps of messages between all pairs: each rank is in charge of one chunk of `N`.
 
-As few bytes as a ring, with two waits instead of `2 (N - 1)` while messages are small; it needs a
-network on which all pairs talk at full speed, such as a switch (the two-shot all-reduce of
-TensorRT-LLM; a broadcast as a scatter and an all-gather is Barnett et al., "Interprocessor
-collective communication library (InterCom)", 1994).
+The algorithm sends as few bytes as a ring, and waits twice instead of `2 (N - 1)` times while
+messages are small; it needs a network on which all pairs talk at full speed, such as a switch (the
+two-shot all-reduce of TensorRT-LLM; a broadcast as a scatter and an all-gather is Barnett et al.,
+"Interprocessor collective communication library (InterCom)", 1994).
 """
 
 from kernbench.ccl.algorithms import direct
