@@ -9,7 +9,7 @@ from kernbench.ccl.collective import Collective
 from kernbench.ccl.config import Chosen, choose, load_ccl
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import Reduction
-from kernbench.ccl.prepared import Shape
+from kernbench.ccl.prepared import CollectiveShape
 from kernbench.config import shipped
 from kernbench.memory import Storage, View
 from kernbench.memory.dtypes import float32
@@ -69,7 +69,7 @@ class AllReduce:
         engine = self.model.engine
         begin = engine.loop.now
         sips = tuple(range(len(starts)))
-        shape = Shape(self._chosen, "all_reduce", sips, (self._count,), float32)
+        shape = CollectiveShape(self._chosen, "all_reduce", sips, (self._count,), float32)
         collective = Collective(self.model.prepare(shape), Reduction("sum", "add"))
         commands = []
         for rank, start in enumerate(starts):

@@ -61,7 +61,7 @@ class Joining:
         self.done = False
 
     def begin(self, command: Command, start: int) -> None:
-        """See `Work`."""
+        """See `Action`."""
         self.start = start
         self.collective.arrive(self, command)
 

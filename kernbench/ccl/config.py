@@ -41,7 +41,7 @@ SlotSize = Annotated[Bytes, Range(8, 1 << 30)]
 Small = Annotated[Bytes, Range(1, 1 << 20)]
 Elements = Annotated[int, Range(1, 1 << 20)]
 Channels = Annotated[int, Range(1, 64)]
-Shape = Literal["ring_1d", "tree", "all_pairs", "hypercube", "line", "grid", "nodes"]
+LogicalTopology = Literal["ring_1d", "tree", "all_pairs", "hypercube", "line", "grid", "nodes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class AlgorithmSpec:
     """
 
     module: str
-    topology: Shape = "ring_1d"
+    topology: LogicalTopology = "ring_1d"
     description: str = ""
     channels: Channels = 1
     queue: str | None = None
@@ -220,7 +220,7 @@ class Chosen:
         queue: How queues between ranks are built.
         align: Number of elements; chunks begin at multiples of it.
         channels: How many shares of every block run at the same time, each on a PE of its own.
-        shape: How the algorithm connects its ranks.
+        topology: How the algorithm connects its ranks.
         auto: Whether `auto` found the algorithm to be the fastest.
         p2p: How much of a link a message between two ranks gets; None for all of it.
         slots_at: Place in the file that gives `n_slots`; empty if the file does not.
@@ -232,7 +232,7 @@ class Chosen:
     queue: QueueSpec
     align: int
     channels: int = 1
-    shape: Shape = "ring_1d"
+    topology: LogicalTopology = "ring_1d"
     auto: bool = False
     p2p: P2pChannels | None = None
     slots_at: str = field(default="", compare=False)

@@ -7,7 +7,7 @@ from kernbench.ccl.config import Chosen
 from kernbench.des import DeadlockError
 from kernbench.hw.pe import PeCosts
 from kernbench.memory import View
-from kernbench.sim_engine.command import Command, Stream, Work
+from kernbench.sim_engine.command import Action, Command, Stream
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host import Host
 
@@ -67,7 +67,7 @@ class Repeatable(Protocol):
 
     def join(
         self, place: int, gives: Sequence[View], takes: Sequence[View], sends: Sequence[int] = ()
-    ) -> Work:
+    ) -> Action:
         """Returns the work of one rank's command.
 
         Args:

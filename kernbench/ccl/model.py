@@ -41,8 +41,8 @@ class CollectiveModel:
 
     Attributes:
         engine: The engine.
-        prepare: Returns the `Prepared` of a `Shape`; the answers used last are kept. An
-            answer depends on the machine and the `Shape` alone.
+        prepare: Returns the `Prepared` of a `CollectiveShape`; the answers used last are kept. An
+            answer depends on the machine and the `CollectiveShape` alone.
         lanes: Does what `channel.lanes` does; the answers used last are kept. Starts are relative
             to the first rank's, because ranks that are alone on their links do the same at any
             time.

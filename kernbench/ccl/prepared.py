@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class CollectiveShape:
     """All that the timing of a collective depends on, except the arrival of its ranks.
 
     Attributes:
@@ -57,7 +57,7 @@ class Prepared:
         channels: The channels, in order of their numbers.
     """
 
-    def __init__(self, model: "CollectiveModel", shape: Shape) -> None:
+    def __init__(self, model: "CollectiveModel", shape: CollectiveShape) -> None:
         chosen, n = shape.chosen, len(shape.sips)
         self.model: Final = model
         self.shape: Final = shape

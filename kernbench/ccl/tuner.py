@@ -184,11 +184,11 @@ class Choices:
         In large groups, estimates of algorithms with many messages would take too long.
         """
         if len(self._topology.grid(sips)) == 1:
-            candidates = [one for one in candidates if one.shape != "nodes"] or candidates
+            candidates = [one for one in candidates if one.topology != "nodes"] or candidates
         if len(sips) <= _MANY:
             return candidates
-        for shapes in ({"ring_1d", "grid", "nodes"}, {"tree"}):
-            found = [one for one in candidates if one.shape in shapes]
+        for topologies in ({"ring_1d", "grid", "nodes"}, {"tree"}):
+            found = [one for one in candidates if one.topology in topologies]
             if found:
                 return found
         return candidates[:1]

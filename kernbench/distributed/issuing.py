@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from kernbench.ccl.collective import Collective, Joining
 from kernbench.ccl.jams import Jam
-from kernbench.ccl.prepared import Prepared, Shape
+from kernbench.ccl.prepared import CollectiveShape, Prepared
 from kernbench.distributed.checks import check_library
 from kernbench.distributed.comm_debug import count
 from kernbench.distributed.groups import home_of
@@ -352,7 +352,7 @@ def _prepare(
                 f"{operation} {format_bytes(nbytes)}, {len(group.ranks)} ranks of {group.name}: "
                 f"{chosen.name}{' (auto)' if chosen.auto else ''}"
             )
-    shape = Shape(chosen, operation, group.sips, sizes, what.wire, what.root)
+    shape = CollectiveShape(chosen, operation, group.sips, sizes, what.wire, what.root)
     return collectives.prepare(shape)
 
 
@@ -375,7 +375,7 @@ class _Late:
         self._joining: Joining | None = None
 
     def begin(self, command: Command, start: int) -> None:
-        """See `Work`."""
+        """See `Action`."""
         self._arrived.add(self._place)
         if self._joining is None:
             self._begun = (command, start)

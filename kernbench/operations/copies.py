@@ -164,7 +164,7 @@ def _download(process: Process, src: Tensor, out: Tensor, non_blocking: bool, fr
 
 
 class PeerCopy:
-    """Work that moves bytes from one SIP to another over the machine's links.
+    """Action that moves bytes from one SIP to another over the machine's links.
 
     Args:
         engine: Engine of the machine.
@@ -183,7 +183,7 @@ class PeerCopy:
         self._effect: Final = effect
 
     def begin(self, command: Command, start: int) -> None:
-        """See `kernbench.sim_engine.command.Work`."""
+        """See `kernbench.sim_engine.command.Action`."""
         engine = self._engine
         if engine.timed:
             owner = engine.command_owner(command.host.rank)

@@ -7,7 +7,7 @@ from kernbench.errors import CallSite, KernbenchError, site_fact
 from kernbench.memory import View
 from kernbench.process.access import Guard
 from kernbench.process.process import Part, Process, StepBudgetError
-from kernbench.sim_engine.command import Command, Stream, Work
+from kernbench.sim_engine.command import Action, Command, Stream
 from kernbench.sim_engine.data_executor import Effect
 from kernbench.sim_engine.op_log import Category
 
@@ -37,15 +37,15 @@ class Span(NamedTuple):
 
 
 class Entered(NamedTuple):
-    """The work of a rank's command in a collective or a message.
+    """The action of a rank's command in a collective or a message.
 
     Attributes:
-        work: Work of the command.
+        action: Action of the command.
         part: The collective or message; None for a command of this rank alone.
         args: Arguments of the command in the log.
     """
 
-    work: Work
+    action: Action
     part: Part | None
     args: Mapping[str, Any] | None
 
@@ -55,7 +55,7 @@ def act(
     name: str,
     category: Category,
     stream: Stream,
-    work: Work | Callable[[], Entered],
+    action: Action | Callable[[], Entered],
     *,
     reads: Sequence[Block] = (),
     writes: Sequence[Block] = (),
@@ -76,12 +76,12 @@ def act(
         name: Name of the command in traces and errors.
         category: Kind of work.
         stream: Stream of the command.
-        work: Work of the command; or a function that is called after the check of the blocks, joins
-            the call with those of other ranks, and returns the command's work.
+        action: What the command does; or a function that is called after the check of the blocks,
+            joins the call with those of other ranks, and returns what the command does.
         reads: Blocks that the command reads.
         writes: Blocks that the command writes.
         site: Where the user asked for the command; None: to be found.
-        args: Arguments of the command in the log; None if `work` is a function that returns them.
+        args: Arguments of the command in the log; None if `action` is a function that returns them.
         asking: The user's current stream, if the command goes to a stream of its own. Commands for
             which that stream has waited then count as waited for.
         new_version: Whether writing makes a new version of a block, which autograd notices.
@@ -117,13 +117,13 @@ def act(
     if not process.issues_left:
         raise StepBudgetError(process.name, site)
     part = None
-    if callable(work):
+    if callable(action):
         assert args is None, "what the function returns says it"
-        work, part, args = work()
+        action, part, args = action()
     host.clock += process.dispatch_ps
     if not process.noted:
         process.note_frame()
-    command = Command(name, category, host, stream, work, site, args)
+    command = Command(name, category, host, stream, action, site, args)
     command.ranges = process.ranges
     if part is not None:
         command.part = part

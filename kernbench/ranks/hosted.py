@@ -255,6 +255,6 @@ class HostJoining:
         self._sends = sends
 
     def begin(self, command: Command, start: int) -> None:
-        """See `Work`."""
+        """See `Action`."""
         part = _Part(command, start, self._sources, self._targets, self._sends)
         self._collective.arrive(self._place, part)

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from kernbench.ccl.jams import Jam
 from kernbench.memory import View
-from kernbench.sim_engine.command import Work
+from kernbench.sim_engine.command import Action
 
 
 class Joint(Protocol):
@@ -26,7 +26,7 @@ class Joint(Protocol):
 
     def join(
         self, place: int, gives: Sequence[View], takes: Sequence[View], sends: Sequence[int]
-    ) -> Work:
+    ) -> Action:
         """Returns the work of one rank's command.
 
         Args:

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, ClassVar, Final
 
 from kernbench.ccl.collective import Collective
-from kernbench.ccl.prepared import Shape
+from kernbench.ccl.prepared import CollectiveShape
 from kernbench.des import Event, EventLoop, order
 from kernbench.errors import Fact, KernbenchError
 from kernbench.memory import Space, View
@@ -32,7 +32,7 @@ class TransferMismatchError(KernbenchError, RuntimeError):
 
 @dataclass(slots=True, eq=False)
 class Side:
-    """One rank's part in a transfer; the `Work` of the rank's command.
+    """One rank's part in a transfer; the `Action` of the rank's command.
 
     Attributes:
         process: The sending or the receiving rank.
@@ -51,7 +51,7 @@ class Side:
     kept: object = None
 
     def begin(self, command: Command, start: int) -> None:
-        """See `Work`."""
+        """See `Action`."""
         self.command, self.start = command, start
         self.transfer.note_arrival(self)
         self.transfer.come()
@@ -63,7 +63,7 @@ class Side:
 
     @property
     def text(self) -> str:
-        """Shape, dtype and bytes of the data, for reports."""
+        """CollectiveShape, dtype and bytes of the data, for reports."""
         where = " on cpu" if self.hosted else ""
         return f"{list(self.view.shape)} {self.view.dtype}, {self.view.nbytes} B{where}"
 
@@ -195,7 +195,7 @@ class Transfer(Exchange):
         ranks = len(self.box.group.ranks)
         chosen = ctx.collectives.choose("send_recv", sender.view.nbytes, sips, ranks)
         # Each message has a line of its own: messages of one batch may move at the same time.
-        shape = Shape(chosen, "send_recv", sips, (sent.numel,), sent.dtype)
+        shape = CollectiveShape(chosen, "send_recv", sips, (sent.numel,), sent.dtype)
         message = Collective(ctx.collectives.prepare(shape), line=self)
         for place, (side, give, take) in enumerate(both):
             assert side.command is not None

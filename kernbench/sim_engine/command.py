@@ -45,7 +45,7 @@ class Stream:
                 self.seen[stream] = number
 
 
-class Work(Protocol):
+class Action(Protocol):
     """The action of a command, once every command and event that it waits for is settled."""
 
     def begin(self, command: "Command", start: int) -> None:
@@ -75,7 +75,7 @@ class Command:
         number: Number of the command in its stream, from 1.
         part: What several ranks do together in this command; None for a command of one rank alone,
             and after completion.
-        work: The action of the command.
+        action: The action of the command.
         site: The user's line that asked for the command.
         args: Further facts for reports.
         ranges: Ranges of the program that hold the command, the outermost first.
@@ -83,6 +83,7 @@ class Command:
     """
 
     __slots__ = (
+        "action",
         "after",
         "args",
         "category",
@@ -95,7 +96,6 @@ class Command:
         "ranges",
         "site",
         "stream",
-        "work",
     )
 
     def __init__(
@@ -104,7 +104,7 @@ class Command:
         category: Category,
         host: Host,
         stream: Stream,
-        work: Work,
+        action: Action,
         site: CallSite | None = None,
         args: Mapping[str, Any] | None = None,
     ) -> None:
@@ -119,7 +119,7 @@ class Command:
         stream.count += 1
         self.number = stream.count
         self.part: object = None
-        self.work = work
+        self.action = action
         self.site = site
         self.args = args
         self.ranges: tuple[str, ...] = ()

@@ -131,7 +131,7 @@ class GraphEngine:
                     event.when_settled(turn)
         else:
             command.after = ()
-            command.work.begin(command, start)
+            command.action.begin(command, start)
         command.host.launched(command.done)
 
     def begin(self, command: Command, start: int) -> None:
@@ -147,10 +147,10 @@ class GraphEngine:
             return
         self._beginning = True
         try:
-            command.work.begin(command, start)
+            command.action.begin(command, start)
             while self._ready:
                 command, start = self._ready.popleft()
-                command.work.begin(command, start)
+                command.action.begin(command, start)
         finally:
             self._beginning = False
 
@@ -205,7 +205,7 @@ class GraphEngine:
         # Whoever holds the event or the command does not hold what the command worked on.
         done = command.done
         done.label, command.part = command.name, None
-        command.work = OVER
+        command.action = OVER
         done.settle(end)
 
 
@@ -248,7 +248,7 @@ class _Turn:
 
 
 class Hold:
-    """Work that holds one resource for a time known beforehand.
+    """Action that holds one resource for a time known beforehand.
 
     Args:
         engine: The engine.
@@ -275,7 +275,7 @@ class Hold:
         self._effect = effect
 
     def begin(self, command: Command, start: int) -> None:
-        """See `Work`."""
+        """See `Action`."""
         resource, duration, engine = self._resource, self._duration, self._engine
         if resource is None:
             end = start + duration

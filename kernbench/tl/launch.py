@@ -315,7 +315,7 @@ class KernelWork:
         return {n: p.view for n, p in self._arguments.items() if isinstance(p, Pointer)}
 
     def begin(self, command: Command, start: int) -> None:
-        """See `Work`."""
+        """See `Action`."""
         engine = self._engine
         if command.stream.faulted:
             Hold(engine, None, 0, None).begin(command, start)

@@ -16,7 +16,7 @@ from kernbench.ccl.layout import Layout
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import Reduction
 from kernbench.ccl.plan import Algorithm, Plan, Setting, plan_of
-from kernbench.ccl.prepared import Shape
+from kernbench.ccl.prepared import CollectiveShape
 from kernbench.config import shipped
 from kernbench.des import Event
 from kernbench.errors import call_site
@@ -131,7 +131,7 @@ def run(
     ranks = len(starts)
     engine = GraphEngine(topology, data, fidelity=fidelity, record="full" if record else "summary")
     places = range(ranks) if sips is None else sips
-    shape = Shape(chosen, "all_reduce", tuple(places), (count,), dtype)
+    shape = CollectiveShape(chosen, "all_reduce", tuple(places), (count,), dtype)
     collective = Collective(CollectiveModel(engine).prepare(shape), reduction)
     inputs = values(dtype, ranks, count, seed) if data else []
     hosts: dict[int, Host] = {}

@@ -16,7 +16,7 @@ from kernbench.ccl.collective import Collective
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import OPERATIONS, Operation, Reduction
-from kernbench.ccl.prepared import Shape
+from kernbench.ccl.prepared import CollectiveShape
 from kernbench.errors import call_site
 from kernbench.memory import DType, Storage, View, dtypes
 from kernbench.sim_engine.command import Command, Stream
@@ -386,7 +386,7 @@ def simulate(
     places = list(range(case.ranks) if sips is None else sips)
     reduction = Reduction("sum", "add") if case.what.reduces else None
     blocks = [tuple(row) if case.what.blocks == "pairs" else row for row in case.sizes]
-    shape = Shape(chosen, case.operation, tuple(places), tuple(blocks), dtype, case.root)
+    shape = CollectiveShape(chosen, case.operation, tuple(places), tuple(blocks), dtype, case.root)
     collective = Collective(CollectiveModel(engine).prepare(shape), reduction)
     commands, targets, kept = [], [], []
     for rank in range(case.ranks):

@@ -9,7 +9,7 @@ from ccl_machine import shipped_algorithm, values
 from kernbench.ccl.config import Chosen, load_ccl
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import OPERATIONS
-from kernbench.ccl.prepared import Prepared, Shape
+from kernbench.ccl.prepared import CollectiveShape, Prepared
 from kernbench.ccl.values import Array, Operands, evaluate
 from kernbench.config import shipped
 from kernbench.memory import DType, dtypes
@@ -30,7 +30,7 @@ def prepared(
     topology: Topology, chosen: Chosen, operation: str, ranks: int, count: int, dtype: DType
 ) -> Prepared:
     blocks = OPERATIONS[operation].count(ranks)
-    shape = Shape(chosen, operation, tuple(range(ranks)), (count,) * blocks, dtype)
+    shape = CollectiveShape(chosen, operation, tuple(range(ranks)), (count,) * blocks, dtype)
     return CollectiveModel(GraphEngine(topology)).prepare(shape)
 
 

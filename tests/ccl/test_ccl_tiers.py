@@ -30,7 +30,7 @@ from kernbench.ccl.lanes import vectorised
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import Reduction
 from kernbench.ccl.plan import NOTHING, Combine, Comm
-from kernbench.ccl.prepared import Shape
+from kernbench.ccl.prepared import CollectiveShape
 from kernbench.ccl.replay import Replay
 from kernbench.des import Event
 from kernbench.hw.path import Path
@@ -78,9 +78,9 @@ def chain(comm: Comm) -> None:
             )
 
 
-def shape_of(chosen: Chosen, sips: Sequence[int], count: int) -> Shape:
+def shape_of(chosen: Chosen, sips: Sequence[int], count: int) -> CollectiveShape:
     """Returns that of an all-reduce of floats."""
-    return Shape(chosen, "all_reduce", tuple(sips), (count,), dtypes.float32)
+    return CollectiveShape(chosen, "all_reduce", tuple(sips), (count,), dtypes.float32)
 
 
 def both(*args: Any, **kwargs: Any) -> Outcome:

@@ -19,7 +19,7 @@ from kernbench.ccl.estimate import Estimator
 from kernbench.ccl.jams import least_slots
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.plan import NOTHING, Comm
-from kernbench.ccl.prepared import Shape
+from kernbench.ccl.prepared import CollectiveShape
 from kernbench.ccl.tuner import Choices
 from kernbench.config import ConfigError
 from kernbench.memory import dtypes
@@ -328,7 +328,9 @@ def test_slots_that_would_end_a_jam_fit_into_the_smallest_memory(
     machine = changed_topology("sip8", small)
     found = []
     for sips in ((0, 2), (0, 1), (1, 0)):
-        shape = Shape(own_algorithm(jam), "all_reduce", sips, (32 * 1024,), dtypes.float32)
+        shape = CollectiveShape(
+            own_algorithm(jam), "all_reduce", sips, (32 * 1024,), dtypes.float32
+        )
         model = CollectiveModel(GraphEngine(machine, enable_data=False))
         found.append(least_slots(Collective(model.prepare(shape), SUM)))
     assert found == [32, None, None]

@@ -92,7 +92,7 @@ def test_what_is_complete_keeps_no_bytes(ctx: RuntimeContext) -> None:
     kept: set[Any] = set()
     for tensor in (*hosts, *results):
         for command, _ in (*tensor.memory.writes, *tensor.memory.reads):
-            kept.add(type(command.work).__name__)
+            kept.add(type(command.action).__name__)
     assert kept <= {"_Over"}
     assert main.engine.devices[0].hbm.allocated == len(results) * (4 << 16)
 

@@ -36,7 +36,7 @@ def host_of(engine: GraphEngine, rank: int = 0, clock: int = 0, queue: int = 102
 
 
 class Later:
-    """Work whose end becomes known only when the loop gets there, as behind a shared resource."""
+    """Action whose end becomes known only when the loop gets there, as behind a shared resource."""
 
     def __init__(self, engine: GraphEngine, duration: int, effect: Effect | None) -> None:
         self._engine, self._duration, self._effect = engine, duration, effect
