@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from kernbench.ccl.costs import RankCosts, Span
 from kernbench.ccl.lanes import vectorised
@@ -19,14 +19,10 @@ from kernbench.hw.path import Path
 from kernbench.hw.pe import PeTimeline, Timeless, later
 from kernbench.hw.queue import Queue, QueueSpec, Sender
 from kernbench.sim_engine.command import Command
+from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.op_log import Category, Record
 from kernbench.tl.program import Program, Trace
 from kernbench.tl.tile import Pointer
-
-if TYPE_CHECKING:
-    from kernbench.ccl.model import CollectiveModel
-    from kernbench.sim_engine.engine import GraphEngine
-
 
 Timing = tuple[list[int], list[Span]]
 """When each rank is done, in picoseconds, and what was sent."""
@@ -113,6 +109,10 @@ def lanes(prepared: ChannelPlan, skews: tuple[int, ...], trace: bool) -> Timing:
     return vectorised(plan, prepared.layout, prepared.costs.together, paths, skews, trace=trace)
 
 
+Together = Callable[[ChannelPlan, tuple[int, ...], bool], Timing]
+"""What `lanes` is."""
+
+
 class Ranks(Protocol):
     """What a channel knows of the ranks of its collective."""
 
@@ -141,7 +141,8 @@ class Channel:
     """One channel of one collective.
 
     Args:
-        model: What all collectives of the engine share.
+        engine: The engine.
+        together: `lanes`, or the same from a cache.
         prepared: What does not depend on time.
         queue: How queues between ranks are built.
         combine: Ufunc that combines values.
@@ -152,7 +153,8 @@ class Channel:
 
     def __init__(
         self,
-        model: "CollectiveModel",
+        engine: GraphEngine,
+        together: Together,
         prepared: ChannelPlan,
         queue: QueueSpec,
         combine: str,
@@ -161,8 +163,8 @@ class Channel:
         *,
         live: bool,
     ) -> None:
-        self._model: Final = model
-        self._engine: Final[GraphEngine] = model.engine
+        self._engine: Final = engine
+        self._together: Final = together
         self._prepared: Final = prepared
         self._spec: Final = queue
         self._combine: Final = combine
@@ -225,7 +227,7 @@ class Channel:
             self._engine.loop.at(start, self._owner(rank), self._replay.start, rank, start)
 
     def _new_replay(self) -> Replay:
-        prepared, claim, model = self._prepared, self._claim, self._model
+        prepared, claim = self._prepared, self._claim
         assert prepared.plan is not None
         assert claim is not None
         self._queues = {}
@@ -237,7 +239,7 @@ class Channel:
             {pair: self.queue(*pair) for pair in prepared.plan.pairs},
             None if claim.alone else self._sender,
             partial(self._timed, self._attempt),
-            trace=model.engine.op_log.full,
+            trace=self._engine.op_log.full,
         )
 
     def _timed(self, attempt: int, rank: int, end: int) -> None:
@@ -262,7 +264,7 @@ class Channel:
         starts = self._starts
         first = min(starts.values())
         skews = tuple([starts[rank] - first for rank in range(len(starts))])
-        return first, self._model.lanes(self._prepared, skews, self._engine.op_log.full)
+        return first, self._together(self._prepared, skews, self._engine.op_log.full)
 
     def spans(self) -> tuple[list[Span], int]:
         """Returns what was sent, once every rank is done, and when its times begin."""

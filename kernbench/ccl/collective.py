@@ -74,6 +74,7 @@ class Collective:
     """One collective of one group.
 
     Args:
+        model: What all collectives of the engine share.
         prepared: What is known of it beforehand.
         reduction: How values are combined, where they are.
         line: What the group's collectives have in common: they come one after the other.
@@ -86,11 +87,12 @@ class Collective:
 
     def __init__(
         self,
+        model: CollectiveModel,
         prepared: Prepared,
         reduction: Reduction | None = None,
         line: object = None,
     ) -> None:
-        model, shape = prepared.model, prepared.shape
+        shape = prepared.shape
         self.chosen: Final = shape.chosen
         self.ranks: Final = len(shape.sips)
         self._engine = model.engine
@@ -107,7 +109,8 @@ class Collective:
         combine = "add" if reduction is None else reduction.combine
         self._channels = [
             Channel(
-                model,
+                self._engine,
+                model.lanes,
                 channel,
                 shape.chosen.queue,
                 combine,
@@ -149,7 +152,8 @@ class Collective:
         """Returns the same collective on an engine of its own, over queues of other lengths."""
         chosen = replace(self.chosen, queue=replace(self.chosen.queue, n_slots=n_slots))
         shape = replace(self._prepared.shape, chosen=chosen)
-        return Collective(CollectiveModel(engine).prepare(shape), self._reduction)
+        model = CollectiveModel(engine)
+        return Collective(model, model.prepare(shape), self._reduction)
 
     @property
     def engine(self) -> GraphEngine:
@@ -208,7 +212,9 @@ class Collective:
         if self._data:
             self.delivery.check(part)
         if self._timed:
-            begin = part.start + self._prepared.start_ups[rank]
+            begin = part.start
+            if self._engine.timed:
+                begin += self._prepared.start_ups[rank]
             for channel in self._channels:
                 channel.arrive(rank, begin)
         elif len(self._parts) == self.ranks:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -10,15 +10,13 @@ from kernbench.ccl.channel import ChannelPlan
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.costs import RankCosts, launches_of, pass_over
 from kernbench.ccl.layout import full_messages
+from kernbench.ccl.machine import Machine
 from kernbench.ccl.operations import OPERATIONS, Operation
 from kernbench.ccl.plan import Setting, plan_of
 from kernbench.ccl.rows import SMALL, Rows
 from kernbench.ccl.values import Recipe, recipe
 from kernbench.hw.path import Path
 from kernbench.memory import DType
-
-if TYPE_CHECKING:
-    from kernbench.ccl.model import CollectiveModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,29 +44,28 @@ class Prepared:
     """Everything about collectives of one shape that does not depend on time.
 
     Args:
-        model: What all collectives of the engine share.
+        machine: Where they run.
         shape: The shape.
 
     Attributes:
-        model: What all collectives of the engine share.
         shape: The shape.
         operation: What it does.
         channels: Its channels.
     """
 
-    def __init__(self, model: "CollectiveModel", shape: Shape) -> None:
+    def __init__(self, machine: Machine, shape: Shape) -> None:
         chosen, n = shape.chosen, len(shape.sips)
-        self.model: Final = model
+        self._machine: Final = machine
         self.shape: Final = shape
         self.operation: Final[Operation] = OPERATIONS[shape.operation]
         self._blocks: Final = self.operation.sizes(shape.sizes, n)
         self._offsets: Final = np.cumsum(self._blocks, axis=1) - self._blocks
         algorithm = chosen.algorithm(shape.operation)
-        pes = [model.costs(sip) for sip in shape.sips]
+        pes = [machine.costs(sip) for sip in shape.sips]
         costs = RankCosts(pes, chosen.queue, shape.dtype)
         largest = int(self._blocks.max(initial=0))
         share = -(-largest // chosen.channels)
-        grid = model.engine.topology.grid(shape.sips)
+        grid = machine.topology.grid(shape.sips)
         self._rows: dict[int, Rows | None] = {}
         self._runs: dict[tuple[int, int], list[tuple[range, slice]]] = {}
         self.channels: Final[list[ChannelPlan]] = []
@@ -89,19 +86,17 @@ class Prepared:
 
     def _path(self, sender: int, receiver: int) -> Path:
         sips = self.shape.sips
-        return self.model.path(sips[sender], sips[receiver], self.shape.chosen.queue)
+        return self._machine.path(sips[sender], sips[receiver], self.shape.chosen.queue)
 
     @cached_property
     def start_ups(self) -> list[int]:
-        """By rank, what passes before its first exchange, in picoseconds; 0 without time.
+        """By rank, what passes before its first exchange, in picoseconds.
 
         Its launch, and its pass over the share that it has in charge (see `QueueSpec`). Where in
         the collective this pass lies makes no difference to when the rank is done.
         """
-        sips, engine, queue = self.shape.sips, self.model.engine, self.shape.chosen.queue
-        if not engine.timed:
-            return [0 for _ in sips]
-        launches = launches_of(queue, engine.topology.machine.system, sips)
+        queue, system = self.shape.chosen.queue, self._machine.topology.machine.system
+        launches = launches_of(queue, system, self.shape.sips)
         return [
             launch + pass_over(queue, self._own_bytes(rank)) for rank, launch in enumerate(launches)
         ]
@@ -203,7 +198,7 @@ class Prepared:
             dtype = self.shape.dtype.numpy
             small = nominal is not None and Rows.needed(how, nominal, dtype) <= SMALL
             self._rows[channel] = (
-                Rows(how, nominal, dtype, self.model.scratch)
+                Rows(how, nominal, dtype, self._machine.scratch)
                 if small and nominal is not None
                 else None
             )

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import prod
 from typing import Any, Final
 
+from kernbench.caches import cached
 from kernbench.ccl.operations import OPERATIONS, Reduction
 from kernbench.distributed.reduce_ops import check_reduction
 from kernbench.memory import DType, dtypes
@@ -57,7 +57,7 @@ class Signature:
     hosted: bool = False
 
 
-@lru_cache(8192)
+@cached("distributed.signatures")
 def signature(
     name: str,
     operation: str,
@@ -102,7 +102,7 @@ def signature(
     )
 
 
-@lru_cache(8192)
+@cached("distributed.reducing")
 def reducing_signature(
     name: str,
     operation: str,
@@ -120,7 +120,7 @@ def reducing_signature(
     return signature(name, operation, dtype, blocks, reduction)
 
 
-@lru_cache(8192)
+@cached("distributed.even")
 def even_signature(
     name: str,
     operation: str,
@@ -135,7 +135,7 @@ def even_signature(
     return signature(name, operation, dtype, (shape,) * ranks, reduction, root, root_text)
 
 
-@lru_cache(1024)
+@cached("distributed.objects")
 def object_signature(
     name: str,
     operation: str,
@@ -153,7 +153,7 @@ def object_signature(
     return replace(what, kind=name, counted=operation)
 
 
-@lru_cache(1024)
+@cached("distributed.coalesced")
 def coalesced_signature(
     operation: str,
     dtype: DType,
@@ -188,7 +188,7 @@ def coalesced_signature(
     )
 
 
-@lru_cache(1024)
+@cached("distributed.exchanges")
 def exchange_signature(
     name: str,
     dtype: DType,
@@ -227,7 +227,7 @@ def exchange_signature(
     )
 
 
-@lru_cache(1024)
+@cached("distributed.on_hosts")
 def on_hosts(what: Signature) -> Signature:
     """Returns that of the same operation on tensors of the host.
 

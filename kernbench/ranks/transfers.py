@@ -185,7 +185,7 @@ class Transfer(Exchange):
         chosen = ctx.collectives.choose("send_recv", sender.view.nbytes, sips, ranks)
         # A line of its own: several messages of a batch may be under way between the same ranks.
         shape = Shape(chosen, "send_recv", sips, (sent.numel,), sent.dtype)
-        message = Collective(ctx.collectives.prepare(shape), line=self)
+        message = Collective(ctx.collectives, ctx.collectives.prepare(shape), line=self)
         for place, (side, give, take) in enumerate(both):
             assert side.command is not None
             message.join(place, give, take).begin(side.command, start)

@@ -2,20 +2,18 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, get_args
+from typing import Final, get_args
 
 from kernbench.des import EventLoop, Fifo, Owner
 from kernbench.errors import KernbenchError, UsageError, site_fact
 from kernbench.hw.device import Device
+from kernbench.hw.library import libraries_of
 from kernbench.hw.network import Network
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.data_executor import DataExecutor, Effect
 from kernbench.sim_engine.dials import Detail, Fidelity
 from kernbench.sim_engine.op_log import OpLog, Record
 from kernbench.topology import Topology
-
-if TYPE_CHECKING:
-    from kernbench.hw.library import Library
 
 _RANK_OWNERS: Final = 1 << 32
 _COMMAND_OWNERS: Final = 1 << 48
@@ -62,7 +60,7 @@ class GraphEngine:
         self.op_log: Final = OpLog(record)
         self.executor: Final = DataExecutor(enabled=enable_data)
         self._devices: dict[int, Device] = {}
-        self._libraries: dict[int, Library] = {}
+        self._libraries: Final = libraries_of(topology_obj)
         self._ready: deque[tuple[Command, int]] = deque()
         self._beginning = False
 

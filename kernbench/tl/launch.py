@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from kernbench.caches import Table
 from kernbench.des import current_task
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.hw.queue import QueueSpec
@@ -233,8 +234,8 @@ class KernelWork:
         grid: Extents.
         arguments: By parameter name; tensors are `Pointer`s.
         queues: How queues between its programs are built.
-        memo: Recordings of earlier launches, by the kind of the device and `memo_key`; played
-            unless every tile is timed.
+        memo: Recordings of earlier launches on the machine, by what the engine is told, the kind of
+            the device, and `memo_key`; played unless every tile is timed.
         memo_key: Everything else that a recording depends on; None if that cannot be told.
     """
 
@@ -246,7 +247,7 @@ class KernelWork:
         grid: tuple[int, ...],
         arguments: dict[str, Any],
         queues: QueueSpec,
-        memo: dict[Any, Recording],
+        memo: Table[Hashable, Recording],
         memo_key: Any,
     ) -> None:
         self._engine = engine
@@ -265,11 +266,11 @@ class KernelWork:
         """
         if self._memo_key is None:
             return None
-        key = self._engine.device(self._sip).kind, self._memo_key
+        engine = self._engine
+        kind = engine.device(self._sip).kind
+        key = engine.enable_data, engine.op_log.full, kind, self._memo_key
         found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = self._record()
-        return found
+        return self._memo.keep(key, self._record()) if found is None else found
 
     def _record(self) -> Recording:
         views = self._twins()
