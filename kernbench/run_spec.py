@@ -50,6 +50,7 @@ class RunSpec:
         data: Whether tensors hold values; without, only time is simulated.
         fidelity: How closely time is simulated, see `GraphEngine`.
         record: How much the log keeps, see `OpLog`.
+        shadow: Whether what caches answer is found anew, too, and compared, see `GraphEngine`.
         seed: Of every rank's default random generator, from 0.
         eager_limit: Bytes up to which messages of tensors on devices are sent without their
             receive, as some libraries do; 0 finds every deadlock that such buffering hides.
@@ -74,6 +75,7 @@ class RunSpec:
     data: bool = True
     fidelity: Fidelity = "kernel"
     record: Detail = "summary"
+    shadow: bool = False
     seed: int = 0
     eager_limit: int = 0
     watchdog_s: float = 30.0
@@ -133,7 +135,9 @@ class RunSpec:
             value = getattr(self, name)
             # The seed always: a report is to be repeatable by what it says.
             if value != getattr(usual, name) or name == "seed":
-                yield from (option, said(value))
+                yield option
+                if said is not None:
+                    yield said(value)
         for text in self.overrides:
             yield from ("--set", text)
         if self.arguments:
@@ -365,6 +369,7 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "data": ("true or false", _flag),
     "fidelity": _choice(Fidelity),
     "record": _choice(Detail),
+    "shadow": ("true or false", _flag),
     "seed": _COUNT,
     "eager_limit": _COUNT,
     "watchdog_s": ("seconds from 0", _seconds),
@@ -378,12 +383,13 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
 
 _NAMES: Final = ", ".join(_KINDS)
 
-_OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
+_OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any], str] | None]]] = {
     "topology": ("--topology", str),
     "ccl": ("--ccl", str),
     "devices": ("--devices", lambda devices: ",".join(map(str, devices))),
     "data": ("--data", lambda data: "on" if data else "off"),
     "fidelity": ("--fidelity", str),
+    "shadow": ("--shadow", None),
     "eager_limit": ("--eager-limit", str),
     "watchdog_s": ("--watchdog", str),
     "step_budget": ("--step-budget", str),
@@ -391,4 +397,5 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
     "seed": ("--seed", str),
     "schedule": ("--schedule", schedule_text),
 }
-"""Of each field the option of `kernbench run` that sets it, and how its value is said there."""
+"""Of each field the option of `kernbench run` that sets it, and how its value is said there; None
+for an option without a value."""

@@ -21,6 +21,7 @@ from kernbench.hw.queue import Queue, QueueSpec, Sender
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.op_log import Category, Record
+from kernbench.sim_engine.shadow import compare
 from kernbench.tl.program import Program, Trace
 from kernbench.tl.tile import Pointer
 
@@ -149,6 +150,7 @@ class Channel:
         ranks: The ranks of the collective.
         line: What goes through the same line of commands goes one after the other.
         live: Whether to run the algorithm itself.
+        shadow: `prepared` found anew, to look again at what `together` answers; None to trust it.
     """
 
     def __init__(
@@ -162,6 +164,7 @@ class Channel:
         line: object,
         *,
         live: bool,
+        shadow: ChannelPlan | None = None,
     ) -> None:
         self._engine: Final = engine
         self._together: Final = together
@@ -173,6 +176,7 @@ class Channel:
         self._line: Final = (line, self._number)
         self._live: Final = live or prepared.plan is None
         self._size: Final = prepared.setting.world_size
+        self._shadow: Final = shadow
         self._starts: dict[int, int] = {}
         self._queues: dict[tuple[int, int], Queue] = {}
         self._claim: Claim | None = None
@@ -213,8 +217,10 @@ class Channel:
         if not self._gathers:
             self._start_replay(rank)
         elif len(self._starts) == self._size:
-            first, (ends, _) = self._in_lanes()
-            self._ranks.all_timed(self._number, first, ends)
+            first, timing = self._in_lanes()
+            if self._shadow is not None:
+                self._compare(self._shadow, first, timing)
+            self._ranks.all_timed(self._number, first, timing[0])
 
     def _start_replay(self, rank: int) -> None:
         assert self._replay is not None
@@ -259,6 +265,33 @@ class Channel:
 
         return min(self._starts.values()), begin
 
+    def _compare(self, anew: ChannelPlan, first: int, timing: Timing) -> None:
+        """Times the channel anew, on arrays and rank by rank over queues.
+
+        Raises:
+            ShadowError: If a rank is done at another time, or something else was sent.
+        """
+        plan, starts = anew.plan, [self._starts[rank] - first for rank in range(self._size)]
+        assert plan is not None
+        setting = anew.setting
+        key = f"{setting.operation} of {self._size} ranks, channel {setting.channel}, from {starts}"
+        again = lanes(anew, tuple(starts), self._engine.op_log.full)
+        compare("picoseconds at which ranks are done, on arrays", key, timing[0], again[0])
+        compare("messages of ranks, on arrays", key, timing[1], again[1])
+        ends: dict[int, int] = {}
+        replay = Replay(
+            plan,
+            anew.layout,
+            anew.costs.each,
+            {pair: self._new_queue(anew, *pair) for pair in plan.pairs},
+            None,
+            ends.__setitem__,
+        )
+        for rank, start in enumerate(starts):
+            replay.start(rank, start)
+        alone = [ends.get(rank) for rank in range(self._size)]
+        compare("picoseconds at which ranks are done, over queues", key, timing[0], alone)
+
     def _in_lanes(self) -> tuple[int, Timing]:
         """Returns when the first rank begins, and all times counted from there."""
         starts = self._starts
@@ -288,14 +321,18 @@ class Channel:
         """Returns the queue between two ranks."""
         queue = self._queues.get((sender, receiver))
         if queue is None:
-            costs = self._prepared.costs.each
-            queue = self._queues[sender, receiver] = Queue(
-                self._prepared.path(sender, receiver),
-                self._spec,
-                costs[sender].poll_interval,
-                costs[receiver].slot_latency,
-            )
+            queue = self._new_queue(self._prepared, sender, receiver)
+            self._queues[sender, receiver] = queue
         return queue
+
+    def _new_queue(self, prepared: ChannelPlan, sender: int, receiver: int) -> Queue:
+        costs = prepared.costs.each
+        return Queue(
+            prepared.path(sender, receiver),
+            self._spec,
+            costs[sender].poll_interval,
+            costs[receiver].slot_latency,
+        )
 
     def starved(self) -> list[tuple[int, int]]:
         """Returns the senders and receivers of the queues whose sender waits for a credit."""

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kernbench.ccl.channel import Channel
+from kernbench.ccl.channel import Channel, ChannelPlan
 from kernbench.ccl.delivery import Delivery
 from kernbench.ccl.jams import Jam, least_slots
 from kernbench.ccl.layout import Layout
@@ -16,6 +16,7 @@ from kernbench.memory import View
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.op_log import Record
+from kernbench.sim_engine.shadow import compare
 from kernbench.tl.tile import Pointer
 
 
@@ -107,6 +108,11 @@ class Collective:
         )
         self._timed = self._engine.timed or self._live
         combine = "add" if reduction is None else reduction.combine
+        shadows: Sequence[ChannelPlan | None] = [None] * len(prepared.channels)
+        if self._engine.shadow and self._timed:
+            anew = prepared.anew()
+            compare("start-ups of a collective, by rank", shape, prepared.start_ups, anew.start_ups)
+            shadows = anew.channels
         self._channels = [
             Channel(
                 self._engine,
@@ -117,8 +123,9 @@ class Collective:
                 self,
                 shape.sips if line is None else line,
                 live=self._live,
+                shadow=shadow,
             )
-            for channel in prepared.channels
+            for channel, shadow in zip(prepared.channels, shadows, strict=True)
         ]
         self._left = self.ranks
         # By rank, the channels that it is done with, and when; where there are several.

@@ -17,6 +17,7 @@ from kernbench.ccl.rows import SMALL, Rows
 from kernbench.ccl.values import Recipe, recipe
 from kernbench.hw.path import Path
 from kernbench.memory import DType
+from kernbench.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,11 @@ class Prepared:
             self.channels.append(
                 ChannelPlan(algorithm, setting, plan, self._blocks, chosen.align, costs, self._path)
             )
+
+    def anew(self) -> "Prepared":
+        """Returns the same, found once more without costs, paths and routes that are kept."""
+        topology = self._machine.topology
+        return Prepared(Machine(Topology(topology.machine, topology.spec)), self.shape)
 
     def _path(self, sender: int, receiver: int) -> Path:
         sips = self.shape.sips

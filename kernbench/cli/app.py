@@ -108,6 +108,10 @@ def run(
             help="tile: every tile command; kernel: plans proved equal to it; functional: no time."
         ),
     ] = Fidelity.kernel,
+    shadow: Annotated[
+        bool,
+        typer.Option("--shadow", help="Simulates what caches know as well, and compares."),
+    ] = False,
     devices: Annotated[
         str,
         typer.Option(
@@ -189,6 +193,7 @@ def run(
                 devices="all" if devices == "all" else _numbers(devices, _DEVICES, ","),
                 data=data is Switch.on,
                 fidelity=fidelity.value,
+                shadow=shadow,
                 seed=seed,
                 eager_limit=eager_limit,
                 watchdog_s=watchdog,

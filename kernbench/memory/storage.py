@@ -94,6 +94,13 @@ class Buffer:
             self.data = self.data.copy()
             self.lent = False
 
+    def copy(self) -> "Buffer":
+        """Returns a buffer of the same block with copies of the bytes."""
+        buffer = Buffer(self.allocation)
+        buffer.data = None if self.data is None else self.data.copy()
+        buffer.unwritten = None if self.unwritten is None else self.unwritten.copy()
+        return buffer
+
     def poison(self, dtype: DType) -> None:
         """Fills the block with the poison value of a type, and marks every byte as unwritten."""
         count = self.allocation.nbytes // dtype.itemsize

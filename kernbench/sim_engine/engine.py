@@ -29,6 +29,8 @@ class GraphEngine:
         fidelity: `tile` times every tile command, `kernel` takes plans and memos that are proved
             equal to it, `functional` takes no simulated time.
         record: How much the log keeps.
+        shadow: Whether what caches answer is found anew the slow way, too, and compared; a
+            difference raises `ShadowError`.
 
     Attributes:
         loop: The clock.
@@ -44,6 +46,7 @@ class GraphEngine:
         *,
         fidelity: Fidelity = "kernel",
         record: Detail = "summary",
+        shadow: bool = False,
     ) -> None:
         for name, value, known in (
             ("topology_obj", type(topology_obj), (Topology,)),
@@ -54,6 +57,7 @@ class GraphEngine:
                 raise UsageError(f"GraphEngine({name}=): expected one of {known}, got {value!r}")
         self.topology: Final = topology_obj
         self.fidelity: Final[Fidelity] = fidelity
+        self.shadow: Final = shadow
         self.timed: Final = fidelity != "functional"
         self.loop: Final = EventLoop()
         self.network: Final = Network(topology_obj, self.loop)
