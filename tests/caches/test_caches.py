@@ -26,6 +26,7 @@ PACKAGE = Path(caches.__file__).parent
 @pytest.fixture(autouse=True)
 def _empty() -> Iterator[None]:
     caches.clear()
+    gc.collect()
     yield
     caches.clear()
 
@@ -201,7 +202,7 @@ def test_dials_have_recordings_of_their_own() -> None:
 
 def test_a_context_that_is_gone_is_garbage_while_caches_are_warm() -> None:
     ctx = run()
-    dead = [weakref.ref(ctx), weakref.ref(ctx.engine), weakref.ref(ctx.collectives)]
+    dead: list[weakref.ref[Any]] = list(map(weakref.ref, (ctx, ctx.engine, ctx.collectives)))
     with RuntimeContext():  # the next one lets go of the last
         pass
     del ctx
