@@ -70,7 +70,7 @@ class AllReduce:
         begin = engine.loop.now
         sips = tuple(range(len(starts)))
         shape = CollectiveShape(self._chosen, "all_reduce", sips, (self._count,), float32)
-        collective = Collective(self.model.prepare(shape), Reduction("sum", "add"))
+        collective = Collective(self.model, self.model.prepare(shape), Reduction("sum", "add"))
         commands = []
         for rank, start in enumerate(starts):
             view = View(self._storages[rank].buffer, float32, (self._count,), (1,), 0)

@@ -20,6 +20,7 @@ from _simpy_ring import Hop, Model, Ring, RingWithOrderedTies
 
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.costs import StepCosts
+from kernbench.ccl.machine import Machine
 from kernbench.ccl.plan import record
 from kernbench.memory.dtypes import float32
 from kernbench.topology import Topology, load_topology
@@ -38,12 +39,14 @@ def unequal_starts(seed: int, ranks: int = RANKS) -> list[int]:
 
 def simpy_model(machine: AllReduce, chosen: Chosen) -> Model:
     """Returns the durations of the model, which both have in common."""
-    queue, costs = chosen.queue, machine.model.costs(0)
+    topology = machine.model.engine.topology
+    paper = Machine(topology)
+    queue, costs = chosen.queue, paper.costs(0)
     step = StepCosts(costs, queue, float32)
     piece = step.times(step.piece)
-    paths = [machine.model.path(rank, (rank + 1) % RANKS, queue) for rank in range(RANKS)]
+    paths = [paper.path(rank, (rank + 1) % RANKS, queue) for rank in range(RANKS)]
     return Model(
-        launch=machine.model.engine.topology.machine.system.sip_of(0).collective_launch,
+        launch=topology.machine.system.sip_of(0).collective_launch,
         steps=RANKS - 1,
         pieces=PIECES,
         paths=[

@@ -7,6 +7,8 @@ from itertools import islice
 from types import CodeType, FrameType, TracebackType
 from typing import Final, NamedTuple
 
+from kernbench.caches import Table
+
 _PACKAGE: Final = "kernbench"
 _PREFIX: Final = "kernbench."
 
@@ -73,11 +75,8 @@ class CallSite(NamedTuple):
         return f"{self}: {self.source}" if self.source else str(self)
 
 
-_SITES: Final[dict[tuple[int, int], CallSite]] = {}
+_SITES: Final[Table[tuple[int, int], CallSite]] = Table("errors.call_sites")
 """Sites by the `id` of their code object, which the site keeps alive, and their instruction."""
-
-_MOST_SITES: Final = 4096
-"""Number of sites at which `_SITES` is emptied."""
 
 
 def call_site() -> CallSite | None:
@@ -92,10 +91,7 @@ def call_site() -> CallSite | None:
             if site is not None:
                 return site
             if not is_ours(frame):
-                if len(_SITES) >= _MOST_SITES:
-                    _SITES.clear()
-                site = _SITES[key] = CallSite(frame.f_code, frame.f_lasti)
-                return site
+                return _SITES.keep(key, CallSite(frame.f_code, frame.f_lasti))
         frame = frame.f_back
     return None
 

@@ -50,6 +50,7 @@ class RunSpec:
         data: Whether tensors hold values; if not, only time is simulated.
         fidelity: How closely time is simulated, see `GraphEngine`.
         record: How much the log keeps, see `OpLog`.
+        shadow: Whether answers of caches are found anew, too, and compared, see `GraphEngine`.
         seed: Seed of every rank's default random generator, at least 0.
         eager_limit: Bytes up to which messages of tensors on devices are sent without their
             receive, as some libraries do; 0 finds every deadlock that such buffering hides.
@@ -75,6 +76,7 @@ class RunSpec:
     data: bool = True
     fidelity: Fidelity = "kernel"
     record: Detail = "summary"
+    shadow: bool = False
     seed: int = 0
     eager_limit: int = 0
     watchdog_s: float = 30.0
@@ -134,7 +136,9 @@ class RunSpec:
             value = getattr(self, name)
             # The seed is always there, so that a report says all that a repetition needs.
             if value != getattr(usual, name) or name == "seed":
-                yield from (option, said(value))
+                yield option
+                if said is not None:
+                    yield said(value)
         for text in self.overrides:
             yield from ("--set", text)
         if self.arguments:
@@ -369,6 +373,7 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "data": ("true or false", _flag),
     "fidelity": _choice(Fidelity),
     "record": _choice(Detail),
+    "shadow": ("true or false", _flag),
     "seed": _COUNT,
     "eager_limit": _COUNT,
     "watchdog_s": ("seconds from 0", _seconds),
@@ -382,12 +387,13 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
 
 _NAMES: Final = ", ".join(_KINDS)
 
-_OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
+_OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any], str] | None]]] = {
     "topology": ("--topology", str),
     "ccl": ("--ccl", str),
     "devices": ("--devices", lambda devices: ",".join(map(str, devices))),
     "data": ("--data", lambda data: "on" if data else "off"),
     "fidelity": ("--fidelity", str),
+    "shadow": ("--shadow", None),
     "eager_limit": ("--eager-limit", str),
     "watchdog_s": ("--watchdog", str),
     "step_budget": ("--step-budget", str),
@@ -395,4 +401,5 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
     "seed": ("--seed", str),
     "schedule": ("--schedule", schedule_text),
 }
-"""For each field, the option of `kernbench run` that sets it, and the form of its value there."""
+"""For each field, the option of `kernbench run` that sets it, and the form of its value there;
+None for an option without a value."""

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from kernbench.ccl.costs import RankCosts, Span
 from kernbench.ccl.lanes import vectorised
@@ -19,14 +19,11 @@ from kernbench.hw.path import Path
 from kernbench.hw.pe import PeTimeline, Timeless, later
 from kernbench.hw.queue import Queue, QueueSpec, Sender
 from kernbench.sim_engine.command import Command
+from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.op_log import Category, Record
+from kernbench.sim_engine.shadow import compare
 from kernbench.tl.program import Program, Trace
 from kernbench.tl.tile import Pointer
-
-if TYPE_CHECKING:
-    from kernbench.ccl.model import CollectiveModel
-    from kernbench.sim_engine.engine import GraphEngine
-
 
 Timing = tuple[list[int], list[Span]]
 """When each rank is done, in picoseconds, and the messages that were sent."""
@@ -118,6 +115,10 @@ def lanes(prepared: ChannelPlan, skews: tuple[int, ...], trace: bool) -> Timing:
     return vectorised(plan, prepared.layout, prepared.costs.together, paths, skews, trace=trace)
 
 
+Together = Callable[[ChannelPlan, tuple[int, ...], bool], Timing]
+"""What `lanes` is."""
+
+
 class Ranks(Protocol):
     """The part of a collective that its channels call."""
 
@@ -163,18 +164,21 @@ class Channel:
     """One channel of one collective.
 
     Args:
-        model: State that all collectives of the engine share.
+        engine: The engine.
+        together: Function `lanes`, or its cached answers.
         prepared: Everything about the channel that does not depend on time.
         queue: How queues between ranks are built.
         combine: Name of the ufunc that combines values.
         ranks: The collective, which knows its ranks.
         line: Key of a line of commands; collectives of one line run one after another.
         live: Whether to run the algorithm itself instead of its plan.
+        shadow: `prepared` found anew, to check the answers of `together`; None to trust them.
     """
 
     def __init__(
         self,
-        model: "CollectiveModel",
+        engine: GraphEngine,
+        together: Together,
         prepared: ChannelPlan,
         queue: QueueSpec,
         combine: str,
@@ -182,9 +186,10 @@ class Channel:
         line: object,
         *,
         live: bool,
+        shadow: ChannelPlan | None = None,
     ) -> None:
-        self._model: Final = model
-        self._engine: Final[GraphEngine] = model.engine
+        self._engine: Final = engine
+        self._together: Final = together
         self._prepared: Final = prepared
         self._spec: Final = queue
         self._combine: Final = combine
@@ -193,6 +198,7 @@ class Channel:
         self._line: Final = (line, self._number)
         self._live: Final = live or prepared.plan is None
         self._size: Final = prepared.setting.world_size
+        self._shadow: Final = shadow
         self._starts: dict[int, int] = {}
         self._queues: dict[tuple[int, int], Queue] = {}
         self._claim: Claim | None = None
@@ -233,8 +239,10 @@ class Channel:
         if not self._gathers:
             self._start_replay(rank)
         elif len(self._starts) == self._size:
-            first, (ends, _) = self._in_lanes()
-            self._ranks.all_timed(self._number, first, ends)
+            first, timing = self._in_lanes()
+            if self._shadow is not None:
+                self._compare(self._shadow, first, timing)
+            self._ranks.all_timed(self._number, first, timing[0])
 
     def _start_replay(self, rank: int) -> None:
         assert self._replay is not None
@@ -247,7 +255,7 @@ class Channel:
             self._engine.loop.at(start, self._owner(rank), self._replay.start, rank, start)
 
     def _new_replay(self) -> Replay:
-        prepared, claim, model = self._prepared, self._claim, self._model
+        prepared, claim = self._prepared, self._claim
         assert prepared.plan is not None
         assert claim is not None
         self._queues = {}
@@ -259,7 +267,7 @@ class Channel:
             {pair: self.queue(*pair) for pair in prepared.plan.pairs},
             None if claim.alone else self._sender,
             partial(self._timed, self._attempt),
-            trace=model.engine.op_log.full,
+            trace=self._engine.op_log.full,
         )
 
     def _timed(self, attempt: int, rank: int, end: int) -> None:
@@ -279,12 +287,39 @@ class Channel:
 
         return min(self._starts.values()), begin
 
+    def _compare(self, anew: ChannelPlan, first: int, timing: Timing) -> None:
+        """Times the channel anew, on arrays and rank by rank over queues.
+
+        Raises:
+            ShadowError: If a rank is done at another time, or something else was sent.
+        """
+        plan, starts = anew.plan, [self._starts[rank] - first for rank in range(self._size)]
+        assert plan is not None
+        setting = anew.setting
+        key = f"{setting.operation} of {self._size} ranks, channel {setting.channel}, from {starts}"
+        again = lanes(anew, tuple(starts), self._engine.op_log.full)
+        compare("picoseconds at which ranks are done, on arrays", key, timing[0], again[0])
+        compare("messages of ranks, on arrays", key, timing[1], again[1])
+        ends: dict[int, int] = {}
+        replay = Replay(
+            plan,
+            anew.layout,
+            anew.costs.each,
+            {pair: self._new_queue(anew, *pair) for pair in plan.pairs},
+            None,
+            ends.__setitem__,
+        )
+        for rank, start in enumerate(starts):
+            replay.start(rank, start)
+        alone = [ends.get(rank) for rank in range(self._size)]
+        compare("picoseconds at which ranks are done, over queues", key, timing[0], alone)
+
     def _in_lanes(self) -> tuple[int, Timing]:
         """Returns the start of the first rank, and all times counted from this start."""
         starts = self._starts
         first = min(starts.values())
         skews = tuple([starts[rank] - first for rank in range(len(starts))])
-        return first, self._model.lanes(self._prepared, skews, self._engine.op_log.full)
+        return first, self._together(self._prepared, skews, self._engine.op_log.full)
 
     def spans(self) -> tuple[list[Span], int]:
         """Returns the sent messages and the start of their times, once every rank is done."""
@@ -308,14 +343,18 @@ class Channel:
         """Returns the queue between two ranks."""
         queue = self._queues.get((sender, receiver))
         if queue is None:
-            costs = self._prepared.costs.each
-            queue = self._queues[sender, receiver] = Queue(
-                self._prepared.path(sender, receiver),
-                self._spec,
-                costs[sender].poll_interval,
-                costs[receiver].slot_latency,
-            )
+            queue = self._new_queue(self._prepared, sender, receiver)
+            self._queues[sender, receiver] = queue
         return queue
+
+    def _new_queue(self, prepared: ChannelPlan, sender: int, receiver: int) -> Queue:
+        costs = prepared.costs.each
+        return Queue(
+            prepared.path(sender, receiver),
+            self._spec,
+            costs[sender].poll_interval,
+            costs[receiver].slot_latency,
+        )
 
     def starved(self) -> list[tuple[int, int]]:
         """Returns the senders and receivers of the queues whose sender waits for a credit."""

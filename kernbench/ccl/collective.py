@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kernbench.ccl.channel import Channel
+from kernbench.ccl.channel import Channel, ChannelPlan
 from kernbench.ccl.delivery import Delivery
 from kernbench.ccl.jams import Jam, least_slots
 from kernbench.ccl.layout import Layout
@@ -16,6 +16,7 @@ from kernbench.memory import View
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.op_log import Record
+from kernbench.sim_engine.shadow import compare
 from kernbench.tl.tile import Pointer
 
 
@@ -74,6 +75,7 @@ class Collective:
     """One collective of one group.
 
     Args:
+        model: State that all collectives of the engine share.
         prepared: Everything known of the collective before its ranks arrive.
         reduction: How values are combined; None if the operation combines none.
         line: Key that all collectives of the group share, because they run one after another; None
@@ -87,11 +89,12 @@ class Collective:
 
     def __init__(
         self,
+        model: CollectiveModel,
         prepared: Prepared,
         reduction: Reduction | None = None,
         line: object = None,
     ) -> None:
-        model, shape = prepared.model, prepared.shape
+        shape = prepared.shape
         self.chosen: Final = shape.chosen
         self.ranks: Final = len(shape.sips)
         self._engine = model.engine
@@ -106,17 +109,24 @@ class Collective:
         )
         self._timed = self._engine.timed or self._live
         combine = "add" if reduction is None else reduction.combine
+        shadows: Sequence[ChannelPlan | None] = [None] * len(prepared.channels)
+        if self._engine.shadow and self._timed:
+            anew = prepared.anew()
+            compare("start-ups of a collective, by rank", shape, prepared.start_ups, anew.start_ups)
+            shadows = anew.channels
         self._channels = [
             Channel(
-                model,
+                self._engine,
+                model.lanes,
                 channel,
                 shape.chosen.queue,
                 combine,
                 self,
                 shape.sips if line is None else line,
                 live=self._live,
+                shadow=shadow,
             )
-            for channel in prepared.channels
+            for channel, shadow in zip(prepared.channels, shadows, strict=True)
         ]
         self._left = self.ranks
         # By rank, the end of each channel that is done; kept only for several channels.
@@ -155,7 +165,8 @@ class Collective:
         """
         chosen = replace(self.chosen, queue=replace(self.chosen.queue, n_slots=n_slots))
         shape = replace(self._prepared.shape, chosen=chosen)
-        return Collective(CollectiveModel(engine).prepare(shape), self._reduction)
+        model = CollectiveModel(engine)
+        return Collective(model, model.prepare(shape), self._reduction)
 
     @property
     def engine(self) -> GraphEngine:
@@ -220,7 +231,9 @@ class Collective:
         if self._data:
             self.delivery.check(part)
         if self._timed:
-            begin = part.start + self._prepared.start_ups[rank]
+            begin = part.start
+            if self._engine.timed:
+                begin += self._prepared.start_ups[rank]
             for channel in self._channels:
                 channel.arrive(rank, begin)
         elif len(self._parts) == self.ranks:

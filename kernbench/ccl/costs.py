@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from kernbench.caches import cached
 from kernbench.hw.pe import PeCosts, PeTimeline, Time
 from kernbench.hw.queue import QueueSpec
 from kernbench.memory import DType, Space
@@ -68,7 +68,7 @@ class StepCosts:
         self.poll_interval: Final = self._each(lambda one: one.pe.poll_interval)
         self.memory_latency: Final = self._each(lambda one: one.memory(Space.HBM).latency)
         self.slot_latency: Final = self._each(lambda one: one.memory(queue.space).latency)
-        self.times: Final[Callable[[int], PieceTimes]] = cache(self._times)
+        self.times: Final[Callable[[int], PieceTimes]] = cached("ccl.piece_times")(self._times)
 
     def _each(self, cost: "Callable[[PeCosts], int]") -> Any:
         """Returns a cost of the PE; for PEs that differ, an array over ranks."""

@@ -9,17 +9,17 @@ messages of different waves meet.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
+from kernbench.caches import Table, cached
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.costs import launches_of, pass_over
 from kernbench.ccl.layout import full_messages
 from kernbench.ccl.operations import OPERATIONS, Ints
-from kernbench.ccl.plan import NOTHING, Plan, Setting, plan_of
+from kernbench.ccl.plan import NOTHING, Algorithm, Plan, Setting, plan_of
 from kernbench.hw.path import Path
 from kernbench.hw.pe import PeCosts
 from kernbench.hw.queue import QueueSpec
@@ -34,9 +34,6 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 _ITEMSIZE: Final = 4
 """Assumed bytes of an element: a choice of algorithm depends on sizes in bytes alone."""
 
-
-_MOST_MIXTURES: Final = 1024
-"""Number of sets of kinds of SIPs whose slowest PE is kept."""
 
 _SAMPLE: Final = 16
 """Number of steps of a long plan that are timed."""
@@ -312,8 +309,9 @@ class Estimator:
         self._topology: Final = topology
         self._system: Final = topology.machine.system
         self._kinds: Final = [PeCosts.of(sip) for sip in self._system.kinds]
-        self._slowest: Final = lru_cache(_MOST_MIXTURES)(self._find_slowest)
-        self._paths: dict[tuple[int, int, Bandwidth], Path] = {}
+        self._slowest: Final = cached("ccl.mixtures")(self._find_slowest)
+        self._estimate: Final = cached("ccl.estimates")(self._find_estimate)
+        self._paths: Final[Table[tuple[int, int, Bandwidth], Path]] = Table("ccl.paths")
 
     def estimate(
         self, chosen: Chosen, operation: str, nbytes: int, sips: tuple[int, ...]
@@ -329,17 +327,32 @@ class Estimator:
         Returns:
             The time; None if the algorithm has no plan.
         """
+        return self._estimate(chosen, chosen.algorithm(operation), operation, nbytes, sips)
+
+    def _find_estimate(
+        self,
+        chosen: Chosen,
+        algorithm: Algorithm,
+        operation: str,
+        nbytes: int,
+        sips: tuple[int, ...],
+    ) -> float | None:
         n = len(sips)
         start_up = float(max(launches_of(chosen.queue, self._system, sips)))
         if not nbytes:
             return start_up
         if n > 1 and not OPERATIONS[operation].rooted:
             start_up += pass_over(chosen.queue, nbytes // n)
-        time = self._exchanges(chosen, operation, nbytes, sips)
+        time = self._exchanges(chosen, algorithm, operation, nbytes, sips)
         return None if time is None else start_up + time
 
     def _exchanges(
-        self, chosen: Chosen, operation: str, nbytes: int, sips: tuple[int, ...]
+        self,
+        chosen: Chosen,
+        algorithm: Algorithm,
+        operation: str,
+        nbytes: int,
+        sips: tuple[int, ...],
     ) -> float | None:
         """Returns how long the exchanges of an operation take; None if it has no plan."""
         n, blocks = len(sips), OPERATIONS[operation].blocks
@@ -350,7 +363,7 @@ class Estimator:
         plans = []
         for channel in range(chosen.channels):
             setting = Setting(operation, n, 0, grid, channel, chosen.channels, messages)
-            plan = plan_of(chosen.algorithm(operation), setting)
+            plan = plan_of(algorithm, setting)
             if plan is None:
                 return None
             plans.append(plan)
@@ -454,5 +467,11 @@ class Estimator:
         path = self._paths.get((source, to, feed))
         if path is None:
             route = self._topology.sip_route(source, to)
-            path = self._paths[source, to, feed] = Path(route, feed, 1)
+            path = self._paths.keep((source, to, feed), Path(route, feed, 1))
         return path
+
+
+@cached("ccl.estimators")
+def estimator_of(topology: Topology) -> Estimator:
+    """Returns the estimator of a machine; of equal machines, the same object."""
+    return Estimator(topology)

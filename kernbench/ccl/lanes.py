@@ -7,12 +7,12 @@ equal (ADR 0005).
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from functools import cache
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
+from kernbench.caches import cached
 from kernbench.ccl.costs import PieceTimes, Span, StepCosts
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.operations import Ints
@@ -50,7 +50,7 @@ class _Lanes:
         self.even: Final = bool((self.sizes == self.sizes[0]).all())
         self._messages: Final = layout.messages(0, 0, 1, costs.piece)
         self._full: Final = {count // costs.piece for count in self.sizes.tolist()}
-        self._hops: Final = cache(self._stacked)
+        self._hops: Final = cached("ccl.hops")(self._stacked)
 
     def step(self, send: Ints, receive: Ints, reduce: bool) -> None:
         """Takes all ranks through one step of the plan, in the order of `turns`."""

@@ -1,18 +1,15 @@
 """State that all collectives of an engine share."""
 
-from functools import lru_cache, partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-import numpy as np
-
+from kernbench.caches import cached
 from kernbench.ccl.channel import lanes
 from kernbench.ccl.config import Chosen
-from kernbench.ccl.prepared import Prepared
-from kernbench.ccl.rows import SMALL
-from kernbench.hw.path import Path
-from kernbench.hw.pe import PeCosts
-from kernbench.hw.queue import QueueSpec
+from kernbench.ccl.machine import Machine
+from kernbench.ccl.plan import Algorithm
+from kernbench.ccl.prepared import CollectiveShape, Prepared
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.topology import Topology
 
 
 class Choose(Protocol):
@@ -25,11 +22,39 @@ class Choose(Protocol):
         ...
 
 
-_MOST_SHAPES: Final = 1024
-"""Number of `Prepared` that are kept, each with its plans and the paths of its messages."""
+class Kept:
+    """What was found out about collectives of a machine, for every engine of an equal one.
 
-_MOST_PATTERNS: Final = 1024
-"""Number of start patterns whose times are kept, a few numbers for each rank."""
+    Args:
+        topology: The machine.
+
+    Attributes:
+        lanes: `channel.lanes`; the answers asked for last are kept. Starts are relative to the
+            first one: alone on their links, ranks do the same whenever they begin.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self._machine: Final = Machine(topology)
+        self._prepare: Final = cached("ccl.shapes")(self._make)
+        self.lanes: Final = cached("ccl.patterns")(lanes)
+
+    def prepare(self, shape: CollectiveShape) -> Prepared:
+        """Returns what is known of collectives of a shape; the shapes used last are kept."""
+        chosen = shape.chosen
+        # A module may be loaded anew, and reports say where the file has its values.
+        places = chosen.slots_at, chosen.queue.slot_size_at
+        return self._prepare(shape, chosen.algorithm(shape.operation), places)
+
+    def _make(
+        self, shape: CollectiveShape, _program: Algorithm, _places: tuple[str, str]
+    ) -> Prepared:
+        return Prepared(self._machine, shape)
+
+
+@cached("ccl.machines")
+def kept_of(topology: Topology) -> Kept:
+    """Returns what is kept of a machine; of equal machines, the same object."""
+    return Kept(topology)
 
 
 class CollectiveModel:
@@ -41,47 +66,16 @@ class CollectiveModel:
 
     Attributes:
         engine: The engine.
-        prepare: Returns the `Prepared` of a `CollectiveShape`; the answers used last are kept. An
-            answer depends on the machine and the `CollectiveShape` alone.
-        lanes: Does what `channel.lanes` does; the answers used last are kept. Starts are relative
-            to the first rank's, because ranks that are alone on their links do the same at any
-            time.
-        scratch: Bytes for `Rows`; their contents have no meaning between two calls.
+        lanes: See `Kept`.
+        prepare: See `Kept`.
     """
 
     def __init__(self, engine: GraphEngine, choose: Choose | None = None) -> None:
         self.engine: Final = engine
         self._choose: Final = choose
-        self._costs: Final = [PeCosts.of(sip) for sip in engine.topology.machine.system.kinds]
-        self.prepare: Final = lru_cache(_MOST_SHAPES)(partial(Prepared, self))
-        self.lanes: Final = lru_cache(_MOST_PATTERNS)(lanes)
-        self.scratch: Final[np.ndarray[Any, np.dtype[np.uint8]]] = np.empty(SMALL, np.uint8)
-        self._paths: dict[tuple[int, int, int, int], Path] = {}
-
-    def costs(self, sip: int) -> PeCosts:
-        """Returns the durations of the PEs of a SIP; SIPs that are alike share one object."""
-        return self._costs[self.engine.topology.machine.system.kind_of(sip)]
-
-    def path(self, source: int, destination: int, queue: QueueSpec) -> Path:
-        """Returns the path from the first PE of a SIP to the first PE of another.
-
-        Args:
-            source: Number of the sending SIP.
-            destination: Number of the receiving SIP.
-            queue: How queues are built: the rate on the first link, and virtual-channel chunks.
-        """
-        feed = queue.feed(self.costs(source).pe.dma)
-        key = (source, destination, queue.vc_chunk_size, feed.per_second)
-        path = self._paths.get(key)
-        if path is None:
-            topology = self.engine.topology
-            path = self._paths[key] = self.engine.network.path(
-                topology.cube_node(source),
-                topology.cube_node(destination),
-                feed,
-                queue.vc_chunk_size,
-            )
-        return path
+        kept = kept_of(engine.topology)
+        self.lanes: Final = kept.lanes
+        self.prepare: Final = kept.prepare
 
     def choose(
         self, operation: str, nbytes: int, sips: tuple[int, ...], ranks: int | None = None

@@ -7,11 +7,12 @@ depend on values.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from kernbench.caches import cached
 from kernbench.ccl.operations import OPERATIONS, Ints
 from kernbench.errors import KernbenchError, call_site, site_fact
 
@@ -422,7 +423,7 @@ class Recording(NamedTuple):
     asked: bool
 
 
-@lru_cache(256)
+@cached("ccl.plans")
 def record(algorithm: Algorithm, setting: Setting) -> Recording:
     """Runs an algorithm to find its exchanges; results are kept.
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -10,15 +10,14 @@ from kernbench.ccl.channel import ChannelPlan
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.costs import RankCosts, launches_of, pass_over
 from kernbench.ccl.layout import full_messages
+from kernbench.ccl.machine import Machine
 from kernbench.ccl.operations import OPERATIONS, Operation
 from kernbench.ccl.plan import Setting, plan_of
 from kernbench.ccl.rows import SMALL, Rows
 from kernbench.ccl.values import Recipe, recipe
 from kernbench.hw.path import Path
 from kernbench.memory import DType
-
-if TYPE_CHECKING:
-    from kernbench.ccl.model import CollectiveModel
+from kernbench.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,29 +46,28 @@ class Prepared:
     """Everything about collectives of one shape that does not depend on time.
 
     Args:
-        model: State that all collectives of the engine share.
+        machine: Machine that the ranks run on.
         shape: The shape.
 
     Attributes:
-        model: State that all collectives of the engine share.
         shape: The shape.
         operation: The operation.
         channels: The channels, in order of their numbers.
     """
 
-    def __init__(self, model: "CollectiveModel", shape: CollectiveShape) -> None:
+    def __init__(self, machine: Machine, shape: CollectiveShape) -> None:
         chosen, n = shape.chosen, len(shape.sips)
-        self.model: Final = model
+        self._machine: Final = machine
         self.shape: Final = shape
         self.operation: Final[Operation] = OPERATIONS[shape.operation]
         self._blocks: Final = self.operation.sizes(shape.sizes, n)
         self._offsets: Final = np.cumsum(self._blocks, axis=1) - self._blocks
         algorithm = chosen.algorithm(shape.operation)
-        pes = [model.costs(sip) for sip in shape.sips]
+        pes = [machine.costs(sip) for sip in shape.sips]
         costs = RankCosts(pes, chosen.queue, shape.dtype)
         largest = int(self._blocks.max(initial=0))
         share = -(-largest // chosen.channels)
-        grid = model.engine.topology.grid(shape.sips)
+        grid = machine.topology.grid(shape.sips)
         self._rows: dict[int, Rows | None] = {}
         self._runs: dict[tuple[int, int], list[tuple[range, slice]]] = {}
         self.channels: Final[list[ChannelPlan]] = []
@@ -88,21 +86,24 @@ class Prepared:
                 ChannelPlan(algorithm, setting, plan, self._blocks, chosen.align, costs, self._path)
             )
 
+    def anew(self) -> "Prepared":
+        """Returns the same, found once more without costs, paths and routes that are kept."""
+        topology = self._machine.topology
+        return Prepared(Machine(Topology(topology.machine, topology.spec)), self.shape)
+
     def _path(self, sender: int, receiver: int) -> Path:
         sips = self.shape.sips
-        return self.model.path(sips[sender], sips[receiver], self.shape.chosen.queue)
+        return self._machine.path(sips[sender], sips[receiver], self.shape.chosen.queue)
 
     @cached_property
     def start_ups(self) -> list[int]:
-        """Time before the first exchange of each rank, in picoseconds; 0 if nothing is timed.
+        """Time before the first exchange of each rank, in picoseconds.
 
         The time is the launch plus the pass over the rank's own share (see `costs.pass_over`). The
         end of the rank is the same wherever in the collective the pass lies.
         """
-        sips, engine, queue = self.shape.sips, self.model.engine, self.shape.chosen.queue
-        if not engine.timed:
-            return [0 for _ in sips]
-        launches = launches_of(queue, engine.topology.machine.system, sips)
+        queue, system = self.shape.chosen.queue, self._machine.topology.machine.system
+        launches = launches_of(queue, system, self.shape.sips)
         return [
             launch + pass_over(queue, self._own_bytes(rank)) for rank, launch in enumerate(launches)
         ]
@@ -219,7 +220,7 @@ class Prepared:
             dtype = self.shape.dtype.numpy
             small = nominal is not None and Rows.needed(how, nominal, dtype) <= SMALL
             self._rows[channel] = (
-                Rows(how, nominal, dtype, self.model.scratch)
+                Rows(how, nominal, dtype, self._machine.scratch)
                 if small and nominal is not None
                 else None
             )

@@ -17,7 +17,7 @@ from kernbench.ccl.config import (
     load_ccl,
     shipped_ccl_file,
 )
-from kernbench.ccl.estimate import Estimator
+from kernbench.ccl.estimate import estimator_of
 from kernbench.config.load import Loaded
 from kernbench.config.problems import ConfigError
 from kernbench.errors import KernbenchError, UsageError
@@ -44,7 +44,7 @@ class Choices:
         self._given: Final = given
         self._overrides: Final = tuple(overrides)
         self._topology: Final = topology
-        self._estimator: Final = Estimator(topology)
+        self._estimator: Final = estimator_of(topology)
         self._system: Final = topology.machine.system
         self._named: dict[str, Chosen | None] = {}
         self._candidates: dict[str, list[Chosen]] = {}

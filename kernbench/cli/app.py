@@ -108,6 +108,10 @@ def run(
             help="tile: every tile command; kernel: plans proved equal to it; functional: no time."
         ),
     ] = Fidelity.kernel,
+    shadow: Annotated[
+        bool,
+        typer.Option("--shadow", help="Simulates what caches know as well, and compares."),
+    ] = False,
     devices: Annotated[
         str,
         typer.Option(
@@ -195,6 +199,7 @@ def run(
             never.
         step_budget: Number of commands that a rank may issue in a spawn; 0 for any number.
         group_limit: Number of process groups that a rank may hold besides `WORLD`.
+        shadow: Whether answers of caches are found anew, too, and compared.
         explore: Number of schedules to try, at most; 0 for a single run.
         schedule: Candidate that each receive from any source takes, such as `2.1`; `0` for the
             message that comes first.
@@ -223,6 +228,7 @@ def run(
                 devices="all" if devices == "all" else _numbers(devices, _DEVICES, ","),
                 data=data is Switch.on,
                 fidelity=fidelity.value,
+                shadow=shadow,
                 seed=seed,
                 eager_limit=eager_limit,
                 watchdog_s=watchdog,

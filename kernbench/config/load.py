@@ -5,7 +5,6 @@ import typing
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -21,6 +20,7 @@ from typing import (
     get_origin,
 )
 
+from kernbench.caches import cached
 from kernbench.config.leaves import (
     MismatchError,
     read_literal,
@@ -175,7 +175,7 @@ def _replaced(root: Node, keys: Sequence[str], node: Node, mark: Mark) -> Node:
     return Table(where, {**entries, key: entry})
 
 
-@cache
+@cached("config.old_names")
 def _old_names(cls: type) -> dict[str, str]:
     """Returns the renamed fields, by their old names."""
     return {
@@ -201,7 +201,7 @@ def _has_parts(kind: Any) -> bool:
     return kind not in QUANTITIES and (dataclasses.is_dataclass(kind) or get_origin(kind) is dict)
 
 
-@cache
+@cached("config.fields")
 def _fields(cls: type) -> dict[str, tuple[Any, bool]]:
     """Returns the annotation of each field, and whether the file must give it."""
     hints = typing.get_type_hints(cls, include_extras=True)

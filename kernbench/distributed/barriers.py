@@ -1,9 +1,9 @@
 """`torch.distributed`: barriers, in which ranks wait for each other."""
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Final
 
+from kernbench.caches import cached
 from kernbench.distributed.groups import Group, find_group, get_backend, home_of, meets_on_host
 from kernbench.distributed.issuing import handle, issue
 from kernbench.distributed.reduce_ops import ReduceOp
@@ -101,7 +101,7 @@ def _barrier(
     return None
 
 
-@cache
+@cached("distributed.barriers")
 def _signature(name: str) -> Signature:
     what = signature("all_reduce", "all_reduce", dtypes.int32, ((1,),), ReduceOp.SUM)
     return renamed(what, name)

@@ -1,9 +1,9 @@
 """`torch.distributed`: which ranks are in which process group, and which groups a rank may use."""
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, Final
 
+from kernbench.caches import cached
 from kernbench.errors import KernbenchError, OperandError, call_site, site_fact
 from kernbench.process.called import called
 from kernbench.process.process import MAIN, Process, current_process
@@ -101,7 +101,7 @@ def is_initialized() -> bool:
     return process.rank in world_of(process).backend
 
 
-@cache
+@cached("distributed.libraries")
 def libraries_of(backend: str) -> Mapping[str, str]:
     """Returns the name of the library for each type of device, `cpu` or `cuda`.
 

@@ -25,9 +25,6 @@ from kernbench.tensors.running import wait_for
 from kernbench.tensors.tensor import Tensor
 from kernbench.units import format_bytes
 
-_MOST_PREPARED: Final = 256
-"""Number of prepared signatures that a group keeps before it forgets all of them."""
-
 _MOST_WORKS: Final = 256
 """Handles of a rank before those are dropped that the rank has waited for; a power of 2."""
 
@@ -331,10 +328,9 @@ def _make(process: Process, group: ProcessGroup, what: Signature) -> Joint:
         return _Pairwise(process, group, what)
     prepared = group.prepared.get(what)
     if prepared is None:
-        if len(group.prepared) >= _MOST_PREPARED:
-            group.prepared.clear()
-        prepared = group.prepared[what] = _prepare(process, group, what, what.nbytes, what.sizes)
-    return Collective(prepared, what.reduction, line=group)
+        prepared = _prepare(process, group, what, what.nbytes, what.sizes)
+        group.prepared.keep(what, prepared)
+    return Collective(process.ctx.collectives, prepared, what.reduction, line=group)
 
 
 def _prepare(
@@ -442,7 +438,9 @@ class _Pairwise:
         taken = [sum(column) for column in zip(*sizes, strict=True)]
         largest = max(*(sum(row) for row in sizes), *taken) * what.wire.itemsize
         prepared = _prepare(process, self._group, what, largest, sizes)
-        collective = self._collective = Collective(prepared, line=self._group)
+        collective = self._collective = Collective(
+            process.ctx.collectives, prepared, line=self._group
+        )
         now = process.engine.loop.now
         for part in self._parts.values():
             part.settle(collective, now)

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import prod
 from typing import Any, Final
 
+from kernbench.caches import cached
 from kernbench.ccl.operations import OPERATIONS, Reduction
 from kernbench.distributed.reduce_ops import check_reduction
 from kernbench.memory import DType, dtypes
@@ -60,7 +60,7 @@ class Signature:
     hosted: bool = False
 
 
-@lru_cache(8192)
+@cached("distributed.signatures")
 def signature(
     name: str,
     operation: str,
@@ -105,7 +105,7 @@ def signature(
     )
 
 
-@lru_cache(8192)
+@cached("distributed.reducing")
 def reducing_signature(
     name: str,
     operation: str,
@@ -131,7 +131,7 @@ def reducing_signature(
     return signature(name, operation, dtype, blocks, reduction)
 
 
-@lru_cache(8192)
+@cached("distributed.even")
 def even_signature(
     name: str,
     operation: str,
@@ -157,7 +157,7 @@ def even_signature(
     return signature(name, operation, dtype, (shape,) * ranks, reduction, root, root_text)
 
 
-@lru_cache(1024)
+@cached("distributed.objects")
 def object_signature(
     name: str,
     operation: str,
@@ -183,7 +183,7 @@ def object_signature(
     return replace(what, kind=name, counted=operation)
 
 
-@lru_cache(1024)
+@cached("distributed.coalesced")
 def coalesced_signature(
     operation: str,
     dtype: DType,
@@ -218,7 +218,7 @@ def coalesced_signature(
     )
 
 
-@lru_cache(1024)
+@cached("distributed.exchanges")
 def exchange_signature(
     name: str,
     dtype: DType,
@@ -257,7 +257,7 @@ def exchange_signature(
     )
 
 
-@lru_cache(1024)
+@cached("distributed.on_hosts")
 def on_hosts(what: Signature) -> Signature:
     """Returns the signature of the same operation on tensors of the host.
 

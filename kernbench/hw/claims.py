@@ -37,7 +37,7 @@ class Use:
         if not (self.private and other.private):
             return False
         return self is other or all(
-            self._on[link] is other._on[link] for link in self.links & other.links
+            self._on[link].like(other._on[link]) for link in self.links & other.links
         )
 
 

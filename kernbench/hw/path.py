@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from kernbench.caches import Table
 from kernbench.hw.pe import PeTimeline, Time
 from kernbench.topology import Link
 from kernbench.units import Bandwidth, Rate
@@ -81,8 +82,17 @@ class Path:
         self.links: Final = tuple(link.index for link in route)
         self.route: Final = tuple(route)
         self.hops: Final = hops_of(route, dma)
+        self._dma = dma
         self._vc_chunk = vc_chunk
-        self._costs: dict[int, tuple[HopTimes, ...]] = {}
+        self._costs: Final[Table[int, tuple[HopTimes, ...]]] = Table("hw.message_times")
+
+    def like(self, other: "Path") -> bool:
+        """Returns whether messages cost the same on both."""
+        return self is other or (
+            self.links == other.links
+            and self.hops == other.hops
+            and (self._dma, self._vc_chunk) == (other._dma, other._vc_chunk)
+        )
 
     @property
     def latency(self) -> int:
@@ -95,10 +105,11 @@ class Path:
         if times is None:
             head = min(nbytes, self._vc_chunk)
             tail = nbytes - (-(-nbytes // self._vc_chunk) - 1) * self._vc_chunk if nbytes else 0
-            times = self._costs[nbytes] = tuple(
+            times = tuple(
                 HopTimes(*(hop.bandwidth.duration_ps(part) for part in (nbytes, head, tail)))
                 for hop in self.hops
             )
+            self._costs.keep(nbytes, times)
         return times
 
     def credit_delay(self, nbytes: int) -> int:

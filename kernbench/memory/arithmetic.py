@@ -1,11 +1,13 @@
 """Arithmetic on elements as the device does it, where numpy rounds in another way."""
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
+
+from kernbench.caches import cached
 
 Function = Callable[..., Any]
 
@@ -18,7 +20,7 @@ _SATURATING: Final = {
 _ROUNDED: Final = frozenset({"add", "subtract", "multiply"})
 
 
-@cache
+@cached("memory.functions")
 def function_named(name: str, dtype: np.dtype[Any] | None) -> Function:
     """Returns an elementwise function with the signature of a ufunc: operands, and `out` if wanted.
 

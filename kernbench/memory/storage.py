@@ -1,7 +1,6 @@
 """The bytes behind tensors, and which of these bytes were ever written."""
 
 from collections.abc import Callable
-from functools import lru_cache
 from math import prod
 from sys import is_finalizing
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from kernbench.caches import cached
 from kernbench.errors import CallSite, KernbenchError, OperandError, site_fact
 from kernbench.memory.address import Address
 from kernbench.memory.allocator import Allocation, Allocator
@@ -102,6 +102,13 @@ class Buffer:
             self.data = self.data.copy()
             self.lent = False
 
+    def copy(self) -> "Buffer":
+        """Returns a buffer of the same block with copies of the bytes."""
+        buffer = Buffer(self.allocation)
+        buffer.data = None if self.data is None else self.data.copy()
+        buffer.unwritten = None if self.unwritten is None else self.unwritten.copy()
+        return buffer
+
     def poison(self, dtype: DType) -> None:
         """Fills the block with the poison value of a type, and marks every byte as unwritten."""
         count = self.allocation.nbytes // dtype.itemsize
@@ -143,7 +150,7 @@ class Storage:
         return self.buffer.allocation.address
 
 
-@lru_cache(4096)
+@cached("memory.strides")
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the strides, in elements, of a row-major tensor."""
     strides = []

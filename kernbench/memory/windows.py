@@ -1,9 +1,9 @@
 """Windows on memory: shapes and strides, whether they are contiguous, how many elements."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import prod
 
+from kernbench.caches import cached
 from kernbench.memory.storage import View
 
 
@@ -12,7 +12,7 @@ def is_contiguous(view: View) -> bool:
     return has_no_gaps(view.shape, view.strides)
 
 
-@lru_cache(4096)
+@cached("memory.gaps")
 def has_no_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Returns whether strides are those of a row-major tensor."""
     step = 1

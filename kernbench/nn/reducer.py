@@ -2,10 +2,10 @@
 
 import weakref
 from collections.abc import Iterable, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from kernbench.autograd.leaves import register_post_accumulate_grad_hook
+from kernbench.caches import cached
 from kernbench.distributed.collectives import all_reduce_into
 from kernbench.distributed.groups import home_of
 from kernbench.distributed.issuing import handle, issue
@@ -68,7 +68,7 @@ _CENSUS: Final = Role(f"of {NAME}'s used parameters", EVENLY)
 _FULL: Final = f"{EVENLY}; if some ranks leave parameters unused, pass find_unused_parameters=True"
 
 
-@cache
+@cached("nn.bucket_roles")
 def _bucket_role(number: int) -> Role:
     return Role(f"of {NAME}'s bucket {number}", _FULL)
 

@@ -1,11 +1,11 @@
 """The one path of all elementwise operations: promotion, broadcasting, effect, duration."""
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 
+from kernbench.caches import cached
 from kernbench.errors import OperandError, UnsupportedError, call_site, site_fact
 from kernbench.memory import Array, DType, View, contiguous_strides, dtypes
 from kernbench.process.process import Process, current_process
@@ -174,7 +174,7 @@ _Windows = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 """Shape and strides of each operand."""
 
 
-@lru_cache(4096)
+@cached("operations.laid_out")
 def _laid_out(name: str, windows: _Windows) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Returns the shape of a result, and its strides if it is a new tensor."""
     shape = broadcast(name, [extents for extents, _ in windows])
@@ -265,7 +265,7 @@ def layout(shape: tuple[int, ...], inputs: Sequence[Tensor]) -> tuple[int, ...]:
     return _strides(shape, tuple([(t.window.shape, t.window.strides) for t in inputs]))
 
 
-@lru_cache(1024)
+@cached("operations.strides")
 def _strides(shape: tuple[int, ...], inputs: _Windows) -> tuple[int, ...]:
     plain = contiguous_strides(shape)
     for extents, strides in inputs:

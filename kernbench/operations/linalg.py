@@ -2,12 +2,12 @@
 
 import string
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from math import prod
 from typing import Any, Final
 
 import numpy as np
 
+from kernbench.caches import cached
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import Array, DType, dtypes
 from kernbench.operations.elementwise import broadcast, check_out
@@ -191,7 +191,7 @@ def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor
     return product("matmul", (input, other), shape, sizes, np.matmul, out)
 
 
-@lru_cache(4096)
+@cached("operations.matmul")
 def _matmul(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], _Sizes]:
     """Returns the shape of a product, and the sizes of its matrix products."""
     if not a or not b:

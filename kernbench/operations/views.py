@@ -2,10 +2,10 @@
 
 import operator
 from collections.abc import Sequence
-from functools import lru_cache
 from math import prod
 from typing import Any
 
+from kernbench.caches import cached
 from kernbench.errors import OperandError, call_site, site_fact
 from kernbench.memory import DType, View, contiguous_strides
 from kernbench.memory.windows import has_no_gaps
@@ -131,7 +131,7 @@ def _resolved(shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...
 _Shown = tuple[tuple[int, ...], tuple[int, ...] | None]
 
 
-@lru_cache(4096)
+@cached("operations.views")
 def _shown(old: tuple[int, ...], steps: tuple[int, ...], wanted: tuple[int, ...]) -> _Shown:
     """Returns the shape `wanted`, its -1 replaced, and the strides of a view in that shape.
 
@@ -386,7 +386,7 @@ def permute(input: Tensor, *order: Any, dims: Sequence[int] | None = None) -> Te
     return _picked(input, _order(len(input.window.shape), ints_of(order)))
 
 
-@lru_cache(1024)
+@cached("operations.order")
 def _order(rank: int, dims: tuple[int, ...]) -> tuple[int, ...]:
     """Returns an order of dimensions with negative numbers replaced."""
     places = tuple([dim_of(dim, rank) for dim in dims])

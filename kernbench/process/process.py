@@ -3,10 +3,11 @@
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import FrameType
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
+from kernbench.caches import Table
 from kernbench.ccl.model import CollectiveModel
 from kernbench.des import Event, Task, current_task
 from kernbench.errors import CallSite, Fact, KernbenchError, call_site, site_fact
@@ -58,7 +59,7 @@ class Session(Protocol):
         ...
 
     @property
-    def recordings(self) -> dict[Any, Recording]:
+    def recordings(self) -> Table[Hashable, Recording]:
         """Recorded launches of kernels, by everything on which their commands depend."""
         ...
 

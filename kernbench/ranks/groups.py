@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from kernbench.caches import Table
 from kernbench.ccl.prepared import Prepared
 from kernbench.errors import CallSite, Fact, KernbenchError, site_fact
 from kernbench.process.called import called
@@ -54,7 +55,7 @@ class ProcessGroup(Gathering[Exchange]):
         self.birth: Meeting | None = None
         self.destroyed: dict[int, CallSite | None] = {}
         self.sips: tuple[int, ...] = ()
-        self.prepared: dict[object, Prepared] = {}
+        self.prepared: Final[Table[object, Prepared]] = Table("distributed.prepared")
 
     def _begin(self, title: str, number: int) -> Exchange:
         return Exchange(title, number, self.ranks)

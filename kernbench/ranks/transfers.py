@@ -196,7 +196,7 @@ class Transfer(Exchange):
         chosen = ctx.collectives.choose("send_recv", sender.view.nbytes, sips, ranks)
         # Each message has a line of its own: messages of one batch may move at the same time.
         shape = CollectiveShape(chosen, "send_recv", sips, (sent.numel,), sent.dtype)
-        message = Collective(ctx.collectives.prepare(shape), line=self)
+        message = Collective(ctx.collectives, ctx.collectives.prepare(shape), line=self)
         for place, (side, give, take) in enumerate(both):
             assert side.command is not None
             message.join(place, give, take).begin(side.command, start)

@@ -26,10 +26,10 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.tensors.kernels import current_launcher
 from kernbench.tensors.running import wait_for
 from kernbench.tl import launch as launches
+from kernbench.tl.recording import recordings_of
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.model_memory import Build, ModelMemory
-    from kernbench.tl.recording import Recording
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class RuntimeContext:
             comes first.
         results: Documents of plain values that benches leave for `--json`.
         processes: The ranks of the last spawn.
-        recordings: Recorded launches of kernels, by everything on which their commands depend.
+        recordings: Launches of kernels recorded on machines equal to this one, see `KernelWork`.
         on_choice: Called with a line such as `all_reduce 1 MiB, 8 ranks of WORLD: ring (auto)` when
             the algorithm for an operation, size and group is chosen for the first time.
     """
@@ -106,7 +106,7 @@ class RuntimeContext:
         self._names: Final = Namespace(self, root())
         processes.made(self.main)
         launches.find_launcher = current_launcher
-        self.recordings: Final[dict[Any, Recording]] = {}
+        self.recordings: Final = recordings_of(engine.topology)
         self.on_choice: Callable[[str], None] | None = None
 
     def __enter__(self) -> "RuntimeContext":

@@ -31,7 +31,9 @@ def make_engine(spec: RunSpec) -> GraphEngine:
         UsageError: If the specification names no file.
     """
     machine = load_machine(spec)
-    return GraphEngine(machine, spec.data, fidelity=spec.fidelity, record=spec.record)
+    return GraphEngine(
+        machine, spec.data, fidelity=spec.fidelity, record=spec.record, shadow=spec.shadow
+    )
 
 
 def spec_of(engine: GraphEngine, spec: RunSpec | None = None) -> RunSpec:
@@ -49,6 +51,7 @@ def spec_of(engine: GraphEngine, spec: RunSpec | None = None) -> RunSpec:
         data=engine.enable_data,
         fidelity=engine.fidelity,
         record=engine.op_log.detail,
+        shadow=engine.shadow,
     )
 
 
@@ -59,7 +62,7 @@ def check_engine(engine: GraphEngine, spec: RunSpec) -> None:
         UsageError: If they differ; the error lists the differences.
     """
     right = spec_of(engine, spec)
-    fields = ("topology", "overrides", "data", "fidelity", "record")
+    fields = ("topology", "overrides", "data", "fidelity", "record", "shadow")
     facts = [
         f"{name}: expected {getattr(right, name)!r}, got {getattr(spec, name)!r}"
         for name in fields

@@ -2,11 +2,11 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from functools import cache
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from kernbench.autograd import autograd
+from kernbench.caches import cached
 from kernbench.des import current_task
 from kernbench.distributed import comm_debug, device_mesh, differentiable, functional
 from kernbench.errors import KernbenchError, call_site, site_fact
@@ -68,7 +68,7 @@ def _guarded(module: ModuleType) -> dict[str, Any]:
     return names
 
 
-@cache
+@cached("runtime_api.names")
 def root() -> Mapping[str, Any]:
     """Returns the names in `torch`; submodules are mappings too."""
     names: dict[str, Any] = {}

@@ -7,7 +7,7 @@ from typing import Final, get_args
 from kernbench.des import EventLoop, Fifo, Owner, order
 from kernbench.errors import KernbenchError, UsageError, site_fact
 from kernbench.hw.device import Device
-from kernbench.hw.library import Library
+from kernbench.hw.library import libraries_of
 from kernbench.hw.network import Network
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.data_executor import DataExecutor, Effect
@@ -26,7 +26,7 @@ class Devices(dict[int, Device]):
     def __init__(self, topology: Topology) -> None:
         super().__init__()
         self._topology = topology
-        self._libraries: dict[int, Library] = {}
+        self._libraries = libraries_of(topology)
 
     def __missing__(self, sip: int) -> Device:
         device = self[sip] = Device(sip, self._topology, self._libraries)
@@ -43,6 +43,8 @@ class GraphEngine:
         fidelity: `tile` times every tile command; `kernel` uses plans and memos that are proved to
             give the same times; `functional` takes no simulated time.
         record: How much the log keeps.
+        shadow: Whether what caches answer is found anew the slow way, too, and compared; a
+            difference raises `ShadowError`.
 
     Attributes:
         topology: The machine.
@@ -62,6 +64,7 @@ class GraphEngine:
         *,
         fidelity: Fidelity = "kernel",
         record: Detail = "summary",
+        shadow: bool = False,
     ) -> None:
         for name, value, known in (
             ("topology_obj", type(topology_obj), (Topology,)),
@@ -72,6 +75,7 @@ class GraphEngine:
                 raise UsageError(f"GraphEngine({name}=): expected one of {known}, got {value!r}")
         self.topology: Final = topology_obj
         self.fidelity: Final[Fidelity] = fidelity
+        self.shadow: Final = shadow
         self.timed: Final = fidelity != "functional"
         self.loop: Final = EventLoop()
         self.network: Final = Network(topology_obj, self.loop)

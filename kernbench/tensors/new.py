@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Sequence
-from functools import lru_cache
 from math import prod
 from typing import Final
 
+from kernbench.caches import cached
 from kernbench.errors import CallSite, site_fact
 from kernbench.memory import DType, OutOfMemoryError, Storage, View, contiguous_strides
 from kernbench.process.process import Process
@@ -61,7 +61,7 @@ def new_tensor(
     return Tensor(Memory(storage, process, pinned=pinned), view, device)
 
 
-@lru_cache(4096)
+@cached("tensors.labels")
 def _plain(dtype: DType, shape: tuple[int, ...]) -> tuple[Label, int, tuple[int, ...]]:
     """Returns the label of a tensor, its size in bytes, and its strides if it is row-major."""
     return Label(dtype, shape), prod(shape) * dtype.itemsize, contiguous_strides(shape)

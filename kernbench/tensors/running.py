@@ -1,12 +1,12 @@
 """Runs operations on the host or on a device, and reads their values back to the host."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from math import prod
 from typing import cast
 
 import numpy as np
 
+from kernbench.caches import cached
 from kernbench.errors import CallSite, KernbenchError, NoDataError, call_site, site_fact
 from kernbench.memory import Array
 from kernbench.process.access import OwnershipError
@@ -204,7 +204,7 @@ def read_back(
     return command
 
 
-@cache
+@cached("tensors.devices")
 def cuda_device(sip: int) -> Device:
     """Returns the device of a SIP; the same object each time, so that comparisons are cheap."""
     return Device("cuda", sip)

@@ -1,11 +1,11 @@
 """Which elements of a tensor a load or a store touches, and how they are read and written."""
 
 from collections.abc import Callable, Hashable
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 
+from kernbench.caches import cached
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import Array, UninitialisedReadError, View
 from kernbench.tl.operands import common_shape
@@ -41,7 +41,7 @@ def extent(view: View) -> int:
     return _extent(view.shape, view.strides)
 
 
-@lru_cache(4096)
+@cached("tl.extents")
 def _extent(shape: Shape, strides: Shape) -> int:
     if 0 in shape:
         return 0

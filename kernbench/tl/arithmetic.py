@@ -1,11 +1,11 @@
 """What commands compute: types and functions of values, apart from the times of engines."""
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 
+from kernbench.caches import cached
 from kernbench.memory import DType, dtypes
 from kernbench.memory.arithmetic import function_named
 from kernbench.tl.operands import common_shape, refusal
@@ -74,7 +74,7 @@ def _is_float(kind: DType | type) -> bool:
     return kind.is_floating_point if isinstance(kind, DType) else kind is float
 
 
-@lru_cache(1024)
+@cached("tl.elementwise")
 def _elementwise(name: str, kinds: tuple[DType | type, ...]) -> tuple[Function, DType]:
     floats = [k for k in kinds if isinstance(k, DType) and k.is_floating_point]
     wanted: Any = None
@@ -163,7 +163,7 @@ def product(a: Tile, b: Tile, acc: Tile | None, out: DType) -> tuple[Function, D
     return _product(a.dtype.numpy, wide, out.numpy, None if acc is None else acc.dtype.numpy), out
 
 
-@lru_cache(256)
+@cached("tl.products")
 def _product(narrow: Any, wide: Any, out: Any, added: Any) -> Function:
     def multiply(a: Array, b: Array) -> Array:
         values: Array = a.astype(wide, copy=False) @ b.astype(wide, copy=False)

@@ -2,20 +2,23 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Hashable
+import sys
+from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final, Protocol
 
 import numpy as np
 
+from kernbench.caches import Table
 from kernbench.des import current_task
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.hw.queue import QueueSpec
-from kernbench.memory import DType, Space, View
+from kernbench.memory import Buffer, DType, Space, View
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine, Hold
 from kernbench.sim_engine.op_log import Record
+from kernbench.sim_engine.shadow import compare
 from kernbench.tl.execution import Run
 from kernbench.tl.language import constexpr
 from kernbench.tl.program import Program
@@ -180,7 +183,7 @@ class Kernel:
         return extents
 
 
-_SAME: Final = (type, ModuleType, DType, Enum)
+_SAME: Final = (type, DType, Enum)
 """Types of which an object is equal to itself only."""
 
 _EXACT: Final = (int, bool, str, bytes, type(None))
@@ -210,19 +213,66 @@ def _kind_of(value: object, seen: set[object]) -> Hashable | None:
         return None if None in kinds else (type(value), kinds)
     if isinstance(value, FunctionType):
         return _environment(value, seen)
+    if isinstance(value, ModuleType) and _is_fixed(value.__name__):
+        return type(value), value
     return None
+
+
+def _is_fixed(module: str) -> bool:
+    """Returns whether nobody changes what a module has."""
+    root = module.partition(".")[0]
+    return root in ("kernbench", "numpy") or root in sys.stdlib_module_names
 
 
 def _environment(function: FunctionType, seen: set[object]) -> Hashable | None:
     if function in seen or function.__module__.startswith("kernbench."):
         return (function,)
     seen.add(function)
-    outside = inspect.getclosurevars(function)
-    found = {**outside.globals, **outside.nonlocals}
+    code = function.__code__
+    names = _names_in(code)
+    found = _kinds_in(function.__globals__, names, seen)
+    try:
+        cells = tuple([cell.cell_contents for cell in function.__closure__ or ()])
+    except ValueError:  # a variable that has no value yet
+        return None
     named = tuple((function.__kwdefaults__ or {}).items())
-    values = *sorted(found.items()), function.__defaults__, named
-    kind = _kind_of(values, seen)
-    return None if kind is None else (function.__code__, kind)
+    kind = _kind_of((cells, function.__defaults__, named), seen)
+    return None if kind is None or found is None else (code, found, kind)
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """Returns the names of globals and attributes in code, with the functions inside of it."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _names_in(constant)
+    return names
+
+
+def _kinds_in(
+    values: Mapping[str, Any], names: set[str], seen: set[object]
+) -> tuple[Hashable, ...] | None:
+    """Returns the kinds of the values of some names; None if one is not known."""
+    kinds: list[Hashable] = []
+    for name in sorted(names & values.keys()):
+        value = values[name]
+        if isinstance(value, ModuleType) and not _is_fixed(value.__name__):
+            kind = _module_kind(value, names, seen)
+        else:
+            kind = _kind_of(value, seen)
+        if kind is None:
+            return None
+        kinds.append((name, kind))
+    return tuple(kinds)
+
+
+def _module_kind(module: ModuleType, names: set[str], seen: set[object]) -> Hashable | None:
+    """Returns the kind of a module of the user's own: what it has under names that code uses."""
+    if module in seen:
+        return (module,)
+    seen.add(module)
+    kinds = _kinds_in(vars(module), names, seen)
+    return None if kinds is None else (module, kinds)
 
 
 def jit(function: Callable[..., None]) -> Kernel:
@@ -243,8 +293,8 @@ class KernelWork:
         grid: Extents of the grid.
         arguments: Arguments by parameter name; tensors are `Pointer`s.
         queues: How queues between the programs are built.
-        memo: Recordings of earlier launches, by the kind of the device and `memo_key`; played
-            unless fidelity is `tile`.
+        memo: Recordings of earlier launches on the machine, by dials of the engine, the kind of the
+            device and `memo_key`; played unless fidelity is `tile`.
         memo_key: Key of everything else that a recording depends on; None if there is no such key.
     """
 
@@ -256,7 +306,7 @@ class KernelWork:
         grid: tuple[int, ...],
         arguments: dict[str, Any],
         queues: QueueSpec,
-        memo: dict[Any, Recording],
+        memo: Table[Hashable, Recording],
         memo_key: Any,
     ) -> None:
         self._engine = engine
@@ -278,11 +328,11 @@ class KernelWork:
         """
         if self._memo_key is None:
             return None
-        key = self._engine.devices[self._sip].kind, self._memo_key
+        engine = self._engine
+        kind = engine.devices[self._sip].kind
+        key = engine.enable_data, engine.op_log.full, kind, self._memo_key
         found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = self._record()
-        return found
+        return self._memo.keep(key, self._record()) if found is None else found
 
     def _record(self) -> Recording:
         views = self._twins()
@@ -305,7 +355,7 @@ class KernelWork:
 
     def _twins(self) -> dict[str, View]:
         """Returns a view of its own for each parameter, even if two parameters got one tensor."""
-        return {name: _twin(view) for name, view in self._views.items()}
+        return {name: _twin(view, view.buffer) for name, view in self._views.items()}
 
     def _with(self, views: dict[str, View]) -> dict[str, Any]:
         return {**self._arguments, **{name: Pointer(view, 0) for name, view in views.items()}}
@@ -321,12 +371,17 @@ class KernelWork:
             Hold(engine, None, 0, None).begin(command, start)
             return
         recording = None if engine.fidelity == "tile" else self.recording()
+        copies: dict[str, View] = {}
+        if engine.shadow:
+            copies = self._copies()
         try:
             duration, spans = self._execute(recording)
         except Exception as error:
             engine.fail(command, error)
             Hold(engine, None, 0, None).begin(command, start)
             return
+        if engine.shadow and recording is not None and recording.duration is not None:
+            self._compare(recording, copies)
         self._log(command, start, spans)
         device = engine.devices[self._sip]
         launch = device.sip.launch
@@ -338,13 +393,53 @@ class KernelWork:
             calls = recording.calls
             if not self._engine.enable_data or (calls is not None and calls.play(self._views)):
                 return recording.duration, recording.spans
+        run = self._run(self._twins())
+        return run.duration, run.spans
+
+    def _run(self, views: dict[str, View]) -> Run:
+        """Runs the programs on views of their own."""
         if self._engine.enable_data:
-            for view in self._views.values():
+            for view in views.values():
                 if view.buffer.data is None:
                     view.buffer.poison(view.dtype)
         run = self._new_run(None)
-        run.run(self._with(self._twins()))
-        return run.duration, run.spans
+        run.run(self._with(views))
+        return run
+
+    def _copies(self) -> dict[str, View]:
+        """Returns views of copies of all bytes; what shares memory still does."""
+        views = self._views
+        buffers = {view.buffer: view.buffer.copy() for view in views.values()}
+        return {name: _twin(view, buffers[view.buffer]) for name, view in views.items()}
+
+    def _compare(self, recording: Recording, before: dict[str, View]) -> None:
+        """Runs the programs on copies of their arguments, and compares what the recording did.
+
+        Raises:
+            ShadowError: If the launch takes another time, or leaves other bytes.
+        """
+        name = f"launch of {self._kernel.name}"
+        tensors = [f"{n} {view.dtype.name} {view.shape}" for n, view in self._views.items()]
+        key = ", ".join([f"grid {self._grid}", *tensors])
+        run = self._run(before)
+        compare(f"picoseconds of a {name}", key, recording.duration, run.duration)
+        compare(f"tile commands of a {name}", key, recording.spans, run.spans)
+        for argument, view in self._views.items():
+            kept, anew = view.buffer, before[argument].buffer
+            if kept.data is None or anew.data is None:
+                continue  # data are off
+            written = [
+                np.zeros(kept.data.shape, np.bool_) if each is None else each
+                for each in (kept.unwritten, anew.unwritten)
+            ]
+            differing = (written[0] != written[1]) | (~written[0] & (kept.data != anew.data))
+            if differing.any():
+                byte = int(differing.argmax())
+                states = [
+                    "never written" if unwritten[byte] else int(each[byte])
+                    for each, unwritten in zip((kept.data, anew.data), written, strict=True)
+                ]
+                compare(f"byte {byte} of {argument} after a {name}", key, *states)
 
     def _log(self, command: Command, start: int, spans: Spans) -> None:
         log = self._engine.op_log
@@ -369,8 +464,8 @@ class KernelWork:
             )
 
 
-def _twin(view: View) -> View:
-    return View(view.buffer, view.dtype, view.shape, view.strides, view.offset)
+def _twin(view: View, buffer: Buffer) -> View:
+    return View(buffer, view.dtype, view.shape, view.strides, view.offset)
 
 
 DEFAULT_QUEUES: Final = QueueSpec(Space.TCM, "sleep", 4, Bytes(4096), Bytes(256), Bytes(16))

@@ -6,10 +6,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from kernbench.caches import Table, cached
 from kernbench.memory import View
 from kernbench.tl.access import Region, Scattered, Unknown, Window, extent, flags, flat
 from kernbench.tl.arithmetic import Array, Function
 from kernbench.tl.tile import Scalar, Tile
+from kernbench.topology import Topology
 
 _Call = Callable[..., Any]
 
@@ -120,6 +122,12 @@ class Recording:
     duration: int | None = None
     spans: Spans = ()
     calls: Calls | None = None
+
+
+@cached("tl.machines")
+def recordings_of(_topology: Topology) -> Table[Hashable, Recording]:
+    """Returns the recorded launches of a machine; of equal machines, the same object."""
+    return Table("tl.recordings")
 
 
 class _Note(NamedTuple):

@@ -6,11 +6,11 @@ instead of a formula.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from kernbench.caches import cached
 from kernbench.memory import DType, dtypes
 
 Shape = tuple[int, ...]
@@ -21,7 +21,7 @@ _LARGEST: Final = 1 << 40
 _WHOLE: Final = slice(None)
 
 
-@lru_cache(4096)
+@cached("tl.shapes")
 def _broadcast_shapes(a: Shape, b: Shape) -> Shape:
     return np.broadcast_shapes(a, b)
 

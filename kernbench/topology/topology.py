@@ -1,19 +1,19 @@
 """A machine as a graph: its cubes, its links, and the ways between them."""
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from kernbench.caches import cached
 from kernbench.topology.links import Link, build_links, coordinates, cube_name, torus_shape
 from kernbench.topology.routes import Routes, parse_cube
 from kernbench.topology.spec import MachineSpec
 
 if TYPE_CHECKING:
     import networkx
-
-_CACHED_ROUTES = 1 << 16
 
 
 class Topology:
@@ -22,6 +22,8 @@ class Topology:
     The nodes of its graph are cubes, named `sip3.cube1`, and the switches and routers between SIPs:
     routers by their own names, `switch`, and `node0`, `leaf0`, `spine0` for the switches inside
     nodes, the leaves and the spines. Links and routes are made at their first use.
+
+    Machines are equal if every value of theirs is: of equal machines, all that follows is the same.
 
     Args:
         machine: Description of the machine, checked.
@@ -35,8 +37,21 @@ class Topology:
     def __init__(self, machine: MachineSpec, spec: Mapping[str, Any]) -> None:
         self.machine = machine
         self.spec = spec
-        # Routes of all pairs of a large ring would take gigabytes, hence the bound.
-        self._cached_route = lru_cache(_CACHED_ROUTES)(self._find_route)
+        self._cached_route = cached("topology.routes")(self._find_route)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Topology) and (self is other or self._key == other._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _key(self) -> Hashable:
+        return _frozen(self.machine)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._key)
 
     @property
     def name(self) -> str:
@@ -163,6 +178,19 @@ class Topology:
                     graph.add_node(node, kind="switch" if link.kind == "fluid" else "router")
             graph.add_edge(link.src, link.dst, link=link)
         return graph
+
+
+def _frozen(value: Any) -> Hashable:
+    """Returns a key that is equal for equal values of the same type, all through."""
+    if is_dataclass(value):
+        parts = [_frozen(getattr(value, field.name)) for field in fields(value)]
+        return type(value), tuple(parts)
+    if isinstance(value, Mapping):
+        return frozenset((key, _frozen(part)) for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    assert isinstance(value, Hashable)
+    return type(value), value
 
 
 def _box(sips: Sequence[int], shape: Sequence[int]) -> tuple[int, ...] | None:

@@ -132,7 +132,8 @@ def run(
     engine = GraphEngine(topology, data, fidelity=fidelity, record="full" if record else "summary")
     places = range(ranks) if sips is None else sips
     shape = CollectiveShape(chosen, "all_reduce", tuple(places), (count,), dtype)
-    collective = Collective(CollectiveModel(engine).prepare(shape), reduction)
+    model = CollectiveModel(engine)
+    collective = Collective(model, model.prepare(shape), reduction)
     inputs = values(dtype, ranks, count, seed) if data else []
     hosts: dict[int, Host] = {}
     commands: dict[int, Command] = {}

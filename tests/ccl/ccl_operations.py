@@ -387,7 +387,8 @@ def simulate(
     reduction = Reduction("sum", "add") if case.what.reduces else None
     blocks = [tuple(row) if case.what.blocks == "pairs" else row for row in case.sizes]
     shape = CollectiveShape(chosen, case.operation, tuple(places), tuple(blocks), dtype, case.root)
-    collective = Collective(CollectiveModel(engine).prepare(shape), reduction)
+    model = CollectiveModel(engine)
+    collective = Collective(model, model.prepare(shape), reduction)
     commands, targets, kept = [], [], []
     for rank in range(case.ranks):
         sizes = case.blocks(rank)

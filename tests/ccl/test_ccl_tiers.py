@@ -505,7 +505,7 @@ def test_a_known_pattern_of_starts_is_not_timed_again(
     engine = GraphEngine(topology("sip8"), enable_data=False)
     model, chosen, ends = CollectiveModel(engine), ring(), list[list[int]]()
     for base, skew in ((0, 0), (70_000_000, 0), (900_000_000, 1)):
-        group = Collective(model.prepare(shape_of(chosen, range(4), 999)), SUM)
+        group = Collective(model, model.prepare(shape_of(chosen, range(4), 999)), SUM)
         commands = []
         for rank in (2, 0, 3, 1):
             host = Host(
@@ -603,7 +603,7 @@ def two_groups(
     engine = GraphEngine(machine, enable_data=False, fidelity=fidelity)
     model, count, commands, kept = CollectiveModel(engine), 1 << 14, list[Command](), []
     for number, (sips, start) in enumerate(zip(groups, starts, strict=True)):
-        group = Collective(model.prepare(shape_of(ring(), sips, count)), SUM)
+        group = Collective(model, model.prepare(shape_of(ring(), sips, count)), SUM)
         for rank, sip in enumerate(sips):
             who = 10 * number + rank
             begin = start + 7_000 * rank
@@ -657,7 +657,7 @@ def test_a_live_algorithm_is_company_too(topology: Callable[[str], Topology]) ->
         for number, (chosen, sips) in enumerate(
             ((ring(), [0, 2, 4]), (own_algorithm(unplannable), [3, 1]))
         ):
-            group = Collective(model.prepare(shape_of(chosen, sips, count)), SUM)
+            group = Collective(model, model.prepare(shape_of(chosen, sips, count)), SUM)
             for rank, sip in enumerate(sips):
                 who = 10 * number + rank
                 host = Host(engine.loop, who, engine.rank_owner(who), 5_000_000 * number, 64)
@@ -692,7 +692,9 @@ def lines(
     for number, (sips, start) in enumerate(zip(groups, starts, strict=True)):
         streams, kept = [Stream("s", sip) for sip in sips], []
         for turn in range(3):
-            group = Collective(model.prepare(shape_of(ring(), sips, count)), SUM, line=number)
+            group = Collective(
+                model, model.prepare(shape_of(ring(), sips, count)), SUM, line=number
+            )
             for rank, sip in enumerate(sips):
                 who = 10 * number + rank
                 begin = start + 9_000 * ((5 * rank + turn) % 4)

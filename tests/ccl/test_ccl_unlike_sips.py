@@ -332,5 +332,5 @@ def test_slots_that_would_end_a_jam_fit_into_the_smallest_memory(
             own_algorithm(jam), "all_reduce", sips, (32 * 1024,), dtypes.float32
         )
         model = CollectiveModel(GraphEngine(machine, enable_data=False))
-        found.append(least_slots(Collective(model.prepare(shape), SUM)))
+        found.append(least_slots(Collective(model, model.prepare(shape), SUM)))
     assert found == [32, None, None]

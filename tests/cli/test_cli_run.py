@@ -565,6 +565,7 @@ def test_the_options_are_these() -> None:
             "--schedule",
             "--seed",
             "--set",
+            "--shadow",
             "--spec",
             "--step-budget",
             "--topology",

@@ -4,8 +4,7 @@ import pytest
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
-from kernbench import tl
-from kernbench.distributed import issuing
+from kernbench import caches, tl
 from kernbench.testing import Kernbench
 
 
@@ -78,7 +77,8 @@ def test_ranks_give_different_parts_of_what_they_share(kernbench: Kernbench) -> 
 def test_what_is_known_of_collectives_may_be_forgotten(
     kernbench: Kernbench, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(issuing, "_MOST_PREPARED", most)
+    limits = {**caches.LIMITS, "distributed.prepared": most}
+    monkeypatch.setattr(caches, "LIMITS", limits)
 
     def worker(rank: int) -> None:
         dist.init_process_group("nccl")

@@ -38,17 +38,30 @@ def worker(rank: int) -> None:
     y[0].item()
 
 
-def run(fidelity: Fidelity, changed: str = "[]") -> RuntimeContext:
-    """Returns the context in which the program has run; `changed` is `system.sips.changed`."""
+def run(fidelity: Fidelity, changed: str = "[]", *, shadow: bool = False) -> RuntimeContext:
+    """Returns the context in which the program has run.
+
+    Args:
+        fidelity: How closely time is simulated.
+        changed: `system.sips.changed`.
+        shadow: Whether what caches answer is compared.
+    """
     overrides = (f"system.sips.changed={changed}",)
-    spec = RunSpec(topology="torus4x4", overrides=overrides, fidelity=fidelity, record="full")
+    spec = RunSpec(
+        topology="torus4x4",
+        overrides=overrides,
+        fidelity=fidelity,
+        record="full",
+        shadow=shadow,
+    )
     with RuntimeContext(spec) as ctx:
         ctx.multiprocessing.spawn(worker, nprocs=6)
     return ctx
 
 
-def golden(fidelity: Fidelity) -> str:
-    return "".join(f"{line}\n" for line in dump_records(run(fidelity).engine.op_log))
+def golden(fidelity: Fidelity, *, shadow: bool = False) -> str:
+    log = run(fidelity, shadow=shadow).engine.op_log
+    return "".join(f"{line}\n" for line in dump_records(log))
 
 
 if __name__ == "__main__":

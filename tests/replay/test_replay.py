@@ -57,6 +57,11 @@ def trace_of(ctx: RuntimeContext, file: Path) -> bytes:
 
 
 @pytest.mark.parametrize("fidelity", ["kernel", "tile"])
+def test_looking_again_changes_nothing(fidelity: Fidelity) -> None:
+    assert golden(fidelity, shadow=True) == golden(fidelity)
+
+
+@pytest.mark.parametrize("fidelity", ["kernel", "tile"])
 def test_changes_that_change_nothing_leave_no_trace(fidelity: Fidelity, tmp_path: Path) -> None:
     usual = (
         "[{which: [1, 4], sip: {launch: 1 us, pe: {math: 128 GFLOP/s, gemm: {tile: [64, 64]}}}, "

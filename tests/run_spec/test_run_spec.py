@@ -56,6 +56,7 @@ def test_json_has_all_fields_and_a_version() -> None:
         "data": True,
         "fidelity": "kernel",
         "record": "summary",
+        "shadow": False,
         "seed": 0,
         "eager_limit": 0,
         "watchdog_s": 30.0,

@@ -32,6 +32,7 @@ def run_specs(bench: str | None = None) -> st.SearchStrategy[RunSpec]:
         data=st.booleans(),
         fidelity=st.sampled_from(get_args(Fidelity)),
         record=st.sampled_from(get_args(Detail)),
+        shadow=st.booleans(),
         seed=_COUNTS,
         eager_limit=_COUNTS,
         watchdog_s=st.floats(0, 1e300),

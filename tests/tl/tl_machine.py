@@ -1,11 +1,12 @@
 """A machine on which tests launch kernels without the runtime."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from kernbench.caches import Table
 from kernbench.errors import call_site
 from kernbench.hw.queue import QueueSpec
 from kernbench.memory import DType, Storage, View, dtypes
@@ -14,11 +15,9 @@ from kernbench.sim_engine.dials import Fidelity
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host import Host
 from kernbench.tl.launch import DEFAULT_QUEUES, Kernel, KernelWork
+from kernbench.tl.recording import Recording
 from kernbench.tl.tile import Pointer
 from kernbench.topology import Topology
-
-if TYPE_CHECKING:
-    from kernbench.tl.recording import Recording
 
 
 class Machine:
@@ -44,7 +43,7 @@ class Machine:
         self.engine = GraphEngine(topology, data, fidelity=fidelity, record="full")
         self.host = Host(self.engine.loop, 0, self.engine.rank_owner(0), 0, 1024)
         self.stream = Stream("s", 0)
-        self.memo: dict[Any, Recording] = {}
+        self.memo: Table[Hashable, Recording] = Table("tl.recordings")
         self._queues = queues
         self._recorded = recorded
         self._kept: list[Storage] = []

@@ -1,0 +1,183 @@
+"""Everything that is kept because it would come out the same again: one table of all of it.
+
+What is kept here depends on nothing but its key. So it may be shared by all contexts, be dropped at
+any time, and hold neither an engine nor a context. See ADR 0026.
+
+A `cached_property` is a part of its object and goes with it: it is not listed here. Nor are limits
+of what is no cache, such as how much of a report is shown.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import _lru_cache_wrapper, lru_cache
+from itertools import count
+from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+
+_MACHINES: Final = 8
+
+LIMITS: Final[Mapping[str, int]] = {
+    # Small values by shapes, types and names: a program has hundreds.
+    "nn.bucket_roles": 4096,  # a text for each bucket of a model
+    "config.fields": 256,  # by class of a file's values
+    "config.old_names": 256,  # likewise
+    "distributed.barriers": 64,  # by name of the call
+    "distributed.coalesced": 1024,
+    "distributed.even": 8192,  # of every call of the common collectives, so more
+    "distributed.exchanges": 1024,
+    "distributed.libraries": 64,  # by backend
+    "distributed.objects": 1024,
+    "distributed.on_hosts": 1024,
+    "distributed.reducing": 8192,
+    "distributed.signatures": 8192,
+    "errors.call_sites": 4096,  # a line of a program each, which keeps its code alive
+    "memory.functions": 1024,  # by name and type
+    "memory.gaps": 4096,
+    "memory.strides": 4096,
+    "operations.laid_out": 4096,
+    "operations.matmul": 4096,
+    "operations.order": 1024,
+    "operations.strides": 1024,
+    "operations.views": 4096,
+    "runtime_api.names": 1,
+    "tensors.devices": 1 << 16,  # as many as a machine may have
+    "tensors.labels": 4096,
+    "tl.elementwise": 1024,
+    "tl.extents": 4096,
+    "tl.products": 256,
+    "tl.shapes": 4096,
+    # Of a machine: a few machines, since each has all that stands below.
+    "ccl.estimators": _MACHINES,
+    "ccl.machines": _MACHINES,
+    "hw.machines": _MACHINES,
+    "tl.machines": _MACHINES,
+    # Of one machine.
+    "ccl.estimates": 4096,
+    "ccl.mixtures": 1024,
+    "ccl.paths": 1 << 16,  # all pairs of a large ring would hold gigabytes
+    "ccl.patterns": 1024,  # each has a time and a few numbers for each rank
+    "ccl.shapes": 1024,  # each has plans and the ways of its messages
+    "hw.elementwise": 1 << 16,
+    "hw.matmul": 1 << 16,
+    "tl.recordings": 1024,  # up to 64 MiB of offsets each, most of them a few kilobytes
+    "topology.routes": 1 << 16,  # as for paths
+    # Of one path, collective or group.
+    "ccl.hops": 1024,
+    "ccl.piece_times": 1024,
+    "distributed.prepared": 256,
+    "hw.message_times": 1024,
+    # By algorithm and setting.
+    "ccl.plans": 256,  # a large one has some megabytes
+}
+"""The most entries of every cache, by `room.what`; of several of one name, of each."""
+
+
+class Statistic(NamedTuple):
+    """What is kept under a name now, and how it has served.
+
+    Attributes:
+        name: A key of `LIMITS`.
+        caches: How many caches have the name: one, or one of each machine, path and so on.
+        entries: How many there are in all of them.
+        limit: The most that there may be in each.
+        hits: Look-ups that found something; None where they are not counted.
+        misses: Look-ups that found nothing, after which it was made.
+    """
+
+    name: str
+    caches: int
+    entries: int
+    limit: int
+    hits: int | None
+    misses: int
+
+
+class Table(dict[K, V]):
+    """A dict of a bounded number of entries; for look-ups that are too special for `cached`.
+
+    Look up with `get`, add with `keep`.
+
+    Args:
+        name: A key of `LIMITS`.
+
+    Attributes:
+        name: The same.
+        limit: The most entries.
+        kept: How many were ever added.
+    """
+
+    __slots__ = ("__weakref__", "kept", "limit", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name: Final = name
+        self.limit: Final = LIMITS[name]
+        self.kept = 0
+        _tables[next(_numbers)] = self
+
+    def keep(self, key: K, value: V) -> V:
+        """Adds an entry, in place of the oldest one if the table is full, and returns the value."""
+        if len(self) >= self.limit:
+            del self[next(iter(self))]
+        self.kept += 1
+        self[key] = value
+        return value
+
+
+_numbers: Final = count()
+_tables: Final[WeakValueDictionary[int, Table[Any, Any]]] = WeakValueDictionary()
+_functions: Final[dict[str, WeakValueDictionary[int, "_lru_cache_wrapper[Any]"]]] = {}
+
+
+def cached(name: str) -> "Callable[[Callable[..., T]], _lru_cache_wrapper[T]]":
+    """Returns a decorator that keeps the last results of a function: `functools.lru_cache`.
+
+    Args:
+        name: A key of `LIMITS`. Several functions may have it, such as a method of each object.
+    """
+    limit = LIMITS[name]
+
+    def decorate(function: Callable[..., T]) -> "_lru_cache_wrapper[T]":
+        wrapper = lru_cache(limit)(function)
+        _functions.setdefault(name, WeakValueDictionary())[next(_numbers)] = wrapper
+        return wrapper
+
+    return decorate
+
+
+def statistics() -> list[Statistic]:
+    """Returns a line for each name of which there is a cache now, in order."""
+    found = [
+        Statistic(name, 1, info.currsize, LIMITS[name], info.hits, info.misses)
+        for name, wrappers in list(_functions.items())
+        for info in [wrapper.cache_info() for wrapper in list(wrappers.values())]
+    ]
+    found += [
+        Statistic(table.name, 1, len(table), table.limit, None, table.kept)
+        for table in list(_tables.values())
+    ]
+    lines: dict[str, Statistic] = {}
+    for one in found:
+        line = lines.get(one.name)
+        lines[one.name] = one if line is None else _both(line, one)
+    return [lines[name] for name in sorted(lines)]
+
+
+def _both(a: Statistic, b: Statistic) -> Statistic:
+    return a._replace(
+        caches=a.caches + b.caches,
+        entries=a.entries + b.entries,
+        hits=None if a.hits is None or b.hits is None else a.hits + b.hits,
+        misses=a.misses + b.misses,
+    )
+
+
+def clear() -> None:
+    """Empties every cache; for tests and measurements. What is in use stays with its user."""
+    for table in list(_tables.values()):
+        table.clear()
+    for wrappers in list(_functions.values()):
+        for wrapper in list(wrappers.values()):
+            wrapper.cache_clear()

@@ -1,0 +1,50 @@
+"""What collectives need of a machine: costs of its PEs, and paths between them."""
+
+from typing import Any, Final
+
+import numpy as np
+
+from kernbench.caches import Table
+from kernbench.ccl.rows import SMALL
+from kernbench.hw.path import Path
+from kernbench.hw.pe import PeCosts
+from kernbench.hw.queue import QueueSpec
+from kernbench.topology import Topology
+
+
+class Machine:
+    """A machine as collectives see it; knows no engine and no time.
+
+    Args:
+        topology: The machine.
+
+    Attributes:
+        topology: The same.
+        scratch: Bytes for `Rows`, which belong to nobody between two calls.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology: Final = topology
+        self._costs: Final = [PeCosts.of(sip) for sip in topology.machine.system.kinds]
+        self._paths: Final[Table[tuple[int, int, int, int], Path]] = Table("ccl.paths")
+        self.scratch: Final[np.ndarray[Any, np.dtype[np.uint8]]] = np.empty(SMALL, np.uint8)
+
+    def costs(self, sip: int) -> PeCosts:
+        """Returns the durations of the PEs of a SIP; of SIPs that are alike, the same object."""
+        return self._costs[self.topology.machine.system.kind_of(sip)]
+
+    def path(self, source: int, destination: int, queue: QueueSpec) -> Path:
+        """Returns the path from the first PE of a SIP to the first PE of another.
+
+        Args:
+            source: Number of the sending SIP.
+            destination: Number of the receiving SIP.
+            queue: How queues are built: the rate on the first link, and virtual-channel chunks.
+        """
+        feed = queue.feed(self.costs(source).pe.dma)
+        key = (source, destination, queue.vc_chunk_size, feed.per_second)
+        path = self._paths.get(key)
+        if path is None:
+            route = self.topology.sip_route(source, destination)
+            path = self._paths.keep(key, Path(route, feed, queue.vc_chunk_size))
+        return path
