@@ -182,7 +182,8 @@ def test_two_calls_of_a_line_are_two_sites() -> None:
 
 
 def test_forgotten_sites_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "_MOST_SITES", 1)
+    errors._SITES.clear()
+    monkeypatch.setattr(errors._SITES, "limit", 1)
     found = []
     for _ in range(3):
         found.append(here())
