@@ -8,6 +8,7 @@ import pytest
 
 import kernbench.torch as torch
 from kernbench import caches, tl
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.testing import Kernbench
 from kernbench.tl.launch import kind_of
 
@@ -108,3 +109,18 @@ def test_what_is_known_has_the_same_kind_again(value: Any) -> None:
     assert kind is not None
     assert kind == kind_of(value)
     assert hash(kind) == hash(kind_of(value))
+
+
+def test_a_kernel_that_prints_does_so_at_every_launch(
+    ctx: RuntimeContext, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @tl.jit
+    def telling(x: Any) -> None:
+        print("a program runs")
+        tl.store(x, 1.0)
+
+    x = torch.zeros(1, device="cuda")
+    for _ in range(2):
+        telling[(1,)](x)
+    torch.cuda.synchronize()
+    assert capsys.readouterr().out.count("a program runs") == 2
