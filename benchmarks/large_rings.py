@@ -14,8 +14,8 @@ from _allreduce import AllReduce, ring
 from _simpy_ring import Ring
 from ring_vs_simpy import simpy_model, unequal_starts
 
+from kernbench import caches
 from kernbench.ccl.config import Chosen
-from kernbench.ccl.plan import record
 from kernbench.memory.dtypes import float32
 from kernbench.topology import Topology, load_topology
 
@@ -46,7 +46,7 @@ def cold(topology: Topology, ranks: int, count: int, seed: int) -> float:
     starts = unequal_starts(seed, ranks)
 
     def run() -> None:
-        record.cache_clear()
+        caches.clear()
         AllReduce(topology, ring(), ranks, count).run(starts)
 
     return _measure.seconds(run)
@@ -70,7 +70,7 @@ def network_time(ranks: int) -> tuple[float, int]:
     ends: list[list[int]] = []
 
     def run() -> None:
-        record.cache_clear()
+        caches.clear()
         ends.append(AllReduce(topology, chosen, ranks, count).run([0] * ranks))
 
     wall = min(_measure.seconds(run) for _ in range(REPEATS))

@@ -18,10 +18,10 @@ import _measure
 from _allreduce import AllReduce, ring
 from _simpy_ring import Hop, Model, Ring, RingWithOrderedTies
 
+from kernbench import caches
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.costs import StepCosts
 from kernbench.ccl.machine import Machine
-from kernbench.ccl.plan import record
 from kernbench.memory.dtypes import float32
 from kernbench.topology import Topology, load_topology
 
@@ -79,7 +79,7 @@ def compare(name: str, topology: Topology, chosen: Chosen, target: float) -> lis
         ends["simpy"] = Ring(model, starts).run()
 
     def in_kernbench(starts: list[int]) -> None:
-        record.cache_clear()
+        caches.clear()
         ends["kernbench"] = AllReduce(topology, chosen, RANKS, count).run(starts)
 
     def again(starts: list[int]) -> None:
