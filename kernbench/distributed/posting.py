@@ -172,9 +172,8 @@ class Post:
     def _joined(self, transfer: Transfer, peer: int | None) -> Entered:
         """Returns the work of the rank's command in a transfer."""
         view = transfer.sides[self.process.rank].view
-        joint, sends = transfer.joint, self._way == "send"
-        assert joint is not None
-        work = joint.join(int(not sends), [view] if sends else [], [] if sends else [view], ())
+        sends = self._way == "send"
+        action = transfer.message.join(int(not sends), *(([view], []) if sends else ([], [view])))
         args = {
             "group": self.group.name,
             "peer": peer,
@@ -182,19 +181,17 @@ class Post:
             "bytes": view.nbytes,
             "dtype": view.dtype.name,
         }
-        return Entered(work, transfer, args)
+        return Entered(action, transfer, args)
 
     def _pair_stream(self, peer: int | None) -> Stream:
         """Returns the stream of messages between this rank's device and another rank's."""
-        who = "any rank" if peer is None else f"rank {peer}"
-        name = f"messages with {who} in {self.group.name}"
+        name = f"messages with {_named(peer)} in {self.group.name}"
         return self.process.side_stream(name, self.process.device_index)
 
     def _host_stream(self, peer: int | None) -> Stream:
         """Returns the stream of messages to, or from, another rank's host."""
-        who = "any rank" if peer is None else f"rank {peer}"
         way = "to" if self._way == "send" else "from"
-        name = f"messages {way} {who} in {self.group.name}, on cpu"
+        name = f"messages {way} {_named(peer)} in {self.group.name}, on cpu"
         return self.process.side_stream(name, HOST_SIP)
 
     def _is_eager(self) -> bool:
@@ -218,10 +215,10 @@ class Post:
             side.kept = buffer
             target = side.view = buffer.window
             duration = device.library.elementwise(2 * view.nbytes, view.numel)
-            work = Hold(
+            action = Hold(
                 process.engine, None, duration, lambda: target.buffer.adopt(np.array(view.read()))
             )
-            return Entered(work, None, None)
+            return Entered(action, None, None)
 
         return act(
             process,
@@ -249,11 +246,8 @@ class Post:
     def _meet(self, peer: int | None, mail: Any) -> Transfer:
         process, view, world = self.process, self._tensor.window, world_of(self.process)
         sends = self._way == "send"
-        other = "any rank" if peer is None else f"rank {peer}"
-        text = (
-            f"{self._name}({list(view.shape)}, {view.dtype}, {'to' if sends else 'from'} {other}, "
-            f"tag {self._tag})"
-        )
+        towards = f"{'to' if sends else 'from'} {_named(peer)}"
+        text = f"{self._name}({list(view.shape)}, {view.dtype}, {towards}, tag {self._tag})"
         done = self.group.messages
         number = done[process.rank] = done.get(process.rank, 0) + 1
         call = Call(process.rank, self._name, (), text, self._site, process.host.clock)
@@ -280,3 +274,8 @@ class Post:
         if src is None and group_src is None:
             return None
         return self.peer(src, group_src, "src")
+
+
+def _named(peer: int | None) -> str:
+    """Returns the name of the other side of a message; None stands for any rank."""
+    return "any rank" if peer is None else f"rank {peer}"

@@ -1,6 +1,5 @@
 """The one way to touch memory: what is checked, what is noted, what a refused call leaves."""
 
-import gc
 from typing import Any
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.process.access import AccessError
-from kernbench.process.process import current_process
 from kernbench.ranks.spawn_errors import SpawnException
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.testing import Kernbench
@@ -56,9 +54,6 @@ def test_a_buffered_send_occupies_its_device_until_it_is_received(kernbench: Ker
         else:
             dist.recv(x, 0)
         torch.cuda.synchronize()
-        if rank == 0:
-            del work
-            gc.collect()
 
     kernbench.spawn(worker, nprocs=2, eager_limit=1 << 20)
     assert seen == [4096]
@@ -83,7 +78,6 @@ def test_pinned_memory_waits_for_the_host_however_it_was_written(
 
 
 def test_what_is_complete_keeps_no_bytes(ctx: RuntimeContext) -> None:
-    main = current_process()
     hosts = [torch.ones(1 << 16, device="cpu") for _ in range(3)]
     for host in hosts:
         host.cuda()
@@ -94,7 +88,7 @@ def test_what_is_complete_keeps_no_bytes(ctx: RuntimeContext) -> None:
         for command, _ in (*tensor.memory.writes, *tensor.memory.reads):
             kept.add(type(command.action).__name__)
     assert kept <= {"_Over"}
-    assert main.engine.devices[0].hbm.allocated == len(results) * (4 << 16)
+    assert ctx.engine.devices[0].hbm.allocated == len(results) * (4 << 16)
 
 
 def test_a_used_up_budget_calls_no_other_rank(kernbench: Kernbench) -> None:
