@@ -23,7 +23,7 @@ LIMITS: Final[Mapping[str, int]] = {
     # Small values by shapes, types and names: a program has hundreds.
     "nn.bucket_roles": 4096,  # a text for each bucket of a model
     "config.fields": 256,  # by class of a file's values
-    "config.old_names": 256,  # likewise
+    "config.old_names": 256,  # by class of a file's values
     "distributed.barriers": 64,  # by name of the call
     "distributed.coalesced": 1024,
     "distributed.even": 8192,  # of every call of the common collectives, so more

@@ -96,8 +96,8 @@ def issue(
         "collective",
         stream,
         entry,
-        reads=() if sources is targets else _joined(sources),
-        writes=_joined(targets),
+        reads=() if sources is targets else sources if len(sources) < 2 else _joined(sources),
+        writes=targets if len(targets) < 2 else _joined(targets),
         site=site,
     )
     exchange = entry.exchange
@@ -198,8 +198,6 @@ def _joined(blocks: Sequence[Block]) -> Sequence[Block]:
 
     Lists are often the chunks of one tensor, and each block costs a check of its own.
     """
-    if len(blocks) < 2:
-        return blocks
     found: list[Block] = []
     begin = end = 0
     for block in blocks:

@@ -5,7 +5,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import FrameType
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from kernbench.caches import Table
 from kernbench.ccl.model import CollectiveModel
@@ -112,9 +112,11 @@ class RankLocal(Generic[T]):
     def of(self, process: "Process") -> T:
         """Returns the value of a process."""
         values = process.locals
+        value: T
         if self in values:
-            return cast(T, values[self])
-        value = values[self] = self._make(process)
+            value = values[self]
+        else:
+            value = values[self] = self._make(process)
         return value
 
     def set(self, process: "Process", value: T) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import Any, Protocol
 
 from kernbench.errors import CallSite
 from kernbench.process.process import Process, Session
@@ -67,4 +67,6 @@ class RankSession(Session, Protocol):
 
 def roll_of(process: Process) -> Roll:
     """Returns the roll of the spawn that a process belongs to."""
-    return cast(RankSession, process.ctx).world
+    session: Any = process.ctx  # a `RankSession`
+    roll: Roll = session.world
+    return roll

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from kernbench.errors import site_fact
 from kernbench.process.process import Process
@@ -11,7 +11,7 @@ from kernbench.ranks.eager import EagerLog
 from kernbench.ranks.gathering import Whereabouts
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.meeting import folded
-from kernbench.ranks.roll import RankSession, Roll
+from kernbench.ranks.roll import Roll
 from kernbench.ranks.transfers import Mailbox
 from kernbench.sim_engine.command import Command
 
@@ -108,4 +108,6 @@ def _made(group: ProcessGroup) -> str:
 
 def world_of(process: Process) -> World:
     """Returns the ranks of the spawn that a process belongs to."""
-    return cast(World, cast(RankSession, process.ctx).world)
+    session: Any = process.ctx  # a `RankSession`; a call of `cast` would take as long as the rest
+    world: World = session.world
+    return world
