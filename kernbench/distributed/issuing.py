@@ -89,20 +89,44 @@ def issue(
             stream = communication_stream(process, group, sip)
             follow(stream, current)
     site = site or process.call_site()
-    entry = _Entry(process, group, what, stream, sources, targets, site, mail, role)
+    rank = process.rank
+    entered: list[Exchange] = []
+
+    def enter() -> Entered:
+        """Joins the rank's call with the calls of other ranks."""
+        now = process.host.clock
+        call = Call(rank, what.kind, what.terms, what.text, site, now, None, what.splits)
+        if role is not None:
+            call.text, call.hint = f"{what.text} {role.name}", role.hint
+        exchange = _meet(process, group, what, call)
+        entered.append(exchange)
+        if mail is not None:
+            exchange.mail[rank] = mail
+        joint = exchange.joint
+        assert joint is not None
+        gives = _views(sources, what)
+        takes = gives if sources is targets else _views(targets, what)
+        sends = [count * what.row for count in what.splits.sends] if what.splits else ()
+        action = joint.join(group.place(rank), gives, takes, sends)
+        last = group.last.get(rank)
+        if last is not None and not on_host and last.stream is not stream:
+            # A communicator runs one operation at a time, whatever the streams are.
+            stream.waits.append(last.done)
+        return Entered(action, exchange, exchange.args or _args(exchange, joint, group, what))
+
     command = act(
         process,
         what.name,
         "collective",
         stream,
-        entry,
+        enter,
         reads=() if sources is targets else sources if len(sources) < 2 else _joined(sources),
         writes=targets if len(targets) < 2 else _joined(targets),
         site=site,
     )
-    exchange = entry.exchange
+    (exchange,) = entered
     if not on_host:
-        group.last[process.rank] = command
+        group.last[rank] = command
     eager = world_of(process).eager
     if eager is not None:
         eager.note(process, command, exchange)
@@ -114,75 +138,11 @@ def issue(
     return command, exchange
 
 
-class _Entry:
-    """The entry of a rank's command into a collective, after the check of its blocks.
-
-    Args:
-        process: The rank.
-        group: Process group of the collective.
-        what: Signature of the call.
-        stream: Stream of the command.
-        sources: Blocks that the rank gives.
-        targets: Blocks that the rank takes.
-        site: Where the user called the collective.
-        mail: Value that the other ranks find in the exchange.
-        role: Why the collective runs, if the user did not call it directly.
-
-    Attributes:
-        exchange: What the ranks share; set by the call of this object.
-    """
-
-    __slots__ = (
-        "_given", "_group", "_mail", "_process", "_role", "_site", "_stream", "_taken", "_what",
-        "exchange",
-    )  # fmt: skip
-
-    exchange: Exchange
-
-    def __init__(
-        self,
-        process: Process,
-        group: ProcessGroup,
-        what: Signature,
-        stream: Stream,
-        sources: Sequence[Block],
-        targets: Sequence[Block],
-        site: CallSite | None,
-        mail: Any,
-        role: Role | None,
-    ) -> None:
-        self._process = process
-        self._group = group
-        self._what = what
-        self._stream = stream
-        self._mail = mail
-        self._role = role
-        self._site = site
-        self._given = [block.window for block in sources]
-        self._taken = self._given if sources is targets else [block.window for block in targets]
-        if what.dtype.is_complex:  # complex numbers travel as their parts
-            self._given = [view.parts() for view in self._given]
-            self._taken = [view.parts() for view in self._taken]
-
-    def __call__(self) -> Entered:
-        """Joins the rank's call with the calls of other ranks; returns the command's work."""
-        process, group, what = self._process, self._group, self._what
-        rank, now = process.rank, process.host.clock
-        call = Call(rank, what.kind, what.terms, what.text, self._site, now, None, what.splits)
-        if self._role is not None:
-            call.text, call.hint = f"{what.text} {self._role.name}", self._role.hint
-        exchange = self.exchange = _meet(process, group, what, call)
-        if self._mail is not None:
-            exchange.mail[rank] = self._mail
-        joint = exchange.joint
-        assert joint is not None
-        sends = [count * what.row for count in what.splits.sends] if what.splits else ()
-        work = joint.join(group.place(rank), self._given, self._taken, sends)
-        last = group.last.get(rank)
-        if last is not None and not what.hosted and last.stream is not self._stream:
-            # A communicator runs one operation at a time, whatever the streams are.
-            self._stream.waits.append(last.done)
-        return Entered(work, exchange, exchange.args or _args(exchange, joint, group, what))
+def _views(blocks: Sequence[Block], what: Signature) -> Sequence[View]:
+    """Returns the windows of blocks; complex numbers travel as their parts."""
+    if what.dtype.is_complex:
+        return [block.window.parts() for block in blocks]
+    return (blocks[0].window,) if len(blocks) == 1 else [block.window for block in blocks]
 
 
 def _name_algorithm(exchange: Exchange) -> None:
