@@ -10,6 +10,7 @@ of what is no cache, such as how much of a report is shown.
 from collections.abc import Callable, Mapping
 from functools import _lru_cache_wrapper, lru_cache
 from itertools import count
+from threading import Lock
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
@@ -119,12 +120,16 @@ class Table(dict[K, V]):
 
     def keep(self, key: K, value: V) -> V:
         """Adds an entry, in place of the oldest one if the table is full, and returns the value."""
-        if len(self) >= self.limit:
-            del self[next(iter(self))]
-        self.kept += 1
-        self[key] = value
+        with _LOCK:
+            if len(self) >= self.limit:
+                del self[next(iter(self))]
+            self.kept += 1
+            self[key] = value
         return value
 
+
+_LOCK: Final = Lock()
+"""Held while an entry is added: several threads may use a table."""
 
 _numbers: Final = count()
 _tables: Final[WeakValueDictionary[int, Table[Any, Any]]] = WeakValueDictionary()

@@ -2,6 +2,7 @@
 
 from kernbench.des.carrier import Killed, current_carrier
 from kernbench.des.core import (
+    TURN,
     DeadlockError,
     Event,
     EventLoop,
@@ -13,6 +14,7 @@ from kernbench.des.core import (
 from kernbench.des.fifo import Fifo
 
 __all__ = [
+    "TURN",
     "DeadlockError",
     "Event",
     "EventLoop",

@@ -4,8 +4,9 @@ No room above this one may know what kind of stack a carrier is (ADR 0006). Gree
 kind so far.
 """
 
+import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -36,22 +37,13 @@ class _GreenletCarrier(greenlet):
     """A greenlet that runs job after job, since a fresh one costs several microseconds."""
 
     def __init__(self) -> None:
-        super().__init__(self._loop)
+        super().__init__(_run_jobs)
         self.subject: object = None
-        self._job: Callable[[], None] | None = None
+        self.job: Callable[[], None] | None = None
 
     def begin(self, job: Callable[[], None], subject: object) -> None:
-        self._job = job
+        self.job = job
         self.subject = subject
-
-    def _loop(self) -> None:
-        while True:
-            job, self._job = self._job, None
-            assert job is not None
-            job()
-            del job
-            self.subject = None
-            self.suspend()
 
     def resume(self) -> None:
         # Set at each resume, since the hub is the greenlet that drives the loop now.
@@ -64,8 +56,36 @@ class _GreenletCarrier(greenlet):
         hub.switch()
 
 
+def _run_jobs() -> None:
+    """Runs on a carrier, job after job.
+
+    While it waits for a job, nothing on its stack refers to the carrier. So an idle one is freed
+    with its pool, although the garbage collector does not see what a suspended greenlet refers to.
+    """
+    while True:
+        _run_job(getcurrent())
+        _hub().switch()
+
+
+def _run_job(carrier: greenlet) -> None:
+    assert isinstance(carrier, _GreenletCarrier)
+    job, carrier.job = carrier.job, None
+    assert job is not None
+    job()
+    carrier.subject = None
+
+
+def _hub() -> greenlet:
+    hub = getcurrent().parent
+    assert hub is not None
+    return hub
+
+
 class CarrierPool:
-    """Keeps carriers whose job has ended, and hands them out for new jobs."""
+    """Keeps carriers whose job has ended, and hands them out for new jobs.
+
+    A greenlet runs in the thread that made it, so a pool serves one thread.
+    """
 
     def __init__(self) -> None:
         self._idle: list[_GreenletCarrier] = []
@@ -77,7 +97,25 @@ class CarrierPool:
     def give_back(self, carrier: Carrier) -> None:
         """Takes back a carrier whose job has ended."""
         assert isinstance(carrier, _GreenletCarrier)
-        self._idle.append(carrier)
+        if len(self._idle) < _IDLE:
+            self._idle.append(carrier)
+
+
+_IDLE: Final = 1024
+"""The most idle carriers that a thread keeps: some 16 MiB."""
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.pool = CarrierPool()
+
+
+_THREAD: Final = _Thread()
+
+
+def pool() -> CarrierPool:
+    """Returns the carriers of the calling thread, which all event loops in it share."""
+    return _THREAD.pool
 
 
 def current_carrier() -> object:

@@ -7,13 +7,19 @@ Time is an integer number of picoseconds. Whatever happens at one instant happen
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
+from threading import RLock, get_ident
 from types import TracebackType
 from typing import Any, Final
 
-from kernbench.des.carrier import Carrier, CarrierPool, current_subject
+from kernbench.des.carrier import Carrier, current_subject, pool
 
 MAX_SWALLOWED_ABORTS: Final = 1000
 """How often a task may catch its abort and wait again before it is left parked for good."""
+
+
+TURN: Final = RLock()
+"""Held by the thread that drives a loop. Loops share what is kept about machines and plans, part of
+which is written while it is used, so the loops of several threads run one after the other."""
 
 
 class DeadlockError(Exception):
@@ -158,7 +164,7 @@ class Task:
         self._function = function
         self._args = args
         # A carrier is taken here and not at the start, so that no two live tasks share a stack.
-        self._carrier: Carrier | None = loop.carriers.take()
+        self._carrier: Carrier | None = pool().take()
         self._state = _NEW
         self._ticket = 0  # number of the current park; a wake-up with a lower number is stale
         self._thrown: BaseException | None = None
@@ -236,7 +242,7 @@ class Task:
         elif self._state is _NEW:
             carrier, self._carrier = self._carrier, None
             assert carrier is not None
-            self.loop.carriers.give_back(carrier)
+            pool().give_back(carrier)
             self._finish(None, error)
             self.loop.task_ended(self)
 
@@ -288,7 +294,7 @@ class Task:
         if isinstance(self.error, SwallowedAbortError):
             self.loop.abandoned.append(carrier)
         else:
-            self.loop.carriers.give_back(carrier)
+            pool().give_back(carrier)
 
     def _park(self, reason: object) -> None:
         assert self.loop.current is self, f"{self.name} may only wait by itself"
@@ -361,8 +367,9 @@ class EventLoop:
     Attributes:
         now: Time of the latest thing that happened, in picoseconds.
         current: The running task; None while the hub runs.
-        carriers: Where tasks get their stacks.
         abandoned: Stacks of tasks that could not be ended; kept, since dropping one runs its code.
+        driver: The thread that drives the loop now, as `threading.get_ident` gives it; None if
+            none does.
         on_park: Called with each task that is about to park; must not wait.
         polling: Number of tasks that are inside `Task.poll`.
     """
@@ -370,14 +377,13 @@ class EventLoop:
     def __init__(self) -> None:
         self.now = 0
         self.current: Task | None = None
-        self.carriers = CarrierPool()
         self.abandoned: list[Carrier] = []
         self.on_park: Callable[[Task], None] | None = None
         self.polling = 0
         self._queue: list[tuple[int, int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._owners: dict[int, Owner] = {}
         self._tasks: dict[Task, None] = {}
-        self._running = False
+        self.driver: int | None = None
         self._key = 0  # key of the owner whose turn it is
 
     def owner(self, key: int) -> Owner:
@@ -441,19 +447,20 @@ class EventLoop:
             RuntimeError: If the loop runs already.
             DeadlockError: If nothing is left to happen while `until` is unsettled or tasks wait.
         """
-        if self._running:
-            raise RuntimeError("the event loop runs already: only the hub drives it")
-        self._running = True
-        try:
-            queue = self._queue
-            while queue:
-                if until is not None and until.time is not None and queue[0][0] > until.time:
-                    break
-                time, self._key, _, function, args = heappop(queue)
-                self.now = time
-                function(*args)
-        finally:
-            self._running = False
+        with TURN:
+            if self.driver is not None:
+                raise RuntimeError("the event loop runs already: only the hub drives it")
+            self.driver = get_ident()
+            try:
+                queue = self._queue
+                while queue:
+                    if until is not None and until.time is not None and queue[0][0] > until.time:
+                        break
+                    time, self._key, _, function, args = heappop(queue)
+                    self.now = time
+                    function(*args)
+            finally:
+                self.driver = None
         if until is None:
             if self._tasks:
                 raise DeadlockError(self.tasks())

@@ -2,6 +2,7 @@
 
 from kernbench.memory.address import HOST_SIP, Address, Space
 from kernbench.memory.allocator import Allocation, Allocator, FreeError, OutOfMemoryError
+from kernbench.memory.computer import available_bytes
 from kernbench.memory.dtypes import DType
 from kernbench.memory.storage import (
     Array,
@@ -10,6 +11,7 @@ from kernbench.memory.storage import (
     UninitialisedReadError,
     View,
     contiguous_strides,
+    no_room,
 )
 
 __all__ = [
@@ -26,5 +28,7 @@ __all__ = [
     "Storage",
     "UninitialisedReadError",
     "View",
+    "available_bytes",
     "contiguous_strides",
+    "no_room",
 ]

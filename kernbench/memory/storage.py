@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from math import prod
 from sys import is_finalizing
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -11,8 +11,10 @@ from numpy.lib.stride_tricks import as_strided
 from kernbench.caches import cached
 from kernbench.errors import CallSite, KernbenchError, OperandError, site_fact
 from kernbench.memory.address import Address
-from kernbench.memory.allocator import Allocation, Allocator
+from kernbench.memory.allocator import Allocation, Allocator, OutOfMemoryError
+from kernbench.memory.computer import Room, physical_bytes
 from kernbench.memory.dtypes import DType, cast, poison, real_type
+from kernbench.units import format_bytes
 
 Array = np.ndarray[Any, Any]
 """An array of numpy, of any shape and type."""
@@ -83,6 +85,8 @@ class Buffer:
         if self.fixed:
             self._bytes()[...] = data
         else:
+            if not lent:
+                _take_room(self.allocation, data.nbytes)
             self.data = data
             self.lent = lent
         self.unwritten = None
@@ -99,6 +103,7 @@ class Buffer:
         """Replaces shared bytes by a copy of the block's own, before a write."""
         if self.lent:
             assert self.data is not None
+            _take_room(self.allocation, self.data.nbytes)
             self.data = self.data.copy()
             self.lent = False
 
@@ -111,9 +116,48 @@ class Buffer:
 
     def poison(self, dtype: DType) -> None:
         """Fills the block with the poison value of a type, and marks every byte as unwritten."""
+        _take_room(self.allocation, self.allocation.nbytes)  # for the marks
         count = self.allocation.nbytes // dtype.itemsize
         self.adopt(np.full(count, poison(dtype), dtype.numpy))
         self.unwritten = np.ones(self.allocation.nbytes, np.bool_)
+
+
+ROOM: Final = Room()
+"""What the computer has left for tensors; one for all contexts."""
+
+
+def _take_room(block: Allocation, nbytes: int) -> None:
+    """Refuses bytes for which the computer has no room, while there is still room for a report.
+
+    Raises:
+        OutOfMemoryError: If there is none (M7).
+    """
+    left = ROOM.lacks(nbytes)
+    if left is not None:
+        raise no_room(block.label, block.site, nbytes, left)
+
+
+def no_room(label: object, site: CallSite | None, nbytes: int, left: int) -> OutOfMemoryError:
+    """Returns the error about a tensor that the computer that simulates cannot hold (M7).
+
+    Args:
+        label: What the bytes are for.
+        site: Where the user asked for them.
+        nbytes: How many they are.
+        left: How many the computer has left.
+    """
+    has = physical_bytes()
+    of = "" if has is None else f" of {format_bytes(has)}"
+    return OutOfMemoryError(
+        f"{label} does not fit into the memory of this computer",
+        [
+            site_fact(site, "allocated at"),
+            f"it takes {format_bytes(nbytes)}; {format_bytes(left)}{of} are left",
+        ],
+        hint="--data off (enable_data=False) simulates time and memory of the machine without "
+        "values; or use smaller sizes",
+        code="M7",
+    )
 
 
 class Storage:
@@ -310,6 +354,7 @@ class View:
                 array = np.empty(shape, dtype)
         else:
             data = array.reshape(-1).view(np.uint8)
+        _take_room(buffer.allocation, data.nbytes)
         buffer.data = self._data = data
         buffer.unwritten = None
         buffer.lent = False

@@ -4,6 +4,8 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextvars import ContextVar
+from threading import get_ident
 from types import FrameType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -370,28 +372,33 @@ def _folded(indices: Sequence[int]) -> str:
     return ", ".join(map(str, indices))
 
 
-_mains: list[Process] = []
-"""Main processes of the contexts that are entered, the innermost last."""
+_ENTERED: Final[ContextVar[tuple[Process, ...]]] = ContextVar("entered contexts", default=())
+"""Main processes of the contexts that are entered, the innermost last; each thread has its own."""
+
+_MADE: Final[ContextVar["weakref.ref[Process] | None"]] = ContextVar("latest context", default=None)
+"""Main process of the latest context of this thread, for code that enters no context."""
 
 _latest: "weakref.ref[Process] | None" = None
-"""Main process of the latest context, for code that enters no context."""
+"""Main process of the latest context of any thread, for a thread that has made none."""
 
 
 def made(process: Process) -> None:
     """Notes the main process of a new context."""
-    global _latest  # noqa: PLW0603 - one interpreter has one main program
+    global _latest  # noqa: PLW0603 - a thread that has made no context uses the latest of all
     _latest = weakref.ref(process)
+    _MADE.set(_latest)
 
 
 def enter(process: Process) -> None:
-    """Makes a main process the one that code outside of workers runs on."""
-    _mains.append(process)
+    """Makes a main process the one that code outside of workers runs on, in this thread."""
+    _ENTERED.set((*_ENTERED.get(), process))
 
 
 def leave(process: Process) -> None:
     """Undoes the latest `enter` of this process."""
-    last = len(_mains) - 1 - _mains[::-1].index(process)
-    del _mains[last]
+    entered = _ENTERED.get()
+    last = len(entered) - 1 - entered[::-1].index(process)
+    _ENTERED.set(entered[:last] + entered[last + 1 :])
 
 
 def current_process() -> Process:
@@ -399,7 +406,8 @@ def current_process() -> Process:
 
     Raises:
         NoContextError: Outside of any context.
-        KernbenchError: From inside a kernel, which has no host (C20).
+        KernbenchError: From inside a kernel, which has no host (C20); or in a thread beside the
+            one that simulates on the context (R11).
     """
     task = current_task()
     if task is not None:
@@ -413,11 +421,27 @@ def current_process() -> Process:
                 hint="a kernel uses kernbench.tl only; compute host values before the launch",
                 code="C20",
             )
-    if _mains:
-        return _mains[-1]
-    latest = None if _latest is None else _latest()
-    if latest is not None:
-        return latest
+    main = _current_main()
+    driver = main.ctx.engine.loop.driver
+    if driver is not None and driver != get_ident():
+        raise KernbenchError(
+            "a thread uses a context while another thread simulates on it",
+            [site_fact(call_site())],
+            hint="ranks are tasks of one thread: call kernbench in the rank itself, and give each "
+            "thread that spawns ranks a context of its own",
+            code="R11",
+        )
+    return main
+
+
+def _current_main() -> Process:
+    entered = _ENTERED.get()
+    if entered:
+        return entered[-1]
+    for made in (_MADE.get(), _latest):
+        process = None if made is None else made()
+        if process is not None:
+            return process
     raise NoContextError(
         "no simulated machine is running here",
         [site_fact(call_site())],

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from kernbench.des import TURN
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.process.process import MAIN, current_process
 from kernbench.ranks.spawn_errors import SpawnException
@@ -24,7 +25,8 @@ def spawn(
     """Calls `fn(rank, *args)` once for each rank and waits for all of them.
 
     All commands that main has issued are done before the first rank starts, and all commands of the
-    ranks before `spawn` returns.
+    ranks before `spawn` returns. Spawns of several threads, each on a context of its own, run one
+    after the other.
 
     Args:
         fn: Runs as each rank; its return value is dropped.
@@ -70,7 +72,7 @@ def spawn(
             hint="spawn fewer ranks, or choose a larger machine with --topology",
         )
     process.synchronize()
-    with _collecting_rarely():
+    with TURN, _collecting_rarely():
         Spawn(ctx, process, fn, args, nprocs).run()
 
 

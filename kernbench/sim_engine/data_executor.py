@@ -8,11 +8,6 @@ import numpy as np
 
 Effect = Callable[[], None]
 
-_QUIETLY: Final = Context()
-"""A context in which numpy reports no overflow and no other floating-point fault, as a device does.
-Running in it costs less than entering `np.errstate`."""
-_QUIETLY.run(np.seterr, all="ignore")
-
 
 class DataExecutor:
     """Runs effects while data is on, and drops them while it is off.
@@ -25,6 +20,11 @@ class DataExecutor:
     def __init__(self, *, enabled: bool) -> None:
         self.enabled: Final = enabled
         self.applied = 0
+        # A context in which numpy reports no overflow and no other floating-point fault, as a
+        # device does. Running in it costs less than entering `np.errstate`. Each executor has its
+        # own, since no two threads may be inside one context.
+        self._quietly: Final = Context()
+        self._quietly.run(np.seterr, all="ignore")
 
     def apply(self, effect: Effect | None) -> None:
         """Applies the effect of a command that is completing (ADR 0002).
@@ -34,4 +34,4 @@ class DataExecutor:
         """
         if effect is not None and self.enabled:
             self.applied += 1
-            _QUIETLY.run(effect)
+            self._quietly.run(effect)

@@ -1,18 +1,23 @@
 """Makes tensors: new ones without bytes, and further windows on the memory of another."""
 
-import os
 from collections.abc import Sequence
 from math import prod
 from typing import Final
 
 from kernbench.caches import cached
-from kernbench.errors import CallSite, site_fact
-from kernbench.memory import DType, OutOfMemoryError, Storage, View, contiguous_strides
+from kernbench.errors import CallSite
+from kernbench.memory import (
+    DType,
+    Storage,
+    View,
+    available_bytes,
+    contiguous_strides,
+    no_room,
+)
 from kernbench.process.process import Process
 from kernbench.process.types import Device
 from kernbench.tensors.memory import Label, Memory
 from kernbench.tensors.tensor import Tensor
-from kernbench.units import format_bytes
 
 
 def wrap(memory: Memory, view: View, device: Device) -> Tensor:
@@ -48,15 +53,16 @@ def new_tensor(
         strides: Strides in elements, without gaps; None: row-major.
 
     Raises:
-        OutOfMemoryError: If the device has no room for the tensor (M7).
+        OutOfMemoryError: If the device, or the computer that simulates, has no room for the tensor
+            (M7).
     """
     sip = device.index
     allocator = process.memory if sip is None else process.engine.devices[sip].hbm
     label, nbytes, plain = _plain(dtype, shape)
     site = site or process.call_site()
     storage = Storage(allocator, nbytes, label, site)
-    if nbytes > _LARGE:
-        _check_room(process, nbytes, label, device, site)
+    if nbytes > _LARGE and process.engine.enable_data:
+        _check_room(nbytes, label, device, site)
     view = View(storage.buffer, dtype, shape, strides or plain, 0)
     return Tensor(Memory(storage, process, pinned=pinned), view, device)
 
@@ -67,22 +73,15 @@ def _plain(dtype: DType, shape: tuple[int, ...]) -> tuple[Label, int, tuple[int,
     return Label(dtype, shape), prod(shape) * dtype.itemsize, contiguous_strides(shape)
 
 
-_LARGE: Final = 1 << 32
-"""Tensors up to this many bytes are made without a check that this computer can hold them."""
+_LARGE: Final = 1 << 28
+"""Bytes of a tensor from which this computer is asked, before the call, whether it has room."""
 
 
-def _check_room(
-    process: Process, nbytes: int, label: Label, device: Device, site: CallSite | None
-) -> None:
+def _check_room(nbytes: int, label: Label, device: Device, site: CallSite | None) -> None:
     """Refuses a tensor that the computer that simulates the machine cannot hold."""
-    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if nbytes > room and process.engine.enable_data:
-        raise OutOfMemoryError(
-            f"{label} on {device} does not fit into the memory of this computer",
-            [site_fact(site), f"it takes {format_bytes(nbytes)} of {format_bytes(room)}"],
-            hint="run with --data off (enable_data=False)",
-            code="M7",
-        )
+    left = available_bytes()
+    if left is not None and nbytes > left:
+        raise no_room(f"{label} on {device}", site, nbytes, left)
 
 
 def alias(tensor: Tensor, shape: Sequence[int], strides: Sequence[int], offset: int) -> Tensor:

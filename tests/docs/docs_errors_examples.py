@@ -5,6 +5,7 @@ A report tells lines from the `def` of its program on, which is line 1 of a file
 
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -490,6 +491,12 @@ def r4(rank: int) -> None:
 def r6(rank: int) -> None:
     if rank == 0:
         raise greenlet.GreenletExit
+
+
+@on_ranks(1)
+def r11(rank: int) -> None:
+    with ThreadPoolExecutor() as pool:
+        pool.submit(lambda: torch.ones(3)).result()
 
 
 # Files
