@@ -1,11 +1,12 @@
 """`ccl.yaml`: which algorithm for which operation, and how its queues are built."""
 
-import importlib
+import importlib.util
 import inspect
 import math
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +17,7 @@ from kernbench.ccl.plan import Algorithm
 from kernbench.config.load import Loaded, load_with_marks
 from kernbench.config.near import did_you_mean
 from kernbench.config.problems import ConfigError, Problem
-from kernbench.config.schema import Range
+from kernbench.config.schema import Bare, Range
 from kernbench.config.shipped import shipped
 from kernbench.errors import UsageError
 from kernbench.hw.pe import PeCosts
@@ -37,8 +38,8 @@ _CREDIT: Final = Bytes(16)
 BufferKind = Literal["tcm", "hbm", "sram"]
 Backpressure = Literal["sleep", "poll"]
 Slots = Annotated[int, Range(1, 1 << 16)]
-SlotSize = Annotated[Bytes, Range(8, 1 << 30)]
-Small = Annotated[Bytes, Range(1, 1 << 20)]
+SlotSize = Annotated[Bytes, Range(8, 1 << 30), Bare()]
+Small = Annotated[Bytes, Range(1, 1 << 20), Bare()]
 Elements = Annotated[int, Range(1, 1 << 20)]
 Channels = Annotated[int, Range(1, 64)]
 LogicalTopology = Literal["ring_1d", "tree", "all_pairs", "hypercube", "line", "grid", "nodes"]
@@ -358,28 +359,29 @@ def default_algorithms(
     return () if default == AUTO else (default,)
 
 
-def select(given: Path | None, overrides: Sequence[str], system: SystemSpec) -> Chosen:
-    """Returns an algorithm that a machine uses by default.
+def check_default(given: Path | None, overrides: Sequence[str], system: SystemSpec) -> str:
+    """Checks a file and the algorithm that a machine uses by default, without running any of it.
 
-    Where the algorithm depends on sizes, the first candidate is returned. Callers use it to check
-    whether a file is usable at all; `Choices` returns the algorithm that a collective uses.
+    The module of an algorithm is imported when a collective first needs it.
 
     Args:
         given: The `ccl.yaml` that the user named; None if the user named no file.
         overrides: `dotted.field=value` texts applied to the file.
         system: The machine.
 
+    Returns:
+        The algorithm; where it depends on sizes, the first candidate.
+
     Raises:
-        ConfigError: If the file, the algorithm or its module cannot be used, or does not fit the
-            machine.
+        ConfigError: If the file cannot be used, or the algorithm does not fit the machine.
     """
-    path = find_ccl_file(given)
-    loaded = load_ccl(path, tuple(overrides))
+    loaded = load_ccl(find_ccl_file(given), tuple(overrides))
     names = default_algorithms(given, overrides, loaded, system)
     name = next(iter(names or loaded.value.algorithms))
-    chosen = choose(loaded, path, name, system)
-    check_fits(chosen, loaded, system)
-    return chosen
+    spec = loaded.value.algorithms[name]
+    queue = _queue(loaded.value, spec, _profile(loaded.value, spec, system))
+    _check_fits(name, queue, spec.channels, loaded, system)
+    return name
 
 
 def check_fits(chosen: Chosen, loaded: Loaded[CclFile], system: SystemSpec) -> None:
@@ -393,7 +395,13 @@ def check_fits(chosen: Chosen, loaded: Loaded[CclFile], system: SystemSpec) -> N
     Raises:
         ConfigError: If the slots do not fit into memory, or channels outnumber the PEs of a SIP.
     """
-    queue, place = chosen.queue, f"algorithms.{chosen.name}"
+    _check_fits(chosen.name, chosen.queue, chosen.channels, loaded, system)
+
+
+def _check_fits(
+    name: str, queue: QueueSpec, channels: int, loaded: Loaded[CclFile], system: SystemSpec
+) -> None:
+    place = f"algorithms.{name}"
     needed = queue.n_slots * queue.slot_size
     capacity = min(PeCosts.of(sip).memory(queue.space).capacity for sip in system.kinds)
     smallest = "the smallest SIP of " if len(system.kinds) > 1 else ""
@@ -405,10 +413,10 @@ def check_fits(chosen: Chosen, loaded: Loaded[CclFile], system: SystemSpec) -> N
         )
         raise ConfigError(loaded.name, [loaded.problem("F12", f"{place}.slot_size", text)])
     pes = min(math.prod(sip.cubes.shape) * sip.cube.pes for sip in system.kinds)
-    if chosen.channels > pes:
+    if channels > pes:
         text = (
             f"expected at most the {pes} PEs of {smallest or 'a SIP of '}{system.name}; "
-            f"got {chosen.channels}"
+            f"got {channels}"
         )
         raise ConfigError(loaded.name, [loaded.problem("F12", f"{place}.channels", text)])
 
@@ -439,7 +447,7 @@ def choose(
         raise UsageError(f"no algorithm {name!r} in {path}", [f"it has {known}"], code="F7")
     spec = file.algorithms[name]
     dotted = f"algorithms.{name}.module"
-    module = _import(spec.module, loaded, dotted)
+    module = _import(spec.module, path, loaded, dotted)
     _check_entries(module, loaded, dotted)
     n_elem = file.defaults.n_elem if spec.n_elem is None else spec.n_elem
     profile = _profile(file, spec, system)
@@ -522,11 +530,24 @@ def _check_entries(module: ModuleType, loaded: Loaded[CclFile], dotted: str) -> 
         raise ConfigError(loaded.name, [loaded.problem("F14", dotted, text)])
 
 
-def _import(module: str, loaded: Loaded[CclFile], dotted: str) -> ModuleType:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)  # a user's own module lies beside the ccl.yaml
+def _import(module: str, path: Path, loaded: Loaded[CclFile], dotted: str) -> ModuleType:
+    """Returns the module of an algorithm, which is imported if it has not been.
+
+    A user's own module lies beside the `ccl.yaml`, or in the working directory. The folder is on
+    `sys.path` only while the module is imported, so that the module finds its neighbours, and no
+    other code finds them by accident.
+    """
+    folders = list(dict.fromkeys([path.absolute().parent, Path.cwd()]))
+    top, _, rest = module.partition(".")
     try:
+        for folder in folders:
+            file = folder / f"{module}.py"
+            if not rest and file.is_file():
+                with _on_sys_path(folder):
+                    return _import_file(module, file)
+            if (folder / top).is_dir() and top not in sys.modules:
+                with _on_sys_path(folder):
+                    return importlib.import_module(module)
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name != module and not module.startswith(f"{error.name}."):
@@ -538,12 +559,42 @@ def _import(module: str, loaded: Loaded[CclFile], dotted: str) -> ModuleType:
                     "F14",
                     dotted,
                     f"expected an importable module; there is no {module!r}",
-                    f"it is looked for in {here} and on sys.path",
+                    f"it is looked for in {', '.join(map(str, folders))} and on sys.path",
                 )
             ],
         ) from None
     except Exception as error:
         raise _broken(module, loaded, dotted, error) from error
+
+
+@contextmanager
+def _on_sys_path(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+def _import_file(module: str, file: Path) -> ModuleType:
+    """Returns the module of a file, also where a module of another file has its name."""
+    name = module
+    present = sys.modules.get(module)
+    if present is not None and getattr(present, "__file__", None) != str(file):
+        name = f"{module} of {file.parent}"
+        present = sys.modules.get(name)
+    if present is not None:
+        return present
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    made = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(made)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return made
 
 
 def _broken(module: str, loaded: Loaded[CclFile], dotted: str, error: Exception) -> ConfigError:

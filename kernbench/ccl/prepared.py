@@ -15,9 +15,11 @@ from kernbench.ccl.operations import OPERATIONS, Operation
 from kernbench.ccl.plan import Setting, plan_of
 from kernbench.ccl.rows import SMALL, Rows
 from kernbench.ccl.values import Recipe, recipe
+from kernbench.errors import UsageError
 from kernbench.hw.path import Path
 from kernbench.memory import DType
 from kernbench.topology import Topology
+from kernbench.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,26 @@ class CollectiveShape:
     root: int = 0
 
 
+def _check_slot(chosen: Chosen, dtype: DType) -> None:
+    """Checks that a slot holds one aligned chunk; algorithms count on it, and would jam otherwise.
+
+    Raises:
+        UsageError: If it does not (F12).
+    """
+    slot, chunk = chosen.queue.slot_size, chosen.align * dtype.itemsize
+    if slot < chunk:
+        raise UsageError(
+            f"a slot of algorithm {chosen.name} holds less than one chunk of {dtype}",
+            [
+                f"expected slot_size of {chunk} B or more: n_elem is {chosen.align}, and an "
+                f"element has {dtype.itemsize} B",
+                f"got {format_bytes(slot)}, at {chosen.queue.slot_size_at or chosen.path}",
+            ],
+            hint="raise slot_size, or lower n_elem",
+            code="F12",
+        )
+
+
 class Prepared:
     """Everything about collectives of one shape that does not depend on time.
 
@@ -57,6 +79,7 @@ class Prepared:
 
     def __init__(self, machine: Machine, shape: CollectiveShape) -> None:
         chosen, n = shape.chosen, len(shape.sips)
+        _check_slot(chosen, shape.dtype)
         self._machine: Final = machine
         self.shape: Final = shape
         self.operation: Final[Operation] = OPERATIONS[shape.operation]

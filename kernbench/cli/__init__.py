@@ -4,6 +4,7 @@ Nothing heavy is imported before it is needed, so that `--help` is quick.
 """
 
 import os
+import sys
 
 owns_process = False
 """Whether the command owns the process, and so may end it when nothing else stops it."""
@@ -20,4 +21,20 @@ def main() -> None:
 
     from kernbench.cli.app import app
 
-    app()
+    try:
+        app()
+    finally:
+        _flush()
+
+
+def _flush() -> None:
+    """Flushes standard output; whoever reads it may have gone, as `head` does."""
+    if sys.stdout is None:  # closed before the start
+        return
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        from kernbench.cli.failures import Exit, drop_output
+
+        drop_output()
+        sys.exit(Exit.BROKEN_PIPE)

@@ -25,6 +25,7 @@ class Exit(IntEnum):
     USAGE = 2
     INTERNAL = 3
     INTERRUPTED = 130
+    BROKEN_PIPE = 141
 
 
 def failed(error: BaseException, replay: str = "") -> int:
@@ -39,6 +40,9 @@ def failed(error: BaseException, replay: str = "") -> int:
     if isinstance(error, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         return Exit.INTERRUPTED
+    if _broken_pipe(error):
+        drop_output()
+        return Exit.BROKEN_PIPE
     usage = _usage(error)
     if usage is not None:
         print(_with_pointer(f"kernbench: {usage}", usage), file=sys.stderr)
@@ -50,6 +54,19 @@ def failed(error: BaseException, replay: str = "") -> int:
         text += f"\nreplay: {replay}"
     print(_with_pointer(text, error), file=sys.stderr)
     return Exit.FAILED
+
+
+def _broken_pipe(error: BaseException) -> bool:
+    """Returns whether whoever reads standard output, such as `head`, has gone."""
+    causes = error.errors.values() if isinstance(error, SpawnException) else [error]
+    return any(isinstance(cause, BrokenPipeError) for cause in causes)
+
+
+def drop_output() -> None:
+    """Sends what is still to be printed nowhere, since nobody reads standard output any more."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _with_pointer(text: str, error: BaseException) -> str:

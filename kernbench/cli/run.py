@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from kernbench import cli
-from kernbench.ccl.config import select
+from kernbench.ccl.config import check_default
 from kernbench.cli.failures import Exit, as_json, end_process, failed
 from kernbench.cli.output import SILENT, Output
 from kernbench.config.near import did_you_mean
@@ -63,7 +63,7 @@ def _run(spec: RunSpec, output: Output, explore: int) -> int:
     if explore == 1 or (explore and spec.schedule is not None):
         raise UsageError("--explore takes 2 schedules or more, and not with --schedule")
     file = None if spec.ccl is None else Path(spec.ccl)
-    select(file, spec.ccl_overrides, load_machine(spec).machine.system)
+    check_default(file, spec.ccl_overrides, load_machine(spec).machine.system)
     for path in (output.trace, output.flight_recorder, output.json):
         if path is not None:
             check_writable(path)

@@ -6,9 +6,9 @@ from typing import Any, Final, cast
 
 from kernbench.config.near import did_you_mean, nearest
 from kernbench.config.problems import short
-from kernbench.config.schema import QUANTITIES, Quantity, Range
+from kernbench.config.schema import Quantity, Range
 from kernbench.config.yaml_file import Node, Scalar, describe
-from kernbench.units import Bytes, Rate, UnitError, format_exact
+from kernbench.units import Rate, UnitError, format_exact
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _BOOLEAN: Final = re.compile(r"true|false", re.IGNORECASE)
@@ -81,15 +81,14 @@ def read_scalar(kind: type, limits: Range | None, node: Node) -> Any:
     return value
 
 
-def read_quantity(quantity: Quantity, limits: Range, node: Node) -> Any:
+def read_quantity(quantity: Quantity, limits: Range, node: Node, *, bare: bool) -> Any:
     """Returns the value of a node that is written with its unit.
-
-    A size may also be a bare integer, in bytes.
 
     Args:
         quantity: How the value is written, such as a time or a size.
         limits: Inclusive limits in the base unit.
         node: The node of the file.
+        bare: Whether it may also be a whole number, in the base unit.
 
     Raises:
         MismatchError: If the text is no such quantity, or lies outside of the limits.
@@ -100,7 +99,7 @@ def read_quantity(quantity: Quantity, limits: Range, node: Node) -> Any:
     if not isinstance(node, Scalar):
         raise MismatchError(f"expected {such_as}, got {describe(node)}")
     value = node.value
-    if quantity is QUANTITIES[Bytes] and type(value) is int and not _trap(node):
+    if bare and type(value) is int and not _trap(node):
         _check(value, limits, what, node)
         return value
     if re.match(r"[+-]?\.?(nan|inf)", node.text, re.IGNORECASE):

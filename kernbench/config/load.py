@@ -29,7 +29,7 @@ from kernbench.config.leaves import (
 )
 from kernbench.config.near import did_you_mean
 from kernbench.config.problems import ConfigError, Problem, short
-from kernbench.config.schema import QUANTITIES, Changes, Formerly, Names, Range
+from kernbench.config.schema import QUANTITIES, Bare, Changes, Formerly, Names, Range
 from kernbench.config.yaml_file import (
     MAX_DEPTH,
     Broken,
@@ -236,16 +236,18 @@ class _Reader:
 
     def _value(self, kind: Any, node: Node, field: str) -> Any:
         limits: Range | None = None
+        bare = False
         if get_origin(kind) is Annotated:
             kind, *extras = get_args(kind)
             limits = next((extra for extra in extras if isinstance(extra, Range)), None)
+            bare = any(isinstance(extra, Bare) for extra in extras)
         origin, arguments = get_origin(kind), get_args(kind)
         if origin in {Union, UnionType}:
             if isinstance(node, Scalar) and node.value is None:
                 return None
             return self._value(_bare(kind), node, field)
         if quantity := QUANTITIES.get(kind):
-            return read_quantity(quantity, limits or quantity.limits, node)
+            return read_quantity(quantity, limits or quantity.limits, node, bare=bare)
         if origin is Changes:
             return self._changes(arguments[0], node, field)
         if dataclasses.is_dataclass(kind):

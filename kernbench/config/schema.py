@@ -50,6 +50,11 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
+class Bare:
+    """A quantity may also be a whole number without a unit, in its base unit; in `Annotated`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Formerly:
     """The old name of a key, which files may still use (F16); for use in `Annotated`."""
 

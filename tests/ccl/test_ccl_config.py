@@ -9,10 +9,10 @@ from kernbench.ccl.algorithms import ring
 from kernbench.ccl.config import (
     AUTO,
     Chosen,
+    check_default,
     check_fits,
     choose,
     load_ccl,
-    select,
     shipped_ccl_file,
 )
 from kernbench.ccl.operations import OPERATIONS
@@ -96,11 +96,11 @@ def test_choices_are_remembered(topology: Callable[[str], Topology]) -> None:
     assert choices.choose("all_reduce", 5, range(8)) is choices.choose("all_reduce", 1, range(2))
 
 
-def test_select_takes_the_first_of_a_file_that_leaves_it_open(
+def test_the_default_is_the_first_of_a_file_that_leaves_it_open(
     topology: Callable[[str], Topology],
 ) -> None:
     system = topology("sip8").machine.system
-    assert select(None, [f"defaults.algorithm={AUTO}"], system).name == "ring_allreduce_tcm"
+    assert check_default(None, [f"defaults.algorithm={AUTO}"], system) == "ring_allreduce_tcm"
 
 
 def test_f14_an_algorithm_without_the_operation_that_it_is_named_for(

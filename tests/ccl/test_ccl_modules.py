@@ -1,5 +1,6 @@
 """Algorithms of one's own: found beside the `ccl.yaml`, recorded if they can be, else run live."""
 
+import string
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,9 @@ import pytest
 from ccl_machine import Outcome, cut, own_algorithm, planned, run, skewed
 
 import kernbench.torch as torch
+import kernbench.torch.distributed as dist
 from kernbench.ccl.algorithms import ring_allreduce
-from kernbench.ccl.config import Chosen, choose, find_ccl_file, load_ccl, select
+from kernbench.ccl.config import Chosen, check_default, choose, find_ccl_file, load_ccl
 from kernbench.ccl.layout import turns
 from kernbench.ccl.plan import NOTHING, Comm
 from kernbench.config import ConfigError
@@ -19,7 +21,7 @@ from kernbench.memory import dtypes
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.sim_engine.dials import Fidelity
 from kernbench.testing import Kernbench
-from kernbench.topology import Topology
+from kernbench.topology import Topology, load_topology
 
 BRANCHING = """
 def all_reduce(comm):
@@ -154,6 +156,56 @@ def test_a_recorded_plan_does_not_depend_on_how_the_rank_is_written(
         np.testing.assert_array_equal(getattr(own, name), getattr(expected, name))
 
 
+def test_a_module_is_imported_by_its_path_when_a_collective_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernbench: Kernbench
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    paths = list(sys.path)
+    (tmp_path / "ccl.yaml").write_text(CCL.format(module="string"))  # as one of Python's
+    (tmp_path / "its_neighbour.py").write_text("DONE = []\n")
+    (tmp_path / "string.py").write_text(
+        f"from its_neighbour import DONE\nDONE.append(1)\n{IN_PLACE}"
+    )
+
+    def without(rank: int) -> None:
+        torch.ones(4, device="cuda").sum().item()
+
+    def reduces(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(4, device="cuda")
+        dist.all_reduce(x)
+        assert x.tolist() == [2.0] * 4
+
+    assert check_default(None, [], load_topology("sip8").topology_obj.machine.system) == "mine"
+    kernbench.spawn(without, nprocs=2)
+    assert "its_neighbour" not in sys.modules
+    for _ in range(2):
+        kernbench.spawn(reduces, nprocs=2)
+    assert sys.modules.pop("its_neighbour").DONE == [1]
+    assert sys.modules["string"] is string
+    assert sys.path == paths
+
+
+def test_f12_a_slot_that_is_smaller_than_a_chunk(kernbench: Kernbench) -> None:
+    def reduces(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(4096, device="cuda")
+        dist.all_reduce(x)
+        raise AssertionError("the call returns")
+
+    for name in ("direct", "two_shot", "ring"):
+        overrides = ["slot_size=16 B", "n_elem=5", f"algorithm={name}"]
+        with pytest.raises(SpawnException) as caught:
+            kernbench.spawn(reduces, nprocs=4, overrides=[f"defaults.{text}" for text in overrides])
+        assert (
+            f"[F12] a slot of algorithm {name} holds less than one chunk of torch.float32\n"
+            "  expected slot_size of 20 B or more: n_elem is 5, and an element has 4 B\n"
+            "  got 16 B, at --set defaults.slot_size=16 B\n"
+            "  hint: raise slot_size, or lower n_elem"
+        ) in str(caught.value)
+
+
 # What is wrong with a module
 
 
@@ -230,19 +282,19 @@ def test_f14_a_module_without_an_entry(
 def test_f12_slots_that_do_not_fit_their_memory(topology: Callable[[str], Topology]) -> None:
     system = topology("sip8").machine.system
     with pytest.raises(ConfigError, match="expected slots that fit into the 1 MiB of tcm of sip8"):
-        select(None, ["algorithms.ring_allreduce_tcm.slot_size='1 MiB'"], system)
-    assert select(None, [], system).name == "ring_allreduce_tcm"
+        check_default(None, ["algorithms.ring_allreduce_tcm.slot_size='1 MiB'"], system)
+    assert check_default(None, [], system) == "ring_allreduce_tcm"
 
 
 def test_the_machine_chooses_among_the_shipped_algorithms_only(
     topology: Callable[[str], Topology], tmp_path: Path
 ) -> None:
     system = topology("h200x8").machine.system
-    assert select(None, [], system).name == system.algorithms[0] == "nccl_simple"
-    assert select(None, ["defaults.algorithm=ring_allreduce_tcm"], system).name.endswith("_tcm")
+    assert check_default(None, [], system) == system.algorithms[0] == "nccl_simple"
+    assert check_default(None, ["defaults.algorithm=ring_allreduce_tcm"], system).endswith("_tcm")
     own = tmp_path / "own.yaml"
     own.write_text(find_ccl_file().read_text())
-    assert select(own, [], system).name == "ring_allreduce_tcm"
+    assert check_default(own, [], system) == "ring_allreduce_tcm"
 
 
 def test_f7_an_algorithm_that_the_file_does_not_have(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.config import ConfigError, Range, did_you_mean, load, load_with_marks
+from kernbench.config import Bare, ConfigError, Range, did_you_mean, load, load_with_marks
 from kernbench.units import Bandwidth, Bytes, FlopRate, Ps
 
 SLOT = Bytes(4096)
@@ -25,7 +25,8 @@ class Box:
     name: str
     wire: Wire
     slots: Annotated[int, Range(1, 64)] = 4
-    slot_size: Bytes = SLOT
+    slot_size: Annotated[Bytes, Range(1, 10**18), Bare()] = SLOT
+    room: Bytes = SLOT
     pressure: Literal["sleep", "poll"] = "sleep"
     eager: bool = False
     spare: Wire | None = None
@@ -103,7 +104,7 @@ def test_anchors_and_merge_keys_are_expanded() -> None:
 
 
 @pytest.mark.parametrize(("text", "size"), [("4096", 4096), ("4 KiB", 4096), ("0.1 KiB", 103)])
-def test_a_size_may_be_bare_bytes(text: str, size: int) -> None:
+def test_a_size_may_be_bare_bytes_where_the_schema_says_so(text: str, size: int) -> None:
     assert read(f"{MINIMAL}slot_size: {text}\n")[0].slot_size == size
 
 
@@ -130,8 +131,8 @@ shape: [2]
         error(text)
         == """\
 box.yaml: 8 problems
-  box.yaml:1:1: nmae: expected one of name, wire, slots, slot_size, pressure, eager, spare, shape, \
-wires, rate, got an unknown key [F1]
+  box.yaml:1:1: nmae: expected one of name, wire, slots, slot_size, room, \
+pressure, eager, spare, shape, wires, rate, got an unknown key [F1]
       nmae: x
       ^
       did you mean `name`?
@@ -231,6 +232,11 @@ got text '900 gb/s' [F2]
             "slot_size: 1000001 TB",
             "expected a size from 1 B to 1000000 TB, got 1000001 TB [F4]",
         ),
+        (
+            "room: 8",
+            "expected a size from 1 B to 1000000 TB, such as 32 MiB, got 8 (a number without a "
+            "unit) [F2]",
+        ),
         # F13: tags
         (
             "slots: !!int 8",
@@ -308,8 +314,8 @@ box.yaml: 8 problems
   --set wire=[: not YAML: while parsing a flow node, did not find expected node content [F10]
   --set .=1: expected dotted.field=value [F2]
   --set name.first=x: name: expected text, got a mapping [F2]
-  --set slotz=4: slotz: expected one of name, wire, slots, slot_size, pressure, eager, spare, \
-shape, wires, rate, got an unknown key [F1]
+  --set slotz=4: slotz: expected one of name, wire, slots, slot_size, room, \
+pressure, eager, spare, shape, wires, rate, got an unknown key [F1]
       did you mean `slots`?
   --set slots=x: slots: expected an integer from 1 to 64, got text 'x' [F2]
   --set spare.latency=1 ns: spare.bandwidth: expected this key, got none [F1]"""
