@@ -79,10 +79,14 @@ _SITES: Final[Table[tuple[int, int], CallSite]] = Table("errors.call_sites")
 """Sites by the `id` of their code object, which the site keeps alive, and their instruction."""
 
 
-def call_site() -> CallSite | None:
-    """Returns the site of the innermost frame of the user's code; None if there is none."""
+def call_site(frame: FrameType | None = None) -> CallSite | None:
+    """Returns the site of the innermost frame of the user's code; None if there is none.
+
+    Args:
+        frame: Frame from which to look outwards; None: that of the caller.
+    """
     known = _known
-    frame: FrameType | None = sys._getframe(1)
+    frame = frame or sys._getframe(1)
     while frame is not None:
         # Every operation comes here, so what is known is found without a call.
         if frame.f_globals.get("__name__") not in known:

@@ -15,6 +15,7 @@ from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from kernbench.sim_engine.dials import Detail, Fidelity
+from kernbench.units import TIME_UNITS, format_exact
 
 if TYPE_CHECKING:
     from kernbench.config import ConfigError, Problem
@@ -56,6 +57,7 @@ class RunSpec:
             receive, as some libraries do; 0 finds every deadlock that such buffering hides.
         watchdog_s: Seconds of wall time without any simulated step after which the running code is
             stopped (K5); 0 for never.
+        max_time_ps: Simulated time in picoseconds that a run may not pass (K10); 0 for no limit.
         step_budget: Number of commands that a rank may issue in a spawn; 0 for any number.
         group_limit: Number of process groups that a rank may hold besides the group of all ranks
             (C17).
@@ -80,6 +82,7 @@ class RunSpec:
     seed: int = 0
     eager_limit: int = 0
     watchdog_s: float = 30.0
+    max_time_ps: int = 0
     step_budget: int = 0
     group_limit: int = 128
     schedule: tuple[int, ...] | None = None
@@ -362,6 +365,10 @@ def _choice(literal: Any) -> tuple[str, Callable[[Any], Any]]:
     return f"one of {', '.join(choices)}", _one_of(choices)
 
 
+def _time_text(ps: int) -> str:
+    return format_exact(ps, TIME_UNITS).replace(" ", "")
+
+
 _COUNT: Final = ("an integer from 0", _whole(0))
 _TEXTS: Final = ("texts", _each(_text))
 
@@ -377,6 +384,7 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "seed": _COUNT,
     "eager_limit": _COUNT,
     "watchdog_s": ("seconds from 0", _seconds),
+    "max_time_ps": _COUNT,
     "step_budget": _COUNT,
     "group_limit": _COUNT,
     "schedule": ("integers from 1, or None", _or_none(_some(_each(_whole(1))))),
@@ -396,6 +404,7 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any], str] | None]]] = {
     "shadow": ("--shadow", None),
     "eager_limit": ("--eager-limit", str),
     "watchdog_s": ("--watchdog", str),
+    "max_time_ps": ("--max-time", _time_text),
     "step_budget": ("--step-budget", str),
     "group_limit": ("--group-limit", str),
     "seed": ("--seed", str),

@@ -8,7 +8,9 @@ from typing import Annotated, Final
 import typer
 
 from kernbench import __version__
+from kernbench.cli.output import TRACE_LIMIT, Output
 from kernbench.run_spec import RunSpec
+from kernbench.units import UnitError, parse_time
 
 app = typer.Typer(
     help="Run multi-GPU programs on simulated machines: real numbers and predicted time.",
@@ -88,6 +90,14 @@ def run(
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Writes a trace for Perfetto (.json, .gz).")
     ] = None,
+    trace_limit: Annotated[
+        int,
+        typer.Option(
+            metavar="RECORDS",
+            min=0,
+            help="Most records that a trace or a breakdown takes, the first ones; 0: all.",
+        ),
+    ] = TRACE_LIMIT,
     flight_recorder: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="If ranks fail, writes what each did last, as JSON."),
@@ -137,6 +147,12 @@ def run(
             help="Of wall time without a simulated step, until code is stopped; 0: never.",
         ),
     ] = _USUAL.watchdog_s,
+    max_time: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="Of simulated time, such as 10ms, that a run may not pass; 0: any."
+        ),
+    ] = "0",
     step_budget: Annotated[
         int,
         typer.Option(
@@ -187,6 +203,7 @@ def run(
         ccl: The algorithms' file; None for `./ccl.yaml` if there is one, else the shipped file.
         set_: Overrides of the YAML files, such as `system.sips.count=4`.
         trace: File for the trace; None for no trace.
+        trace_limit: Most records that a trace or a breakdown takes; 0 for all.
         flight_recorder: File for each rank's last calls, if ranks fail; None for no file.
         json: File for the results or the failure; None for no file.
         breakdown: Whether to print where each rank's time went.
@@ -197,6 +214,7 @@ def run(
         eager_limit: Bytes up to which messages are sent without their receive.
         watchdog: Seconds of wall time without a simulated step, after which code is stopped; 0 for
             never.
+        max_time: Simulated time that the run may not pass, such as `10ms`; `0` for no limit.
         step_budget: Number of commands that a rank may issue in a spawn; 0 for any number.
         group_limit: Number of process groups that a rank may hold besides `WORLD`.
         shadow: Whether answers of caches are found anew, too, and compared.
@@ -211,7 +229,6 @@ def run(
         typer.Exit: Always at the end, with the exit code.
     """  # noqa: D301 - `--help` ends at \f
     from kernbench.cli.failures import failed
-    from kernbench.cli.output import Output
     from kernbench.cli.run import run_bench
     from kernbench.errors import UsageError
 
@@ -232,6 +249,7 @@ def run(
                 seed=seed,
                 eager_limit=eager_limit,
                 watchdog_s=watchdog,
+                max_time_ps=_time(max_time),
                 step_budget=step_budget,
                 group_limit=group_limit,
                 schedule=None if schedule == "0" else _numbers(schedule, _SCHEDULE, "."),
@@ -245,6 +263,7 @@ def run(
         raise typer.Exit(failed(error)) from None
     output = Output(
         trace=trace,
+        trace_limit=trace_limit,
         flight_recorder=flight_recorder,
         json=json,
         breakdown=breakdown,
@@ -252,6 +271,20 @@ def run(
         verbose=verbose,
     )
     raise typer.Exit(run_bench(what, output, explore))
+
+
+def _time(text: str) -> int:
+    """Returns the picoseconds of an option's value.
+
+    Raises:
+        typer.BadParameter: If it is neither 0 nor a time with a unit.
+    """
+    if text == "0":
+        return 0
+    try:
+        return parse_time(text)
+    except UnitError as error:
+        raise typer.BadParameter(str(error), param_hint="--max-time") from None
 
 
 _SCHEDULE: Final = (r"[1-9]\d*(\.[1-9]\d*)*", "numbers from 1 with dots between, such as 2.1; or 0")
@@ -276,7 +309,17 @@ def _numbers(text: str, form: tuple[str, str], between: str) -> tuple[int, ...]:
 
 
 _BESIDE_SPEC: Final = frozenset(
-    {"spec", "explore", "trace", "flight_recorder", "json", "breakdown", "quiet", "verbose"}
+    {
+        "spec",
+        "explore",
+        "trace",
+        "trace_limit",
+        "flight_recorder",
+        "json",
+        "breakdown",
+        "quiet",
+        "verbose",
+    }
 )
 """Parameters that may stand beside `--spec`, since the specification does not hold them."""
 

@@ -11,9 +11,16 @@ from types import TracebackType
 from typing import Any, Final
 
 from kernbench.config.shipped import shipped
-from kernbench.errors import KernbenchError, UsageError, explained_by, is_ours
+from kernbench.errors import (
+    KernbenchError,
+    UsageError,
+    call_site_of,
+    explained_by,
+    is_ours,
+    site_fact,
+)
 from kernbench.ranks.meeting import folded
-from kernbench.ranks.spawn_errors import error_as_json
+from kernbench.ranks.spawn_errors import SpawnInterrupted, error_as_json
 from kernbench.runtime_api.multiprocessing import SpawnException
 
 
@@ -26,6 +33,7 @@ class Exit(IntEnum):
     INTERNAL = 3
     INTERRUPTED = 130
     BROKEN_PIPE = 141
+    TERMINATED = 143
 
 
 def failed(error: BaseException, replay: str = "") -> int:
@@ -38,8 +46,8 @@ def failed(error: BaseException, replay: str = "") -> int:
     if isinstance(error, SystemExit):
         return _exit_code(error)
     if isinstance(error, KeyboardInterrupt):
-        print("interrupted", file=sys.stderr)
-        return Exit.INTERRUPTED
+        print(_describe_interrupt(error, replay), file=sys.stderr)
+        return Exit.TERMINATED if _is_terminated(error) else Exit.INTERRUPTED
     if _broken_pipe(error):
         drop_output()
         return Exit.BROKEN_PIPE
@@ -54,6 +62,24 @@ def failed(error: BaseException, replay: str = "") -> int:
         text += f"\nreplay: {replay}"
     print(_with_pointer(text, error), file=sys.stderr)
     return Exit.FAILED
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end, by SIGTERM."""
+
+
+def _is_terminated(error: BaseException) -> bool:
+    return isinstance(error, Terminated) or isinstance(error.__cause__, Terminated)
+
+
+def _describe_interrupt(error: KeyboardInterrupt, replay: str) -> str:
+    text = "terminated" if _is_terminated(error) else "interrupted"
+    if isinstance(error, SpawnInterrupted):
+        text += f" {error}"
+    else:
+        site = call_site_of(error)
+        text += "" if site is None else f" {site_fact(site)}"
+    return f"{text}\nreplay: {replay}" if replay else text
 
 
 def _broken_pipe(error: BaseException) -> bool:

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+TRACE_LIMIT: Final = 1_000_000
+"""Default of `Output.trace_limit`: some 300 MB, about as much as browsers show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,6 +14,7 @@ class Output:
 
     Attributes:
         trace: File for the timeline; None for no file.
+        trace_limit: Most records that the log keeps for `trace` and `breakdown`; 0 for any number.
         flight_recorder: File for the last calls of each rank, if ranks fail; None for no file.
         json: File for the results; None for no file.
         breakdown: Whether to print where each rank's time went.
@@ -18,6 +23,7 @@ class Output:
     """
 
     trace: Path | None = None
+    trace_limit: int = TRACE_LIMIT
     flight_recorder: Path | None = None
     json: Path | None = None
     breakdown: bool = False

@@ -4,20 +4,21 @@ import importlib.util
 import inspect
 import io
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any, TypeVar
+from types import FrameType, ModuleType
+from typing import Any, Final, TypeVar
 
 from rich.console import Console
 from rich.progress import Progress
 
 from kernbench import cli
 from kernbench.ccl.config import check_default
-from kernbench.cli.failures import Exit, as_json, end_process, failed
+from kernbench.cli.failures import Exit, Terminated, as_json, end_process, failed
 from kernbench.cli.output import SILENT, Output
 from kernbench.config.near import did_you_mean
 from kernbench.config.shipped import shipped
@@ -26,11 +27,14 @@ from kernbench.ranks import watchdog
 from kernbench.ranks.exploring import Explored, ScheduleError
 from kernbench.ranks.exploring import explore as explore_schedules
 from kernbench.ranks.schedules import Schedule
+from kernbench.ranks.spawn_errors import SpawnInterrupted
 from kernbench.report import breakdown, check_writable, print_breakdown, replacing, write_trace
 from kernbench.run_spec import RunSpec, schedule_text
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.engines import load_machine
 from kernbench.runtime_api.multiprocessing import SpawnException
+from kernbench.sim_engine.op_log import OpLog
+from kernbench.units import format_time
 
 T = TypeVar("T")
 
@@ -49,12 +53,17 @@ def run_bench(spec: RunSpec, output: Output, explore: int = 0) -> int:
         return failed(error)
     if cli.owns_process:
         watchdog.last_resort = end_process
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         return _run(spec, output, explore)
     except BaseException as error:
         return failed(error, _repeated(spec, explore, error)[1])
     finally:
         watchdog.last_resort = None
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
 
 
 def _run(spec: RunSpec, output: Output, explore: int) -> int:
@@ -125,12 +134,13 @@ def _attempt(
         spec, quiet=output.quiet, progress=_progress if bar else None, schedule=schedule
     ) as ctx:
         engine = ctx.engine
+        engine.op_log.limit = output.trace_limit or None
         if output.verbose:
             ctx.on_choice = _print_choice
         try:
             status = module.run(ctx)
-        except Exception as error:
-            if output.flight_recorder is not None and isinstance(error, SpawnException):
+        except (Exception, KeyboardInterrupt) as error:
+            if output.flight_recorder is not None and isinstance(error, _OF_RANKS):
                 record = ctx.flight_record()
                 _write_of_failure(output.flight_recorder, record, "what every rank did last")
             if output.json is not None:
@@ -142,6 +152,7 @@ def _attempt(
             if output.trace is not None:
                 dispatch_ps = engine.dispatch_ps
                 write_trace(engine.op_log, engine.topology, output.trace, dispatch_ps=dispatch_ps)
+            _tell_dropped(engine.op_log)
     if output.json is not None:
         _write_json(output.json, _document(ctx))
     if output.breakdown and not engine.timed:
@@ -150,6 +161,19 @@ def _attempt(
         rows = breakdown(engine.op_log, engine.dispatch_ps)
         print_breakdown(rows, Console(width=None if sys.stdout.isatty() else 110))
     return status if type(status) is int else Exit.OK
+
+
+def _tell_dropped(log: OpLog) -> None:
+    if log.dropped:
+        end = max(record.end for record in log.records)
+        print(
+            f"kernbench: the first {len(log.records)} records, up to {format_time(end)}, were "
+            f"kept, and {log.dropped} later ones were not; --trace-limit sets the limit",
+            file=sys.stderr,
+        )
+
+
+_OF_RANKS: Final = (SpawnException, SpawnInterrupted)
 
 
 def _repeated(spec: RunSpec, explore: int, error: BaseException) -> tuple[RunSpec, str]:

@@ -6,6 +6,7 @@ kind so far.
 
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Final, Protocol
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -32,6 +33,11 @@ class Carrier(Protocol):
         """Hands control back to the hub. Called from inside the job."""
         ...
 
+    @property
+    def frame(self) -> FrameType | None:
+        """The innermost frame of a suspended job; None if there is none."""
+        ...
+
 
 class _GreenletCarrier(greenlet):
     """A greenlet that runs job after job, since a fresh one costs several microseconds."""
@@ -54,6 +60,10 @@ class _GreenletCarrier(greenlet):
         hub = self.parent
         assert hub is not None
         hub.switch()
+
+    @property
+    def frame(self) -> FrameType | None:
+        return self.gr_frame
 
 
 def _run_jobs() -> None:

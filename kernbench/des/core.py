@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 from threading import RLock, get_ident
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Final
 
 from kernbench.des.carrier import Carrier, current_subject, pool
@@ -169,6 +169,16 @@ class Task:
         self._ticket = 0  # number of the current park; a wake-up with a lower number is stale
         self._thrown: BaseException | None = None
         self._swallowed = 0
+
+    @property
+    def frame(self) -> FrameType | None:
+        """The innermost frame of the task while it is parked."""
+        return self._carrier.frame if self._carrier is not None and self.parked else None
+
+    @property
+    def begun(self) -> bool:
+        """Whether the function has been called."""
+        return self._state is not _NEW
 
     @property
     def parked(self) -> bool:
@@ -368,6 +378,8 @@ class EventLoop:
         now: Time of the latest thing that happened, in picoseconds.
         current: The running task; None while the hub runs.
         abandoned: Stacks of tasks that could not be ended; kept, since dropping one runs its code.
+        limit: Time, in picoseconds, that the simulation may not pass; None for no limit.
+        on_limit: Called once, when the limit is passed; may raise.
         driver: The thread that drives the loop now, as `threading.get_ident` gives it; None if
             none does.
         on_park: Called with each task that is about to park; must not wait.
@@ -376,6 +388,8 @@ class EventLoop:
 
     def __init__(self) -> None:
         self.now = 0
+        self.limit: int | None = None
+        self.on_limit: Callable[[], None] | None = None
         self.current: Task | None = None
         self.abandoned: list[Carrier] = []
         self.on_park: Callable[[Task], None] | None = None
@@ -453,6 +467,8 @@ class EventLoop:
             self.driver = get_ident()
             try:
                 queue = self._queue
+                if self.limit is not None:
+                    self._run_within(until)
                 while queue:
                     if until is not None and until.time is not None and queue[0][0] > until.time:
                         break
@@ -468,6 +484,31 @@ class EventLoop:
             raise DeadlockError(self.tasks())
         elif until.time > self.now:
             self.now = until.time
+
+    def _run_within(self, until: Event | None) -> None:
+        """Does what `run` does while there is a limit; tells when it is passed."""
+        queue = self._queue
+        while queue and self.limit is not None:
+            begin = queue[0][0]
+            if until is not None and until.time is not None and begin > until.time:
+                return
+            if begin > self.limit:
+                self.check_limit(begin)
+                return
+            time, self._key, _, function, args = heappop(queue)
+            self.now = time
+            function(*args)
+
+    def check_limit(self, time: int) -> None:
+        """Tells `on_limit` if a time lies beyond the limit, which then no longer holds.
+
+        Args:
+            time: What somebody's clock shows, or is about to show, in picoseconds.
+        """
+        if self.limit is not None and time > self.limit:
+            self.limit = None
+            if self.on_limit is not None:
+                self.on_limit()
 
     def relive(self, begin: int, setup: Callable[[], None]) -> None:
         """Calls `setup` as if it were `begin`, and then all that follows from it up to the present.

@@ -178,6 +178,7 @@ class Process:
         noted: Whether the search for `frame` is over.
         dispatch_ps: Host time that issuing a command takes, in picoseconds.
         issues_left: Number of commands that the rank may still issue; below 0 without a limit.
+        left_at_read: The same after the latest read of a value by the host.
         ranges: Names of the ranges that the process is in, the outermost first; see
             `runtime_api.ranges`.
         stopped: Where the rank was when it was about to be aborted, for the flight record.
@@ -207,6 +208,7 @@ class Process:
         self.frame: FrameType | None = None
         self.noted = rank == MAIN  # main has no function
         self.issues_left = -1
+        self.left_at_read = 0
         self.ranges: tuple[str, ...] = ()
         self.site: CallSite | None = None
         self.task: Task | None = None

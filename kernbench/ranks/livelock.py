@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kernbench.errors import site_fact
+from kernbench.errors import call_site, site_fact
 from kernbench.process.process import Process
 from kernbench.ranks.exploring import choose_late
 from kernbench.ranks.meeting import folded
@@ -14,6 +14,9 @@ from kernbench.sim_engine.command import Command
 
 _LOOKS: Final = 10_000
 """Polls of all ranks together, with nothing else left to happen, that make a livelock."""
+
+READS: Final = 100_000
+"""Reads of one unchanged value in a row, with nothing else left to happen, that make a livelock."""
 
 _LEAST: Final = 100
 """Polls of one rank that make a livelock, at least, however many ranks there are."""
@@ -44,6 +47,8 @@ class LivelockGuard:
         def looked() -> None:
             if host.polls >= limit:
                 self._check(process)
+            elif host.repeats >= READS and not choose_late(self._world):
+                self._conclude(process)
 
         return looked
 
@@ -54,7 +59,12 @@ class LivelockGuard:
             return
         issued = [other.issues_left for other in self._processes]
         before, self._before = self._before, issued
-        if issued != before or blame_faults(self._world, self._processes):
+        if issued == before:
+            self._conclude(process)
+
+    def _conclude(self, process: Process) -> None:
+        """Raises in a rank that can poll, or read, for ever; a fault of a device comes first."""
+        if blame_faults(self._world, self._processes):
             return
         verdict = self._verdict(process)
         verdict.pronounce(self._world)
@@ -97,7 +107,14 @@ class LivelockGuard:
 
 
 def _looks_at(process: Process, graph: WaitGraph) -> str:
-    polled = process.host.polled
+    host, task = process.host, process.task
+    if host.repeated is not None and host.repeats:
+        frame = None if task is None else task.frame
+        return (
+            f"rank {process.rank} reads {host.repeated.block.label} again and again, and nothing "
+            f"is under way that writes it, {site_fact(call_site(frame))}"
+        )
+    polled = host.polled
     command = None if polled is None else polled.label
     if not isinstance(command, Command):
         return f"rank {process.rank} polls"

@@ -2,7 +2,7 @@
 
 import dis
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, TracebackType
 from typing import Any, Final
@@ -179,6 +179,24 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
                     document |= error.ranks_as_json()
                     known.setdefault(key, (rank, set(error.involved())))
             yield str(rank), document
+
+
+class SpawnInterrupted(KeyboardInterrupt):
+    """A spawn was stopped from outside (R5); its cause is the interrupt itself.
+
+    Args:
+        time_ps: Simulated time in picoseconds.
+        places: Lines that say where all ranks were.
+
+    Attributes:
+        time_ps: The same.
+        places: The same.
+    """
+
+    def __init__(self, time_ps: int, places: Sequence[str]) -> None:
+        self.time_ps: Final = time_ps
+        self.places: Final = tuple(places)
+        super().__init__("\n  ".join([f"at {format_time(time_ps)} of simulated time", *places]))
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from kernbench.errors import (
 from kernbench.process import flight_record as flight
 from kernbench.process.called import called, issued
 from kernbench.process.process import Process
-from kernbench.ranks import watchdog
+from kernbench.ranks import time_limit, watchdog
 from kernbench.ranks.eager import EagerLog
 from kernbench.ranks.exploring import choose_late
 from kernbench.ranks.hidden import hidden_deadlock
@@ -32,8 +32,10 @@ from kernbench.ranks.spawn_errors import (
     RankAborted,
     RankKilledError,
     SpawnException,
+    SpawnInterrupted,
     swallowed,
 )
+from kernbench.ranks.standings import standings
 from kernbench.ranks.waiting import waits_for
 from kernbench.ranks.world import GroupLeakWarning, World
 
@@ -91,6 +93,7 @@ class Spawn:
         self._eager: EagerLog | None = None
         self._leaks: GroupLeakWarning | None = None
         self._lines: WholeLines | None = None
+        self._stood: list[str] = []
         clock = main.host.clock
         self._processes = [
             Process(ctx, ctx.engine, rank, ctx.devices[rank], clock) for rank in range(nprocs)
@@ -101,16 +104,22 @@ class Spawn:
 
         Raises:
             SpawnException: If ranks failed.
-            KeyboardInterrupt: If the user interrupted the run.
+            SpawnInterrupted: If the user interrupted the run.
         """
         __tracebackhide__ = True  # pytest then shows the user's worker
         ctx, loop = self._ctx, self._loop
         start = max(self._main.host.clock, loop.now)
+        interrupt: KeyboardInterrupt | None = None
+        on_limit = loop.on_limit
         with whole_lines(len(self._processes)) as self._lines:
             try:
                 self._set_up(start)
                 self._drive()
+            except KeyboardInterrupt as error:  # it came while no rank was running
+                interrupt = error
+                self._note_interrupt()
             finally:
+                loop.on_limit = on_limit
                 try:
                     self._abort()
                 finally:
@@ -120,9 +129,11 @@ class Spawn:
             hidden = hidden_deadlock(self._eager, ctx.spec.eager_limit)
         clocks = [process.host.clock for process in self._processes]
         self._main.host.clock = max(loop.now, start, *clocks)
-        for error in self._errors.values():
-            if isinstance(error, KeyboardInterrupt):
-                raise error
+        for raised in self._errors.values():
+            if isinstance(raised, KeyboardInterrupt):
+                interrupt = raised
+        if interrupt is not None:
+            raise SpawnInterrupted(loop.now, self._stood) from interrupt
         if self._errors:
             order = sorted(self._errors, key=lambda rank: (self._failed_at[rank], rank))
             errors = {rank: self._errors[rank] for rank in order}
@@ -163,6 +174,7 @@ class Spawn:
                 clock=start,
             )
             process.task = process.host.task = task
+        self._loop.on_limit = time_limit.on_ranks(ctx.spec.max_time_ps, world, self._processes)
         watchdog.begin(self._loop, ctx.spec.watchdog_s)
 
     def _clean_up(self) -> None:
@@ -316,6 +328,7 @@ class Spawn:
     def _raised(self, process: Process, error: BaseException) -> None:
         if isinstance(error, KeyboardInterrupt):
             self._interrupts += 1
+            self._note_interrupt(process, call_site_of(error))
         elif isinstance(error, Killed):
             killed = RankKilledError(
                 f"rank {process.rank} was ended by GreenletExit, which kernbench did not throw",
@@ -329,6 +342,17 @@ class Spawn:
         elif isinstance(error, RecursionError):
             error.add_note(_depth_note(error))
         self._failed(process.rank, error, process.host.clock)
+
+    def _note_interrupt(self, process: Process | None = None, site: CallSite | None = None) -> None:
+        """Keeps where all ranks are at the first interrupt.
+
+        Args:
+            process: The rank that was running; None if none was.
+            site: Where it was.
+        """
+        if not self._stood:
+            running = {} if process is None else {process.rank: site}
+            self._stood = standings(self._ctx.world, self._processes, running)
 
     def _failed(self, rank: int, error: BaseException, time: int) -> None:
         if rank not in self._errors:

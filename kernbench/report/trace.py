@@ -65,8 +65,11 @@ def write_trace(
         UsageError: If the log has no records, or the file cannot be written.
     """
     records = full_records(op_log, "a trace")
+    dropped = op_log.dropped
     with replacing(path) as file:
-        for line in trace_lines(records, topology, dispatch_ps=dispatch_ps, sips=sips):
+        for line in trace_lines(
+            records, topology, dispatch_ps=dispatch_ps, sips=sips, dropped=dropped
+        ):
             file.write(line)
             file.write("\n")
 
@@ -77,6 +80,7 @@ def trace_lines(
     *,
     dispatch_ps: int = 0,
     sips: Mapping[int, int] | None = None,
+    dropped: int = 0,
 ) -> Iterator[str]:
     """Yields the lines of a trace, one line per event.
 
@@ -85,9 +89,11 @@ def trace_lines(
         topology: The machine on which the run took place.
         dispatch_ps: Host time in picoseconds that issuing a command took, as in `write_trace`.
         sips: SIP of each rank whose number differs from that of its SIP; None if there is none.
+        dropped: Number of later records that the log did not keep; the head of the trace says it.
     """
+    cut = f'"droppedRecords":{dropped},' if dropped else ""
     yield (
-        f'{{"schemaVersion":1,"machine":{_json(topology.name)},"clock":"simulated",'
+        f'{{"schemaVersion":1,"machine":{_json(topology.name)},"clock":"simulated",{cut}'
         '"displayTimeUnit":"ns","baseTimeNanoseconds":0,"traceEvents":['
     )
     # JSON has no comma after the last event.

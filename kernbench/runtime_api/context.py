@@ -16,6 +16,7 @@ from kernbench.process import flight_record as flight
 from kernbench.process import process as processes
 from kernbench.process.process import MAIN, Process, current_process
 from kernbench.process.types import DeviceSelector
+from kernbench.ranks import time_limit
 from kernbench.ranks.schedules import Schedule
 from kernbench.ranks.world import World
 from kernbench.run_spec import RunSpec
@@ -93,6 +94,8 @@ class RuntimeContext:
         _check_schedule(spec, schedule)
         self.spec: Final = spec
         self.engine: Final = engine
+        engine.loop.limit = spec.max_time_ps or None
+        engine.loop.on_limit = time_limit.on_main(spec.max_time_ps)
         self.argv: Final = list(spec.arguments)
         self.quiet: Final = quiet
         self.schedule: Final = schedule

@@ -38,7 +38,8 @@ def spawn(
 
     Raises:
         SpawnException: If a rank raised, or ranks wait for what can never happen.
-        KeyboardInterrupt: If the user interrupts; the ranks are aborted first.
+        SpawnInterrupted: If the user interrupts; the ranks are aborted first. The error says where
+            all ranks were, and is a `KeyboardInterrupt`.
         KernbenchError: If there are more ranks than devices, `nprocs` is not positive, or another
             spawn is running (C19).
         UnsupportedError: For other values of `join`, `daemon` or `start_method`.

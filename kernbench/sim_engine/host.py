@@ -1,19 +1,48 @@
 """The processor that issues commands: its clock, its launch queue, and its waits."""
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kernbench.des import Event, EventLoop, Owner, Task
+from kernbench.memory import Allocation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+class Read(NamedTuple):
+    """A value in memory that a host has read.
+
+    Attributes:
+        block: The block of memory.
+        version: How often the block had been written.
+        offset: Place of the first element in the block, in elements.
+        shape: Shape of the value.
+    """
+
+    block: Allocation
+    version: int
+    offset: int
+    shape: tuple[int, ...]
+
+
+_LAUNCHES: Final = 1024
+"""Number of commands after which a host lets others catch up."""
+
+_READS: Final = 256
+"""Number of reads after which a host lets others catch up."""
+
+
+_MOST_DOUBLINGS: Final = 50
+"""The longest step of a loop of reads is 2 to this power of picoseconds, some 19 minutes."""
 
 
 class Host:
     """The processor of one rank, or of main.
 
     A host runs ahead of the device: issuing a command costs `dispatch` and returns. A host waits
-    only in `wait`, and in `launched` when the launch queue is full.
+    only in `wait`, in `launched` when the launch queue is full, and now and then until all others
+    have caught up, since a loop that does not end would never let them run.
 
     Attributes:
         rank: Global rank; -1 for main.
@@ -24,7 +53,10 @@ class Host:
         polled: Event that the host looked at last.
         polls: Number of fruitless looks in a row: looks at an event that is not under way, while no
             other event is left to happen either.
-        fruitless: Called after each fruitless look; may raise.
+        repeats: Number of reads in a row of one value in memory that nothing has written since.
+        repeated: What was read in these reads.
+        fruitless: Called after each fruitless look, and now and then during repeated reads while
+            nothing else is left to happen; may raise.
     """
 
     def __init__(self, loop: EventLoop, rank: int, owner: Owner, clock: int, queue: int) -> None:
@@ -37,7 +69,12 @@ class Host:
         self.faults: list[BaseException] = []
         self.polled: Event | None = None
         self.polls = 0
+        self.repeats = 0
+        self.repeated: Read | None = None
         self.fruitless: Callable[[], None] | None = None
+        self._launches = 0
+        self._reads = 0
+        self._read_at = -1
         self._outstanding: deque[Event] = deque()
         self._queue: Final = queue
 
@@ -47,6 +84,9 @@ class Host:
         Args:
             done: Completion of the command.
         """
+        self._launches += 1
+        if not self._launches % _LAUNCHES:
+            self._catch_up()
         outstanding = self._outstanding
         outstanding.append(done)
         if len(outstanding) > self._queue:
@@ -73,6 +113,8 @@ class Host:
         if event.time > self.clock:
             self.waited += event.time - self.clock
             self.clock = event.time
+            if self.loop.limit is not None:
+                self.loop.check_limit(self.clock)
         if event.error is not None:
             raise event.error
         self.raise_fault()
@@ -101,6 +143,41 @@ class Host:
         self.polls = self.polls + 1 if hopeless else 0
         if hopeless and self.fruitless is not None:
             self.fruitless()
+
+    def read(self, what: Read | None) -> None:
+        """Notes that the host has read a value; now and then lets all other tasks catch up.
+
+        Args:
+            what: The value, if nothing has been issued since the read before; else None.
+
+        Raises:
+            BaseException: An error that `fruitless` raises.
+        """
+        self.repeats = self.repeats + 1 if what is not None and what == self.repeated else 0
+        self.repeated = what
+        self._reads += 1
+        if not self._reads % _READS:
+            if self.repeats and self.clock == self._read_at:
+                # Reads of host memory take no time. A loop of them must reach what comes later.
+                self.clock += 1 << min(self.repeats // _READS, _MOST_DOUBLINGS)
+            self._read_at = self.clock
+            hopeless = self._catch_up()
+            if hopeless and self.repeats and self.fruitless is not None:
+                self.fruitless()
+
+    def _catch_up(self) -> bool:
+        """Lets all other tasks reach this host's local time, since it may run ahead for ever.
+
+        Returns:
+            Whether nothing else is left to happen, apart from tasks that poll as well.
+        """
+        task = self.task
+        if task is None:
+            return False
+        task.clock = self.clock
+        alone = task.poll()
+        self.loop.check_limit(self.clock)
+        return alone
 
     def raise_fault(self) -> None:
         """Raises the first device fault that nobody has seen yet.

@@ -63,6 +63,8 @@ class OpLog:
         detail: `full` keeps every record, `summary` only the totals, `none` nothing.
         full: Whether every record is kept.
         records: Records in the order in which they were settled; reports sort them.
+        limit: Most records to keep, the first ones; None for all.
+        dropped: Number of records that were not kept because of the limit.
         totals: Sums of records by rank and category.
     """
 
@@ -70,6 +72,8 @@ class OpLog:
         self.detail: Detail = detail
         self.full = detail == "full"
         self.records: list[Record] = []
+        self.limit: int | None = None
+        self.dropped = 0
         self.totals: dict[tuple[int, Category], Total] = {}
         self._flows = 0
 
@@ -78,8 +82,11 @@ class OpLog:
         self.detail, self.full = "full", True
 
     def add(self, record: Record) -> None:
-        """Keeps a record; `total` adds its time to the totals."""
-        self.records.append(record)
+        """Keeps a record, up to the limit; `total` adds its time to the totals."""
+        if self.limit is not None and len(self.records) >= self.limit:
+            self.dropped += 1
+        else:
+            self.records.append(record)
 
     def total(self, rank: int, category: Category, busy_ps: int) -> None:
         """Adds one record to the totals, unless the log keeps nothing.

@@ -16,6 +16,7 @@ from kernbench.process.types import CPU, Device, DeviceLike
 from kernbench.ranks.roll import roll_of
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import Hold
+from kernbench.sim_engine.host import Read
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.tensor import Tensor
 
@@ -121,6 +122,8 @@ def host_array(tensor: Tensor, what: str) -> Array:
         NoDataError: While data is off.
         UninitialisedReadError: If some elements were never written.
         AccessError: If a command on the tensor is under way that nobody has waited for.
+        LivelockError: If the rank reads the same value for ever, and nothing else is left to
+            happen (K6).
     """
     process = current_process()
     if not process.engine.enable_data:
@@ -129,6 +132,7 @@ def host_array(tensor: Tensor, what: str) -> Array:
             [site_fact(call_site())],
             hint="run with --data on, or data=True",
         )
+    idle = process.issues_left == process.left_at_read
     copied: list[Array] = []
     if tensor.is_cpu:
         act_at_once(process, what, lambda: copied.append(tensor.window.read()), reads=(tensor,))
@@ -137,6 +141,9 @@ def host_array(tensor: Tensor, what: str) -> Array:
     schedule = roll_of(process).schedule
     if schedule is not None:
         schedule.read(process.rank, copied[0])
+    process.left_at_read, window = process.issues_left, tensor.window
+    block, version = window.buffer.allocation, tensor.memory.version
+    process.host.read(Read(block, version, window.offset, window.shape) if idle else None)
     return copied[0]
 
 

@@ -56,7 +56,7 @@ def test_every_option_is_a_field_or_an_output() -> None:
     options = {parameter.name for parameter in commands.commands["run"].params}
     fields = {field.name for field in dataclasses.fields(RunSpec)}
     outputs = {field.name for field in dataclasses.fields(Output)}
-    named = {"overrides": "set_", "watchdog_s": "watchdog"}
+    named = {"overrides": "set_", "watchdog_s": "watchdog", "max_time_ps": "max_time"}
     assert options == {named.get(name, name) for name in fields - {"record"}} | outputs | {
         "spec",
         "explore",
@@ -68,8 +68,9 @@ def test_options_become_a_specification() -> None:
         "run race.py --topology my.yaml --ccl my/ccl.yaml --set system.sips.count=4 "
         "--set defaults.n_elem=8 --devices 0,2 --data off --fidelity tile --shadow "
         "--eager-limit 4096 "
-        "--watchdog 2.5 --step-budget 10 --group-limit 4 --seed 9 --schedule 2.1 "
-        "--trace a.json --flight-recorder b --json c --breakdown --quiet -- --op 'two words'"
+        "--watchdog 2.5 --max-time 1.5ms --step-budget 10 --group-limit 4 --seed 9 --schedule 2.1 "
+        "--trace a.json --trace-limit 7 "
+        "--flight-recorder b --json c --breakdown --quiet -- --op 'two words'"
     )
     spec, output, explore = _said(shlex.split(text))
     assert spec == RunSpec(
@@ -82,6 +83,7 @@ def test_options_become_a_specification() -> None:
         shadow=True,
         eager_limit=4096,
         watchdog_s=2.5,
+        max_time_ps=1_500_000_000,
         step_budget=10,
         group_limit=4,
         seed=9,
@@ -91,6 +93,7 @@ def test_options_become_a_specification() -> None:
     )
     assert output == Output(
         trace=Path("a.json"),
+        trace_limit=7,
         flight_recorder=Path("b"),
         json=Path("c"),
         breakdown=True,

@@ -470,6 +470,14 @@ def k9(rank: int) -> None:
     x.tolist()
 
 
+@on_ranks(2, max_time_ps=10**9)
+def k10(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x = torch.ones(4, device="cuda")
+    while x[0].item() < 10:
+        dist.all_reduce(x, op=dist.ReduceOp.AVG)
+
+
 # Ranks
 
 

@@ -13,7 +13,7 @@ EXPECTED = {
     "C": range(1, 21),
     "P": range(1, 10),
     "R": range(1, 12),
-    "K": range(5, 10),
+    "K": range(5, 11),
     "F": range(1, 17),
 }
 
@@ -53,6 +53,7 @@ TESTS = {
     "K6": "ranks/test_deadlock.py::test_k6_polling_for_what_cannot_happen",
     "K7": "ranks/test_deadlock.py::test_k7_an_algorithm_that_waits_for_itself",
     "K8": "hw/test_hw_queue.py::test_every_slot_is_free_or_holds_a_message",
+    "K10": "ranks/test_time_limit.py::test_k10_a_limit_of_simulated_time",
     "K9": "tl/test_tl_mistakes.py::test_k9_a_message_larger_than_a_slot",
     **{
         f"F{number}": "config/test_config_codes.py::test_the_text_of_each_class"
@@ -72,7 +73,7 @@ TOLD_OTHERWISE = {
     "R1": "ranks/test_rank_ends.py::test_r1_siblings_are_aborted_where_they_wait",
     "R2": "ranks/test_rank_ends.py::test_r2_ranks_that_fail_alike_are_told_once",
     "R3": "ranks/test_rank_ends.py::test_r3_an_exit_with_a_number_is_an_error_of_its_rank",
-    "R5": "ranks/test_rank_ends.py::test_r5_an_interrupt_is_told_in_a_word",
+    "R5": "ranks/test_rank_ends.py::test_r5_an_interrupt_is_told_with_the_places_of_all_ranks",
     "R7": "ranks/test_spawn.py::test_a_fault_of_a_kernel_is_raised_at_the_read_that_waits_for_it",
     "R8": "ranks/test_rank_ends.py"
     "::test_r8_a_fault_of_a_kernel_is_that_of_the_rank_that_launched_it",

@@ -3,6 +3,7 @@
 R4 and R6 are errors of kernbench's own, in `test_spawn`; so is R7.
 """
 
+import re
 import sys
 from typing import Any
 
@@ -80,7 +81,7 @@ replay: seed 0, schedule 0"""
     assert "rank 1 failed at 0 ps:" in capsys.readouterr().err
 
 
-def test_r5_an_interrupt_is_told_in_a_word(
+def test_r5_an_interrupt_is_told_with_the_places_of_all_ranks(
     kernbench: Kernbench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def worker(rank: int) -> None:
@@ -91,7 +92,14 @@ def test_r5_an_interrupt_is_told_in_a_word(
     with pytest.raises(KeyboardInterrupt) as caught:
         kernbench.spawn(worker, nprocs=2)
     assert failed(caught.value) == 130
-    assert tuple(capsys.readouterr()) == ("", "interrupted\n")
+    out, err = capsys.readouterr()
+    assert not out
+    call = "all_reduce([4], torch.float32, sum)"
+    assert [re.sub(r"at /.*?: ", "at FILE: ", line) for line in err.splitlines()] == [
+        "interrupted at 0 ps of simulated time",
+        f"  rank 0 waits in {call} at 2 us, at FILE: dist.all_reduce(x)",
+        "  rank 1 runs at 0 ps, at FILE: raise KeyboardInterrupt",
+    ]
 
 
 @tl.jit

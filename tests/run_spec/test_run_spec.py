@@ -60,6 +60,7 @@ def test_json_has_all_fields_and_a_version() -> None:
         "seed": 0,
         "eager_limit": 0,
         "watchdog_s": 30.0,
+        "max_time_ps": 0,
         "step_budget": 0,
         "group_limit": 128,
         "schedule": None,

@@ -36,6 +36,7 @@ def run_specs(bench: str | None = None) -> st.SearchStrategy[RunSpec]:
         seed=_COUNTS,
         eager_limit=_COUNTS,
         watchdog_s=st.floats(0, 1e300),
+        max_time_ps=st.integers(0, 10**30),
         step_budget=_COUNTS,
         group_limit=_COUNTS,
         schedule=st.none() | st.lists(st.integers(1, 99), min_size=1, max_size=4).map(tuple),
