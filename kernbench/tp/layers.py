@@ -17,6 +17,7 @@ from kernbench.parallel.shards import (
     expert_ranks_of,
     layer_group,
     marked,
+    marks_of,
     sequence_parallel_of,
     shard_of,
     transposed_pieces,
@@ -162,6 +163,7 @@ class ColumnParallelLinear(torch.nn.Module):
         self.kernel = kernel or config.kernel
         expert_ranks = expert_ranks_of(config, self.tp_group, tp_group, is_expert)
         allreduce = not (is_expert and expert_ranks > 1)
+        marks = marks_of(self.tp_group, tp_group, allreduce=allreduce)
         ranks = size_of(self.tp_group)
         self.output_size_per_partition = divide(output_size, ranks)
         self.stride = checked_stride(stride)
@@ -170,7 +172,7 @@ class ColumnParallelLinear(torch.nn.Module):
         if not skip_weight_param_allocation:
             size = (output_size, input_size)
             self.weight, master = shard_of(
-                size, 0, self.tp_group, config, init_method, stride=stride, allreduce=allreduce
+                size, 0, self.tp_group, config, init_method, stride=stride, marks=marks
             )
             if keep_master_weight_for_test:
                 self.master_weight = master
@@ -181,7 +183,7 @@ class ColumnParallelLinear(torch.nn.Module):
                 tensor_model_parallel=True,
                 partition_dim=0,
                 partition_stride=stride,
-                allreduce=allreduce,
+                **marks,
             )
         self.explicit_expert_comm = is_expert and (ranks > 1 or expert_ranks > 1)
         self.sequence_parallel = (
@@ -311,12 +313,13 @@ class RowParallelLinear(torch.nn.Module):
         self.kernel = kernel or config.kernel
         expert_ranks = expert_ranks_of(config, self.tp_group, tp_group, is_expert)
         allreduce = not (is_expert and expert_ranks > 1)
+        marks = marks_of(self.tp_group, tp_group, allreduce=allreduce)
         ranks = size_of(self.tp_group)
         self.input_size_per_partition = divide(input_size, ranks)
         self.stride = checked_stride(stride)
         size = (output_size, input_size)
         self.weight, master = shard_of(
-            size, 1, self.tp_group, config, init_method, stride=stride, allreduce=allreduce
+            size, 1, self.tp_group, config, init_method, stride=stride, marks=marks
         )
         self.master_weight = master if keep_master_weight_for_test else None
         self.explicit_expert_comm = is_expert and (ranks > 1 or expert_ranks > 1)
@@ -328,7 +331,7 @@ class RowParallelLinear(torch.nn.Module):
             self.bias = marked(
                 bias_of(output_size, config),
                 sequence_parallel=self.sequence_parallel,
-                allreduce=allreduce,
+                **marks,
             )
 
     def forward(self, input_: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
