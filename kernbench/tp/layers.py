@@ -53,13 +53,20 @@ class _ParallelLinear(torch.autograd.Function):
         options: LinearOptions,
     ) -> torch.Tensor:
         out, saved = linear_fwd(x, weight, bias, options)
-        ctx.save_for_backward(saved.x, saved.weight)
+        for_input, for_weight, _, _ = ctx.needs_input_grad
+        # A frozen weight keeps no input.
+        ctx.save_for_backward(saved.x if for_weight else None, saved.weight if for_input else None)
         ctx.options = options
+        if options.gradient_accumulation_fusion:
+            # Itself, for its attributes.
+            ctx.parameter = weight
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
         x, weight = ctx.saved_tensors
+        if ctx.options.gradient_accumulation_fusion:
+            weight = ctx.parameter
         saved = LinearSaved(x, weight, ctx.options)
         return *linear_bwd(saved, grad, ctx.needs_input_grad[:3]), None
 
@@ -73,6 +80,7 @@ def parallel_linear(
     sequence_parallel: bool,
     tp_group: Group | None = None,
     kernel: GemmKernel = "tile",
+    gradient_accumulation_fusion: bool = False,
 ) -> torch.Tensor:
     """Returns `x @ weight.T + bias` of this rank's part of a weight; does not wait on the host.
 
@@ -88,14 +96,19 @@ def parallel_linear(
             cut.
         tp_group: Which ranks; by default the tensor-parallel group.
         kernel: Who multiplies.
+        gradient_accumulation_fusion: Whether the weight's gradient is added to `weight.main_grad`
+            by the product that computes it; see `primitives.linear_bwd`.
 
     Returns:
         `[s, b, out]`.
 
     Raises:
-        ParallelError: If both `allreduce_dgrad` and `sequence_parallel` are asked for.
+        ParallelError: If both `allreduce_dgrad` and `sequence_parallel` are asked for, or the
+            weight has no `main_grad` to add to.
     """
-    options = LinearOptions(group_of(tp_group), sequence_parallel, allreduce_dgrad, kernel)
+    options = LinearOptions(
+        group_of(tp_group), sequence_parallel, allreduce_dgrad, kernel, gradient_accumulation_fusion
+    )
     out: torch.Tensor = _ParallelLinear.apply(x, weight, bias, options)
     return out
 
@@ -236,6 +249,7 @@ class ColumnParallelLinear(torch.nn.Module):
             sequence_parallel=self.sequence_parallel,
             tp_group=self.tp_group,
             kernel=self.kernel,
+            gradient_accumulation_fusion=self.config.gradient_accumulation_fusion,
         )
         gather = self.gather_output if runtime_gather_output is None else runtime_gather_output
         if gather:
@@ -358,6 +372,7 @@ class RowParallelLinear(torch.nn.Module):
             sequence_parallel=False,
             tp_group=self.tp_group,
             kernel=self.kernel,
+            gradient_accumulation_fusion=self.config.gradient_accumulation_fusion,
         )
         if self.explicit_expert_comm:
             out = partial
