@@ -287,17 +287,21 @@ def clip_grad_norm_(
             hint="give pg_collection with ep, expt_tp and tp_ep_pp, or neither it nor tp_group",
         )
     counted = [*_counted(members, groups.tp, groups.expt_tp)]
-    # A rank on which nothing counts has a part of the sum, too, in the type of the others'.
-    grads = [grad for grad in map(_grad, members) if grad is not None]
-    wide = any(grad.dtype is torch.float64 for grad in grads)
-    nothing = [torch.zeros((), dtype=torch.float64 if wide else torch.float32, device="cuda")]
-    dense = [grad for param, grad in counted if not _is_expert(param)] or nothing
+    dense = [grad for param, grad in counted if not _is_expert(param)] or _nothing(members)
     norm = get_grad_norm_fp32(dense, norm_type, groups.mp)
     if groups.ep is not None and size_of(groups.ep) > 1:
-        experts = [grad for param, grad in counted if _is_expert(param)] or nothing
+        experts = [grad for param, grad in counted if _is_expert(param)]
+        experts = experts or _nothing(members)
         norm = _both(norm, get_grad_norm_fp32(experts, norm_type, groups.tp_ep_pp), norm_type)
     clip_grad_by_total_norm_fp32(members, max_norm, norm)
     return norm
+
+
+def _nothing(members: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Returns the part of a rank on which nothing counts, in the type of the others' parts."""
+    grads = [grad for grad in map(_grad, members) if grad is not None]
+    wide = any(grad.dtype is torch.float64 for grad in grads)
+    return [torch.zeros((), dtype=torch.float64 if wide else torch.float32, device="cuda")]
 
 
 def _both(a: torch.Tensor, b: torch.Tensor, order: float) -> torch.Tensor:

@@ -260,6 +260,10 @@ def test_groups_are_compared_by_themselves(kernbench: Kernbench) -> None:
     assert weights[0] == weights[1] != weights[2] == weights[3]
 
 
+def test_without_data_there_is_nothing_to_look_at(kernbench: Kernbench) -> None:
+    kernbench.spawn(unmarked, nprocs=2, data=False)
+
+
 def test_looking_takes_no_simulated_time(kernbench: Kernbench) -> None:
     times: dict[bool, list[float]] = {}
 
