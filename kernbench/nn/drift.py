@@ -111,13 +111,13 @@ class WatchedStep:
         self._group: Final = group
         self._key: Final = key
         self._members: Final = members
-        self._before: list[_Before] = []
+        self._old: list[_Before] = []
 
-    def begin(self) -> None:
+    def before(self) -> None:
         """Notes the values before the step."""
-        self._before = [(each.window.shape, _checksum(each)) for each in self._members]
+        self._old = [(each.window.shape, _checksum(each)) for each in self._members]
 
-    def end(self) -> None:
+    def after(self) -> None:
         """Notes the values after the step; the last rank compares.
 
         Raises:
@@ -126,7 +126,7 @@ class WatchedStep:
         after = [_checksum(each) for each in self._members]
         mine: _Seen = {}
         # The order of the parameters does not matter: ranks may have built the model otherwise.
-        for before, checksum in sorted(zip(self._before, after, strict=True)):
+        for before, checksum in sorted(zip(self._old, after, strict=True)):
             mine.setdefault(before, []).append(checksum)
         steps = _SEEN.setdefault(self._group, {})
         seen = steps.setdefault(self._key, {})
@@ -137,7 +137,7 @@ class WatchedStep:
         own = {before: _differing(before, seen) for before in mine}
         drifted = [
             (member, _sides(own[before]))
-            for member, before, checksum in zip(self._members, self._before, after, strict=True)
+            for member, before, checksum in zip(self._members, self._old, after, strict=True)
             if checksum in own[before].get(self._process.rank, ())
         ]
         if drifted:

@@ -167,7 +167,7 @@ class Optimizer:
 
         def effect() -> None:
             if watched is not None:
-                watched.begin()
+                watched.before()
             for target, source, kept, step in views:
                 arrays = [widened(each) for each in kept]
                 values, grad = widened(target), widened(source)
@@ -178,7 +178,7 @@ class Optimizer:
                 for view, state in zip(kept, states, strict=True):
                     view.store(state)
             if watched is not None:
-                watched.end()
+                watched.after()
 
         run_on_many(
             current_process(),

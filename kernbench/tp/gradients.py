@@ -43,7 +43,7 @@ def param_is_not_shared(param: torch.Tensor) -> bool:
         param: A copy is marked `shared`, as Megatron-Core marks the word embedding of the last
             stage that is that of the first one, too.
     """
-    return not getattr(param, "shared", False)
+    return not vars(param).get("shared", False)
 
 
 def param_is_not_tensor_parallel_duplicate(
