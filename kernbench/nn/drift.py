@@ -31,7 +31,14 @@ _SEEN: Final[WeakKeyDictionary[ProcessGroup, dict[tuple[object, ...], dict[int, 
 )
 """By group and step, what ranks have seen while some have not come to the step yet."""
 
-_NUMBERS: Final = RankLocal("watched optimisers", lambda _: count())
+_NUMBERS: Final = RankLocal("number of optimisers", lambda _: count())
+
+
+def _no_group(_: Process) -> ProcessGroup | None:
+    return None
+
+
+_GROUP: Final = RankLocal("group of tensor-parallel layers", _no_group)
 
 
 class WeightDriftError(KernbenchError, RuntimeError):
@@ -44,12 +51,13 @@ class Watch:
     Args:
         process: The rank that owns the optimiser.
         group: The ranks.
+        number: Which of the rank's optimisers it is.
     """
 
-    def __init__(self, process: Process, group: ProcessGroup) -> None:
+    def __init__(self, process: Process, group: ProcessGroup, number: int) -> None:
         self._process: Final = process
         self._group: Final = group
-        self._number: Final = next(_NUMBERS.of(process))
+        self._number: Final = number
         self._steps: Final = count()
 
     def step(
@@ -69,13 +77,29 @@ class Watch:
         return WatchedStep(self._process, self._group, key, members)
 
 
-def watch(process: Process, parameters: "Iterable[Tensor]") -> Watch | None:
-    """Returns a watch if some of the parameters are shards of tensor-parallel layers."""
+def number(process: Process) -> int:
+    """Returns which of a rank's optimisers a new one is."""
+    return next(_NUMBERS.of(process))
+
+
+def note(process: Process, parameters: Iterable[Tensor]) -> None:
+    """Remembers the group of tensor-parallel layers whose shards a rank's optimiser is given."""
     for parameter in parameters:
         group: ProcessGroup | None = getattr(parameter, PARTS, None)
         if group is not None and group.size() > 1 and _dense_shard(parameter):
-            return Watch(process, group)
-    return None
+            _GROUP.set(process, group)
+            return
+
+
+def watch(process: Process, number: int) -> Watch | None:
+    """Returns a watch if one of the rank's optimisers has shards of tensor-parallel layers.
+
+    Args:
+        process: The rank.
+        number: Of the optimiser to watch, which may be one of norms and biases only.
+    """
+    group = _GROUP.of(process)
+    return None if group is None else Watch(process, group, number)
 
 
 def _dense_shard(parameter: Tensor) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, Final
 from kernbench.autograd.leaves import forget
 from kernbench.errors import OperandError, OptionError, UnsupportedError, call_site, site_fact
 from kernbench.memory import Array, DType
-from kernbench.nn.drift import Watch, watch
+from kernbench.nn.drift import Watch, note, number, watch
 from kernbench.operations.copies import to
 from kernbench.operations.creation import zeros_like
 from kernbench.operations.fused import widened
@@ -44,8 +44,8 @@ class Optimizer:
         self.defaults: Final = dict(defaults)
         self.param_groups: list[Group] = []
         self.state: dict[Tensor, dict[str, Any]] = {}
+        self._number: Final = number(current_process())
         self._watch: Watch | None = None
-        self._watched = False
         if isinstance(params, Tensor):
             raise OperandError(
                 "params argument given to the optimizer should be an iterable of Tensors or dicts, "
@@ -90,7 +90,7 @@ class Optimizer:
                     [site_fact(call_site())],
                 )
             known.add(id(member))
-        self._watched = False
+        note(current_process(), members)
         self.param_groups.append({**self.defaults, **param_group, "params": members})
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -102,8 +102,8 @@ class Optimizer:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates the parameters that have gradients; the host does not wait.
 
-        If some of the parameters are shards of tensor-parallel layers, those that are none must
-        stay alike on the ranks of the group, with data on. The comparison costs no simulated time.
+        If optimisers of the rank have shards of tensor-parallel layers, parameters that are none
+        must stay alike on the ranks of the group, with data on. Looking costs no simulated time.
 
         Args:
             closure: Computes the loss once more; called first, with gradients recorded.
@@ -119,10 +119,9 @@ class Optimizer:
         if closure is not None:
             with recording(process, True):
                 loss = closure()
-        if not self._watched:
-            # Here, rather than when they were given: marks may have been set since.
-            everything = [each for group in self.param_groups for each in group["params"]]
-            self._watch, self._watched = self._watch or watch(process, everything), True
+        if self._watch is None:
+            # Another optimiser of the rank, made later, may have the shards.
+            self._watch = watch(process, self._number)
         with recording(process, False):
             for place, group in enumerate(self.param_groups):
                 self._step_group(place, group)

@@ -247,6 +247,22 @@ def test_weights_that_never_were_alike_are_the_users(kernbench: Kernbench) -> No
     spawn(kernbench, work)
 
 
+def test_norms_may_have_an_optimiser_of_their_own(kernbench: Kernbench) -> None:
+    def work(rank: int) -> None:
+        model = Block(torch.nn.RMSNorm, marked=False)
+        norms = torch.optim.AdamW(model.norm.parameters(), lr=0.1)
+        others = [*model.up.parameters(), *model.down.parameters()]
+        optimizer = torch.optim.SGD(others, lr=0.1)
+        numbers = torch.Generator().manual_seed(rank)
+        model(torch.randn(2, 1, 4, generator=numbers, device="cuda")).sum().backward()
+        finalize_model_grads(model)
+        norms.step()
+        optimizer.step()
+
+    with pytest.raises(SpawnException, match=r"held norm\.weight alike"):
+        spawn(kernbench, work)
+
+
 def test_groups_are_compared_by_themselves(kernbench: Kernbench) -> None:
     """Two groups of two, with other data: each stays alike, and they part."""
     weights: dict[int, Any] = {}
