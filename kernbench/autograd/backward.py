@@ -243,6 +243,8 @@ class _Pass:
             if needed is None or any(needed):
                 self._replay(node, grads, needed)
                 return
+        elif not self._retain:
+            node.release()
         self._arrived(node.edges)
 
     def _takes(self, edge: Edge | None) -> bool:
@@ -335,6 +337,9 @@ class _Pass:
                 grad = self._grads.pop(edge, None)
                 if grad is not None:
                     self._at_leaf(edge, leaf, grad)
+                if leaf.done_hooks is not None and self._accumulate and self._takes(edge):
+                    for hook in list(leaf.done_hooks.values()):
+                        self._process.call_theirs(hook, grad is not None)
 
     def _at_leaf(self, edge: Edge, leaf: Leaf, grad: Tensor) -> None:
         tensor = leaf.tensor()

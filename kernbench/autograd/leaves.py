@@ -214,6 +214,17 @@ def register_post_accumulate_grad_hook(
     return add_hook(edge[0].post_hooks, hook)  # type: ignore[arg-type]
 
 
+def register_done_hook(leaf: Leaf, hook: "Callable[[bool], None]") -> RemovableHandle:
+    """Calls `hook` when a backward pass is done with a leaf, with whether it added a gradient.
+
+    The pass is done with a leaf that it has reached on the way from its tensors, even if all nodes
+    on that way gave no gradient. The call comes after those of the post accumulate grad hooks.
+    """
+    if leaf.done_hooks is None:
+        leaf.done_hooks = {}
+    return add_hook(leaf.done_hooks, hook)  # type: ignore[arg-type]
+
+
 def retain_grad(self: Tensor) -> None:
     """Makes the backward pass set `grad` of a tensor that is no leaf.
 

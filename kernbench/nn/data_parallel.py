@@ -1,20 +1,26 @@
 """`torch.nn.parallel`: the same module on several ranks, each with its own part of the batch."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from kernbench.autograd.function import Function
+from kernbench.autograd.leaves import is_leaf
 from kernbench.distributed.device_mesh import DeviceMesh
 from kernbench.distributed.groups import Group, check_device_id, find_group, home_of
 from kernbench.errors import OperandError, OptionError, UnsupportedError, call_site, site_fact
 from kernbench.nn.module import Module
 from kernbench.nn.reducer import FIRST_BUCKET_BYTES, MIB, Reducer
 from kernbench.nn.replicas import (
+    IGNORED,
     NAME,
     DataParallelError,
     broadcast_together,
     check_alike,
+    check_ignored,
+    check_parts,
 )
 from kernbench.process.process import Process, current_process
 from kernbench.process.types import DeviceLike
@@ -28,6 +34,24 @@ __all__ = ["DistributedDataParallel"]
 _DEFAULT_BUCKET_MIB = 25
 
 
+class _DDPSink(Function):
+    """Joins the outputs of a forward pass, so that a backward pass from one visits what all need.
+
+    Parameters behind outputs that are not in the loss are then known to get no gradient.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        # Copies, as in PyTorch: the module's own tensors keep their history.
+        return tuple([output.clone() for output in outputs])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        del ctx
+        return grads
+
+
 class DistributedDataParallel(Module):
     """`torch.nn.parallel.DistributedDataParallel`: averages gradients over a group in `backward`.
 
@@ -37,6 +61,10 @@ class DistributedDataParallel(Module):
     group as soon as a bucket is full. At the end of `backward` the current stream waits for the
     all-reduces; the host waits for nothing. Buckets go from the last parameter to the first in
     every step; PyTorch finds the order in the first step, which it runs with one bucket.
+
+    Parameters of which ranks of the group hold different parts on purpose are refused: shards of
+    tensor-parallel layers and experts, by the marks of Megatron-Core.
+    `_set_params_and_buffers_to_ignore_for_model` takes parameters and buffers out.
 
     Args:
         module: Module on the calling rank's device; some of its parameters must need a gradient.
@@ -51,7 +79,9 @@ class DistributedDataParallel(Module):
         bucket_cap_mb: Size in MiB at which a bucket is full. None: 1 for the first bucket, 25 for
             others.
         find_unused_parameters: Whether a call looks for parameters that its result does not depend
-            on. Their gradients count as 0; a parameter that no rank uses keeps its gradient.
+            on, and copies the tensors in its result so that those not in the loss are found too.
+            Gradients that do not come count as 0; a parameter that got none on any rank since the
+            last averages keeps what it has.
         check_reduction: Must be False.
         gradient_as_bucket_view: Whether gradients lie in the buckets, which saves a copy.
         static_graph: Must be False.
@@ -71,8 +101,9 @@ class DistributedDataParallel(Module):
         require_backward_grad_sync: Whether the backward pass of the next call averages gradients.
 
     Raises:
-        DataParallelError: If ranks have different parameters, no parameter needs a gradient, or a
-            parameter is not on the rank's device.
+        DataParallelError: If ranks have different parameters, or different parts of one; if no
+            parameter needs a gradient, or one is not on the rank's device; if a parameter to ignore
+            belongs to the module itself.
         GroupError: If the group cannot be used (C8, C18).
         OperandError: If `module` is no module.
         OptionError: If `device_ids` is longer than 1, or both a group and a mesh are given.
@@ -123,7 +154,12 @@ class DistributedDataParallel(Module):
             )
         process = current_process()
         group = find_group(process, _chosen(process_group, device_mesh), NAME)
-        named = [pair for pair in module.named_parameters() if pair[1].requires_grad]
+        ignored = frozenset(getattr(module, IGNORED, ()))
+        parameters = [pair for pair in module.named_parameters() if pair[0] not in ignored]
+        buffers = [pair for pair in module.named_buffers() if pair[0] not in ignored]
+        named = [pair for pair in parameters if pair[1].requires_grad]
+        check_ignored(module, ignored)
+        check_parts(process, group, parameters)
         _check_devices(process, named, device_ids, output_device)
         self.module = module
         self.process_group = group
@@ -136,13 +172,13 @@ class DistributedDataParallel(Module):
         self.find_unused_parameters = find_unused_parameters
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.static_graph = static_graph
+        self.parameters_to_ignore = ignored
         self.require_backward_grad_sync = True
         self.require_forward_param_sync = True
         if init_sync:
-            everything = [*module.named_parameters(), *module.named_buffers()]
-            check_alike(process, group, everything)
-            if forward_sync_buffers is None and not shared:
-                everything = [*module.named_parameters()]
+            check_alike(process, group, [*parameters, *buffers])
+            only_parameters = forward_sync_buffers is None and not shared
+            everything = parameters if only_parameters else [*parameters, *buffers]
             broadcast_together(process, group, [tensor for _, tensor in everything])
         self.reducer = Reducer(
             process,
@@ -164,14 +200,14 @@ class DistributedDataParallel(Module):
         if averaging:
             self.reducer.check_finished()
         if self.require_forward_param_sync and self.forward_sync_buffers:
-            broadcast_together(process, self.process_group, list(self.module.buffers()))
+            broadcast_together(process, self.process_group, self._shared_buffers())
         if self.device_ids:
-            inputs, kwargs = self._moved(inputs), self._moved(kwargs)
+            inputs, kwargs = _mapped(inputs, self._moved), _mapped(kwargs, self._moved)
         output = self.module(*inputs, **kwargs)
         self.require_forward_param_sync = averaging
         if averaging:
             self.reducer.expect(_tensors_in(output))
-        return output
+        return _joined(output) if self.find_unused_parameters else output
 
     @property
     def broadcast_buffers(self) -> bool:
@@ -219,17 +255,53 @@ class DistributedDataParallel(Module):
         del divide_by_initial_world_size, enable, throw_on_early_termination
         raise UnsupportedError(f"{NAME}.join is not simulated", [_here()])
 
-    def _moved(self, value: Any) -> Any:
-        """Returns arguments with their tensors on the rank's device."""
-        if isinstance(value, Tensor):
-            return value.to(self.device)
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*map(self._moved, value))
-        if isinstance(value, list | tuple):
-            return type(value)(map(self._moved, value))
-        if isinstance(value, dict):
-            return {key: self._moved(entry) for key, entry in value.items()}
-        return value
+    @staticmethod
+    def _set_params_and_buffers_to_ignore_for_model(
+        module: Module, params_and_buffers_to_ignore: Iterable[str]
+    ) -> None:
+        """Makes a wrapper of `module`, made later, leave tensors alone.
+
+        Args:
+            module: What will be wrapped.
+            params_and_buffers_to_ignore: Names as in `named_parameters` and `named_buffers`.
+        """
+        setattr(module, IGNORED, list(params_and_buffers_to_ignore))
+
+    def _shared_buffers(self) -> list[Tensor]:
+        ignored = self.parameters_to_ignore
+        return [each for name, each in self.module.named_buffers() if name not in ignored]
+
+    def _moved(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device)
+
+
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Returns a value with its tensors, also in lists, tuples and dicts, changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_mapped(each, change) for each in value))
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(each, change) for each in value)
+    if type(value) in {dict, OrderedDict}:
+        return type(value)((key, _mapped(entry, change)) for key, entry in value.items())
+    return value
+
+
+def _joined(output: Any) -> Any:
+    """Returns the output of a forward pass, its tensors that have a history joined by a sink."""
+    found: list[Tensor] = []
+
+    def noted(tensor: Tensor) -> Tensor:
+        if not is_leaf(tensor):
+            found.append(tensor)
+        return tensor
+
+    _mapped(output, noted)
+    if not found:
+        return output
+    joined = iter(_DDPSink.apply(*found))
+    return _mapped(output, lambda tensor: tensor if is_leaf(tensor) else next(joined))
 
 
 def _here() -> str:

@@ -23,7 +23,13 @@ class Parameter(Tensor):
     Args:
         data: Tensor whose memory the parameter shares; None for an empty tensor.
         requires_grad: Whether the parameter needs a gradient.
+
+    Attributes:
+        known_as: The longest name under which a module has listed the parameter, for reports; empty
+            if none has.
     """
+
+    known_as: str = ""
 
     def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:
         if data is None:
@@ -250,7 +256,10 @@ class Module:
             recurse: Whether to include the parameters of children.
             remove_duplicate: Whether a parameter with several names is yielded once.
         """
-        return self._named("_parameters", prefix, recurse, remove_duplicate)
+        for name, value in self._named("_parameters", prefix, recurse, remove_duplicate):
+            if len(name) > len(value.known_as):
+                value.known_as = name
+            yield name, value
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """Yields each parameter once."""

@@ -6,6 +6,7 @@ from typing import Any, Final
 from kernbench.autograd.leaves import forget
 from kernbench.errors import OperandError, OptionError, UnsupportedError, call_site, site_fact
 from kernbench.memory import Array, DType
+from kernbench.nn.drift import Watch, note, number, watch
 from kernbench.operations.copies import to
 from kernbench.operations.creation import zeros_like
 from kernbench.operations.fused import widened
@@ -43,6 +44,8 @@ class Optimizer:
         self.defaults: Final = dict(defaults)
         self.param_groups: list[Group] = []
         self.state: dict[Tensor, dict[str, Any]] = {}
+        self._number: Final = number(current_process())
+        self._watch: Watch | None = None
         if isinstance(params, Tensor):
             raise OperandError(
                 "params argument given to the optimizer should be an iterable of Tensors or dicts, "
@@ -87,6 +90,7 @@ class Optimizer:
                     [site_fact(call_site())],
                 )
             known.add(id(member))
+        note(current_process(), members)
         self.param_groups.append({**self.defaults, **param_group, "params": members})
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -98,23 +102,32 @@ class Optimizer:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates the parameters that have gradients; the host does not wait.
 
+        If optimisers of the rank have shards of tensor-parallel layers, parameters that are none
+        must stay alike on the ranks of the group, with data on. Looking costs no simulated time.
+
         Args:
             closure: Computes the loss once more; called first, with gradients recorded.
 
         Returns:
             The result of `closure`; None without one.
+
+        Raises:
+            WeightDriftError: If the step changes them differently (C21); when the kernel runs.
         """
         process = current_process()
         loss = None
         if closure is not None:
             with recording(process, True):
                 loss = closure()
+        if self._watch is None:
+            # Another optimiser of the rank, made later, may have the shards.
+            self._watch = watch(process, self._number)
         with recording(process, False):
-            for group in self.param_groups:
-                self._step_group(group)
+            for place, group in enumerate(self.param_groups):
+                self._step_group(place, group)
         return loss
 
-    def _step_group(self, group: Group) -> None:
+    def _step_group(self, place: int, group: Group) -> None:
         buckets: dict[_Bucket, list[tuple[Tensor, Tensor, list[Tensor], dict[str, Any]]]] = {}
         for parameter in group["params"]:
             grad = parameter.grad
@@ -125,7 +138,7 @@ class Optimizer:
                 bucket = buckets.setdefault((parameter.device, parameter.dtype), [])
                 bucket.append((parameter, grad, kept, state))
         for members in buckets.values():
-            self._update(group, members)
+            self._update(place, group, members)
 
     @staticmethod
     def _kept(parameter: Tensor, state: dict[str, Any], name: str) -> Tensor:
@@ -136,6 +149,7 @@ class Optimizer:
 
     def _update(
         self,
+        place: int,
         group: Group,
         members: Sequence[tuple[Tensor, Tensor, list[Tensor], dict[str, Any]]],
     ) -> None:
@@ -146,7 +160,13 @@ class Optimizer:
             for parameter, grad, kept, state in members
         ]
 
+        watched = None
+        if self._watch is not None:
+            watched = self._watch.step(place, members[0][0].dtype, group["params"])
+
         def effect() -> None:
+            if watched is not None:
+                watched.before()
             for target, source, kept, step in views:
                 arrays = [widened(each) for each in kept]
                 values, grad = widened(target), widened(source)
@@ -156,6 +176,8 @@ class Optimizer:
                 target.store(changed)
                 for view, state in zip(kept, states, strict=True):
                     view.store(state)
+            if watched is not None:
+                watched.after()
 
         run_on_many(
             current_process(),

@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from kernbench.autograd.leaves import register_post_accumulate_grad_hook
+from kernbench.autograd.leaves import is_leaf, register_done_hook
 from kernbench.caches import cached
 from kernbench.distributed.collectives import all_reduce_into
 from kernbench.distributed.groups import home_of
@@ -149,12 +149,14 @@ class Reducer:
         self._begun = False
         self._ready: set[int] = set()
         self._unused: list[int] = []
+        # Parameters that have got a gradient since the last averages, be it in `no_sync`.
+        self._used: set[int] = set()
         self._next = 0
         self._census: tuple[Work, Tensor, Exchange] | None = None
         me = weakref.ref(self)
         for index, parameter in enumerate(self._parameters):
             # The hook must not keep the buckets alive after the module is dropped.
-            register_post_accumulate_grad_hook(parameter, _hook(me, index))
+            register_done_hook(leaf_of(parameter), _hook(me, index))
 
     @property
     def buckets(self) -> list[list[str]]:
@@ -195,12 +197,18 @@ class Reducer:
                 at for at, each in enumerate(self._parameters) if leaf_of(each) not in used
             ]
 
-    def arrived(self, index: int) -> None:
+    def arrived(self, index: int, came: bool) -> None:
         """Takes the complete gradient of the parameter with this index.
+
+        Args:
+            index: Index of the parameter.
+            came: Whether the backward pass has added to its gradient, rather than only reached it.
 
         Raises:
             DataParallelError: If it is the parameter's second gradient since the forward pass.
         """
+        if came:
+            self._used.add(index)
         if not self._expecting:
             return
         if not self._begun:
@@ -216,7 +224,7 @@ class Reducer:
                 "all parameters had their first one",
                 [site_fact(call_site())],
                 hint="go back once from the sum of the losses; use a parameter only where the "
-                "outputs of forward depend on it",
+                "outputs of forward depend on it, and return no parameter itself from forward",
             )
         self._ready.add(index)
         parameter = self._parameters[index]
@@ -241,8 +249,8 @@ class Reducer:
 
     def _take_census(self) -> None:
         """Tells all ranks which parameters this rank has used."""
-        process, group, unused = self._process, self._group, set(self._unused)
-        used = tuple([at not in unused for at in range(len(self._parameters))])
+        process, group = self._process, self._group
+        used = tuple([at in self._used for at in range(len(self._parameters))])
         device = cuda_device(home_of(process))
         counts = tensor(used, dtype=dtypes.int32, device=CPU, pin_memory=True)
         mine = counts.to(device, non_blocking=True)
@@ -254,16 +262,17 @@ class Reducer:
         self._census = handle(process, command, (mine,)), mine, meeting
 
     def _idle(self) -> set[int]:
-        """Returns the parameters that no rank has used; waits if this rank has unused ones."""
+        """Returns the parameters that no rank has used; waits if this rank has not used some."""
         if self._census is None:
             return set()
         work, counts, meeting = self._census
         self._census = None
         work.wait()
-        if not self._unused:
+        unused = set(range(len(self._parameters))) - self._used
+        if not unused:
             return set()
         read_back(self._process, counts, lambda _: None)
-        return {at for at in self._unused if not any(used[at] for used in meeting.mail.values())}
+        return {at for at in unused if not any(used[at] for used in meeting.mail.values())}
 
     def _finish(self) -> None:
         idle = self._idle()
@@ -274,6 +283,7 @@ class Reducer:
                 if index not in idle:
                     self._give(self._parameters[index], view)
         self._expecting = self._begun = False
+        self._used.clear()
 
     def _give(self, parameter: Tensor, average: Tensor) -> None:
         grad = parameter.grad
@@ -286,18 +296,21 @@ class Reducer:
 
 
 def _hook(reducer: "weakref.ref[Reducer]", index: int) -> Any:
-    def arrived(_: object) -> None:
+    def arrived(came: bool) -> None:
         found = reducer()
         if found is not None:
-            found.arrived(index)
+            found.arrived(index, came)
 
     return arrived
 
 
 def _leaves_behind(outputs: Iterable[Tensor]) -> set[Leaf]:
-    """Returns the leaves that tensors depend on."""
+    """Returns the leaves that results of operations depend on.
+
+    A leaf that is itself an output is not found, as in PyTorch.
+    """
     seen: set[Node | Leaf] = set()
-    waiting = [edge_of(output) for output in outputs]
+    waiting = [edge_of(output) for output in outputs if not is_leaf(output)]
     while waiting:
         edge = waiting.pop()
         if edge is not None and edge[0] not in seen:

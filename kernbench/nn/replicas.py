@@ -1,6 +1,6 @@
 """Replicas of a module on all ranks of a group: checks that they agree, and makes them equal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -10,12 +10,13 @@ from kernbench.distributed.issuing import issue
 from kernbench.distributed.signatures import object_signature, signature
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import DType, dtypes
+from kernbench.nn.module import Module
 from kernbench.operations.copies import array_to
 from kernbench.operations.creation import empty
 from kernbench.operations.shaping import cat
 from kernbench.process.process import Process
 from kernbench.ranks.groups import ProcessGroup
-from kernbench.ranks.meeting import Role
+from kernbench.ranks.meeting import Role, folded
 from kernbench.ranks.world import world_of
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.nodes import recording
@@ -48,6 +49,73 @@ _COPIES: Final = Role(f"of {NAME}'s parameters or buffers", EVENLY)
 
 class DataParallelError(KernbenchError, RuntimeError):
     """A module cannot be trained data parallel, or was not used as data parallelism requires."""
+
+
+IGNORED: Final = "_ddp_params_and_buffers_to_ignore"
+"""Attribute of a module, with PyTorch's name: parameters and buffers that a wrapper leaves out."""
+
+PARTS: Final = "parts_group"
+"""Attribute of a parameter: the group whose ranks hold different parts on purpose."""
+
+
+def check_ignored(module: Module, ignored: Collection[str]) -> None:
+    """Refuses to ignore what PyTorch would average all the same.
+
+    Raises:
+        DataParallelError: If a parameter to ignore belongs to the module itself, not to a module
+            in it. PyTorch 2.13 compares its name with `.name`, so it averages the gradients but
+            leaves the values of ranks as they are.
+    """
+    own = [n for n, p in module.named_parameters(recurse=False) if p.requires_grad and n in ignored]
+    if own:
+        raise DataParallelError(
+            f"{NAME} cannot ignore {', '.join(own)}: it belongs to the wrapped module itself",
+            [site_fact(call_site()), "PyTorch would go on to average its gradient"],
+            hint="give the parameter to a module inside of the wrapped one",
+        )
+
+
+def check_parts(
+    process: Process, group: ProcessGroup, named: "Sequence[tuple[str, Tensor]]"
+) -> None:
+    """Refuses to make parts alike that ranks hold on purpose, by the marks of Megatron-Core.
+
+    A shard of `kernbench.tp` knows whose other parts are. Of a parameter that somebody else has
+    marked `allreduce = False` it is known that its data-parallel group is another one than that of
+    parameters without the mark.
+
+    Args:
+        process: The calling rank.
+        group: The ranks that would hold the same values.
+        named: Their parameters, with their names.
+
+    Raises:
+        DataParallelError: If ranks of the group hold other parts of a parameter; if only some of
+            the parameters are marked.
+    """
+    if group.size() == 1:
+        return
+    marked = [pair for pair in named if getattr(pair[1], "allreduce", True) is False]
+    mixed = {name for name, _ in marked} if len(marked) < len(named) else set()
+    for name, parameter in named:
+        parts = getattr(parameter, PARTS, None)
+        others = [r for r in group.ranks if parts and r != process.rank and r in parts.ranks]
+        if not others and name not in mixed:
+            continue
+        why = (
+            f"{folded(others)} of the group hold{'s' if len(others) == 1 else ''} another part"
+            if others
+            else "its mark allreduce = False says that it is an expert's, and others have no mark"
+        )
+        raise DataParallelError(
+            f"{NAME} over group {group.name} would overwrite {name} of rank {process.rank} with "
+            f"that of rank {group.ranks[0]}, and average their gradients",
+            [site_fact(call_site()), why],
+            hint="wrap parts over the ranks that hold the same part: get_data_parallel_group() for "
+            "layers in shards, a wrapper of their own over get_expert_data_parallel_group() for "
+            f"experts; take them out of this one with {NAME}."
+            "_set_params_and_buffers_to_ignore_for_model(module, names)",
+        )
 
 
 def check_alike(

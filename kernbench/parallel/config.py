@@ -30,8 +30,8 @@ class ModelParallelConfig:
         perform_initialization: Whether layers draw first values; without, nobody has written them.
         use_cpu_initialization: Has no effect: master weights are always drawn on the host, so that
             a device needs room for its shard only.
-        gradient_accumulation_fusion: Has no effect: gradients of 16-bit parameters add up in
-            float32 in any case.
+        gradient_accumulation_fusion: Whether the product that computes the gradient of a linear
+            layer's weight adds it to `weight.main_grad`, which the weight must have.
         deterministic_mode: Has no effect: every run is deterministic.
         kernel: Who multiplies matrices, where a layer does not say.
     """

@@ -1,8 +1,9 @@
 """What the layers are made of: a rank's part of a dense weight, and what the groups say of it."""
 
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
@@ -13,6 +14,9 @@ from kernbench.parallel.members import Group, divide, refuse, refuse_assertion, 
 
 InitMethod = Callable[[torch.Tensor], object]
 """Fills a tensor in place, such as `torch.nn.init.normal_`."""
+
+PARTS: Final = "parts_group"
+"""Attribute of a parameter: the group whose ranks hold different parts of it on purpose."""
 
 
 def marked(parameter: torch.nn.Parameter, **marks: Any) -> torch.nn.Parameter:
@@ -30,7 +34,7 @@ def shard_of(
     init_method: InitMethod,
     *,
     stride: int = 1,
-    allreduce: bool = True,
+    marks: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[torch.nn.Parameter, torch.Tensor | None]:
     """Returns this rank's part of a dense weight, and that weight.
 
@@ -45,8 +49,7 @@ def shard_of(
         config: Says the type, and whether first values are drawn.
         init_method: Draws them, in place.
         stride: How many weights lie in one, along `dim`.
-        allreduce: What `parameter.allreduce` says: whether data parallelism sums its gradient
-            with those of dense layers.
+        marks: Further attributes of the part, see `marks_of`.
 
     Returns:
         The part; and the dense weight on the host, None if no first values are drawn.
@@ -73,9 +76,23 @@ def shard_of(
         tensor_model_parallel=True,
         partition_dim=dim,
         partition_stride=stride,
-        allreduce=allreduce,
+        **{"allreduce": True, PARTS: group, **marks},
     )
     return parameter, master
+
+
+def marks_of(group: Group, given: Group | None, *, allreduce: bool) -> dict[str, Any]:
+    """Returns what a parameter says of the ranks that must not average it with their own.
+
+    Args:
+        group: Who shares the layer.
+        given: The group that the user gave the layer; then nothing else is known of the groups.
+        allreduce: What `parameter.allreduce` says: whether data parallelism sums its gradient with
+            those of dense layers, rather than over the ranks that hold the same expert.
+    """
+    if not allreduce and given is None:
+        group = parallel_state.get_expert_tensor_and_model_parallel_group()
+    return {"allreduce": allreduce, PARTS: group}
 
 
 def checked_stride(stride: int) -> int:

@@ -77,9 +77,14 @@ class Leaf:
         wide_version: Version of `grad` to which `wide` was rounded.
         hooks: Functions to call with each gradient before it is added.
         post_hooks: Functions to call with the tensor after a gradient was added.
+        done_hooks: Functions to call once no node of a backward pass can add to the gradient any
+            more, with whether one has.
     """
 
-    __slots__ = ("grad", "hooks", "post_hooks", "requires_grad", "tensor", "wide", "wide_version")
+    __slots__ = (
+        "done_hooks", "grad", "hooks", "post_hooks", "requires_grad", "tensor", "wide",
+        "wide_version",
+    )  # fmt: skip
 
     def __init__(self, tensor: Tensor) -> None:
         # Not a strong reference: the tensor refers to its leaf.
@@ -90,6 +95,7 @@ class Leaf:
         self.wide_version = -1
         self.hooks: dict[int, Hook] = {}
         self.post_hooks: dict[int, Callable[[Tensor], None]] = {}
+        self.done_hooks: dict[int, Callable[[bool], None]] | None = None
 
 
 class Output:

@@ -1,5 +1,6 @@
 """Products of matrices: a tile kernel of our own, or the machine's library."""
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, Final
 
@@ -22,10 +23,11 @@ def _gemm_kernel(
     a_strides: tuple[int, int],
     b_strides: tuple[int, int],
     biased: tl.constexpr,
+    added: tl.constexpr,
     block: tl.constexpr,
     accumulator: tl.constexpr,
 ) -> None:
-    """Computes one block of `c = a @ b + bias`; `c` is contiguous."""
+    """Computes one block of `c = a @ b + bias`, or adds it to `c`; `c` is contiguous."""
     top, left = tl.program_id(0) * block, tl.program_id(1) * block
     # Blocks at the rim are narrower, rather than masked: the engines work on what is there.
     rows = top + tl.arange(0, min(block, m - int(top)))
@@ -39,7 +41,10 @@ def _gemm_kernel(
         acc = tl.dot(x, y, acc, accumulator)
     if biased:
         acc = acc + tl.load(bias + columns)[None, :].to(accumulator)
-    tl.store(c + (rows[:, None] * n + columns[None, :]), acc)
+    c = c + (rows[:, None] * n + columns[None, :])
+    if added:
+        acc = acc + tl.load(c).to(accumulator)
+    tl.store(c, acc)
 
 
 BLOCK: Final = 128
@@ -115,12 +120,55 @@ def gemm(
         # The kernel adds it along the columns, with a stride of 1.
         bias = bias.contiguous()
     c = kernel_output((m, n), a.dtype, a.device)
+    _launch(a, b, bias, c, added=False)
+    return c
+
+
+def gemm_into(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    """Adds `a @ b` to `c`, rounded once; does not wait. Not recorded.
+
+    The tile kernel does it, whoever makes other products: the machine's library has none that adds
+    products of 16-bit numbers to float32.
+
+    Args:
+        c: `[m, n]`, contiguous, float32 or wider.
+        a: `[m, k]`, of any strides.
+        b: `[k, n]`, of any strides.
+
+    Raises:
+        ParallelError: If `c` is not contiguous or of another shape or type.
+        TensorError: If the other shapes, types or devices do not fit.
+    """
+    (m, k), (depth, n) = _matrix("a", a), _matrix("b", b)
+    check_gemm(a, b, None, (m, k), (depth, n))
+    check_sum(c, (m, n))
+    if m * n * k:
+        _launch(a, b, None, c, added=True)
+
+
+def check_sum(c: torch.Tensor, shape: Sequence[int]) -> None:
+    """Refuses a tensor to which products of a shape cannot be added.
+
+    Raises:
+        ParallelError: If it is not contiguous, or of another shape or a narrow type.
+    """
+    if c.shape != tuple(shape) or not c.is_contiguous() or c.dtype is not _accumulator(c.dtype):
+        raise refuse(
+            f"a product of shape {list(shape)} cannot be added to a tensor of shape "
+            f"{list(c.shape)}, strides {list(c.stride())} and type {c.dtype}",
+            hint="give a contiguous tensor of float32 or float64, of the shape of the product",
+        )
+
+
+def _launch(
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, c: torch.Tensor, *, added: bool
+) -> None:
+    (m, k), n = a.shape, b.shape[1]
     strides = [(each.stride()[0], each.stride()[1]) for each in (a, b)]
     _gemm_kernel[tl.cdiv(m, BLOCK), tl.cdiv(n, BLOCK)](
         a, b, a if bias is None else bias, c, m, n, k, *strides,
-        biased=bias is not None, block=BLOCK, accumulator=_accumulator(a.dtype),
+        biased=bias is not None, added=added, block=BLOCK, accumulator=_accumulator(a.dtype),
     )  # fmt: skip
-    return c
 
 
 def _accumulator(dtype: torch.dtype) -> torch.dtype:

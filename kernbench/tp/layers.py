@@ -17,6 +17,7 @@ from kernbench.parallel.shards import (
     expert_ranks_of,
     layer_group,
     marked,
+    marks_of,
     sequence_parallel_of,
     shard_of,
     transposed_pieces,
@@ -52,13 +53,20 @@ class _ParallelLinear(torch.autograd.Function):
         options: LinearOptions,
     ) -> torch.Tensor:
         out, saved = linear_fwd(x, weight, bias, options)
-        ctx.save_for_backward(saved.x, saved.weight)
+        for_input, for_weight, _, _ = ctx.needs_input_grad
+        # A frozen weight keeps no input.
+        ctx.save_for_backward(saved.x if for_weight else None, saved.weight if for_input else None)
         ctx.options = options
+        if options.gradient_accumulation_fusion:
+            # Itself, for its attributes.
+            ctx.parameter = weight
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
         x, weight = ctx.saved_tensors
+        if ctx.options.gradient_accumulation_fusion:
+            weight = ctx.parameter
         saved = LinearSaved(x, weight, ctx.options)
         return *linear_bwd(saved, grad, ctx.needs_input_grad[:3]), None
 
@@ -72,6 +80,7 @@ def parallel_linear(
     sequence_parallel: bool,
     tp_group: Group | None = None,
     kernel: GemmKernel = "tile",
+    gradient_accumulation_fusion: bool = False,
 ) -> torch.Tensor:
     """Returns `x @ weight.T + bias` of this rank's part of a weight; does not wait on the host.
 
@@ -87,14 +96,19 @@ def parallel_linear(
             cut.
         tp_group: Which ranks; by default the tensor-parallel group.
         kernel: Who multiplies.
+        gradient_accumulation_fusion: Whether the weight's gradient is added to `weight.main_grad`
+            by the product that computes it; see `primitives.linear_bwd`.
 
     Returns:
         `[s, b, out]`.
 
     Raises:
-        ParallelError: If both `allreduce_dgrad` and `sequence_parallel` are asked for.
+        ParallelError: If both `allreduce_dgrad` and `sequence_parallel` are asked for, or the
+            weight has no `main_grad` to add to.
     """
-    options = LinearOptions(group_of(tp_group), sequence_parallel, allreduce_dgrad, kernel)
+    options = LinearOptions(
+        group_of(tp_group), sequence_parallel, allreduce_dgrad, kernel, gradient_accumulation_fusion
+    )
     out: torch.Tensor = _ParallelLinear.apply(x, weight, bias, options)
     return out
 
@@ -162,6 +176,7 @@ class ColumnParallelLinear(torch.nn.Module):
         self.kernel = kernel or config.kernel
         expert_ranks = expert_ranks_of(config, self.tp_group, tp_group, is_expert)
         allreduce = not (is_expert and expert_ranks > 1)
+        marks = marks_of(self.tp_group, tp_group, allreduce=allreduce)
         ranks = size_of(self.tp_group)
         self.output_size_per_partition = divide(output_size, ranks)
         self.stride = checked_stride(stride)
@@ -170,7 +185,7 @@ class ColumnParallelLinear(torch.nn.Module):
         if not skip_weight_param_allocation:
             size = (output_size, input_size)
             self.weight, master = shard_of(
-                size, 0, self.tp_group, config, init_method, stride=stride, allreduce=allreduce
+                size, 0, self.tp_group, config, init_method, stride=stride, marks=marks
             )
             if keep_master_weight_for_test:
                 self.master_weight = master
@@ -181,7 +196,7 @@ class ColumnParallelLinear(torch.nn.Module):
                 tensor_model_parallel=True,
                 partition_dim=0,
                 partition_stride=stride,
-                allreduce=allreduce,
+                **marks,
             )
         self.explicit_expert_comm = is_expert and (ranks > 1 or expert_ranks > 1)
         self.sequence_parallel = (
@@ -234,6 +249,7 @@ class ColumnParallelLinear(torch.nn.Module):
             sequence_parallel=self.sequence_parallel,
             tp_group=self.tp_group,
             kernel=self.kernel,
+            gradient_accumulation_fusion=self.config.gradient_accumulation_fusion,
         )
         gather = self.gather_output if runtime_gather_output is None else runtime_gather_output
         if gather:
@@ -311,12 +327,13 @@ class RowParallelLinear(torch.nn.Module):
         self.kernel = kernel or config.kernel
         expert_ranks = expert_ranks_of(config, self.tp_group, tp_group, is_expert)
         allreduce = not (is_expert and expert_ranks > 1)
+        marks = marks_of(self.tp_group, tp_group, allreduce=allreduce)
         ranks = size_of(self.tp_group)
         self.input_size_per_partition = divide(input_size, ranks)
         self.stride = checked_stride(stride)
         size = (output_size, input_size)
         self.weight, master = shard_of(
-            size, 1, self.tp_group, config, init_method, stride=stride, allreduce=allreduce
+            size, 1, self.tp_group, config, init_method, stride=stride, marks=marks
         )
         self.master_weight = master if keep_master_weight_for_test else None
         self.explicit_expert_comm = is_expert and (ranks > 1 or expert_ranks > 1)
@@ -328,7 +345,7 @@ class RowParallelLinear(torch.nn.Module):
             self.bias = marked(
                 bias_of(output_size, config),
                 sequence_parallel=self.sequence_parallel,
-                allreduce=allreduce,
+                **marks,
             )
 
     def forward(self, input_: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -355,6 +372,7 @@ class RowParallelLinear(torch.nn.Module):
             sequence_parallel=False,
             tp_group=self.tp_group,
             kernel=self.kernel,
+            gradient_accumulation_fusion=self.config.gradient_accumulation_fusion,
         )
         if self.explicit_expert_comm:
             out = partial

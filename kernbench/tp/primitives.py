@@ -21,7 +21,7 @@ from kernbench.parallel.config import GemmKernel
 from kernbench.parallel.exchanges import *  # noqa: F403 - names only
 from kernbench.parallel.exchanges import all_gather, all_reduce
 from kernbench.parallel.members import Group, refuse, refuse_assertion, size_of
-from kernbench.tp.kernels import check_linear, gemm
+from kernbench.tp.kernels import check_linear, check_sum, gemm, gemm_into
 
 # Linear layers
 
@@ -34,19 +34,27 @@ class LinearOptions(NamedTuple):
         sequence_parallel: Whether the input is cut along dimension 0.
         allreduce_dgrad: Whether the input's gradient is summed over the ranks.
         kernel: Who multiplies.
+        gradient_accumulation_fusion: Whether the weight's gradient is added to its `main_grad`.
     """
 
     group: Group
     sequence_parallel: bool = False
     allreduce_dgrad: bool = False
     kernel: GemmKernel = "tile"
+    gradient_accumulation_fusion: bool = False
 
 
 class LinearSaved(NamedTuple):
-    """What the gradients of a linear layer need: the input is that of this rank alone."""
+    """What the gradients of a linear layer need.
 
-    x: torch.Tensor
-    weight: torch.Tensor
+    Attributes:
+        x: The input of this rank alone; None if the weight's gradient is not needed.
+        weight: None if neither the input's gradient nor `main_grad` is needed.
+        options: How to work together.
+    """
+
+    x: torch.Tensor | None
+    weight: torch.Tensor | None
     options: LinearOptions
 
 
@@ -62,9 +70,12 @@ def linear_fwd(
         options: How to work together.
 
     Raises:
-        ParallelError: If both `allreduce_dgrad` and `sequence_parallel` are asked for.
+        ParallelError: If both `allreduce_dgrad` and `sequence_parallel` are asked for; if the
+            weight's gradient is to be added to a `main_grad` that there is not.
         TensorError: If shapes, types or devices do not fit.
     """
+    if options.gradient_accumulation_fusion and weight.requires_grad:
+        _main_grad(weight)
     if options.allreduce_dgrad and options.sequence_parallel:
         raise refuse("`allreduce_dgrad` and `sequence_parallel` cannot be enabled at the same time")
     check_linear(x, weight, bias)
@@ -83,35 +94,70 @@ def linear_bwd(
     Gathering the input runs beside the product that gives its gradient, and summing that beside
     the product that gives the weight's. If the input's is not needed, no rank may need it.
 
+    With `gradient_accumulation_fusion` the weight's is added to `weight.main_grad`. What is
+    returned in its place is None; or, if the weight has an attribute `grad_added_to_main_grad`,
+    which is then set, a tensor that was never written: zeros if `weight.zero_out_wgrad` is set.
+
     Args:
         saved: From `linear_fwd`.
         dout: `[..., out]`.
         needed: Which of the three to compute; None stands for the others.
     """
-    x, weight, (group, sequence_parallel, allreduce_dgrad, kernel) = saved
+    x, weight, options = saved
+    group, sequence_parallel, allreduce_dgrad, kernel, fused_accumulation = options
     alone = size_of(group) == 1
     rows = dout.reshape(-1, dout.shape[-1])
     whole, gathering = x, None
     if sequence_parallel and not alone and needed[1]:
+        assert x is not None
         whole = _like(x, x.shape[0] * size_of(group))
         gathering = dist.all_gather_into_tensor(whole, x.contiguous(), group, async_op=True)
     dx = reducing = dweight = None
     if needed[0]:
+        assert weight is not None
         dx = total = gemm(rows, weight, kernel=kernel).reshape(*dout.shape[:-1], weight.shape[1])
         # Issued before the other product, so that the link works while the engines do.
         if sequence_parallel and not alone:
-            dx = _like(x, x.shape[0])
+            dx = _like(total, total.shape[0] // size_of(group))
             reducing = dist.reduce_scatter_tensor(dx, total, group=group, async_op=True)
         elif allreduce_dgrad and not alone:
             reducing = dist.all_reduce(dx, group=group, async_op=True)
     if gathering is not None:
         gathering.wait()
     if needed[1]:
-        dweight = gemm(rows.T, whole.reshape(-1, whole.shape[-1]), kernel=kernel)
+        assert whole is not None
+        columns = whole.reshape(-1, whole.shape[-1])
+        if fused_accumulation:
+            assert weight is not None
+            gemm_into(_main_grad(weight), rows.T, columns)
+            dweight = _placeholder(weight)
+        else:
+            dweight = gemm(rows.T, columns, kernel=kernel)
     dbias = rows.sum(0) if needed[2] else None
     if reducing is not None:
         reducing.wait()
     return dx, dweight, dbias
+
+
+def _main_grad(weight: torch.Tensor) -> torch.Tensor:
+    held: torch.Tensor | None = getattr(weight, "main_grad", None)
+    if held is None:
+        raise refuse(
+            "gradient_accumulation_fusion adds to weight.main_grad, and the weight has none",
+            hint="wrap the model in kernbench.parallel.data_parallel.DistributedDataParallel, "
+            "which gives each parameter one; or set weight.main_grad = torch.zeros(weight.shape, "
+            "device='cuda'); or leave gradient_accumulation_fusion out",
+        )
+    check_sum(held, weight.shape)
+    return held
+
+
+def _placeholder(weight: Any) -> torch.Tensor | None:
+    if not hasattr(weight, "grad_added_to_main_grad"):
+        return None
+    weight.grad_added_to_main_grad = True
+    make = torch.zeros if getattr(weight, "zero_out_wgrad", False) else torch.empty
+    return make(weight.shape, dtype=weight.dtype, device=weight.device)
 
 
 def _like(x: torch.Tensor, rows: int) -> torch.Tensor:

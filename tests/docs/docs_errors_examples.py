@@ -22,6 +22,9 @@ from kernbench.memory import Allocator, Space
 from kernbench.report import check_writable
 from kernbench.testing import Kernbench
 from kernbench.topology import load_topology, shipped_machines
+from kernbench.tp import parallel_state
+from kernbench.tp.config import ModelParallelConfig
+from kernbench.tp.layers import ColumnParallelLinear
 
 Program = Callable[[Kernbench], object]
 
@@ -217,6 +220,20 @@ def c20(rank: int) -> None:
     x = torch.ones(4, device="cuda")
     scale[(1,)](x)
     x.tolist()
+
+
+@on_ranks(2)
+def c21(rank: int) -> None:
+    dist.init_process_group("nccl")
+    parallel_state.initialize_model_parallel(tensor_model_parallel_size=2)
+    config = ModelParallelConfig(sequence_parallel=True)
+    norm = torch.nn.RMSNorm(4, device="cuda")
+    layer = ColumnParallelLinear(4, 8, config=config, init_method=torch.nn.init.ones_)
+    model = torch.nn.Sequential(norm, layer)
+    x = torch.ones(1, 1, 4, device="cuda") * (rank + torch.arange(4, device="cuda"))
+    model(x)[0].sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    parallel_state.destroy_model_parallel()
 
 
 # Messages

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 EXPECTED = {
-    "C": range(1, 21),
+    "C": range(1, 22),
     "P": range(1, 10),
     "R": range(1, 12),
     "K": range(5, 11),
@@ -37,6 +37,7 @@ TESTS = {
     "C18": "distributed/test_refusals.py::c18_early",
     "C19": "ranks/test_spawn.py::test_a_spawn_inside_a_rank_is_refused",
     "C20": "tensors/test_host_from_kernel.py::test_c20_a_function_of_the_host_inside_a_kernel",
+    "C21": "tp/test_tp_parts.py::test_c21_a_norm_of_rows_is_told_in_full",
     "P1": "ranks/test_deadlock.py::test_p1_the_sender_has_returned",
     "P2": "ranks/test_deadlock.py::test_p2_of_a_send_that_was_buffered",
     "P3": "ranks/test_deadlock.py::test_p3_the_tags_differ",

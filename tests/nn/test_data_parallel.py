@@ -723,7 +723,7 @@ DataParallelError: rank {at}: parts.0.weight got a second gradient before all pa
 their first one
   at FILE+7: z.sum().backward()
   hint: go back once from the sum of the losses; use a parameter only where the outputs of \
-forward depend on it"""
+forward depend on it, and return no parameter itself from forward"""
         for at in (0, 1)
     }
 
