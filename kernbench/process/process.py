@@ -409,7 +409,7 @@ def current_process() -> Process:
     Raises:
         NoContextError: Outside of any context.
         KernbenchError: From inside a kernel, which has no host (C20); or in a thread beside the
-            one that simulates on the context (R11).
+            one that simulates on the context (R12).
     """
     task = current_task()
     if task is not None:
@@ -431,7 +431,7 @@ def current_process() -> Process:
             [site_fact(call_site())],
             hint="ranks are tasks of one thread: call kernbench in the rank itself, and give each "
             "thread that spawns ranks a context of its own",
-            code="R11",
+            code="R12",
         )
     return main
 

@@ -88,7 +88,7 @@ def refused_in_thread(ctx: RuntimeContext, call: Callable[[], object]) -> str:
     found: list[str] = []
 
     def thread() -> None:
-        with pytest.raises(Exception, match=r"^\[R11\]") as error:
+        with pytest.raises(Exception, match=r"^\[R12\]") as error:
             call()
         found.append(str(error.value))
 
@@ -102,19 +102,19 @@ def refused_in_thread(ctx: RuntimeContext, call: Callable[[], object]) -> str:
     return found[0]
 
 
-def test_r11_a_thread_beside_a_rank(ctx: RuntimeContext) -> None:
+def test_r12_a_thread_beside_a_rank(ctx: RuntimeContext) -> None:
     report = refused_in_thread(ctx, lambda: torch.ones(3))
     lines = report.splitlines()
-    assert lines[0] == "[R11] a thread uses a context while another thread simulates on it"
+    assert lines[0] == "[R12] a thread uses a context while another thread simulates on it"
     assert "torch.ones(3)" in lines[1]
     assert lines[2].startswith("  hint: ranks are tasks of one thread")
 
 
-def test_r11_a_spawn_beside_a_spawn_of_the_same_context(ctx: RuntimeContext) -> None:
+def test_r12_a_spawn_beside_a_spawn_of_the_same_context(ctx: RuntimeContext) -> None:
     def spawn() -> None:
         ctx.multiprocessing.spawn(print, nprocs=1)
 
-    assert "[R11]" in refused_in_thread(ctx, spawn)
+    assert "[R12]" in refused_in_thread(ctx, spawn)
 
 
 def test_output_and_collector_are_as_before_after_threads() -> None:
