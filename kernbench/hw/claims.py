@@ -110,9 +110,11 @@ class Claims:
                 its links.
         """
         claim = Claim(use, line, repeat)
-        others = [other for other in self._active if claim.in_the_way(other)]
-        claim.alone = alone and use.private and not others
-        self._share([other for other in others if other.alone])
+        in_the_way = any(claim.in_the_way(other) for other in self._active)
+        claim.alone = alone and use.private and not in_the_way
+        if not claim.alone:
+            # Those in line with it, too: no link serves both who is alone and who is not.
+            self._share([other for other in self._active if other.alone and claim.meets(other)])
         self._active[claim] = None
         return claim
 
