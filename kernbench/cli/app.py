@@ -158,6 +158,15 @@ def run(
             "if results differ.",
         ),
     ] = 0,
+    hash_seeds: Annotated[
+        int,
+        typer.Option(
+            metavar="SEEDS",
+            min=0,
+            help="Runs under so many hash seeds of Python; an error if ranks with different seeds, "
+            "as on hardware, would disagree.",
+        ),
+    ] = 0,
     schedule: Annotated[
         str,
         typer.Option(
@@ -181,8 +190,8 @@ def run(
         context: Knows which parameters the command line gives.
         bench: A Python file with `run(ctx)`, or the name of a shipped bench; None with `spec`.
         arguments: Arguments that the bench finds in `ctx.argv`.
-        spec: JSON file with a run specification; then only options for outputs, and `explore`, may
-            stand beside it.
+        spec: JSON file with a run specification; then only options for outputs, `explore` and
+            `hash_seeds` may stand beside it.
         topology: A topology file, or the name of a shipped machine.
         ccl: The algorithms' file; None for `./ccl.yaml` if there is one, else the shipped file.
         set_: Overrides of the YAML files, such as `system.sips.count=4`.
@@ -201,6 +210,7 @@ def run(
         group_limit: Number of process groups that a rank may hold besides `WORLD`.
         shadow: Whether answers of caches are found anew, too, and compared.
         explore: Number of schedules to try, at most; 0 for a single run.
+        hash_seeds: Number of hash seeds of Python to try; 0 for a single run.
         schedule: Candidate that each receive from any source takes, such as `2.1`; `0` for the
             message that comes first.
         quiet: Whether to print errors and results files only.
@@ -251,7 +261,7 @@ def run(
         quiet=quiet,
         verbose=verbose,
     )
-    raise typer.Exit(run_bench(what, output, explore))
+    raise typer.Exit(run_bench(what, output, explore, hash_seeds))
 
 
 _SCHEDULE: Final = (r"[1-9]\d*(\.[1-9]\d*)*", "numbers from 1 with dots between, such as 2.1; or 0")
@@ -276,7 +286,17 @@ def _numbers(text: str, form: tuple[str, str], between: str) -> tuple[int, ...]:
 
 
 _BESIDE_SPEC: Final = frozenset(
-    {"spec", "explore", "trace", "flight_recorder", "json", "breakdown", "quiet", "verbose"}
+    {
+        "spec",
+        "explore",
+        "hash_seeds",
+        "trace",
+        "flight_recorder",
+        "json",
+        "breakdown",
+        "quiet",
+        "verbose",
+    }
 )
 """Parameters that may stand beside `--spec`, since the specification does not hold them."""
 
