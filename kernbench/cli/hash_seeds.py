@@ -82,11 +82,11 @@ def try_seeds(spec: RunSpec, output: Output, most: int, command: str) -> int:
 def _try(spec: RunSpec, output: Output, most: int, seed: int) -> tuple[int, Trial | None]:
     """Returns the exit code of a run under a hash seed, and what to compare, if there is that."""
     silent = output is SILENT
-    with tempfile.TemporaryDirectory() as folder:
-        done, task = Path(folder, "done.json"), Path(folder, "job.json")
+    with tempfile.TemporaryDirectory() as there:
+        done, task = Path(there, "done.json"), Path(there, "job.json")
         shown = {name: str(v) if isinstance(v, Path) else v for name, v in asdict(output).items()}
         job = {
-            "path": sys.path,
+            "path": [folder or os.getcwd() for folder in sys.path],
             "argv": sys.argv,
             "spec": spec.to_json(),
             "output": shown,

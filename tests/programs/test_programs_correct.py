@@ -103,9 +103,18 @@ def test_two_streams_of_a_rank_begin_at_one_instant(kernbench: Kernbench) -> Non
     assert not late(kernbench, program, source_of(program))
 
 
-def test_a_rank_that_does_nothing_is_a_program() -> None:
-    steps = Program(2, ((0, 1),), (), True, (), (), ((), ()))
-    compile(source_of(steps).text, "program.py", "exec")
+def test_every_program_is_python() -> None:
+    nothing = Program(2, ((0, 1),), (), True, (), (), ((), ()))
+    # In the last two a rank does nothing inside of a `group_scope`.
+    programs = [nothing, *map(random_program, (*range(200), 15768, 50575))]
+    for program in programs:
+        compile(source_of(program).text, "program.py", "exec")
+
+
+@pytest.mark.slow
+def test_every_one_of_many_programs_is_python() -> None:
+    for seed in range(PROGRAMS, 10 * PROGRAMS):
+        compile(source_of(random_program(seed)).text, "program.py", "exec")
 
 
 @pytest.mark.parametrize("examples", [20, pytest.param(200, marks=pytest.mark.slow)])
