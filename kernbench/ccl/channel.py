@@ -41,6 +41,7 @@ class ChannelPlan:
         align: Number of elements; chunks begin at multiples of it.
         costs: Costs of the channel's messages.
         path: Returns the path between two ranks of the group.
+        lead: Shortest start-up of a rank, in picoseconds.
     """
 
     algorithm: Algorithm
@@ -50,6 +51,7 @@ class ChannelPlan:
     align: int
     costs: RankCosts
     path: Callable[[int, int], Path]
+    lead: int
 
     @cached_property
     def layout(self) -> Layout:
@@ -83,7 +85,11 @@ class ChannelPlan:
         """Links that the channel sends over; without a plan, links between all pairs of ranks."""
         ranks = range(self.setting.world_size)
         pairs = itertools.permutations(ranks, 2) if self.plan is None else self.plan.pairs
-        return Use([self.path(*pair) for pair in pairs])
+        paths = [self.path(*pair) for pair in pairs]
+        queue = self.costs.each[0].queue
+        largest = queue.on_links(queue.slot_size)
+        tail = max((path.tail(queue.n_slots, largest) for path in paths), default=0)
+        return Use(paths, self.lead, tail)
 
     @cached_property
     def in_lanes(self) -> bool:
@@ -200,6 +206,7 @@ class Channel:
         self._size: Final = prepared.setting.world_size
         self._shadow: Final = shadow
         self._starts: dict[int, int] = {}
+        self._owners: dict[int, Owner] = {}
         self._queues: dict[tuple[int, int], Queue] = {}
         self._claim: Claim | None = None
         self._gathers = False  # whether it waits for all ranks, to time them together
@@ -361,8 +368,14 @@ class Channel:
         return sorted(pair for pair, queue in self._queues.items() if queue.starved)
 
     def _owner(self, rank: int) -> Owner:
-        # Channels of a rank have owners of their own, so that ties between them have one order.
-        return self._engine.command_owner(self._ranks.command(rank).host.rank, self._number)
+        # Channels of a rank have owners of their own, and so have its collectives, in the order in
+        # which it issued them: ties have one order, whichever way the collectives are timed.
+        owner = self._owners.get(rank)
+        if owner is None:
+            command = self._ranks.command(rank)
+            owner = self._engine.command_owner(command.host.rank, self._number).turn(command.turn)
+            self._owners[rank] = owner
+        return owner
 
     def _sender(self, rank: int, pe: PeTimeline[int]) -> Sender:
         return Sender(self._engine.network, pe, self._owner(rank))

@@ -63,7 +63,8 @@ class Joining:
 
     def begin(self, command: Command, start: int) -> None:
         """See `Action`."""
-        self.start = start
+        # The local time of an aborted rank may be behind the loop.
+        self.start = later(start, self.collective.engine.loop.now)
         self.collective.arrive(self, command)
 
     def deliver(self) -> None:

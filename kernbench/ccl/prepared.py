@@ -88,6 +88,7 @@ class Prepared:
         algorithm = chosen.algorithm(shape.operation)
         pes = [machine.costs(sip) for sip in shape.sips]
         costs = RankCosts(pes, chosen.queue, shape.dtype)
+        lead = min(launches_of(chosen.queue, machine.topology.machine.system, shape.sips))
         largest = int(self._blocks.max(initial=0))
         share = -(-largest // chosen.channels)
         grid = machine.topology.grid(shape.sips)
@@ -106,7 +107,9 @@ class Prepared:
             )
             plan = plan_of(algorithm, setting)
             self.channels.append(
-                ChannelPlan(algorithm, setting, plan, self._blocks, chosen.align, costs, self._path)
+                ChannelPlan(
+                    algorithm, setting, plan, self._blocks, chosen.align, costs, self._path, lead
+                )
             )
 
     def anew(self) -> "Prepared":

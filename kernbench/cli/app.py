@@ -174,6 +174,15 @@ def run(
             "if results differ.",
         ),
     ] = 0,
+    hash_seeds: Annotated[
+        int,
+        typer.Option(
+            metavar="SEEDS",
+            min=0,
+            help="Runs under so many hash seeds of Python; an error if ranks with different seeds, "
+            "as on hardware, would disagree.",
+        ),
+    ] = 0,
     schedule: Annotated[
         str,
         typer.Option(
@@ -197,8 +206,8 @@ def run(
         context: Knows which parameters the command line gives.
         bench: A Python file with `run(ctx)`, or the name of a shipped bench; None with `spec`.
         arguments: Arguments that the bench finds in `ctx.argv`.
-        spec: JSON file with a run specification; then only options for outputs, and `explore`, may
-            stand beside it.
+        spec: JSON file with a run specification; then only options for outputs, `explore` and
+            `hash_seeds` may stand beside it.
         topology: A topology file, or the name of a shipped machine.
         ccl: The algorithms' file; None for `./ccl.yaml` if there is one, else the shipped file.
         set_: Overrides of the YAML files, such as `system.sips.count=4`.
@@ -219,6 +228,7 @@ def run(
         group_limit: Number of process groups that a rank may hold besides `WORLD`.
         shadow: Whether answers of caches are found anew, too, and compared.
         explore: Number of schedules to try, at most; 0 for a single run.
+        hash_seeds: Number of hash seeds of Python to try; 0 for a single run.
         schedule: Candidate that each receive from any source takes, such as `2.1`; `0` for the
             message that comes first.
         quiet: Whether to print errors and results files only.
@@ -270,7 +280,7 @@ def run(
         quiet=quiet,
         verbose=verbose,
     )
-    raise typer.Exit(run_bench(what, output, explore))
+    raise typer.Exit(run_bench(what, output, explore, hash_seeds))
 
 
 def _time(text: str) -> int:
@@ -312,6 +322,7 @@ _BESIDE_SPEC: Final = frozenset(
     {
         "spec",
         "explore",
+        "hash_seeds",
         "trace",
         "trace_limit",
         "flight_recorder",

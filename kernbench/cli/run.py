@@ -6,12 +6,12 @@ import io
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from rich.console import Console
 from rich.progress import Progress
@@ -19,13 +19,15 @@ from rich.progress import Progress
 from kernbench import cli
 from kernbench.ccl.config import check_default
 from kernbench.cli.failures import Exit, Terminated, as_json, end_process, failed
+from kernbench.cli.hash_seeds import Listener, try_seeds
 from kernbench.cli.output import SILENT, Output
 from kernbench.config.near import did_you_mean
 from kernbench.config.shipped import shipped
-from kernbench.errors import UsageError
+from kernbench.errors import KernbenchError, UsageError
 from kernbench.ranks import watchdog
 from kernbench.ranks.exploring import Explored, ScheduleError
 from kernbench.ranks.exploring import explore as explore_schedules
+from kernbench.ranks.hash_seeds import HashSeedError
 from kernbench.ranks.schedules import Schedule
 from kernbench.ranks.spawn_errors import SpawnInterrupted
 from kernbench.report import breakdown, check_writable, print_breakdown, replacing, write_trace
@@ -39,14 +41,24 @@ from kernbench.units import format_time
 T = TypeVar("T")
 
 
-def run_bench(spec: RunSpec, output: Output, explore: int = 0) -> int:
+def run_bench(
+    spec: RunSpec,
+    output: Output,
+    explore: int = 0,
+    hash_seeds: int = 0,
+    listener: Listener | None = None,
+) -> int:
     """Runs a bench and returns the exit code of the process.
 
     Args:
         spec: Specification of the run.
         output: What to show and write.
         explore: Most schedules to try, at least 2; 0 to run only the schedule of `spec`.
+        hash_seeds: Number of hash seeds of Python to try, at least 2, each in a process of its own;
+            0 to run with that of this process.
+        listener: Notes what the run does, in the process of one hash seed; None elsewhere.
     """
+    tries = Tries(explore, hash_seeds, listener)
     try:
         spec.command()
     except UsageError as error:
@@ -55,9 +67,9 @@ def run_bench(spec: RunSpec, output: Output, explore: int = 0) -> int:
         watchdog.last_resort = end_process
         signal.signal(signal.SIGTERM, _terminate)
     try:
-        return _run(spec, output, explore)
+        return _run(spec, output, tries)
     except BaseException as error:
-        return failed(error, _repeated(spec, explore, error)[1])
+        return failed(error, _repeated(spec, tries, error)[1])
     finally:
         watchdog.last_resort = None
 
@@ -66,11 +78,22 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated
 
 
-def _run(spec: RunSpec, output: Output, explore: int) -> int:
+class Tries(NamedTuple):
+    """How often a bench runs, and for whom; see `run_bench`."""
+
+    explore: int = 0
+    hash_seeds: int = 0
+    listener: Listener | None = None
+
+
+def _run(spec: RunSpec, output: Output, tries: Tries) -> int:
+    explore, hash_seeds, listener = tries
     if output.quiet and output.verbose:
         raise UsageError("--quiet and --verbose: expected one of them")
     if explore == 1 or (explore and spec.schedule is not None):
         raise UsageError("--explore takes 2 schedules or more, and not with --schedule")
+    if hash_seeds == 1 or (hash_seeds and explore):
+        raise UsageError("--hash-seeds takes 2 seeds or more, and not with --explore")
     file = None if spec.ccl is None else Path(spec.ccl)
     check_default(file, spec.ccl_overrides, load_machine(spec).machine.system)
     for path in (output.trace, output.flight_recorder, output.json):
@@ -79,11 +102,28 @@ def _run(spec: RunSpec, output: Output, explore: int) -> int:
     if output.needs_records:
         spec = replace(spec, record="full")
     if explore:
-        return _explore(spec, output, explore)
-    return _attempt(spec, output)
+        return _explore(spec, output, tries)
+    if hash_seeds and listener is None:
+        with _failure_in(spec, output, tries, HashSeedError):
+            return try_seeds(spec, output, hash_seeds, spec.command())
+    return _attempt(spec, output, tries)
 
 
-def _explore(spec: RunSpec, output: Output, most: int) -> int:
+@contextmanager
+def _failure_in(
+    spec: RunSpec, output: Output, tries: Tries, kind: type[KernbenchError]
+) -> Iterator[None]:
+    """Writes the JSON file of a failure that several runs have shown together."""
+    try:
+        yield
+    except kind as error:
+        if output.json is not None:
+            document = {**_head(spec), "failure": _failure(spec, tries, error)}
+            _write_of_failure(output.json, document, "the failure")
+        raise
+
+
+def _explore(spec: RunSpec, output: Output, tries: Tries) -> int:
     """Runs a bench under several schedules; only the first run prints and writes files."""
     status: list[int] = []
 
@@ -91,17 +131,12 @@ def _explore(spec: RunSpec, output: Output, most: int) -> int:
         tried = replace(spec, schedule=schedule.picks)
         if schedule.late:
             with redirect_stdout(io.StringIO()):
-                return _attempt(tried, SILENT, most, schedule)
-        status.append(_attempt(tried, output, most, schedule))
+                return _attempt(tried, SILENT, tries, schedule)
+        status.append(_attempt(tried, output, tries, schedule))
         return status[0]
 
-    try:
-        explored = explore_schedules(attempt, most, "--schedule {}".format)
-    except ScheduleError as error:
-        if output.json is not None:
-            document = {**_head(spec), "failure": _failure(spec, most, error)}
-            _write_of_failure(output.json, document, "the failure")
-        raise
+    with _failure_in(spec, output, tries, ScheduleError):
+        explored = explore_schedules(attempt, tries.explore, "--schedule {}".format)
     if not output.quiet:
         print(f"kernbench: schedules: {_tried(explored)}", file=sys.stderr)
     return status[0]
@@ -115,23 +150,28 @@ def _tried(tried: Explored) -> str:
     return f"all {tried.number} agree"
 
 
-def _attempt(
-    spec: RunSpec, output: Output, explore: int = 0, schedule: Schedule | None = None
-) -> int:
+def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | None = None) -> int:
     """Runs a bench once, on a fresh machine.
 
     Args:
         spec: Specification of the run.
         output: What to show and write.
-        explore: Most schedules that are tried; 0 if this is the only run.
-        schedule: Notes the matches and reads of this run; None if this is the only run.
+        tries: Of which tries this run is one.
+        schedule: Notes the matches and reads of this run; None if no other schedule is tried.
     """
     assert spec.bench is not None
+    listener = tries.listener
+    if listener is not None:
+        schedule = listener.schedule
     module = load_bench(spec.bench)
     # A bar would be drawn over the lines of --verbose.
     bar = sys.stderr.isatty() and not output.quiet and not output.verbose
     with RuntimeContext(
-        spec, quiet=output.quiet, progress=_progress if bar else None, schedule=schedule
+        spec,
+        quiet=output.quiet,
+        progress=_progress if bar else None,
+        schedule=schedule,
+        calls=None if listener is None else listener.calls,
     ) as ctx:
         engine = ctx.engine
         engine.op_log.limit = output.trace_limit or None
@@ -140,11 +180,13 @@ def _attempt(
         try:
             status = module.run(ctx)
         except (Exception, KeyboardInterrupt) as error:
+            if listener is not None:
+                listener.failed(error)
             if output.flight_recorder is not None and isinstance(error, _OF_RANKS):
                 record = ctx.flight_record()
                 _write_of_failure(output.flight_recorder, record, "what every rank did last")
             if output.json is not None:
-                document = {**_document(ctx), "failure": _failure(spec, explore, error)}
+                document = {**_document(ctx), "failure": _failure(spec, tries, error)}
                 _write_of_failure(output.json, document, "the failure")
             raise
         finally:
@@ -153,6 +195,8 @@ def _attempt(
                 dispatch_ps = engine.dispatch_ps
                 write_trace(engine.op_log, engine.topology, output.trace, dispatch_ps=dispatch_ps)
             _tell_dropped(engine.op_log)
+    if listener is not None:
+        listener.returned(status)
     if output.json is not None:
         _write_json(output.json, _document(ctx))
     if output.breakdown and not engine.timed:
@@ -176,16 +220,20 @@ def _tell_dropped(log: OpLog) -> None:
 _OF_RANKS: Final = (SpawnException, SpawnInterrupted)
 
 
-def _repeated(spec: RunSpec, explore: int, error: BaseException) -> tuple[RunSpec, str]:
+def _repeated(spec: RunSpec, tries: Tries, error: BaseException) -> tuple[RunSpec, str]:
     """Returns the specification of the run that failed, and the command that repeats the run."""
     if isinstance(error, SpawnException):
         spec = replace(spec, schedule=error.spec.schedule)
-    again = explore and spec.schedule is None
-    return spec, spec.command(*(["--explore", str(explore)] if again else []))
+    more = []
+    if tries.explore and spec.schedule is None:
+        more += ["--explore", str(tries.explore)]
+    if tries.hash_seeds:
+        more += ["--hash-seeds", str(tries.hash_seeds)]
+    return spec, spec.command(*more)
 
 
-def _failure(spec: RunSpec, explore: int, error: BaseException) -> dict[str, Any]:
-    spec, command = _repeated(spec, explore, error)
+def _failure(spec: RunSpec, tries: Tries, error: BaseException) -> dict[str, Any]:
+    spec, command = _repeated(spec, tries, error)
     schedule = schedule_text(spec.schedule)
     replay = {"command": command, "seed": spec.seed, "schedule": schedule}
     return {**as_json(error), "replay": replay}

@@ -13,6 +13,9 @@ from typing import Any, Final
 
 from kernbench.des.carrier import Carrier, current_subject, pool
 
+_CALLS_OF_A_TURN: Final = 40
+"""Bits of the number of calls that an owner, or a turn of an owner, may queue."""
+
 MAX_SWALLOWED_ABORTS: Final = 1000
 """How often a task may catch its abort and wait again before it is left parked for good."""
 
@@ -47,6 +50,19 @@ class Owner:
     def __init__(self, key: int) -> None:
         self.key = key
         self.sequence = 0
+
+    def turn(self, number: int) -> "Owner":
+        """Returns an owner with the same key, for a part of what this owner does.
+
+        At one instant, calls of lower turns come first, whenever they were queued; the calls of
+        this owner itself come before those of its turns.
+
+        Args:
+            number: Number of the turn, from 1; one owner stands for one turn.
+        """
+        turn = Owner(self.key)
+        turn.sequence = number << _CALLS_OF_A_TURN
+        return turn
 
 
 class Event:

@@ -108,6 +108,8 @@ def issue(
         takes = gives if sources is targets else _views(targets, what)
         sends = [count * what.row for count in what.splits.sends] if what.splits else ()
         action = joint.join(group.place(rank), gives, takes, sends)
+        if process.heard is not None:
+            action = process.heard(exchange, gives, action)
         last = group.last.get(rank)
         if last is not None and not on_host and last.stream is not stream:
             # A communicator runs one operation at a time, whatever the streams are.

@@ -17,7 +17,7 @@ from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.meeting import Call
 from kernbench.ranks.transfers import Mailbox, Transfer, TransferMismatchError
 from kernbench.ranks.world import world_of
-from kernbench.sim_engine.command import Command, Stream
+from kernbench.sim_engine.command import Action, Command, Stream
 from kernbench.sim_engine.engine import Hold
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.tensor import Tensor
@@ -173,7 +173,11 @@ class Post:
         """Returns the work of the rank's command in a transfer."""
         view = transfer.sides[self.process.rank].view
         sends = self._way == "send"
-        action = transfer.message.join(int(not sends), *(([view], []) if sends else ([], [view])))
+        action: Action = transfer.message.join(
+            int(not sends), *(([view], []) if sends else ([], [view]))
+        )
+        if self.process.heard is not None:
+            action = self.process.heard(transfer, [view] if sends else (), action)
         args = {
             "group": self.group.name,
             "peer": peer,

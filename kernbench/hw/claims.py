@@ -15,15 +15,23 @@ class Use:
 
     Args:
         paths: Paths of the messages of the activity.
+        lead: Shortest time, in picoseconds, from the end of what a sender did before until its
+            first message of the activity.
+        tail: Longest time, in picoseconds, for which messages hold links after their sender is
+            done, if nobody else uses the links.
 
     Attributes:
         paths: Paths of the messages of the activity.
+        lead: See the argument.
+        tail: See the argument.
         links: Indices of all links of the paths.
         private: Whether each link belongs to one path only.
     """
 
-    def __init__(self, paths: Iterable[Path]) -> None:
+    def __init__(self, paths: Iterable[Path], lead: int = 0, tail: int = 0) -> None:
         self.paths: Final = tuple(paths)
+        self.lead: Final = lead
+        self.tail: Final = tail
         self._on: Final[dict[int, Path]] = {}
         self.private = True
         for path in self.paths:
@@ -32,9 +40,13 @@ class Use:
                     self.private = False
         self.links: Final = frozenset(self._on)
 
-    def same_paths(self, other: "Use") -> bool:
-        """Returns whether both activities use the same single path on every link they share."""
-        if not (self.private and other.private):
+    def clear_of(self, other: "Use") -> bool:
+        """Returns whether no message waits for one of `other`, which goes before it in a line.
+
+        That holds if both use the same single path on every link that they share, and the links are
+        free again before the first message comes.
+        """
+        if not (self.private and other.private) or self.lead < other.tail:
             return False
         return self is other or all(
             self._on[link].like(other._on[link]) for link in self.links & other.links
@@ -46,8 +58,8 @@ class Claim:
 
     Attributes:
         use: The links and the paths of the activity.
-        line: Key of a line of commands. Activities of one line run one after another, so they never
-            contend with each other on paths that they share.
+        line: Key of a line of commands. Activities of one line run one after another on each
+            sender, so they need not contend with each other on paths that they share.
         alone: Whether no other activity uses the links.
         repeat: Undoes the times of the activity, see `Repeat`; called when another activity comes.
     """
@@ -65,10 +77,10 @@ class Claim:
         return not self.use.links.isdisjoint(other.use.links)
 
     def in_the_way(self, other: "Claim") -> bool:
-        """Returns whether messages of the two activities may have to wait for each other."""
+        """Returns whether messages may have to wait for each other; the other one began before."""
         if not self.meets(other):
             return False
-        in_line = self.line == other.line and other.alone and self.use.same_paths(other.use)
+        in_line = self.line == other.line and other.alone and self.use.clear_of(other.use)
         return not in_line
 
 
@@ -110,9 +122,11 @@ class Claims:
                 its links.
         """
         claim = Claim(use, line, repeat)
-        others = [other for other in self._active if claim.in_the_way(other)]
-        claim.alone = alone and use.private and not others
-        self._share([other for other in others if other.alone])
+        in_the_way = any(claim.in_the_way(other) for other in self._active)
+        claim.alone = alone and use.private and not in_the_way
+        if not claim.alone:
+            # Those before it in its line, too: what goes over the network meets nobody alone.
+            self._share([other for other in self._active if other.alone and claim.meets(other)])
         self._active[claim] = None
         return claim
 

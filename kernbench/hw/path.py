@@ -112,6 +112,19 @@ class Path:
             self._costs.keep(nbytes, times)
         return times
 
+    def tail(self, messages: int, nbytes: int) -> int:
+        """Returns how long later hops may be busy after the sender is done, in picoseconds.
+
+        The last messages queue up before the slowest hop, and each hop may begin a head late.
+
+        Args:
+            messages: Most messages under way at once.
+            nbytes: Size of the largest message.
+        """
+        times = self.times(nbytes)
+        slowest = max((hop.full for hop in times[1:]), default=0)
+        return messages * slowest + sum(hop.head for hop in times) if slowest else 0
+
     def credit_delay(self, nbytes: int) -> int:
         """Returns the picoseconds that a credit travels; credits do not contend with messages."""
         slowest = min((hop.bandwidth for hop in self.hops), key=lambda rate: rate.per_second)

@@ -206,7 +206,8 @@ class PeerCopy:
 
         chunk = topology.machine.system.sips.network.chunk
         arrival = network.copy(path, self._nbytes, chunk, start, owner)
-        arrival.when_settled(arrived)
+        # The moment is known while the last byte is still on its way.
+        arrival.when_settled(lambda end: engine.loop.at(end, owner, arrived, end))
 
 
 def _peer_copy(process: Process, src: Tensor, out: Tensor, fresh: bool) -> None:

@@ -13,11 +13,11 @@ from kernbench.caches import Table
 from kernbench.ccl.model import CollectiveModel
 from kernbench.des import Event, Task, current_task
 from kernbench.errors import CallSite, Fact, KernbenchError, call_site, site_fact
-from kernbench.memory import Allocator, Space
+from kernbench.memory import Allocator, Space, View
 from kernbench.process.recent_calls import RECENT, Entry
 from kernbench.process.types import Device
 from kernbench.run_spec import RunSpec
-from kernbench.sim_engine.command import Command, Stream
+from kernbench.sim_engine.command import Action, Command, Stream
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host import Host
 from kernbench.tl.program import Program
@@ -173,6 +173,9 @@ class Process:
         joined: Commands of the rank in collectives and messages, the oldest first; those at the
             front may be complete.
         recent: The rank's latest calls of collectives and messages.
+        heard: Called with each meeting of ranks that the rank joins (a collective, a message, a
+            creation of groups), with the views that it gives, and with what its command does;
+            returns what the command does instead. None if nobody listens.
         frame: Frame of the rank's function; None on main, before its first command, and after it
             returned.
         noted: Whether the search for `frame` is over.
@@ -205,6 +208,7 @@ class Process:
         self._side_streams: dict[tuple[str, int], Stream] = {}
         self.joined: deque[Command] = deque()
         self.recent: deque[Entry] = deque(maxlen=RECENT)
+        self.heard: Callable[[object, Sequence[View], Action], Action] | None = None
         self.frame: FrameType | None = None
         self.noted = rank == MAIN  # main has no function
         self.issues_left = -1

@@ -3,7 +3,7 @@
 See ADR 0018.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from kernbench.errors import KernbenchError, call_site_of, site_fact
@@ -74,7 +74,7 @@ def explore(
     """
     __tracebackhide__ = True  # pytest then shows the user's worker
     plain = Schedule()
-    first = _Run(plain, _returned(attempt(plain)))
+    first = _Run(plain, returned(attempt(plain)))
     count = 1
     picks: tuple[int, ...] | None = (1,) if plain.matches else None
     while picks is not None:
@@ -91,23 +91,23 @@ def explore(
 def _late(attempt: Callable[[Schedule], object], picks: tuple[int, ...]) -> _Run:
     schedule = Schedule(picks)
     try:
-        outcome = _returned(attempt(schedule))
+        outcome = returned(attempt(schedule))
     except Exception as error:
-        outcome = tuple(_ends(error))
+        outcome = ends_of(error)
     return _Run(schedule, outcome)
 
 
-def _returned(value: object) -> tuple[str, ...]:
+def returned(value: object) -> tuple[str, ...]:
+    """Returns what reports say of a program that has returned a value; nothing if it is false."""
     return (f"the program returns {value}",) if value else ()
 
 
-def _ends(error: Exception) -> Iterator[str]:
-    """Yields how each failed rank ended, without times, which differ between schedules."""
+def ends_of(error: Exception) -> tuple[str, ...]:
+    """Returns how each failed rank ended, without times, which differ between runs."""
     if isinstance(error, SpawnException):
-        for rank, cause in sorted(error.errors.items()):
-            yield f"rank {rank} failed: {_end(cause)}"
-    else:
-        yield f"the program failed: {_end(error)}"
+        failed = sorted(error.errors.items())
+        return tuple([f"rank {rank} failed: {_end(cause)}" for rank, cause in failed])
+    return (f"the program failed: {_end(error)}",)
 
 
 def _end(error: BaseException) -> str:

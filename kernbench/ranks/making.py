@@ -7,6 +7,7 @@ from kernbench.process.process import Process
 from kernbench.ranks.creations import Creations
 from kernbench.ranks.meeting import Call, CollectiveMismatchError, Meeting, runs
 from kernbench.ranks.world import world_of
+from kernbench.sim_engine.engine import OVER
 
 
 def meet(
@@ -42,6 +43,8 @@ def meet(
     except CollectiveMismatchError as error:
         world.blame(place.open[number].calls, error)
         raise
+    if process.heard is not None:
+        process.heard(meeting, (), OVER)
     if len(meeting.calls) == 1 and any(rank in world.exited for rank in meeting.absent()):
         world.review()
     if meeting.made is None:

@@ -21,6 +21,7 @@ from kernbench.process.process import Process
 from kernbench.ranks import time_limit, watchdog
 from kernbench.ranks.eager import EagerLog
 from kernbench.ranks.exploring import choose_late
+from kernbench.ranks.hash_seeds import Calls
 from kernbench.ranks.hidden import hidden_deadlock
 from kernbench.ranks.livelock import LivelockGuard
 from kernbench.ranks.printing import WholeLines, whole_lines
@@ -50,6 +51,11 @@ class SpawnSession(RankSession, Protocol):
     @property
     def schedule(self) -> Schedule | None:
         """Decides which message each receive from any source takes; None: the first to come."""
+        ...
+
+    @property
+    def calls(self) -> Calls | None:
+        """Notes what ranks call together; None if nobody asks."""
         ...
 
 
@@ -163,6 +169,8 @@ class Spawn:
         self._loop.on_park = reviewer.parked
         guard = LivelockGuard(world, self._processes)
         for process in self._processes:
+            if ctx.calls is not None:
+                process.heard = ctx.calls.of(process)
             process.issues_left = ctx.spec.step_budget + 1 if ctx.spec.step_budget else -1
             process.host.fruitless = guard.watch(process)
             task = self._loop.start(

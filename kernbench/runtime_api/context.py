@@ -17,6 +17,7 @@ from kernbench.process import process as processes
 from kernbench.process.process import MAIN, Process, current_process
 from kernbench.process.types import DeviceSelector
 from kernbench.ranks import time_limit
+from kernbench.ranks.hash_seeds import Calls
 from kernbench.ranks.schedules import Schedule
 from kernbench.ranks.world import World
 from kernbench.run_spec import RunSpec
@@ -51,6 +52,7 @@ class RuntimeContext:
         schedule: Schedule with the picks of the specification, for one context only; it notes which
             messages receives from any source take, and what hosts read. By default a schedule is
             made if the specification has picks.
+        calls: Notes what ranks call together; None if nobody asks.
 
     Raises:
         UsageError: If the machine cannot be made or lacks one of the devices, or if the engine or
@@ -66,6 +68,7 @@ class RuntimeContext:
         quiet: Whether benches should print nothing.
         schedule: Decides which message each receive from any source takes; None: the message that
             comes first.
+        calls: Notes what ranks call together; None if nobody asks.
         results: Documents of plain values that benches leave for `--json`.
         processes: The ranks of the last spawn.
         recordings: Launches of kernels recorded on machines equal to this one, see `KernelWork`.
@@ -81,6 +84,7 @@ class RuntimeContext:
         quiet: bool = False,
         progress: Callable[[Sequence[Any], str], Iterable[Any]] | None = None,
         schedule: Schedule | None = None,
+        calls: Calls | None = None,
     ) -> None:
         _check_types(spec, engine)
         if spec is None:
@@ -99,6 +103,7 @@ class RuntimeContext:
         self.argv: Final = list(spec.arguments)
         self.quiet: Final = quiet
         self.schedule: Final = schedule
+        self.calls: Final = calls
         self.results: Final[list[dict[str, Any]]] = []
         self._progress: Final = progress
         self.devices: Final = DeviceSelector(spec.devices).indices(engine.topology.world_size)

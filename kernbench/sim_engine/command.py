@@ -73,6 +73,7 @@ class Command:
         after: Events that the command waits for, its predecessor in the stream first; empty if all
             are settled when the command is submitted.
         number: Number of the command in its stream, from 1.
+        turn: Number of the command among all of its host, from 1.
         part: What several ranks do together in this command; None for a command of one rank alone,
             and after completion.
         action: The action of the command.
@@ -96,6 +97,7 @@ class Command:
         "ranges",
         "site",
         "stream",
+        "turn",
     )
 
     def __init__(
@@ -118,6 +120,8 @@ class Command:
             self.after, stream.waits = stream.waits, []
         stream.count += 1
         self.number = stream.count
+        host.issued += 1
+        self.turn = host.issued
         self.part: object = None
         self.action = action
         self.site = site

@@ -284,7 +284,9 @@ class Hold:
         if resource is None:
             end = start + duration
         elif resource.shared:
-            owner = engine.command_owner(command.host.rank)
+            owner, now = engine.command_owner(command.host.rank), engine.loop.now
+            if start < now:
+                start = now  # an aborted rank, which goes on at the time of its last wait
             engine.loop.at(start, owner, self._hold, command, start, resource)
             return
         else:

@@ -48,6 +48,7 @@ class Host:
         rank: Global rank; -1 for main.
         clock: Local time in picoseconds.
         waited: Time spent waiting, in picoseconds.
+        issued: Number of commands issued so far.
         task: Task that runs the rank; None for main.
         faults: Errors of the device, raised at the next blocking point.
         polled: Event that the host looked at last.
@@ -65,6 +66,7 @@ class Host:
         self.owner: Final = owner
         self.clock = clock
         self.waited = 0
+        self.issued = 0
         self.task: Task | None = None
         self.faults: list[BaseException] = []
         self.polled: Event | None = None

@@ -17,15 +17,15 @@ from kernbench.cli.app import app
 from kernbench.cli.output import Output
 from kernbench.run_spec import RunSpec
 
-Said = tuple[RunSpec, Output, int]
+Said = tuple[RunSpec, Output, tuple[int, int]]
 
 
 def _said(argv: list[str]) -> Said:
     """Returns what a bench would be run with."""
     seen: list[Said] = []
 
-    def note(spec: RunSpec, output: Output, explore: int) -> int:
-        seen.append((spec, output, explore))
+    def note(spec: RunSpec, output: Output, explore: int, hash_seeds: int) -> int:
+        seen.append((spec, output, (explore, hash_seeds)))
         return 0
 
     with pytest.MonkeyPatch.context() as patch:
@@ -44,9 +44,9 @@ def _repeated(command: str) -> Said:
 
 @given(spec=run_specs(bench="my bench.py"))
 def test_a_command_says_all_but_what_the_log_keeps(spec: RunSpec) -> None:
-    again, output, explore = _repeated(spec.command("--explore", "7"))
+    again, output, tries = _repeated(spec.command("--explore", "7", "--hash-seeds", "3"))
     assert again == dataclasses.replace(spec, record="summary")
-    assert (output, explore) == (Output(), 7)
+    assert (output, tries) == (Output(), (7, 3))
 
 
 def test_every_option_is_a_field_or_an_output() -> None:
@@ -60,6 +60,7 @@ def test_every_option_is_a_field_or_an_output() -> None:
     assert options == {named.get(name, name) for name in fields - {"record"}} | outputs | {
         "spec",
         "explore",
+        "hash_seeds",
     }
 
 
@@ -72,7 +73,7 @@ def test_options_become_a_specification() -> None:
         "--trace a.json --trace-limit 7 "
         "--flight-recorder b --json c --breakdown --quiet -- --op 'two words'"
     )
-    spec, output, explore = _said(shlex.split(text))
+    spec, output, tries = _said(shlex.split(text))
     assert spec == RunSpec(
         topology="my.yaml",
         ccl="my/ccl.yaml",
@@ -99,11 +100,11 @@ def test_options_become_a_specification() -> None:
         breakdown=True,
         quiet=True,
     )
-    assert explore == 0
+    assert tries == (0, 0)
 
 
 def test_the_usual_values_are_those_of_a_specification() -> None:
-    assert _said(["run", "race.py"]) == (RunSpec(bench="race.py"), Output(), 0)
+    assert _said(["run", "race.py"]) == (RunSpec(bench="race.py"), Output(), (0, 0))
     assert RunSpec(bench="race.py").command() == "kernbench run race.py --seed 0"
 
 

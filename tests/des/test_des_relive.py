@@ -46,3 +46,18 @@ def test_what_is_repeated_may_go_on_into_the_future() -> None:
     loop.run()
     assert seen == [0, 10, 20, 30, 40, 50]
     assert loop.now == 50
+
+
+def test_turns_of_an_owner_come_in_their_order_whenever_they_were_queued() -> None:
+    loop, seen = EventLoop(), list[str]()
+    owner = loop.owner(4)
+    first, second = owner.turn(1), owner.turn(2)
+    loop.at(10, second, seen.append, "second")
+    loop.at(10, loop.owner(5), seen.append, "another's")
+    loop.at(10, first, seen.append, "first")
+    loop.at(10, second, seen.append, "second again")
+    loop.at(9, second, lambda: loop.at(10, first, seen.append, "first again"))
+    loop.at(10, owner, seen.append, "the owner's own")
+    loop.run()
+    assert seen[:3] == ["the owner's own", "first", "first again"]
+    assert seen[3:] == ["second", "second again", "another's"]

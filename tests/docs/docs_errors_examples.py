@@ -16,10 +16,13 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench import tl
 from kernbench.ccl.config import choose, load_ccl
+from kernbench.cli.hash_seeds import try_seeds
+from kernbench.cli.output import SILENT
 from kernbench.config import Formerly, Range, load
 from kernbench.errors import call_site
 from kernbench.memory import Allocator, Space
 from kernbench.report import check_writable
+from kernbench.run_spec import RunSpec
 from kernbench.testing import Kernbench
 from kernbench.topology import load_topology, shipped_machines
 from kernbench.tp import parallel_state
@@ -518,8 +521,34 @@ def r6(rank: int) -> None:
         raise greenlet.GreenletExit
 
 
+@on_main
+def r11(_: Kernbench) -> None:
+    Path("r11.py").write_text(SET, encoding="utf-8")
+    spec = RunSpec(bench="r11.py")
+    try_seeds(spec, SILENT, 2, spec.command())
+
+
+SET = """\
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
+
+SIZES = {"weight": 8, "bias": 4}
+
+
+def worker(rank):
+    dist.init_process_group("nccl")
+    for name in {"weight", "bias"}:
+        gradient = torch.ones(SIZES[name], device="cuda")
+        dist.all_reduce(gradient)
+
+
+def run(ctx):
+    ctx.multiprocessing.spawn(worker, nprocs=2)
+"""
+
+
 @on_ranks(1)
-def r11(rank: int) -> None:
+def r12(rank: int) -> None:
     with ThreadPoolExecutor() as pool:
         pool.submit(lambda: torch.ones(3)).result()
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 EXPECTED = {
     "C": range(1, 22),
     "P": range(1, 10),
-    "R": range(1, 12),
+    "R": range(1, 13),
     "K": range(5, 11),
     "F": range(1, 17),
 }
@@ -49,6 +49,7 @@ TESTS = {
     "P9": "distributed/test_p2p.py::test_p9_a_rank_that_does_not_exist",
     "R4": "ranks/test_spawn.py::test_an_abort_that_is_swallowed_for_ever_is_reported",
     "R6": "ranks/test_spawn.py::test_a_rank_that_raises_greenlet_exit",
+    "R11": "ranks/test_hash_seeds.py::test_r11_ranks_that_iterate_over_a_set",
     "R12": "runtime_api/test_threads.py::test_r12_a_thread_beside_a_rank",
     "K5": "ranks/test_spawn.py::test_code_that_never_yields_is_stopped",
     "K6": "ranks/test_deadlock.py::test_k6_polling_for_what_cannot_happen",

@@ -59,12 +59,12 @@ def source_of(program: Program) -> Source:
     for rank, steps in enumerate(program.steps):
         out += ["", "", f"def rank{rank}(seen):", '    dist.init_process_group("ccl")']
         tab = "    "
-        if program.scoped:
+        before = _groups(program, rank)
+        before += [f"t{i} = {_made(program.slots[i], rank)}" for i in used_slots(steps)]
+        if program.scoped and (before or steps):  # a block is not empty
             out.append("    with dist.group_scope():")
             tab = "        "
-        out += [f"{tab}{line}" for line in _groups(program, rank)]
-        for index in used_slots(steps):
-            out.append(f"{tab}t{index} = {_made(program.slots[index], rank)}")
+        out += [f"{tab}{line}" for line in before]
         mine = []
         for step in steps:
             out.append(f"{tab}{_text(program, rank, step)}")

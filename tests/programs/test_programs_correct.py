@@ -6,12 +6,11 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
-from programs_model import differences, expected
 from programs_random import random_program
-from programs_source import Source, run, source_of
+from programs_source import source_of
 from programs_steps import DTYPES, Call, Program
+from programs_sweep import MACHINES, late, mistakes
 
-from kernbench.runtime_api.context import RuntimeContext
 from kernbench.testing import Kernbench
 
 PROGRAMS = 2000
@@ -19,6 +18,12 @@ CHUNK = 250
 CHUNKS = [
     pytest.param(first, marks=pytest.mark.slow if first else ())
     for first in range(0, PROGRAMS, CHUNK)
+]
+
+TIMED_CHUNK = 10
+TIMED = [
+    pytest.param(first, marks=pytest.mark.slow if first else ())
+    for first in range(0, 400, TIMED_CHUNK)
 ]
 
 CHOICES = st.randoms(use_true_random=False)
@@ -65,29 +70,57 @@ OPERATIONS = (
 )
 
 
-def mistakes(machines: dict[str, RuntimeContext], program: Program, source: Source) -> str:
-    """Runs a program and returns what it computes wrongly; nothing if all is well."""
-    ctx = machines["sip8" if program.ranks <= 8 else "torus4x4"]
-    try:
-        wrong = differences(expected(program), run(ctx, program, source))
-    except Exception as error:
-        wrong = [f"{type(error).__name__}: {error}"]
-    return "\n".join([*wrong, "", source.text]) if wrong else ""
-
-
 @pytest.mark.parametrize("first", CHUNKS)
 def test_random_programs_are_right(kernbench: Kernbench, first: int) -> None:
-    machines = {name: kernbench.context(name) for name in ("sip8", "torus4x4")}
+    machines = {name: kernbench.context(name) for name in MACHINES}
     for seed in range(first, first + CHUNK):
         program = random_program(seed)
         if wrong := mistakes(machines, program, source_of(program)):
             pytest.fail(f"seed {seed}:\n{wrong}", pytrace=False)
 
 
+@pytest.mark.parametrize("seed", [2003334, 2007472])
+def test_collectives_in_line_that_meet_company_later(kernbench: Kernbench, seed: int) -> None:
+    """The first is alone on its links, the next in line is not, and then company comes."""
+    machines = {name: kernbench.context(name) for name in MACHINES}
+    program = random_program(seed)
+    assert not mistakes(machines, program, source_of(program))
+
+
+@pytest.mark.parametrize("first", TIMED)
+def test_random_programs_take_the_same_time_by_plan_and_live(
+    kernbench: Kernbench, first: int
+) -> None:
+    for seed in range(first, first + TIMED_CHUNK):
+        program = random_program(seed)
+        if wrong := late(kernbench, program, source_of(program)):
+            pytest.fail(f"seed {seed}:\n{wrong}", pytrace=False)
+
+
+def test_two_streams_of_a_rank_begin_at_one_instant(kernbench: Kernbench) -> None:
+    """Their first messages ask for one link at one time: the collective issued first has it."""
+    program = random_program(4000066)
+    assert not late(kernbench, program, source_of(program))
+
+
+def test_every_program_is_python() -> None:
+    nothing = Program(2, ((0, 1),), (), True, (), (), ((), ()))
+    # In the last two a rank does nothing inside of a `group_scope`.
+    programs = [nothing, *map(random_program, (*range(200), 15768, 50575))]
+    for program in programs:
+        compile(source_of(program).text, "program.py", "exec")
+
+
+@pytest.mark.slow
+def test_every_one_of_many_programs_is_python() -> None:
+    for seed in range(PROGRAMS, 10 * PROGRAMS):
+        compile(source_of(random_program(seed)).text, "program.py", "exec")
+
+
 @pytest.mark.parametrize("examples", [20, pytest.param(200, marks=pytest.mark.slow)])
 def test_programs_that_shrink_are_right(kernbench: Kernbench, examples: int) -> None:
     """The same with choices of hypothesis: slower, but a failure comes as a short program."""
-    machines = {name: kernbench.context(name) for name in ("sip8", "torus4x4")}
+    machines = {name: kernbench.context(name) for name in MACHINES}
 
     @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
     @given(choices=CHOICES)

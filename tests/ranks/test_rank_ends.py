@@ -195,3 +195,29 @@ replay: seed 0, schedule 0"""
     assert error.as_json()["errors"]["1"]["summary"] == "<its text could not be made>"
     assert failed(error) == Exit.FAILED
     assert "UnprintableError" in capsys.readouterr().err
+
+
+def test_what_an_aborted_rank_still_issues_begins_when_it_is_aborted(kernbench: Kernbench) -> None:
+    """Its local time is that of its wait, behind the loop; two streams share its engines."""
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(4, device="cuda")
+        side = torch.cuda.Stream()
+        if rank == 1:
+            for _ in range(50):
+                x.add_(1)
+            torch.cuda.synchronize()
+            raise ValueError("boom")
+        try:
+            dist.all_reduce(x)
+            torch.cuda.synchronize()
+        finally:
+            with torch.cuda.stream(side):
+                y = torch.ones(4, device="cuda")
+                dist.all_reduce(y)
+                y.add_(1)
+
+    error = failure(kernbench, worker, 3)
+    assert list(error.errors) == [1]
+    assert sorted(error.aborted) == [0, 2]

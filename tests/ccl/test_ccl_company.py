@@ -1,0 +1,130 @@
+"""Whoever is timed alone is timed anew when company comes: as if all had used the network."""
+
+from collections.abc import Sequence
+
+import pytest
+from ccl_machine import SUM, own_algorithm, ring
+
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
+from kernbench.ccl.collective import Collective
+from kernbench.ccl.config import Chosen
+from kernbench.ccl.model import CollectiveModel
+from kernbench.ccl.plan import NOTHING, Comm
+from kernbench.ccl.prepared import CollectiveShape
+from kernbench.memory import Storage, View, dtypes
+from kernbench.operations.copies import PeerCopy
+from kernbench.sim_engine.command import Command, Stream
+from kernbench.sim_engine.dials import Fidelity
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.host import Host
+from kernbench.testing import Kernbench
+from kernbench.topology import load_topology
+
+
+def push(comm: Comm) -> None:
+    """Rank 0 gives everything to rank 1, as fast as its first link takes it."""
+    for chunk in range(comm.world_size):
+        comm.exchange(
+            send=chunk if comm.rank == 0 else NOTHING,
+            to=1,
+            receive=chunk if comm.rank == 1 else NOTHING,
+            source=0,
+            combine="copy",
+        )
+
+
+def submit(
+    engine: GraphEngine, chosen: Chosen, sips: Sequence[int], count: int, times: int, start: int
+) -> list[Command]:
+    """Issues all-reduces of one group in a row, and returns their commands."""
+    model, commands = CollectiveModel(engine), []
+    shape = CollectiveShape(chosen, "all_reduce", tuple(sips), (count,), dtypes.float32)
+    hosts = [
+        Host(engine.loop, sip, engine.rank_owner(sip), start + 9_000 * sip, 64) for sip in sips
+    ]
+    streams = [Stream("s", sip) for sip in sips]
+    for _ in range(times):
+        group = Collective(model, model.prepare(shape), SUM)
+        for rank, sip in enumerate(sips):
+            memory = Storage(engine.devices[sip].hbm, 4 * count, "x", None)
+            view = View(memory.buffer, dtypes.float32, (count,), (1,), 0)
+            work = group.join(rank, [view], [view])
+            commands.append(Command("x", "collective", hosts[rank], streams[rank], work))
+            engine.submit(commands[-1])
+    return commands
+
+
+@pytest.mark.parametrize("launch", ["0 ns", "100 ns", "2 us"])
+@pytest.mark.parametrize("slots", [1, 4, 16])
+@pytest.mark.parametrize("count", [1, 1_000, 8_000, 30_000])
+def test_a_sender_is_done_while_its_messages_queue_up_before_a_slow_link(
+    launch: str, slots: int, count: int
+) -> None:
+    machine = load_topology("sip8", [f"system.sip.collective_launch={launch}"]).topology_obj
+    chosen = own_algorithm(push, f"defaults.n_slots={slots}")
+
+    def ends(fidelity: Fidelity) -> list[int | None]:
+        engine = GraphEngine(machine, enable_data=False, fidelity=fidelity)
+        commands = submit(engine, chosen, [0, 1], count, 3, 0)
+        engine.loop.run()
+        assert not engine.network.claims
+        return [command.done.time for command in commands]
+
+    assert ends("kernel") == ends("tile")
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.7, 1.0, 1.1])
+def test_a_copy_holds_its_links_until_its_last_byte_has_come(part: float) -> None:
+    # The copy is one chunk, so all of its times are known as soon as it begins.
+    overrides = ["system.sip.collective_launch=0 ns", "system.sips.network.chunk=1 MiB"]
+    machine, begin = load_topology("sip8", overrides).topology_obj, 1_000_000
+
+    def ends(fidelity: Fidelity, later: float) -> tuple[int, list[int]]:
+        engine = GraphEngine(machine, enable_data=False, fidelity=fidelity)
+        host = Host(engine.loop, -1, engine.rank_owner(-1), begin, 64)
+        work = PeerCopy(engine, 0, 1, 500_000, lambda: None)
+        copy = Command("copy", "copy", host, Stream("c", 0), work)
+        engine.submit(copy)
+        commands = list[Command]()
+
+        def issue() -> None:
+            commands.extend(submit(engine, ring(), [0, 1, 2], 4_096, 1, engine.loop.now))
+
+        engine.loop.at(begin + int(later), engine.rank_owner(0), issue)
+        engine.loop.run()
+        assert not engine.network.claims
+        return (copy.done.time or 0) - begin, [one.done.time or 0 for one in commands]
+
+    lasting, _ = ends("tile", 1e9)
+    assert lasting > 10_000_000
+    assert ends("kernel", part * lasting) == ends("tile", part * lasting)
+
+
+def test_the_second_in_line_meets_company_before_the_first_is_over(kernbench: Kernbench) -> None:
+    """The gather is alone on 1 -> 2; the all-reduce behind it meets the messages of 0 and 2."""
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("ccl")
+        pair = dist.new_group([1, 2])
+        mine, got = torch.ones(2, device="cuda"), torch.empty(2, device="cuda")
+        if rank != 1:
+            torch.ones(2, device="cuda")
+            other = 2 - rank
+            both = [dist.P2POp(dist.isend, mine, other), dist.P2POp(dist.irecv, got, other)]
+            for work in dist.batch_isend_irecv(both):
+                work.wait()
+        if rank:
+            parts = [torch.empty(2, device="cuda") for _ in range(2)] if rank == 2 else None
+            dist.gather(mine, parts, dst=2, group=pair)
+            dist.all_reduce(mine, group=pair)
+            assert mine.tolist() == [2, 2]
+        dist.destroy_process_group()
+
+    def times(fidelity: Fidelity) -> list[tuple[int, str, int, int]]:
+        log = kernbench.spawn(worker, nprocs=3, fidelity=fidelity, record="full").engine.op_log
+        commands = [c for c in log.records if c.category == "collective"]
+        return sorted((c.rank, c.name, c.start, c.end) for c in commands)
+
+    assert times("kernel") == times("tile")
+    assert times("kernel")
