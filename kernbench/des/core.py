@@ -365,6 +365,7 @@ class EventLoop:
         abandoned: Stacks of tasks that could not be ended; kept, since dropping one runs its code.
         on_park: Called with each task that is about to park; must not wait.
         polling: Number of tasks that are inside `Task.poll`.
+        inner_steps: Number of steps made on other loops inside of calls of this one.
     """
 
     def __init__(self) -> None:
@@ -374,6 +375,7 @@ class EventLoop:
         self.abandoned: list[Carrier] = []
         self.on_park: Callable[[Task], None] | None = None
         self.polling = 0
+        self.inner_steps = 0
         self._queue: list[tuple[int, int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._owners: dict[int, Owner] = {}
         self._tasks: dict[Task, None] = {}
@@ -491,7 +493,8 @@ class EventLoop:
 
         Another thread may call this.
         """
-        return sum([owner.sequence for owner in list(self._owners.values())]) - len(self._queue)
+        queued = sum([owner.sequence for owner in list(self._owners.values())])
+        return queued - len(self._queue) + self.inner_steps
 
     def discard(self) -> None:
         """Drops everything queued. Used after a failure, when all tasks have ended."""

@@ -129,6 +129,7 @@ class Run:
         assert task is not None
         owner = self._loop.owner(order.program_of(pe))
         for pid in pids:
+            engine.loop.inner_steps += 1  # a grid of many programs is no loop without end
             program = Program(
                 task,
                 timeline,
