@@ -116,6 +116,18 @@ class Transfer(Exchange):
     def __str__(self) -> str:
         return f"the sender of {self.title}"
 
+    def wait_for_source(self, process: Process) -> int:
+        """Returns the global rank of the sender; the host waits until it is known.
+
+        Args:
+            process: The receiver, which has issued its command.
+        """
+        if self.source is None:
+            self.matched = self.matched or Event(self)
+            process.wait(self.matched)
+        assert self.source is not None
+        return self.source
+
     def absent(self) -> list[int]:
         """Returns the ranks that have not called; for a receive from any source, all that may."""
         if self.source is None:

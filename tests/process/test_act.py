@@ -96,9 +96,9 @@ def test_pinned_memory_waits_for_the_host_and_for_other_streams(
         p.copy_(d, non_blocking=True)
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        for copy in (lambda: e.copy_(p, non_blocking=True), lambda: p.copy_(e, non_blocking=True)):
+        for target, source in ((e, p), (p, e)):
             with pytest.raises(AccessError) as caught:
-                copy()
+                target.copy_(source, non_blocking=True)
             assert caught.value.code == "M10"
     for use, code in ((p.tolist, "C15"), (p.zero_, "C14")):
         with pytest.raises(AccessError) as caught:
