@@ -96,6 +96,17 @@ def call_site() -> CallSite | None:
     return None
 
 
+def site_in(frame: FrameType | None) -> CallSite | None:
+    """Returns the site of the innermost frame of the user's code in a stack; None if there is none.
+
+    Args:
+        frame: Innermost frame of the stack, such as that of a task that waits.
+    """
+    while frame is not None and is_ours(frame):
+        frame = frame.f_back
+    return None if frame is None else CallSite(frame.f_code, frame.f_lasti)
+
+
 def call_site_of(error: BaseException) -> CallSite | None:
     """Returns the site of the innermost frame of the user's code in the traceback of `error`."""
     site = None

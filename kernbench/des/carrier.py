@@ -5,6 +5,7 @@ kind so far.
 """
 
 from collections.abc import Callable
+from types import FrameType
 from typing import Protocol
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -29,6 +30,11 @@ class Carrier(Protocol):
 
     def suspend(self) -> None:
         """Hands control back to the hub. Called from inside the job."""
+        ...
+
+    @property
+    def frame(self) -> FrameType | None:
+        """Innermost frame of a suspended job; None while it runs, and before it begins."""
         ...
 
 
@@ -62,6 +68,11 @@ class _GreenletCarrier(greenlet):
         hub = self.parent
         assert hub is not None
         hub.switch()
+
+    @property
+    def frame(self) -> FrameType | None:
+        frame: FrameType | None = self.gr_frame
+        return frame
 
 
 class CarrierPool:

@@ -7,7 +7,7 @@ Time is an integer number of picoseconds. Whatever happens at one instant happen
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Final
 
 from kernbench.des.carrier import Carrier, CarrierPool, current_subject
@@ -168,6 +168,11 @@ class Task:
     def parked(self) -> bool:
         """Whether the task waits for something."""
         return self._state is _PARKED
+
+    @property
+    def frame(self) -> FrameType | None:
+        """Innermost frame of the task while it is parked; None while it is not."""
+        return self._carrier.frame if self._carrier is not None and self.parked else None
 
     def wait(self, event: Event) -> int:
         """Waits until `event` has happened in local time; returns the local time in picoseconds.

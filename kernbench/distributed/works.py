@@ -116,7 +116,7 @@ class Work:
         """Returns the tensors that the operation writes; call `wait` before reading them."""
         return list(self._outputs)
 
-    def source_rank(self) -> int:
+    def _source_rank(self) -> int:
         """Returns the sender's rank in the group; of a receive from any rank the host waits for it.
 
         Raises:
@@ -127,7 +127,7 @@ class Work:
         peer = args.get("peer")
         if command.name not in {"recv", "irecv"} or "peer" not in args:
             raise OperandError(
-                f"work.source_rank() of {command.name}: only a receive has a source",
+                f"work._source_rank() of {command.name}: only a receive has a source",
                 [site_fact(call_site())],
             )
         if peer is None:
@@ -135,8 +135,6 @@ class Work:
             peer = command.part.wait_for_source(process)
         place: int = world_of(process).groups[args["group"]].place(peer)
         return place
-
-    _source_rank = source_rank
 
     def get_future(self) -> "Future":
         """Returns the operation as a `Future`."""

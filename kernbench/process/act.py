@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from kernbench.errors import CallSite, KernbenchError, site_fact
-from kernbench.memory import HOST_SIP, View
+from kernbench.memory import HOST_SIP, UninitialisedReadError, View
 from kernbench.process.access import Guard
 from kernbench.process.process import Part, Process, StepBudgetError
 from kernbench.sim_engine.command import Action, Command, Stream
@@ -34,6 +34,13 @@ class Span(NamedTuple):
 
     memory: Guard
     window: View
+
+
+class HostWrite(NamedTuple):
+    """What a host has written itself, as a `memory.storage.Writer`."""
+
+    name: str
+    site: CallSite | None
 
 
 class Entered(NamedTuple):
@@ -170,7 +177,12 @@ def act_at_once(
     try:
         process.engine.executor.apply(effect)
     except KernbenchError as error:
+        if isinstance(error, UninitialisedReadError):
+            error.tell_writer()
         error.add_fact(site_fact(site or process.call_site(), f"{name} was called at"))
         raise
     for block in writes:
-        block.memory.version += 1
+        memory = block.memory
+        memory.version += 1
+        if memory.buffer.unwritten is not None:
+            memory.buffer.writer = HostWrite(name, site or process.call_site())

@@ -5,7 +5,7 @@ from typing import Final
 
 from kernbench.errors import CallSite, Fact, site_fact
 from kernbench.ranks.graphs import around, components
-from kernbench.ranks.meeting import Call, Exchange, folded
+from kernbench.ranks.meeting import NUMBER, Call, Exchange, folded, runs
 from kernbench.ranks.transfers import Transfer
 from kernbench.ranks.verdicts import (
     Verdict,
@@ -63,6 +63,11 @@ def _cycle(graph: WaitGraph, heads: Sequence[Head], knot: set[Node]) -> Verdict:
     ranks = sorted({call.rank for call, _ in waits})
     if all(head.meeting.is_message for head in heads):
         hint = "let one side send before it receives, or start both with batch_isend_irecv"
+        if _tags_cross(cycle):
+            hint = (
+                "messages between two devices move in the order of the calls, whatever their tags: "
+                "receive them in the order in which they are sent"
+            )
     else:
         hint = "every rank must come to collectives and messages in the same order"
     verdict = Verdict("P4", f"{folded(ranks)} wait for one another: {path(cycle)}", hint)
@@ -78,6 +83,16 @@ def _cycle(graph: WaitGraph, heads: Sequence[Head], knot: set[Node]) -> Verdict:
     for call, meeting in sorted(waits, key=lambda wait: wait[0].time):
         verdict.views.setdefault(call.rank, meeting.view(call))
     return verdict
+
+
+def _tags_cross(cycle: Sequence[Head]) -> bool:
+    """Returns whether a send and a receive wait for each other that differ in the tag only."""
+    ends = {
+        (meeting.source, meeting.destination)
+        for head in cycle
+        if isinstance(meeting := head.meeting, Transfer)
+    }
+    return len(cycle) > 1 and len(ends) == 1
 
 
 def _where(meeting: Exchange) -> str:
@@ -116,7 +131,7 @@ def _places(waits: Iterable[tuple[Call, Exchange]]) -> list[str]:
     lines: list[str] = [
         Fact(
             f"{folded(sorted({call.rank for call in calls}))} "
-            f"wait{'s' if len(calls) == 1 else ''} in {what} "
+            f"wait{'s' if len(calls) == 1 else ''} in {_numbered(what, calls)} "
             f"at {format_span([call.time for call in calls])}, {site_fact(site)}",
             [call.involved() for call in calls],
         )
@@ -124,6 +139,10 @@ def _places(waits: Iterable[tuple[Call, Exchange]]) -> list[str]:
     ]
     more = len(lines) - _MOST_PLACES
     return lines if more <= 0 else [*lines[:_MOST_PLACES], f"and {more} more places"]
+
+
+def _numbered(what: str, calls: Sequence[Call]) -> str:
+    return what.replace(NUMBER, runs(sorted({call.number for call in calls}), ","))
 
 
 def _knots(graph: WaitGraph, dead: set[Node]) -> list[set[Node]]:

@@ -1,9 +1,10 @@
 """Finds ranks that poll for ever for what cannot happen (K6); counts polls, not seconds."""
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kernbench.errors import site_fact
+from kernbench.errors import site_fact, site_in
 from kernbench.process.process import Process
 from kernbench.ranks.exploring import choose_late
 from kernbench.ranks.meeting import folded
@@ -84,7 +85,7 @@ class LivelockGuard:
         graph = WaitGraph(self._world, self._processes)
         for poller in pollers:
             verdict.views[poller.rank] = ""
-            verdict.facts.append(_looks_at(poller, graph))
+            verdict.facts += _looks_at(poller, graph)
         for other in self._processes:
             task = other.task
             if other not in pollers and task is not None and task.parked:
@@ -96,11 +97,16 @@ class LivelockGuard:
         return verdict
 
 
-def _looks_at(process: Process, graph: WaitGraph) -> str:
-    polled = process.host.polled
+def _looks_at(process: Process, graph: WaitGraph) -> list[str]:
+    """Returns where a rank polls, and what it polls."""
+    polled, task = process.host.polled, process.task
     command = None if polled is None else polled.label
+    # The frame of a task that waits for its turn; the running task is the one that looks.
+    frame = None if task is None else task.frame
+    where = site_fact(site_in(frame or sys._getframe()))
+    facts = [f"rank {process.rank} polls {where}"]
     if not isinstance(command, Command):
-        return f"rank {process.rank} polls"
+        return facts
     heads = graph.front(command, process.rank)
     absent = [
         f"{head.meeting.title} lacks {folded(head.meeting.absent())}"
@@ -108,6 +114,5 @@ def _looks_at(process: Process, graph: WaitGraph) -> str:
         if head.meeting.absent()
     ]
     because = f"; {'; '.join(absent)}" if absent else ""
-    return (
-        f"rank {process.rank} polls {command.name}, {site_fact(command.site, 'issued at')}{because}"
-    )
+    issued = site_fact(command.site, "issued at")
+    return [*facts, f"rank {process.rank} polls {command.name}, {issued}{because}"]

@@ -18,7 +18,8 @@ from kernbench.errors import (
     is_ours,
     site_fact,
 )
-from kernbench.ranks.meeting import folded
+from kernbench.ranks.meeting import CollectiveMismatchError, folded
+from kernbench.ranks.transfers import TransferMismatchError
 from kernbench.ranks.verdicts import RankDeadlockError
 from kernbench.run_spec import RunSpec, schedule_text
 from kernbench.units import format_span, format_time
@@ -113,6 +114,8 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
             if isinstance(error, RankDeadlockError):
                 # Ranks of one deadlock differ in one line, which says what each waits for.
                 together, kind = error.shared(), (type(error), ())
+            elif isinstance(error, CollectiveMismatchError | TransferMismatchError):
+                kind = (type(error), ())  # its text names every rank's call
             elif isinstance(error, KernbenchError):
                 together = re.sub(rf"\brank {rank}\b", _ANY, alone)
                 mine = [call for call in error.involved() if call.rank == rank]
