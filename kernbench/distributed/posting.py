@@ -274,7 +274,13 @@ class Post:
         return transfer
 
     def source(self, src: int | None, group_src: int | None) -> int | None:
-        """Returns the global rank of the sender; None for any rank. Raises the errors of `peer`."""
+        """Returns the global rank of the sender; None for any rank.
+
+        Raises:
+            PeerError: If the rank does not exist (P9), is the caller, or if the group has no other
+                rank (P6).
+            OptionError: If both ranks are given.
+        """
         if src is None and group_src is None:
             if self.group.size() == 1:
                 raise PeerError(

@@ -1,6 +1,7 @@
 """One spawn: its ranks start, run, and return or fail; a clean-up leaves nothing of them behind."""
 
 import inspect
+import traceback
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from kernbench.errors import (
     OperandError,
     call_site,
     call_site_of,
+    is_ours,
     site_fact,
     site_in,
 )
@@ -217,7 +219,11 @@ class Spawn:
             else:
                 # Not the last line: `finally` may have waited again.
                 where = site_fact(self._stopped.get(process.rank) or call_site_of(aborted))
-            self._aborted[process.rank] = where
+            error = self._errors.get(process.rank)
+            hidden = _hidden(aborted)
+            if hidden and isinstance(error, KernbenchError):
+                error.add_note(f"{process.name} was handling {hidden}")
+            self._aborted[process.rank] = f"{where}, handling {hidden}" if hidden else where
         except BaseException as error:
             self._raised(process, error)
         finally:
@@ -338,6 +344,10 @@ class Spawn:
             error.explain(process.name)
         elif isinstance(error, RecursionError):
             error.add_note(_depth_note(error))
+        elif isinstance(error, KernbenchError):
+            hidden = _hidden(error)
+            if hidden:
+                error.add_note(f"{process.name} was handling {hidden}")
         self._failed(process.rank, error, process.host.clock)
 
     def _failed(self, rank: int, error: BaseException, time: int) -> None:
@@ -390,6 +400,18 @@ class Spawn:
                     break  # a second interrupt while ranks were ending: run no more user code
         finally:
             self._loop.abandon()
+
+
+def _hidden(error: BaseException) -> str:
+    """Returns the user's exception that was handled, as in a `finally`, when an error came."""
+    first = error.__context__
+    trace = None if first is None else first.__traceback__
+    if trace is None or is_ours(trace.tb_frame) or error.__suppress_context__:
+        return ""  # the frame that handles it is the outermost one of the trace
+    if first is None or isinstance(first, KernbenchError | RankAborted):
+        return ""
+    what = "".join(traceback.format_exception_only(first)).strip().partition("\n")[0]
+    return f"{what}, raised {site_fact(call_site_of(first))}"
 
 
 def _depth_note(error: BaseException) -> str:

@@ -516,7 +516,10 @@ def test_p5_warns_of_what_only_buffering_hides(kernbench: Kernbench) -> None:
     with pytest.warns(EagerWarning) as caught:
         kernbench.spawn(worker, nprocs=2, eager_limit=16)
     assert relative(str(caught[0].message), worker) == (
-        "[P5] works only because message <= eager limit 16 B: 0 send->1 (l.+2) -> 1 send->0 -> 0"
+        "[P5] works only because message <= eager limit 16 B: 0 send->1 (l.+2) -> 1 send->0 -> 0\n"
+        "  ranks 0-1 would wait in message #1 of group WORLD: send([4], torch.float32, tag 0) "
+        "at 2 us, at FILE+2: dist.send(x, 1 - rank)\n"
+        "  hint: let one side send before it receives, or start both with batch_isend_irecv"
     )
 
 

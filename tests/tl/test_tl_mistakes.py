@@ -387,8 +387,8 @@ def test_k7_programs_that_wait_for_each_other(machine: Machine) -> None:
         "  queue 0->1 full 4/4",
         "  queue 1->2 full 4/4",
         "  queue 2->0 full 4/4",
-        "  hint: 4 messages fit in a queue: receive before the next tl.send; n_slots=5 is the least "
-        "that completes",
+        "  hint: 4 messages fit in a queue: receive before the next tl.send; n_slots=5 is the "
+        "least that completes",
     ]
 
 
