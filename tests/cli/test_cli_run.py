@@ -432,7 +432,8 @@ def test_p8_explore_tells_what_depends_on_the_order(
     assert re.sub("data [0-9a-f]{12}", "data HASH", err) == (
         f"kernbench: the failure is in {file}\n"
         "ScheduleError: [P8] the result depends on which message a receive from any source takes\n"
-        f"  rank 0: recv([1], torch.float32, from any rank, tag 0) at 2 us, at {place}\n"
+        "  rank 0, message #1 of group WORLD: recv([1], torch.float32, from any rank, tag 0) at "
+        f"2 us, at {place}\n"
         "  schedule 0 takes that of rank 1: hosts read data HASH, all ranks return\n"
         "  schedule 2.1 takes that of rank 2 of those of ranks 1-2: hosts read data HASH, "
         "all ranks return\n"
