@@ -359,10 +359,12 @@ class Spawn:
         joint = isinstance(error, _JOINT) and not isinstance(error, LivelockError)
         if joint and self._reviewer.begin_round():
             return
+        if isinstance(error, KeyboardInterrupt):
+            self._abort_later(order.INTERRUPT)
+            return
         self._reviewer.end_round()
         if not self._aborting:
-            interrupted = isinstance(error, KeyboardInterrupt)
-            self._abort_later(order.INTERRUPT if interrupted else order.ABORT)
+            self._abort_later()
 
     def _abort_later(self, owner: int = order.ABORT) -> None:
         self._stop_looking()
