@@ -79,14 +79,10 @@ _SITES: Final[Table[tuple[int, int], CallSite]] = Table("errors.call_sites")
 """Sites by the `id` of their code object, which the site keeps alive, and their instruction."""
 
 
-def call_site(frame: FrameType | None = None) -> CallSite | None:
-    """Returns the site of the innermost frame of the user's code; None if there is none.
-
-    Args:
-        frame: Frame from which to look outwards; None: that of the caller.
-    """
+def call_site() -> CallSite | None:
+    """Returns the site of the innermost frame of the user's code; None if there is none."""
     known = _known
-    frame = frame or sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         # Every operation comes here, so what is known is found without a call.
         if frame.f_globals.get("__name__") not in known:
@@ -98,6 +94,17 @@ def call_site(frame: FrameType | None = None) -> CallSite | None:
                 return _SITES.keep(key, CallSite(frame.f_code, frame.f_lasti))
         frame = frame.f_back
     return None
+
+
+def site_in(frame: FrameType | None) -> CallSite | None:
+    """Returns the site of the innermost frame of the user's code in a stack; None if there is none.
+
+    Args:
+        frame: Innermost frame of the stack, such as that of a task that waits.
+    """
+    while frame is not None and is_ours(frame):
+        frame = frame.f_back
+    return None if frame is None else CallSite(frame.f_code, frame.f_lasti)
 
 
 def call_site_of(error: BaseException) -> CallSite | None:

@@ -55,8 +55,8 @@ class RunSpec:
         seed: Seed of every rank's default random generator, at least 0.
         eager_limit: Bytes up to which messages of tensors on devices are sent without their
             receive, as some libraries do; 0 finds every deadlock that such buffering hides.
-        watchdog_s: Seconds of wall time without any simulated step after which the running code is
-            stopped (K5); 0 for never.
+        watchdog_s: Seconds of wall time that a user's code may run without a simulated step, until
+            it is stopped (K5); 0 for never.
         max_time_ps: Simulated time in picoseconds that a run may not pass (K10); 0 for no limit.
         step_budget: Number of commands that a rank may issue in a spawn; 0 for any number.
         group_limit: Number of process groups that a rank may hold besides the group of all ranks

@@ -5,14 +5,12 @@ from typing import Final, NamedTuple, Protocol, Self
 
 from kernbench.ccl.config import Chosen
 from kernbench.des import DeadlockError
+from kernbench.hw import queue
 from kernbench.hw.pe import PeCosts
 from kernbench.memory import View
 from kernbench.sim_engine.command import Action, Command, Stream
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host import Host
-
-MOST_SLOTS: Final = 64
-"""Largest number of slots that is tried."""
 
 _MOST_MESSAGES: Final = 4_000
 """A collective of more messages is not run again, because its report would come late."""
@@ -82,30 +80,21 @@ class Repeatable(Protocol):
 def least_slots(collective: Repeatable) -> int | None:
     """Returns the smallest `n_slots` with which a collective ends, by running it again.
 
-    The place where tiles wait depends on neither times nor values. So a run without data on an idle
-    machine tells whether a number of slots is enough. A larger number is enough, too.
+    A run without data on an idle machine tells whether a number of slots is enough.
 
     Args:
         collective: The collective.
 
     Returns:
-        The number of slots; None if no number up to `MOST_SLOTS` that fits into memory is enough; 0
-        if the collective has too many messages to run it again.
+        The number of slots; None if no number that is tried is enough; 0 if the collective has too
+        many messages to run it again.
     """
     if collective.messages > _MOST_MESSAGES:
         return 0
-    queue = collective.chosen.queue
-    capacity = min(pe.memory(queue.space).capacity for pe in collective.pes)
-    low, high = queue.n_slots, min(MOST_SLOTS, capacity // queue.slot_size)
-    if high <= low or not _ends(collective, high):
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _ends(collective, middle):
-            high = middle
-        else:
-            low = middle
-    return high
+    spec = collective.chosen.queue
+    capacity = min(pe.memory(spec.space).capacity for pe in collective.pes)
+    most = capacity // spec.slot_size
+    return queue.least_slots(spec.n_slots, most, lambda n_slots: _ends(collective, n_slots))
 
 
 def _ends(collective: Repeatable, n_slots: int) -> bool:

@@ -144,7 +144,7 @@ def run(
         typer.Option(
             metavar="SECONDS",
             min=0.0,
-            help="Of wall time without a simulated step, until code is stopped; 0: never.",
+            help="Of wall time of your code without a simulated step, until it stops; 0: never.",
         ),
     ] = _USUAL.watchdog_s,
     max_time: Annotated[
@@ -221,7 +221,7 @@ def run(
         devices: SIPs that ranks may use, such as `0,2,5`, or `all`.
         seed: Seed of the ranks' random generators.
         eager_limit: Bytes up to which messages are sent without their receive.
-        watchdog: Seconds of wall time without a simulated step, after which code is stopped; 0 for
+        watchdog: Seconds of wall time that code may run without a simulated step; 0 for
             never.
         max_time: Simulated time that the run may not pass, such as `10ms`; `0` for no limit.
         step_budget: Number of commands that a rank may issue in a spawn; 0 for any number.

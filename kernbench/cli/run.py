@@ -180,7 +180,7 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
         try:
             status = module.run(ctx)
         except (Exception, KeyboardInterrupt) as error:
-            if listener is not None:
+            if listener is not None and isinstance(error, Exception):
                 listener.failed(error)
             if output.flight_recorder is not None and isinstance(error, _OF_RANKS):
                 record = ctx.flight_record()

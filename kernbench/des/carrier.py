@@ -35,7 +35,7 @@ class Carrier(Protocol):
 
     @property
     def frame(self) -> FrameType | None:
-        """The innermost frame of a suspended job; None if there is none."""
+        """Innermost frame of a suspended job; None while it runs, and before it begins."""
         ...
 
 
@@ -63,7 +63,8 @@ class _GreenletCarrier(greenlet):
 
     @property
     def frame(self) -> FrameType | None:
-        return self.gr_frame
+        frame: FrameType | None = self.gr_frame
+        return frame
 
 
 def _run_jobs() -> None:

@@ -187,11 +187,6 @@ class Task:
         self._swallowed = 0
 
     @property
-    def frame(self) -> FrameType | None:
-        """The innermost frame of the task while it is parked."""
-        return self._carrier.frame if self._carrier is not None and self.parked else None
-
-    @property
     def begun(self) -> bool:
         """Whether the function has been called."""
         return self._state is not _NEW
@@ -200,6 +195,11 @@ class Task:
     def parked(self) -> bool:
         """Whether the task waits for something."""
         return self._state is _PARKED
+
+    @property
+    def frame(self) -> FrameType | None:
+        """Innermost frame of the task while it is parked; None while it is not."""
+        return self._carrier.frame if self._carrier is not None and self.parked else None
 
     def wait(self, event: Event) -> int:
         """Waits until `event` has happened in local time; returns the local time in picoseconds.
@@ -400,6 +400,7 @@ class EventLoop:
             none does.
         on_park: Called with each task that is about to park; must not wait.
         polling: Number of tasks that are inside `Task.poll`.
+        inner_steps: Number of steps made on other loops inside of calls of this one.
     """
 
     def __init__(self) -> None:
@@ -410,6 +411,7 @@ class EventLoop:
         self.abandoned: list[Carrier] = []
         self.on_park: Callable[[Task], None] | None = None
         self.polling = 0
+        self.inner_steps = 0
         self._queue: list[tuple[int, int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._owners: dict[int, Owner] = {}
         self._tasks: dict[Task, None] = {}
@@ -555,7 +557,8 @@ class EventLoop:
 
         Another thread may call this.
         """
-        return sum([owner.sequence for owner in list(self._owners.values())]) - len(self._queue)
+        queued = sum([owner.sequence for owner in list(self._owners.values())])
+        return queued - len(self._queue) + self.inner_steps
 
     def discard(self) -> None:
         """Drops everything queued. Used after a failure, when all tasks have ended."""

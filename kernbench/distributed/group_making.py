@@ -32,6 +32,9 @@ __all__ = ["new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_
 _WARN_AT: Final = 64
 """Number of groups at which a rank is warned; on hardware each costs buffers and threads."""
 
+_ONE: Final = "one rank"
+"""What all groups of one rank have in common."""
+
 _LONGEST: Final = 24
 """Most characters of a list of ranks in a group's name."""
 
@@ -64,7 +67,8 @@ def new_group(
         `use_local_synchronization`.
 
     Raises:
-        GroupMismatchError: If another rank made another group at this place (C9).
+        GroupMismatchError: If another rank made another group at this place (C9), unless both are
+            groups of one rank, as those of `new_subgroups(1, group)` are.
         GroupError: If nothing is initialised (C18), or for too many groups (C17).
         OptionError: If a rank does not exist or is named twice.
     """
@@ -83,7 +87,8 @@ def new_group(
         process.rank,
         "new_group",
         (
-            Term("C9", "members", members),
+            # A group of one meets nobody, so it does not matter who else makes another such group.
+            Term("C9", "members", members if len(members) > 1 else _ONE),
             Term("C9", "backend", library),
             Term("C9", "description", group_desc),
         ),
@@ -93,13 +98,17 @@ def new_group(
     )
     desc = group_desc or "undefined"
 
-    def make(number: int) -> ProcessGroup:
-        local = "local." if use_local_synchronization else "G"
-        return ProcessGroup(f"{local}{number}{_braced(members)}", members, desc, library)
+    def make(number: int) -> dict[tuple[int, ...], ProcessGroup]:
+        del number
+        return {}
 
     key = (scope, among if use_local_synchronization else None)
-    group, meeting = meet(process, key, among, call, make)
-    return _received(process, group, meeting, outsider)
+    made, meeting = meet(process, key, among, call, make)
+    if members not in made:
+        local = "local." if use_local_synchronization else "G"
+        name = f"{local}{meeting.number}{_braced(members)}"
+        made[members] = ProcessGroup(name, members, desc, library)
+    return _received(process, made[members], meeting, outsider)
 
 
 def split_group(

@@ -274,7 +274,10 @@ def recv_object_list(
     if mail is None:
         raise TransferMismatchError(
             f"rank {sender} sends a tensor to rank {talk.process.rank}, which receives objects",
-            [call.fact(f"rank {rank}") for rank, call in sorted(transfer.calls.items())],
+            [
+                call.fact(f"rank {rank}, {transfer.numbered(call)}")
+                for rank, call in sorted(transfer.calls.items())
+            ],
             hint="recv_object_list receives what send_object_list sends",
             code="P7",
         )

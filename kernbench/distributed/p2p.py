@@ -9,7 +9,6 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernbench.des import Event
 from kernbench.distributed.issuing import follow, handle
 from kernbench.distributed.noting import Message, noted_message
 from kernbench.distributed.posting import Post, Way
@@ -104,12 +103,7 @@ def give(post: Post, peer: int, mail: Any = None) -> None:
 def take(post: Post, source: int | None) -> tuple[int, Transfer]:
     """Receives a message as `recv` does; returns the sender's global rank and the transfer."""
     command, transfer = post.issue(source)
-    if source is None:
-        if transfer.source is None:
-            transfer.matched = Event(transfer)
-            post.process.wait(transfer.matched)
-        source = transfer.source
-        assert source is not None
+    source = transfer.wait_for_source(post.process)
     _wait_in_stream(post.process, command)
     return source, transfer
 

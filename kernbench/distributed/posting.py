@@ -193,9 +193,13 @@ class Post:
         return self.process.side_stream(name, self.process.device_index)
 
     def _host_stream(self, peer: int | None) -> Stream:
-        """Returns the stream of messages to, or from, another rank's host."""
+        """Returns the stream of messages to, or from, another rank's host.
+
+        Gloo keeps the messages of each tag in order, and those of different tags apart.
+        """
         way = "to" if self._way == "send" else "from"
-        name = f"messages {way} {_named(peer)} in {self.group.name}, on cpu"
+        tag = f" with tag {self._tag}" if self._tag else ""
+        name = f"messages {way} {_named(peer)}{tag} in {self.group.name}, on cpu"
         return self.process.side_stream(name, HOST_SIP)
 
     def _is_eager(self) -> bool:
@@ -274,8 +278,22 @@ class Post:
         return transfer
 
     def source(self, src: int | None, group_src: int | None) -> int | None:
-        """Returns the global rank of the sender; None for any rank. Raises the errors of `peer`."""
+        """Returns the global rank of the sender; None for any rank.
+
+        Raises:
+            PeerError: If the rank does not exist (P9), is the caller, or if the group has no other
+                rank (P6).
+            OptionError: If both ranks are given.
+        """
         if src is None and group_src is None:
+            if self.group.size() == 1:
+                raise PeerError(
+                    f"rank {self.process.rank} called {self._name} for a message from any rank of "
+                    f"group {self.group.name}, which has no other rank",
+                    [self._called()],
+                    hint="copy inside a rank with copy_()",
+                    code="P6",
+                )
             return None
         return self.peer(src, group_src, "src")
 

@@ -4,9 +4,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kernbench.des import Event
-from kernbench.errors import CallSite, KernbenchError, UnsupportedError, call_site, site_fact
+from kernbench.errors import (
+    CallSite,
+    KernbenchError,
+    OperandError,
+    UnsupportedError,
+    call_site,
+    site_fact,
+)
 from kernbench.memory import HOST_SIP
 from kernbench.process.process import Process, RankLocal, current_process
+from kernbench.ranks.transfers import Transfer
 from kernbench.ranks.world import world_of
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.tensors.tensor import Tensor
@@ -107,6 +115,26 @@ class Work:
     def result(self) -> list[Tensor]:
         """Returns the tensors that the operation writes; call `wait` before reading them."""
         return list(self._outputs)
+
+    def _source_rank(self) -> int:
+        """Returns the sender's rank in the group; of a receive from any rank the host waits for it.
+
+        Raises:
+            OperandError: If the operation is no receive.
+        """
+        process, command = current_process(), self._command
+        args = command.args or {}
+        peer = args.get("peer")
+        if command.name not in {"recv", "irecv"} or "peer" not in args:
+            raise OperandError(
+                f"work._source_rank() of {command.name}: only a receive has a source",
+                [site_fact(call_site())],
+            )
+        if peer is None:
+            assert isinstance(command.part, Transfer)
+            peer = command.part.wait_for_source(process)
+        place: int = world_of(process).groups[args["group"]].place(peer)
+        return place
 
     def get_future(self) -> "Future":
         """Returns the operation as a `Future`."""

@@ -15,6 +15,9 @@ from kernbench.units import Bandwidth
 
 Backpressure = Literal["sleep", "poll"]
 
+MOST_SLOTS: Final = 64
+"""Largest number of slots that reports of deadlocks try."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -278,3 +281,29 @@ class Queue:
         """Calls `callback` once, when the arrival of the next message becomes known."""
         assert self._on_message is None, "a queue has one receiver"
         self._on_message = callback
+
+
+def least_slots(n_slots: int, most: int, ends: Callable[[int], bool]) -> int | None:
+    """Returns the smallest number of slots with which a deadlock would not happen.
+
+    If a number is enough, a larger one is, too, since the place where programs wait depends on
+    neither times nor values.
+
+    Args:
+        n_slots: A number that is not enough.
+        most: Number of slots that fit into memory; above `MOST_SLOTS` none is tried.
+        ends: Runs the programs again with a number of slots, and returns whether they end.
+
+    Returns:
+        The number; None if no number up to `most` is enough.
+    """
+    low, high = n_slots, min(MOST_SLOTS, most)
+    if high <= low or not ends(high):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if ends(middle):
+            high = middle
+        else:
+            low = middle
+    return high

@@ -1,9 +1,9 @@
 """The bytes behind tensors, and which of these bytes were ever written."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from sys import is_finalizing
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -20,8 +20,54 @@ Array = np.ndarray[Any, Any]
 """An array of numpy, of any shape and type."""
 
 
+class Writer(Protocol):
+    """A command that writes a block, as reports name it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the command."""
+        ...
+
+    @property
+    def site(self) -> CallSite | None:
+        """Where the user asked for the command."""
+        ...
+
+
 class UninitialisedReadError(KernbenchError):
-    """A read of memory that was never written (M5, M6)."""
+    """A read of memory that was never written (M5, M6).
+
+    Args:
+        summary: See `KernbenchError`, as for `facts`, `hint` and `code`.
+        facts: Further lines.
+        hint: What to try.
+        code: Stable code.
+        writer: The latest command that was issued to write to the block; None without any.
+
+    Attributes:
+        writer: See above.
+    """
+
+    def __init__(
+        self,
+        summary: str,
+        facts: Sequence[str] = (),
+        *,
+        hint: str = "",
+        code: str = "",
+        writer: Writer | None = None,
+    ) -> None:
+        super().__init__(summary, facts, hint=hint, code=code)
+        self.writer = writer
+
+    def tell_writer(self) -> None:
+        """Adds the line that tells which command has written other elements, or that none has."""
+        writer = self.writer
+        self.add_fact(
+            "nothing was issued that writes to it"
+            if writer is None
+            else site_fact(writer.site, f"last written by {writer.name}, issued at")
+        )
 
 
 class NoBytesError(KernbenchError, AssertionError):
@@ -42,9 +88,10 @@ class Buffer:
             them.
         fixed: Whether the bytes belong to another library, which must see what is written: they
             are never replaced then.
+        writer: The latest command that was issued to write to the block; None without any.
     """
 
-    __slots__ = ("allocation", "data", "fixed", "lent", "unwritten")
+    __slots__ = ("allocation", "data", "fixed", "lent", "unwritten", "writer")
 
     def __init__(self, allocation: Allocation) -> None:
         self.allocation = allocation
@@ -52,6 +99,7 @@ class Buffer:
         self.unwritten: np.ndarray[Any, np.dtype[np.bool_]] | None = None
         self.lent = False
         self.fixed = False
+        self.writer: Writer | None = None
 
     @classmethod
     def over(cls, allocation: Allocation, array: Array) -> "Buffer":
@@ -415,4 +463,5 @@ class View:
             ],
             hint="write them first, or make the tensor with zeros() instead of empty()",
             code="M5",
+            writer=self.buffer.writer,
         )

@@ -130,9 +130,7 @@ class Guard:
                 f"{block.label}, bytes {max(low, mine_low)}..{min(high, mine_high)}: "
                 f"{'read' if verb == 'read' else 'write'} after {earlier}",
             ],
-            hint="call work.wait() first"
-            if collective
-            else "order the streams with wait_stream(), an event, or synchronize()",
+            hint=_hint(collective, stream),
             code=("C14" if verb == "wrote" else "C15") if collective or stream is None else "M10",
         )
 
@@ -146,6 +144,7 @@ class Guard:
                 Triton's kernels, autograd does not know about them.
         """
         self.version += counts
+        self.buffer.writer = command
         writes = self.writes
         if not writes or (len(writes) == 1 and writes[0][1] is view):
             self.writes = [(command, view)]
@@ -176,6 +175,14 @@ class Guard:
 
     def _whole(self) -> View:
         return View(self.buffer, dtypes.uint8, (self.buffer.allocation.nbytes,), (1,), 0)
+
+
+def _hint(collective: bool, stream: Stream | None) -> str:
+    if collective:
+        return "call work.wait() first"
+    if stream is None:
+        return "let the host wait first: synchronize() of the device, the stream, or an event"
+    return "order the streams with wait_stream(), an event, or synchronize()"
 
 
 def _in_words(stream: Stream) -> str:

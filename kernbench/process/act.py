@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from kernbench.errors import CallSite, KernbenchError, site_fact
-from kernbench.memory import View
+from kernbench.memory import HOST_SIP, UninitialisedReadError, View
 from kernbench.process.access import Guard
 from kernbench.process.process import Part, Process, StepBudgetError
 from kernbench.sim_engine.command import Action, Command, Stream
@@ -34,6 +34,13 @@ class Span(NamedTuple):
 
     memory: Guard
     window: View
+
+
+class HostWrite(NamedTuple):
+    """What a host has written itself, as a `memory.storage.Writer`."""
+
+    name: str
+    site: CallSite | None
 
 
 class Entered(NamedTuple):
@@ -68,8 +75,8 @@ def act(
 
     Every command of a program goes this way. The blocks are checked first: a call that is refused
     because of a block has called no other rank. Accesses to a block on another device than the
-    command's are ordered by that device's current stream; accesses to a block on the host are
-    ordered by the commands for which the host has waited.
+    command's are ordered by that device's current stream; accesses to a block on the host by the
+    command's own stream, as two copies of one stream into one pinned buffer are.
 
     Args:
         process: The rank, or main, that issues the command.
@@ -104,12 +111,12 @@ def act(
             and pending[0][0].stream is line
         ):
             continue
-        at = line if memory.sip == sip else _elsewhere(process, memory.sip)
+        at = line if memory.sip in {sip, HOST_SIP} else process.current_stream(memory.sip)
         memory.check(process, at, block.window, "read")
     for block in writes:
         memory = block.memory
         if memory.writes or memory.reads or memory.owner is not process:
-            at = line if memory.sip == sip else _elsewhere(process, memory.sip)
+            at = line if memory.sip in {sip, HOST_SIP} else process.current_stream(memory.sip)
             memory.check(process, at, block.window, "wrote")
     host = process.host
     site = site or process.call_site()
@@ -170,12 +177,12 @@ def act_at_once(
     try:
         process.engine.executor.apply(effect)
     except KernbenchError as error:
+        if isinstance(error, UninitialisedReadError):
+            error.tell_writer()
         error.add_fact(site_fact(site or process.call_site(), f"{name} was called at"))
         raise
     for block in writes:
-        block.memory.version += 1
-
-
-def _elsewhere(process: Process, sip: int) -> Stream | None:
-    """Returns the stream that orders accesses on another device; None for the host."""
-    return None if sip < 0 else process.current_stream(sip)
+        memory = block.memory
+        memory.version += 1
+        if memory.buffer.unwritten is not None:
+            memory.buffer.writer = HostWrite(name, site or process.call_site())

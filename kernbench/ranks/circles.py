@@ -5,7 +5,7 @@ from typing import Final
 
 from kernbench.errors import CallSite, Fact, site_fact
 from kernbench.ranks.graphs import around, components
-from kernbench.ranks.meeting import Call, Exchange, folded
+from kernbench.ranks.meeting import NUMBER, Call, Exchange, folded, runs
 from kernbench.ranks.transfers import Transfer
 from kernbench.ranks.verdicts import (
     Verdict,
@@ -15,6 +15,9 @@ from kernbench.ranks.verdicts import (
 from kernbench.ranks.waiting import Head, Node, WaitGraph
 from kernbench.ranks.world import World
 from kernbench.units import format_span
+
+MESSAGES_HINT: Final = "let one side send before it receives, or start both with batch_isend_irecv"
+"""What to try if ranks wait for each other's messages."""
 
 _MOST_HOPS: Final = 8
 _MOST_PLACES: Final = 8
@@ -62,7 +65,12 @@ def _cycle(graph: WaitGraph, heads: Sequence[Head], knot: set[Node]) -> Verdict:
     ]
     ranks = sorted({call.rank for call, _ in waits})
     if all(head.meeting.is_message for head in heads):
-        hint = "let one side send before it receives, or start both with batch_isend_irecv"
+        hint = MESSAGES_HINT
+        if _tags_cross(cycle):
+            hint = (
+                "messages between two devices move in the order of the calls, whatever their tags: "
+                "receive them in the order in which they are sent"
+            )
     else:
         hint = "every rank must come to collectives and messages in the same order"
     verdict = Verdict("P4", f"{folded(ranks)} wait for one another: {path(cycle)}", hint)
@@ -74,10 +82,20 @@ def _cycle(graph: WaitGraph, heads: Sequence[Head], knot: set[Node]) -> Verdict:
         verdict.code = "C10"
         verdict.summary = f"groups are used in crossing order: {'; '.join(_cut(steps))}"
         verdict.hint = "every rank must use the groups in the same order"
-    verdict.facts = _places(waits)
+    verdict.facts = places(waits)
     for call, meeting in sorted(waits, key=lambda wait: wait[0].time):
         verdict.views.setdefault(call.rank, meeting.view(call))
     return verdict
+
+
+def _tags_cross(cycle: Sequence[Head]) -> bool:
+    """Returns whether a send and a receive wait for each other that differ in the tag only."""
+    ends = {
+        (meeting.source, meeting.destination)
+        for head in cycle
+        if isinstance(meeting := head.meeting, Transfer)
+    }
+    return len(cycle) > 1 and len(ends) == 1
 
 
 def _where(meeting: Exchange) -> str:
@@ -105,25 +123,34 @@ def _cut(parts: list[str]) -> list[str]:
     return [*parts[:3], "...", parts[-1]]
 
 
-def _places(waits: Iterable[tuple[Call, Exchange]]) -> list[str]:
-    """Returns a line for each place where ranks wait, with the ranks."""
+def places(waits: Iterable[tuple[Call, Exchange]], verb: str = "") -> list[str]:
+    """Returns a line for each place where ranks wait, with the ranks.
+
+    Args:
+        waits: Calls, each with what it is a part of.
+        verb: Verb of the lines; empty for `waits` or `wait`.
+    """
     alike: dict[tuple[str, CallSite | None], dict[Call, None]] = {}
     for call, meeting in waits:
         what = meeting.place(call)
         # The key is the instruction, since finding the line number for many ranks takes long.
         alike.setdefault((what, call.site), {})[call] = None
-    places = [(what, site, list(calls)) for (what, site), calls in alike.items()]
+    found = [(what, site, list(calls)) for (what, site), calls in alike.items()]
     lines: list[str] = [
         Fact(
             f"{folded(sorted({call.rank for call in calls}))} "
-            f"wait{'s' if len(calls) == 1 else ''} in {what} "
+            f"{verb or ('waits' if len(calls) == 1 else 'wait')} in {_numbered(what, calls)} "
             f"at {format_span([call.time for call in calls])}, {site_fact(site)}",
             [call.involved() for call in calls],
         )
-        for what, site, calls in sorted(places, key=lambda place: min(c.rank for c in place[2]))
+        for what, site, calls in sorted(found, key=lambda place: min(c.rank for c in place[2]))
     ]
     more = len(lines) - _MOST_PLACES
     return lines if more <= 0 else [*lines[:_MOST_PLACES], f"and {more} more places"]
+
+
+def _numbered(what: str, calls: Sequence[Call]) -> str:
+    return what.replace(NUMBER, runs(sorted({call.number for call in calls}), ","))
 
 
 def _knots(graph: WaitGraph, dead: set[Node]) -> list[set[Node]]:

@@ -36,12 +36,14 @@ class Whereabouts:
         exit_sites: Where the function of a rank returned, by rank.
         groups: Every group of the spawn.
         stuck: What reports say about a rank that waits elsewhere for ever, by rank.
+        places: Where a rank waits now, by rank; ranks that do not wait are left out.
     """
 
     exited: Mapping[int, Process]
     exit_sites: Mapping[int, CallSite]
     groups: Iterable["Gathering[Any]"]
     stuck: Mapping[int, str]
+    places: Mapping[int, CallSite]
 
 
 M = TypeVar("M", bound=Meeting)
@@ -234,8 +236,12 @@ class Gathering(Generic[M]):
         first = meeting.calls[waiting[0]]
         facts: list[str] = [Fact(f"waiting {fact}", fact.involved) for fact in meeting.grouped()]
         facts += [self._whereabouts(rank, known) for rank in never]
-        if coming:
-            facts.append(f"on the way: {folded(coming)}")
+        at: dict[CallSite | None, list[int]] = {}
+        for rank in coming:
+            at.setdefault(known.places.get(rank), []).append(rank)
+        for site, ranks in at.items():
+            where = "" if site is None else f", {site_fact(site)}"
+            facts.append(f"on the way: {folded(ranks)}{where}")
         title = self.title(first.operation, meeting.number)
         error = self._missing(title, waiting, never, facts)
         error.hint = first.hint or error.hint

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from kernbench.ranks.circles import path
+from kernbench.ranks.circles import MESSAGES_HINT, path, places
 from kernbench.ranks.eager import EagerLog, Step
 from kernbench.ranks.graphs import around, components
 from kernbench.ranks.meeting import Exchange
@@ -39,6 +39,10 @@ def hidden_deadlock(log: EagerLog, limit: int) -> EagerWarning | None:
             way, _ = around(hidden[0], lambda node: [m for m in plain[node] if m in knot])  # noqa: B023
             cycle = [Head(edges[one][two], one) for one, two in pairwise([*way, way[0]])]
             lowest = min(range(len(cycle)), key=lambda i: cycle[i].rank)
-            text = path([*cycle[lowest:], *cycle[:lowest]])
-            return EagerWarning(f"[P5] works only because message <= eager limit {limit} B: {text}")
+            cycle = [*cycle[lowest:], *cycle[:lowest]]
+            lines = [f"[P5] works only because message <= eager limit {limit} B: {path(cycle)}"]
+            calls = [(head.meeting.calls[head.rank], head.meeting) for head in cycle]
+            lines += places(calls, "would wait")
+            lines.append("hint: " + MESSAGES_HINT)
+            return EagerWarning("\n  ".join(lines))
     return None

@@ -1,12 +1,14 @@
 """Finds ranks that poll for ever for what cannot happen (K6); counts polls, not seconds."""
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kernbench.errors import call_site, site_fact
+from kernbench.errors import site_fact, site_in
 from kernbench.process.process import Process
 from kernbench.ranks.exploring import choose_late
 from kernbench.ranks.meeting import folded
+from kernbench.ranks.standings import standings
 from kernbench.ranks.verdicts import RankDeadlockError, Verdict, blame_faults
 from kernbench.ranks.waiting import WaitGraph
 from kernbench.ranks.world import World
@@ -94,30 +96,28 @@ class LivelockGuard:
         graph = WaitGraph(self._world, self._processes)
         for poller in pollers:
             verdict.views[poller.rank] = ""
-            verdict.facts.append(_looks_at(poller, graph))
-        for other in self._processes:
-            task = other.task
-            if other not in pollers and task is not None and task.parked:
-                behind = [head.meeting.calls[other.rank].text for head in graph.held(other.rank)]
-                verdict.facts.append(
-                    f"rank {other.rank} waits for {task.waiting_for}"
-                    + (f" behind {', '.join(behind)}" if behind else "")
-                )
+            verdict.facts += _looks_at(poller, graph)
+        verdict.facts += standings(self._world, self._processes, but=ranks)
         return verdict
 
 
-def _looks_at(process: Process, graph: WaitGraph) -> str:
-    host, task = process.host, process.task
-    if host.repeated is not None and host.repeats:
-        frame = None if task is None else task.frame
-        return (
-            f"rank {process.rank} reads {host.repeated.block.label} again and again, and nothing "
-            f"is under way that writes it, {site_fact(call_site(frame))}"
-        )
-    polled = host.polled
+def _looks_at(process: Process, graph: WaitGraph) -> list[str]:
+    """Returns where a rank polls, and what it polls."""
+    polled, task = process.host.polled, process.task
     command = None if polled is None else polled.label
+    # The frame of a task that waits for its turn; the running task is the one that looks.
+    frame = None if task is None else task.frame
+    where = site_fact(site_in(frame or sys._getframe()))
+    read = process.host.repeated
+    if read is not None and process.host.repeats:
+        label = read.block.label
+        return [
+            f"rank {process.rank} reads {label} again and again {where}",
+            f"nothing is under way that writes {label}",
+        ]
+    facts = [f"rank {process.rank} polls {where}"]
     if not isinstance(command, Command):
-        return f"rank {process.rank} polls"
+        return facts
     heads = graph.front(command, process.rank)
     absent = [
         f"{head.meeting.title} lacks {folded(head.meeting.absent())}"
@@ -125,6 +125,5 @@ def _looks_at(process: Process, graph: WaitGraph) -> str:
         if head.meeting.absent()
     ]
     because = f"; {'; '.join(absent)}" if absent else ""
-    return (
-        f"rank {process.rank} polls {command.name}, {site_fact(command.site, 'issued at')}{because}"
-    )
+    issued = site_fact(command.site, "issued at")
+    return [*facts, f"rank {process.rank} polls {command.name}, {issued}{because}"]

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from kernbench.errors import CallSite, Fact, Involved, KernbenchError, site_fact
 from kernbench.process.process import Process
 from kernbench.process.recent_calls import Entry
 from kernbench.ranks.joint import Joint
 from kernbench.sim_engine.command import Command
-from kernbench.units import format_time
+from kernbench.units import format_span, format_time
+
+NUMBER: Final = "\0"
+"""Placeholder for the sequence numbers of calls."""
 
 
 class Amount(NamedTuple):
@@ -160,7 +163,11 @@ class Meeting:
             where = str(call.site) if call.site is not None else ""
             alike.setdefault((call.text, where), []).append(call)
         return [
-            Fact(calls[0].fact(folded([c.rank for c in calls])), [c.involved() for c in calls])
+            Fact(
+                f"{folded([call.rank for call in calls])}: {calls[0].text} at "
+                f"{format_span([call.time for call in calls])}, {site_fact(calls[0].site)}",
+                [call.involved() for call in calls],
+            )
             for calls in alike.values()
         ]
 
@@ -247,7 +254,10 @@ class Exchange(Meeting):
         return Fact(f"rank {call.rank} waits in {fact}", fact.involved)
 
     def place(self, call: Call) -> str:
-        """Returns the exchange's name in a report's list of places where ranks wait."""
+        """Returns the exchange's name in a report's list of places where ranks wait.
+
+        `NUMBER` stands for the number of the call, in which ranks at one place may differ.
+        """
         del call
         return self.title
 

@@ -18,7 +18,8 @@ from kernbench.errors import (
     is_ours,
     site_fact,
 )
-from kernbench.ranks.meeting import folded
+from kernbench.ranks.meeting import CollectiveMismatchError, folded
+from kernbench.ranks.transfers import TransferMismatchError
 from kernbench.ranks.verdicts import RankDeadlockError
 from kernbench.run_spec import RunSpec, schedule_text
 from kernbench.units import format_span, format_time
@@ -110,9 +111,14 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
         for rank, error in self.errors.items():
             alone, together, kind = text_of(error), "", (type(error), _trace(error))
             times: list[int] = []
+            notes: list[str] = []
             if isinstance(error, RankDeadlockError):
                 # Ranks of one deadlock differ in one line, which says what each waits for.
                 together, kind = error.shared(), (type(error), ())
+            elif isinstance(error, CollectiveMismatchError | TransferMismatchError):
+                # Its text names every rank's call; what a rank was handling stands in a note.
+                alone, kind = str(error), (type(error), ())
+                notes = _notes(error)
             elif isinstance(error, KernbenchError):
                 together = re.sub(rf"\brank {rank}\b", _ANY, alone)
                 mine = [call for call in error.involved() if call.rank == rank]
@@ -125,13 +131,15 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
             if known is None and (known := found.get(almost)) is not None:
                 known.text = together
             if known is None:
-                known = _Alike([], error, alone, [])
+                known = _Alike([], error, alone, [], {})
                 alike.append(known)
                 # Both keys: an equal text may name one of the two ranks and not the other.
                 found[same] = found[almost] = known
             known.ranks.append(rank)
             known.times.append(times)
+            known.notes |= dict.fromkeys(notes)
         for known in alike:
+            known.text = "\n  ".join([known.text, *known.notes])
             known.text = known.text.replace(_ANY, f"each of {folded(sorted(known.ranks))}")
             for place, when in enumerate(zip(*known.times, strict=False)):
                 known.text = known.text.replace(f"{_WHEN}{place}", format_span(when))
@@ -201,12 +209,21 @@ class SpawnInterrupted(KeyboardInterrupt):
 
 @dataclass(slots=True)
 class _Alike:
-    """Ranks whose errors say the same: one of the errors, its text, and when each rank called."""
+    """Ranks whose errors say the same.
+
+    Attributes:
+        ranks: The ranks.
+        error: One of the errors.
+        text: Its text.
+        times: When each rank called.
+        notes: Lines that stand behind the text, each once.
+    """
 
     ranks: list[int]
     error: BaseException
     text: str
     times: list[list[int]]
+    notes: dict[str, None]
 
 
 _ANY: Final = "rank \0"
@@ -242,8 +259,11 @@ def text_of(error: BaseException) -> str:
         text = str(error)
     except Exception:
         text = "<its text could not be made>"
-    notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith(EXPLAIN)]
-    return "\n  ".join([text, *notes])
+    return "\n  ".join([text, *_notes(error)])
+
+
+def _notes(error: BaseException) -> list[str]:
+    return [note for note in getattr(error, "__notes__", ()) if not note.startswith(EXPLAIN)]
 
 
 def _trace(error: BaseException) -> tuple[tuple[int, int], ...]:

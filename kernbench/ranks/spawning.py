@@ -1,10 +1,11 @@
 """One spawn: its ranks start, run, and return or fail; a clean-up leaves nothing of them behind."""
 
 import inspect
+import traceback
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from kernbench.des import DeadlockError, Killed, SwallowedAbortError, current_carrier, order
 from kernbench.errors import (
@@ -13,7 +14,9 @@ from kernbench.errors import (
     OperandError,
     call_site,
     call_site_of,
+    is_ours,
     site_fact,
+    site_in,
 )
 from kernbench.process import flight_record as flight
 from kernbench.process.called import called, issued
@@ -23,7 +26,8 @@ from kernbench.ranks.eager import EagerLog
 from kernbench.ranks.exploring import choose_late
 from kernbench.ranks.hash_seeds import Calls
 from kernbench.ranks.hidden import hidden_deadlock
-from kernbench.ranks.livelock import LivelockGuard
+from kernbench.ranks.livelock import LivelockError, LivelockGuard
+from kernbench.ranks.meeting import CollectiveMismatchError
 from kernbench.ranks.printing import WholeLines, whole_lines
 from kernbench.ranks.reviewing import Reviewer
 from kernbench.ranks.roll import RankSession
@@ -37,8 +41,13 @@ from kernbench.ranks.spawn_errors import (
     swallowed,
 )
 from kernbench.ranks.standings import standings
+from kernbench.ranks.transfers import TransferMismatchError
+from kernbench.ranks.verdicts import RankDeadlockError
 from kernbench.ranks.waiting import waits_for
 from kernbench.ranks.world import GroupLeakWarning, World
+
+_JOINT: Final = (CollectiveMismatchError, RankDeadlockError, TransferMismatchError)
+"""Errors of several ranks, which are reported when all of these have come."""
 
 
 class SpawnSession(RankSession, Protocol):
@@ -93,6 +102,7 @@ class Spawn:
         self._failed_at: dict[int, int] = {}
         self._aborted: dict[int, str] = {}
         self._aborted_at: dict[int, int] = {}
+        self._stopped: dict[int, CallSite | None] = {}
         self._aborting = False
         self._interrupts = 0
         self._reviewer: Reviewer | None = None
@@ -163,7 +173,7 @@ class Spawn:
             eager=EagerLog() if ctx.spec.eager_limit else None,
             on_choice=ctx.on_choice,
         )
-        reviewer = self._reviewer = Reviewer(world, self._loop, self._processes)
+        reviewer = self._reviewer = Reviewer(world, self._loop, self._processes, self._abort_later)
         world.review, world.suspect = reviewer.review_later, reviewer.suspect
         ctx.processes = self._processes
         self._loop.on_park = reviewer.parked
@@ -209,7 +219,7 @@ class Spawn:
                 if not self._aborting and choose_late(self._ctx.world):
                     continue
                 if not self._aborting and self._reviewer is not None:
-                    self._reviewer.explain(deadlock)
+                    self._reviewer.explain(deadlock, told=bool(self._errors))
                 self._abort()
                 continue
             return
@@ -223,18 +233,24 @@ class Spawn:
         try:
             self._returned(process, self._call(process))
         except RankAborted as aborted:
-            site = call_site_of(aborted)
-            where = site_fact(site)
             if process.rank in world.exited:
                 place = world.exit_sites.get(process.rank)
                 where = "after the worker had returned" + (f" {site_fact(place)}" if place else "")
-            self._aborted[process.rank] = where
-            self._aborted_at[process.rank] = process.host.clock
+            else:
+                # Not the last line: `finally` may have waited again.
+                where = site_fact(self._stopped.get(process.rank) or call_site_of(aborted))
+            error = self._errors.get(process.rank)
+            hidden = _hidden(aborted)
+            if hidden and isinstance(error, KernbenchError):
+                error.add_note(f"{process.name} was handling {hidden}")
+            self._aborted[process.rank] = f"{where}, handling {hidden}" if hidden else where
         except BaseException as error:
             self._raised(process, error)
         finally:
             process.alive = False
             process.frame = None
+            if self._reviewer is not None:
+                self._reviewer.ended(process)
             if self._lines is not None:
                 self._lines.finish(process.rank)
             world.rank_by_greenlet.pop(carrier, None)
@@ -349,6 +365,10 @@ class Spawn:
             error.explain(process.name)
         elif isinstance(error, RecursionError):
             error.add_note(_depth_note(error))
+        elif isinstance(error, KernbenchError):
+            hidden = _hidden(error)
+            if hidden:
+                error.add_note(f"{process.name} was handling {hidden}")
         self._failed(process.rank, error, process.host.clock)
 
     def _note_interrupt(self, process: Process | None = None, site: CallSite | None = None) -> None:
@@ -366,10 +386,21 @@ class Spawn:
         if rank not in self._errors:
             self._errors[rank] = error
             self._failed_at[rank] = time
+        if self._aborting or self._reviewer is None:
+            return
+        joint = isinstance(error, _JOINT) and not isinstance(error, LivelockError)
+        if joint and self._reviewer.begin_round():
+            return
+        if isinstance(error, KeyboardInterrupt):
+            self._abort_later(order.INTERRUPT)
+            return
+        self._reviewer.end_round()
         if not self._aborting:
-            self._stop_looking()
-            owner = order.INTERRUPT if isinstance(error, KeyboardInterrupt) else order.ABORT
-            self._loop.at(self._loop.now, self._loop.owner(owner), self._abort)
+            self._abort_later()
+
+    def _abort_later(self, owner: int = order.ABORT) -> None:
+        self._stop_looking()
+        self._loop.at(self._loop.now, self._loop.owner(owner), self._abort)
 
     def _stop_looking(self) -> None:
         """Stops the search for deadlocks: ranks are being aborted, so their waits mean nothing."""
@@ -386,6 +417,10 @@ class Spawn:
         self._stop_looking()
         for process in self._processes:
             flight.stop(process)
+            if process.alive:
+                self._aborted_at.setdefault(process.rank, process.host.clock)
+                if process.task is not None:
+                    self._stopped.setdefault(process.rank, site_in(process.task.frame))
         interrupts = self._interrupts
         try:
             for task in self._loop.tasks():
@@ -399,6 +434,18 @@ class Spawn:
                     break  # a second interrupt while ranks were ending: run no more user code
         finally:
             self._loop.abandon()
+
+
+def _hidden(error: BaseException) -> str:
+    """Returns the user's exception that was handled, as in a `finally`, when an error came."""
+    first = error.__context__
+    trace = None if first is None else first.__traceback__
+    if trace is None or is_ours(trace.tb_frame) or error.__suppress_context__:
+        return ""  # the frame that handles it is the outermost one of the trace
+    if first is None or isinstance(first, KernbenchError | RankAborted):
+        return ""
+    what = "".join(traceback.format_exception_only(first)).strip().partition("\n")[0]
+    return f"{what}, raised {site_fact(call_site_of(first))}"
 
 
 def _depth_note(error: BaseException) -> str:

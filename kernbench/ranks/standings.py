@@ -1,9 +1,9 @@
 """Where every rank is at one moment: its line, its time, and what it waits for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from kernbench.errors import CallSite, call_site, site_fact
+from kernbench.errors import CallSite, site_fact, site_in
 from kernbench.process.process import Process
 from kernbench.ranks.meeting import folded
 from kernbench.ranks.waiting import WaitGraph
@@ -18,17 +18,21 @@ def standings(
     world: World,
     processes: Sequence[Process],
     running: Mapping[int, CallSite | None] | None = None,
+    but: Collection[int] = (),
 ) -> list[str]:
-    """Returns lines that say where all ranks are; ranks at one place share a line.
+    """Returns lines that say where ranks are; ranks at one place share a line.
 
     Args:
         world: The ranks.
         processes: Their processes, by rank.
         running: Where ranks are that do not wait, by rank.
+        but: Ranks to leave out.
     """
     graph = WaitGraph(world, processes)
     places: dict[tuple[str, str, CallSite | None], list[tuple[int, int]]] = {}
     for process in processes:
+        if process.rank in but:
+            continue
         doing, site, time = _standing(world, process, graph, (running or {}).get(process.rank))
         places.setdefault((*doing, site), []).append((process.rank, time))
     lines = []
@@ -54,7 +58,7 @@ def _standing(
         return ("has not begun", "have not begun"), None, clock
     if task is None or not task.parked:
         return ("runs", "run"), running or process.call_site(), clock
-    site = None if task.frame is None else call_site(task.frame)
+    site = site_in(task.frame)
     if task.waiting_for == "its turn":  # it runs ahead of the loop
         return ("runs", "run"), site, clock
     return (f"waits for {task.waiting_for}", f"wait for {task.waiting_for}"), site, clock

@@ -14,7 +14,7 @@ from kernbench.memory import Space, View
 from kernbench.process.process import Process
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.hosted import HostCollective
-from kernbench.ranks.meeting import Call, Exchange, Needs
+from kernbench.ranks.meeting import NUMBER, Call, Exchange, Needs
 from kernbench.ranks.roll import roll_of
 from kernbench.ranks.schedules import Schedule
 from kernbench.sim_engine.command import Command
@@ -116,6 +116,18 @@ class Transfer(Exchange):
     def __str__(self) -> str:
         return f"the sender of {self.title}"
 
+    def wait_for_source(self, process: Process) -> int:
+        """Returns the global rank of the sender; the host waits until it is known.
+
+        Args:
+            process: The receiver, which has issued its command.
+        """
+        if self.source is None:
+            self.matched = self.matched or Event(self)
+            process.wait(self.matched)
+        assert self.source is not None
+        return self.source
+
     def absent(self) -> list[int]:
         """Returns the ranks that have not called; for a receive from any source, all that may."""
         if self.source is None:
@@ -141,14 +153,19 @@ class Transfer(Exchange):
         return Needs(senders, every=False)
 
     def view(self, call: Call) -> Fact:
-        """See `Exchange`; the line leaves the title out, since the call says enough."""
-        fact = call.fact("")
-        return Fact(f"rank {call.rank} waits in {fact.removeprefix(': ')}", fact.involved)
+        """See `Exchange`; the line has the number of the message among those of its rank."""
+        fact = call.fact(self.numbered(call))
+        return Fact(f"rank {call.rank} waits in {fact}", fact.involved)
+
+    def numbered(self, call: Call) -> str:
+        """Returns which message of its rank a call is, for reports."""
+        return f"message #{call.number} of group {self.box.group.name}"
 
     def place(self, call: Call) -> str:
         """See `Exchange`."""
         view = self.sides[call.rank].view
-        return f"{call.operation}({list(view.shape)}, {view.dtype}, tag {self.box.tag})"
+        text = f"{call.operation}({list(view.shape)}, {view.dtype}, tag {self.box.tag})"
+        return f"message #{NUMBER} of group {self.box.group.name}: {text}"
 
     def hop(self, rank: int, other: int) -> str:
         """See `Exchange`."""
@@ -369,7 +386,8 @@ class Mailbox:
             call.command.args["candidates"] = len(candidates)
         schedule = roll_of(process).schedule
         if schedule is not None:
-            schedule.took(call.rank, call.fact(f"rank {call.rank}"), source, sorted(candidates))
+            said = call.fact(f"rank {call.rank}, {receive.numbered(call)}")
+            schedule.took(call.rank, said, source, sorted(candidates))
         receive.source = source
         if self._bring_together(source, None) and receive.matched is not None:
             receive.matched.settle(process.engine.loop.now)
@@ -445,7 +463,7 @@ class Mailbox:
             f"rank {ranks[0]} sends {transfer.sides[ranks[0]].text} to rank {ranks[1]}, which "
             f"receives {transfer.sides[ranks[1]].text}",
             [
-                call.fact(f"rank {call.rank}, message #{call.number} of group {self.group.name}")
+                call.fact(f"rank {call.rank}, {transfer.numbered(call)}")
                 for call in map(transfer.calls.__getitem__, ranks)
             ],
             hint=f"both sides of a message have one {what}; nothing is cut or reinterpreted",

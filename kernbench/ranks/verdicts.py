@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kernbench.ccl.jams import MOST_SLOTS, Jam
-from kernbench.des import DeadlockError
-from kernbench.errors import Fact, Involved, KernbenchError, site_fact
+from kernbench.ccl.jams import Jam
+from kernbench.des import DeadlockError, Task
+from kernbench.errors import Fact, Involved, KernbenchError, site_fact, site_in
+from kernbench.hw.queue import MOST_SLOTS
 from kernbench.process.process import Process
 from kernbench.ranks.gathering import Gathering
 from kernbench.ranks.meeting import Call, Meeting, folded
@@ -93,8 +94,10 @@ def missed(world: World, graph: WaitGraph) -> Iterator[tuple[Sequence[int], Kern
         for meeting in gathering.open.values():
             absent = meeting.absent()
             if any(rank in world.exited for rank in absent):
-                stuck = _stuck(graph, [rank for rank in absent if rank not in world.exited])
-                yield sorted(meeting.calls), gathering.missing(meeting, world.whereabouts(stuck))
+                others = [rank for rank in absent if rank not in world.exited]
+                places = {rank: site for rank in others if (site := graph.place(rank)) is not None}
+                known = world.whereabouts(_stuck(graph, others), places)
+                yield sorted(meeting.calls), gathering.missing(meeting, known)
 
 
 def _stuck(graph: WaitGraph, ranks: Sequence[int]) -> dict[int, str]:
@@ -209,11 +212,13 @@ def blame_faults(world: World, processes: Iterable[Process]) -> bool:
 def jammed(heads: Iterable[Head], deadlock: DeadlockError) -> Iterator[Verdict]:
     """Yields verdicts on collectives that do not end although all ranks have arrived (K7)."""
     programs = [
-        f"{task.name} waits for {reason} since {format_time(task.clock)}"
+        _waiting(task, reason)
         for task, reason in deadlock.waits
         if isinstance(task.subject, Program)
     ]
     for meeting in dict.fromkeys(head.meeting for head in heads):
+        if meeting.missing():
+            continue
         jam = None if meeting.joint is None else meeting.joint.jam()
         name = "" if jam is None else f" {jam.chosen.name}"
         verdict = Verdict(
@@ -221,10 +226,12 @@ def jammed(heads: Iterable[Head], deadlock: DeadlockError) -> Iterator[Verdict]:
             f"{meeting.title}: every rank has come, and the algorithm{name} waits for itself",
             "every send needs a receive, and no more than n_slots messages fit in a queue",
             {rank: meeting.view(call) for rank, call in meeting.calls.items()},
-            programs,
+            [*programs],
         )
         if jam is not None:
             _tell_queues(verdict, meeting, jam)
+            if not programs:  # it was recorded before
+                verdict.hint += "; fidelity tile names the lines of the algorithm"
         yield verdict
 
 
@@ -248,11 +255,18 @@ def _tell_queues(verdict: Verdict, meeting: Meeting, jam: Jam) -> None:
         verdict.hint += f"; no n_slots up to {MOST_SLOTS} that fits into memory completes"
 
 
+def _waiting(task: Task, reason: object) -> str:
+    """Returns what a task waits for, and at which line of the user, if it is in the user's code."""
+    site = site_in(task.frame)
+    where = "" if site is None else f", {site_fact(site)}"
+    return f"{task.name} waits for {reason} since {format_time(task.clock)}{where}"
+
+
 def unexplained(deadlock: DeadlockError) -> Verdict:
     """Returns the verdict on a deadlock that no collective or message explains."""
     verdict = Verdict("", "ranks wait for what can never happen", "")
     for task, reason in deadlock.waits:
-        verdict.facts.append(f"{task.name} waits for {reason} since {format_time(task.clock)}")
+        verdict.facts.append(_waiting(task, reason))
         if isinstance(task.subject, Process):
             verdict.views[task.subject.rank] = ""
     verdict.views = verdict.views or {0: ""}
@@ -278,7 +292,10 @@ def tags_differ(sends: Sequence[Transfer], receives: Sequence[Transfer]) -> Verd
         role = "the sender" if len({other.rank for other in sent}) == 1 else "one of the senders"
         verdict.views[call.rank] = f"rank {call.rank} is {role}"
     verdict.views[asked[0].rank] = f"rank {asked[0].rank} is the receiver"
-    verdict.facts = [call.fact(f"rank {call.rank}") for call in (*sent, *asked)]
+    verdict.facts = [
+        call.fact(f"rank {call.rank}, {transfer.numbered(call)}")
+        for transfer, call in zip((*sends, *receives), (*sent, *asked), strict=True)
+    ]
     return verdict
 
 
@@ -290,15 +307,19 @@ def _and(parts: Sequence[str]) -> str:
 
 def _unmatched(world: World, ranks: Sequence[int]) -> list[str]:
     """Returns lines about messages that ranks have sent and nobody has received."""
-    calls = [
-        _call(transfer)
+    sends = [
+        transfer
         for box in world.mailboxes.values()
         for transfer in box.open()
         if not is_receive(transfer) and transfer.source in ranks
     ]
-    if not calls:
+    if not sends:
         return [f"{folded(ranks)} sent nothing that is not received"]
-    return [call.fact(f"not received, of rank {call.rank}") for call in calls[:_MOST_PLACES]]
+    return [
+        call.fact(f"not received, of rank {call.rank}, {send.numbered(call)}")
+        for send in sends[:_MOST_PLACES]
+        for call in send.calls.values()
+    ]
 
 
 def _returned(world: World, rank: int) -> str:

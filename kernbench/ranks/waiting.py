@@ -8,6 +8,7 @@ that nothing outside of the set can release is dead, even while other ranks run 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from kernbench.errors import CallSite, site_in
 from kernbench.process.process import Process
 from kernbench.ranks.meeting import Exchange
 from kernbench.ranks.world import World, world_of
@@ -69,6 +70,11 @@ class WaitGraph:
         if task is None or not task.parked:
             return ()
         return self._heads_of(task.waiting_for, rank)
+
+    def place(self, rank: int) -> CallSite | None:
+        """Returns the user's line at which a rank's host waits; None if it does not wait."""
+        task = self._processes[rank].task
+        return None if task is None else site_in(task.frame)
 
     def dead(self, starts: Iterable[Head]) -> set[Node]:
         """Returns the nodes that can never go on, among some heads and all for which they wait.

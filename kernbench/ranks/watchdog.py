@@ -1,10 +1,12 @@
 """The guard against code that never yields (K5): the only place that looks at a wall clock.
 
-One daemon thread for the whole process, started with the first spawn, wakes a few times per limit
-and compares what it sees. It raises `NoProgressError` in the thread of the simulation when nothing
-was simulated for too long while a user's own code was running. Code that catches it and goes on, or
-that never comes to its next line, can be stopped by nothing but the end of the process. The owner
-of the process may set `last_resort` for that; without it the error is raised again and again.
+One daemon thread for the whole process, started with the first spawn, wakes many times per limit
+and looks whose code is running. It adds up how long a user's own code has run since the last
+simulated step; the time that this package takes, for the recording of a launch or the timing of a
+collective, does not count. It raises `NoProgressError` in the thread of the simulation when that is
+too long. Code that catches it and goes on, or that never comes to its next line, can be stopped by
+nothing but the end of the process. The owner of the process may set `last_resort` for that; without
+it the error is raised again and again.
 """
 
 import sys
@@ -22,12 +24,20 @@ from kernbench.run_spec import RunSpec
 SECONDS: Final = RunSpec().watchdog_s
 """Default limit, in seconds of wall time."""
 
-_LOOKS: Final = 4
+_LOOKS: Final = 64
 """Number of looks of the thread during one limit."""
 
-_RETRY_S: Final = 0.02
-"""Seconds until the next look if the limit is over while this package's code is running."""
+_MOST_PAUSES: Final = 2
+"""Most pauses between looks that one look counts: a thread that wakes late has not looked."""
 
+_LEAST_PAUSE_S: Final = 0.001
+"""Shortest time between two looks, so that a short limit leaves time for the simulation."""
+
+_IDLE_S: Final = 7.5
+"""Seconds between two looks while nothing is simulated."""
+
+_LIBRARIES: Final = sys.stdlib_module_names | {"numpy", "ml_dtypes", "networkx", "yaml", "greenlet"}
+"""Packages whose frames run for whoever has called them: a user, or this package."""
 
 _GRACE_S: Final = 1.0
 """Seconds that stopped code may take, at least, before it counts as code that goes on."""
@@ -43,7 +53,7 @@ class NoProgressError(KernbenchError):
         # The interpreter makes it in the middle of a user's code, without arguments.
         limit = _watch.limit if _watch is not None else SECONDS
         super().__init__(
-            f"nothing was simulated for {limit:g} s of wall time",
+            f"code ran for {limit:g} s of wall time without a simulated step",
             hint="look for a loop that never waits; --watchdog or watchdog_s= sets the limit",
             code="K5",
         )
@@ -71,15 +81,52 @@ def is_ours(frame: FrameType) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class _Watch:
-    """One simulation that is watched while it runs."""
+class Watch:
+    """One simulation that is watched while it runs.
+
+    Attributes:
+        loop: Event loop of the simulation.
+        thread: Thread that drives it.
+        limit: Seconds that a user's code may run without a simulated step.
+        raised: Whether the code that runs now was told to stop.
+    """
 
     loop: EventLoop
     thread: int
     limit: float
     raised: bool = False
+    _spent: float = 0.0
+    _last: float = 0.0
+    _before: tuple[Any, ...] = ()
 
-    def seen(self) -> tuple[Any, ...]:
+    @property
+    def pause(self) -> float:
+        """Seconds between two looks."""
+        return max(self.limit / _LOOKS, _LEAST_PAUSE_S)
+
+    def look(self, now: float, *, users: bool) -> bool:
+        """Adds the time since the last look if a user's code has run meanwhile.
+
+        Args:
+            now: Seconds on any clock.
+            users: Whether a user's own code is running at this moment.
+
+        Returns:
+            Whether the user's code has run for too long; the time is then counted anew.
+        """
+        last, self._last = self._last, now
+        seen = self._seen()
+        if seen != self._before:
+            self._before, self._spent, self.raised = seen, 0.0, False
+            return False
+        if users:
+            self._spent += min(now - last, _MOST_PAUSES * self.pause)
+        over = users and self._spent >= (max(self.limit, _GRACE_S) if self.raised else self.limit)
+        if over:
+            self._spent = 0.0
+        return over
+
+    def _seen(self) -> tuple[Any, ...]:
         """Returns a value that changes with every simulated step."""
         loop = self.loop
         task = loop.current
@@ -93,7 +140,7 @@ class _Watch:
         )
 
 
-_watch: _Watch | None = None
+_watch: Watch | None = None
 _wake: Final = threading.Condition()
 _thread: threading.Thread | None = None
 
@@ -109,7 +156,7 @@ def begin(loop: EventLoop, limit: float) -> None:
     if not limit:
         return
     shorter = _watch is None and (_thread is None or limit < SECONDS)
-    _watch = _Watch(loop, threading.get_ident(), limit)
+    _watch = Watch(loop, threading.get_ident(), limit)
     if _thread is None:
         _thread = threading.Thread(target=_look_around, name="kernbench watchdog", daemon=True)
         _thread.start()
@@ -125,32 +172,23 @@ def end() -> None:
 
 
 def _look_around() -> None:
-    since, before, watched = 0.0, None, None
     pause = 0.0  # the limit of the first simulation may be short
     while True:
         with _wake:
             _wake.wait(pause)
         watch = _watch
-        pause = (SECONDS if watch is None else watch.limit) / _LOOKS
+        pause = _IDLE_S if watch is None else watch.pause
         if watch is None:
-            watched = None
             continue
-        seen = watch.seen()
-        if watch is not watched or seen != before:
-            watched, before, since, watch.raised = watch, seen, time.monotonic(), False
-            continue
-        limit = max(watch.limit, _GRACE_S) if watch.raised else watch.limit
-        if time.monotonic() - since >= limit:
-            if not _users_code_runs(watch.thread):
-                pause = _RETRY_S
-                continue
+        users = users_code_runs(sys._current_frames().get(watch.thread))
+        if watch.look(time.monotonic(), users=users):
             if watch.raised and last_resort is not None:
                 last_resort(_cannot_stop(watch))
             _raise_in(watch.thread)
-            watch.raised, since = True, time.monotonic()
+            watch.raised = True
 
 
-def _cannot_stop(watch: _Watch) -> KernbenchError:
+def _cannot_stop(watch: Watch) -> KernbenchError:
     """Returns the error about code that was stopped and went on."""
     task = watch.loop.current
     name = "main" if task is None else task.name
@@ -172,10 +210,20 @@ def _cannot_stop(watch: _Watch) -> KernbenchError:
     )
 
 
-def _users_code_runs(thread: int) -> bool:
-    """Returns whether a thread is in a frame outside the package, so that it may be stopped."""
-    frame: FrameType | None = sys._current_frames().get(thread)
-    return frame is not None and not is_ours(frame)
+def users_code_runs(frame: FrameType | None) -> bool:
+    """Returns whether a stack runs a user's code, which may be stopped, and not this package's.
+
+    Libraries such as numpy work for both, so their frames count for whoever has called them.
+
+    Args:
+        frame: Innermost frame of the stack; None if the thread has ended.
+    """
+    while frame is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package not in _LIBRARIES:
+            return bool(package != "kernbench")
+        frame = frame.f_back
+    return False
 
 
 def _raise_in(thread: int) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kernbench.errors import site_fact
+from kernbench.errors import CallSite, site_fact
 from kernbench.process.process import Process
 from kernbench.ranks.creations import Creations
 from kernbench.ranks.eager import EagerLog
@@ -57,13 +57,14 @@ class World(Roll):
             self.group = ProcessGroup("WORLD", range(self.size))
             self.groups[self.group.name] = self.group
 
-    def whereabouts(self, stuck: dict[int, str]) -> Whereabouts:
+    def whereabouts(self, stuck: dict[int, str], places: dict[int, CallSite]) -> Whereabouts:
         """Returns what is known about missing ranks.
 
         Args:
             stuck: By rank, what reports say about a rank that waits for ever.
+            places: Where a rank waits now, by rank.
         """
-        return Whereabouts(self.exited, self.exit_sites, self.groups.values(), stuck)
+        return Whereabouts(self.exited, self.exit_sites, self.groups.values(), stuck, places)
 
     def leaks(self) -> GroupLeakWarning | None:
         """Returns a warning about groups that ranks have not destroyed (C17); None without any.

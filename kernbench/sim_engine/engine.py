@@ -9,6 +9,7 @@ from kernbench.errors import KernbenchError, UsageError, site_fact
 from kernbench.hw.device import Device
 from kernbench.hw.library import libraries_of
 from kernbench.hw.network import Network
+from kernbench.memory import UninitialisedReadError
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.data_executor import DataExecutor, Effect
 from kernbench.sim_engine.dials import Detail, Fidelity
@@ -167,6 +168,8 @@ class GraphEngine:
             command: The command that failed.
             error: The fault; a `KernbenchError` gets the line that issued the command.
         """
+        if isinstance(error, UninitialisedReadError):
+            tell_writer(error, command)
         if isinstance(error, KernbenchError):
             error.add_fact(site_fact(command.site, f"{command.name} was issued at"))
         command.stream.faulted = True
@@ -211,6 +214,21 @@ class GraphEngine:
         done.label, command.part = command.name, None
         command.action = OVER
         done.settle(end)
+
+
+def tell_writer(error: UninitialisedReadError, reader: Command) -> None:
+    """Adds to an error which command has written before the one that reads.
+
+    The host runs ahead, so the latest writer may have been issued after the reader; then nothing is
+    added.
+    """
+    writer = error.writer
+    if (
+        not isinstance(writer, Command)
+        or writer.issued < reader.issued
+        or (writer.stream is reader.stream and writer.number < reader.number)
+    ):
+        error.tell_writer()
 
 
 class _Over:

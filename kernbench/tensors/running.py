@@ -8,14 +8,14 @@ import numpy as np
 
 from kernbench.caches import cached
 from kernbench.errors import CallSite, KernbenchError, NoDataError, call_site, site_fact
-from kernbench.memory import Array
+from kernbench.memory import Array, UninitialisedReadError
 from kernbench.process.access import OwnershipError
 from kernbench.process.act import act, act_at_once
 from kernbench.process.process import MAIN, Process, current_process
 from kernbench.process.types import CPU, Device, DeviceLike
 from kernbench.ranks.roll import roll_of
 from kernbench.sim_engine.command import Command
-from kernbench.sim_engine.engine import Hold
+from kernbench.sim_engine.engine import Hold, tell_writer
 from kernbench.sim_engine.host import Read
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.tensor import Tensor
@@ -206,6 +206,8 @@ def read_back(
             hint="look at the first error; nothing of that stream was run after it",
         )
     if failed:
+        if isinstance(failed[0], UninitialisedReadError):
+            tell_writer(failed[0], command)
         failed[0].add_fact(site_fact(site, "read by the host at"))
         raise failed[0]
     return command

@@ -371,6 +371,7 @@ def read(view: View, region: Window | Scattered, other: Scalar, who: Callable[[]
             [site_fact(call_site()), who(), site_fact(block.site, "allocated at")],
             hint="write them first, mask them, or make the tensor with zeros()",
             code="M5",
+            writer=view.buffer.writer,
         )
     return region.fetch(flat(view), other)
 

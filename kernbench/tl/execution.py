@@ -1,19 +1,23 @@
 """One execution of the programs of a launch, on an event loop of its own."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from kernbench.des import DeadlockError, EventLoop, Fifo, Task, order
-from kernbench.errors import KernbenchError
+from kernbench.errors import KernbenchError, site_fact, site_in
 from kernbench.hw.network import Network
 from kernbench.hw.pe import PeCosts, PeTimeline, later
-from kernbench.hw.queue import Queue, QueueSpec, Sender
+from kernbench.hw.queue import MOST_SLOTS, Queue, QueueSpec, Sender, least_slots
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.tl.program import Program, Trace
 from kernbench.tl.races import Races
 from kernbench.tl.recording import Recorder
+
+_MOST_LINES: Final = 8
+"""Most programs, and most queues, that a report lists."""
 
 
 class KernelDeadlockError(KernbenchError):
@@ -31,6 +35,7 @@ class Run:
         queues: How queues between the programs are built.
         recorder: Takes the computations of the programs in place of computing them; None to
             compute, as far as there are data.
+        dry: Whether only to find out if the programs end: nothing is computed or logged.
 
     Attributes:
         duration: Time until the last program is over, in picoseconds.
@@ -48,6 +53,8 @@ class Run:
         grid: tuple[int, ...],
         queues: QueueSpec,
         recorder: Recorder | None,
+        *,
+        dry: bool = False,
     ) -> None:
         self._engine = engine
         self._sip = sip
@@ -55,7 +62,8 @@ class Run:
         self._grid = grid
         self._spec = queues
         self._recorder = recorder
-        self._races = Races(grid) if engine.enable_data else None
+        self._dry = dry
+        self._races = Races(grid) if engine.enable_data and not dry else None
         self._loop = EventLoop()
         self._network = Network(engine.topology, self._loop)
         self._costs = PeCosts.of(engine.devices[sip].sip)
@@ -102,6 +110,10 @@ class Run:
             self._loop.run()
         except DeadlockError as deadlock:
             waits = deadlock.waits
+        places = [
+            f"{task.name} waits for {reason}, {site_fact(site_in(task.frame))}"
+            for task, reason in waits
+        ]
         # An error comes before a deadlock: others may wait for messages of a program that failed.
         failed = [task.error for task in tasks if task.error is not None]
         stop = SystemExit("kernel aborted")
@@ -112,8 +124,8 @@ class Run:
         if waits:
             raise KernelDeadlockError(
                 f"the programs of {self._kernel.__name__} wait for each other",
-                [*(f"{task.name} waits for {reason}" for task, reason in waits), *self._full()],
-                hint="every send needs a receive, and n_slots messages fit between them",
+                [*_cut(places), *_cut(self._full())],
+                hint=self._way_out(arguments),
                 code="K7",
             )
         if self._races is not None:
@@ -122,13 +134,15 @@ class Run:
     def _programs(
         self, pe: int, pids: Sequence[int], arguments: dict[str, Any], peers: int
     ) -> None:
-        engine, recorder, full = self._engine, self._recorder, self._engine.op_log.full
+        engine, recorder = self._engine, self._recorder
+        full = engine.op_log.full and not self._dry
         per_cube = self._costs.cube.pes
         timeline = PeTimeline(0, self._costs.pe.issue, later)
         task = self._loop.current
         assert task is not None
         owner = self._loop.owner(order.program_of(pe))
         for pid in pids:
+            engine.loop.inner_steps += 1  # a grid of many programs is no loop without end
             program = Program(
                 task,
                 timeline,
@@ -138,7 +152,7 @@ class Run:
                 port=self._ports.get(pe // per_cube),
                 channels=_Channels(self._queue, pid, peers) if peers else None,
                 sender=Sender(self._network, timeline, owner),
-                data=engine.enable_data and recorder is None,
+                data=engine.enable_data and recorder is None and not self._dry,
                 trace=self._tracer(pe) if full else None,
                 # A recording run numbers no messages: a launch that sends is run again.
                 flows=engine.op_log.new_flow if full and not recorder else None,
@@ -163,6 +177,36 @@ class Run:
             for (sender, receiver), queue in sorted(self._queues.items())
             if queue.starved
         ]
+
+    def _way_out(self, arguments: dict[str, Any]) -> str:
+        """Returns the hint of a deadlock; runs the programs again if queues are full."""
+        n_slots = self._spec.n_slots
+        if self._dry or not any(queue.starved for queue in self._queues.values()):
+            return "every tl.recv needs a tl.send by the program that it names"
+        said = f"{n_slots} messages fit in a queue: receive before the next tl.send"
+        if "print" in self._kernel.__code__.co_names:  # it would print once more
+            return said
+        memory = self._costs.memory(self._spec.space).capacity
+        try:
+            least = least_slots(
+                n_slots,
+                memory // self._spec.slot_size,
+                lambda count: self._ends(count, arguments),
+            )
+        except Exception:  # the programs need values
+            return said
+        if least is None:
+            return f"{said}; no n_slots up to {MOST_SLOTS} that fits into memory completes"
+        return f"{said}; n_slots={least} is the least that completes"
+
+    def _ends(self, n_slots: int, arguments: dict[str, Any]) -> bool:
+        spec = replace(self._spec, n_slots=n_slots)
+        again = Run(self._engine, self._sip, self._kernel, self._grid, spec, None, dry=True)
+        try:
+            again.run(arguments)
+        except KernelDeadlockError:
+            return False
+        return True
 
     def _queue(self, sender: int, receiver: int) -> Queue:
         queue = self._queues.get((sender, receiver))
@@ -191,6 +235,11 @@ class _Channels:
 
     def incoming(self, peer: int) -> Queue:
         return self._queue(peer, self._pid)
+
+
+def _cut(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - _MOST_LINES
+    return [*lines] if more <= 0 else [*lines[:_MOST_LINES], f"and {more} more"]
 
 
 def _unravel(pid: int, grid: tuple[int, ...]) -> tuple[int, ...]:

@@ -86,11 +86,12 @@ def test_m5_an_input_that_nobody_wrote_is_its_ranks_fault(
         "  first unwritten element 0, last 7 (of the tensor as read, shape (8,))",
     ]
     assert lines[2].startswith("  allocated at ")
-    assert lines[3].startswith("  all_reduce was issued at ")
-    assert lines[4] == (
+    assert lines[3] == "  nothing was issued that writes to it"
+    assert lines[4].startswith("  all_reduce was issued at ")
+    assert lines[5] == (
         "  hint: write them first, or make the tensor with zeros() instead of empty()"
     )
-    assert len(lines) == 5
+    assert len(lines) == 6
 
 
 def test_m5_live_the_others_wait_for_the_rank_at_fault(

@@ -46,14 +46,15 @@ def test_ranks_of_one_deadlock_are_told_once(
         "ranks 0-2 failed:\n"
         "RankDeadlockError: [P4] ranks 0-2 wait for one another: "
         "0 recv<-1 (l.N) -> 1 recv<-2 -> 2 recv<-0 -> 0\n"
-        "  ranks 0-2 wait in recv([2], torch.float32, tag 0) at 2 us, "
+        "  ranks 0-2 wait in message #1 of group WORLD: recv([2], torch.float32, tag 0) at 2 us, "
         "at FILE: dist.recv(x, (rank + 1) % 3)\n"
         "  hint: let one side send before it receives, or start both with batch_isend_irecv\n"
         "explain: kernbench explain P4\n"
     )
     views = [entry["view"] for entry in as_json(error)["errors"].values()]
     assert [re.sub(r", at .*", "", view) for view in views] == [
-        f"rank {rank} waits in recv([2], torch.float32, from rank {(rank + 1) % 3}, tag 0) at 2 us"
+        f"rank {rank} waits in message #1 of group WORLD: recv([2], torch.float32, "
+        f"from rank {(rank + 1) % 3}, tag 0) at 2 us"
         for rank in range(3)
     ]
 

@@ -1,11 +1,12 @@
 """Process groups: made, named, asked about, limited, destroyed, gone after the spawn."""
+# ruff: noqa: E501 - texts as users see them
 
 import warnings
 from typing import Any
 
 import pytest
 from goldens import ones
-from report_text import cut
+from report_text import cut, views
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
@@ -94,6 +95,45 @@ def test_a_group_with_another_backend(kernbench: Kernbench) -> None:
         dist.destroy_process_group()
 
     kernbench.spawn(worker, nprocs=3)
+
+
+@pytest.mark.parametrize(("backend", "device"), [("nccl", "cuda"), ("gloo", "cpu")])
+def test_ranks_may_make_groups_of_one_that_differ(
+    kernbench: Kernbench, backend: str, device: str
+) -> None:
+    """As in PyTorch's `test_new_subgroups_with_group_param`; real Gloo makes these groups, too."""
+
+    def worker(rank: int) -> None:
+        dist.init_process_group(backend)
+        half, halves = dist.new_subgroups_by_enumeration([[0, 2], [1, 3]])
+        mine, alone = dist.new_subgroups(1, group=half)
+        assert dist.get_process_group_ranks(mine) == [rank]
+        assert len(alone) == 2
+        assert alone.count(OUT) == 1
+        x = torch.full((1,), float(rank), device=device)
+        dist.all_reduce(x, group=mine)
+        assert x.item() == rank
+        for group in (*alone, *halves):
+            dist.destroy_process_group(group)
+
+    kernbench.spawn(worker, nprocs=4)
+
+
+def test_ranks_may_not_make_larger_groups_that_differ(kernbench: Kernbench) -> None:
+    """Real Gloo gives both groups of two one name, and mixes up their ranks."""
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("gloo")
+        half, _ = dist.new_subgroups(2)
+        dist.new_subgroups(2, group=half)
+
+    assert views(kernbench, worker, 4) == {
+        (0, 1, 2, 3): """\
+GroupMismatchError: [C9] new_group #3 of the world: ranks 0-3 differ in members
+  ranks 0-1: new_group([0, 1]) at 0 ps, at FILE+3: dist.new_subgroups(2, group=half)
+  ranks 2-3: new_group([2, 3]) at 0 ps, at FILE+3: dist.new_subgroups(2, group=half)
+  hint: every rank makes the same groups in the same order, also those that it is not a member of""",
+    }
 
 
 def test_subgroups(kernbench: Kernbench) -> None:

@@ -251,6 +251,87 @@ def test_from_anybody_takes_a_message_whose_stream_comes_later(kernbench: Kernbe
     assert got == [0.0] * 4
 
 
+@pytest.mark.parametrize(("backend", "device"), [("nccl", "cuda"), ("gloo", "cpu")])
+def test_a_handle_knows_the_source(kernbench: Kernbench, backend: str, device: str) -> None:
+    """Ranks send to everybody in turn, as in PyTorch's `test_send_recv_any_source`."""
+    taken: dict[int, list[int]] = {}
+
+    def worker(rank: int) -> None:
+        dist.init_process_group(backend)
+        x, n = torch.full((1000,), float(rank), device=device), dist.get_world_size()
+        for receiver in range(n):
+            if receiver != rank:
+                dist.send(x, receiver)
+                dist.send(x, receiver)
+                continue
+            for _ in range(n - 1):
+                y = torch.empty(1000, device=device)
+                taken.setdefault(rank, []).append(dist.recv(y))
+                work = dist.irecv(y)
+                work.wait()
+                source = work._source_rank()
+                taken[rank].append(source)
+                assert y.eq(source).all()
+
+    kernbench.spawn(worker, nprocs=4)
+    for rank, sources in taken.items():
+        assert sorted(sources) == sorted(2 * [other for other in range(4) if other != rank])
+
+
+def test_the_source_of_a_handle_is_a_rank_of_its_group(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        _init()
+        group, x = dist.new_group([1, 2]), _x(rank)
+        if rank == 1:
+            work = dist.isend(x, 2, group=group)
+            with pytest.raises(TypeError, match=r"_source_rank\(\) of isend: only a receive has"):
+                work._source_rank()
+            work.wait()
+        if rank == 2:
+            work = dist.irecv(x, group=group)
+            assert work._source_rank() == 0
+            work.wait()
+        dist.destroy_process_group()
+
+    kernbench.spawn(worker, nprocs=3)
+
+
+def test_p6_from_anybody_in_a_group_of_one(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        _init()
+        group = dist.new_group([0])
+        if rank == 0:
+            dist.recv(_x(0), group=group)
+        dist.barrier()
+
+    assert views(kernbench, worker, 2) == {
+        (0,): """\
+PeerError: [P6] rank 0 called recv for a message from any rank of group G1{0}, which has no other rank
+  message #1 of group G1{0} at 2 us, at FILE+4: dist.recv(_x(0), group=group)
+  hint: copy inside a rank with copy_()""",
+    }
+
+
+def test_messages_between_hosts_of_different_tags_do_not_wait_for_each_other(
+    kernbench: Kernbench,
+) -> None:
+    """Gloo matches by tag; NCCL, which ignores tags, keeps the messages of a pair in order."""
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("gloo")
+        one, two = torch.zeros(4, device="cpu"), torch.zeros(4, device="cpu")
+        if rank == 0:
+            works = [dist.isend(torch.full((4,), 1.0 * t, device="cpu"), 1, tag=t) for t in (1, 2)]
+            for work in works:
+                work.wait()
+        else:
+            dist.recv(two, 0, tag=2)
+            dist.recv(one, 0, tag=1)
+            assert (one.tolist(), two.tolist()) == ([1.0] * 4, [2.0] * 4)
+
+    kernbench.spawn(worker, nprocs=2)
+
+
 def test_a_known_source_behind_anybody_keeps_its_place(kernbench: Kernbench) -> None:
     got: list[float] = []
 

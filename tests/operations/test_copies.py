@@ -110,7 +110,7 @@ def test_pinned_memory_is_read_when_the_copy_executes(ctx: RuntimeContext) -> No
     assert lines[3:] == [
         "  it runs on the default stream",
         "  tensor [1000] torch.float32, bytes 0..4000: write after read",
-        "  hint: order the streams with wait_stream(), an event, or synchronize()",
+        "  hint: let the host wait first: synchronize() of the device, the stream, or an event",
     ]
     torch.cuda.synchronize()
     pinned.fill_(1)
@@ -283,8 +283,9 @@ def test_copies_of_unwritten_memory(ctx: RuntimeContext) -> None:
     assert lines[1] == "  first unwritten element 0, last 2 (of the tensor as read, shape (3,))"
     assert lines[2].startswith("  allocated at ")
     assert lines[2].endswith('x = torch.empty(3, device="cuda")')
-    assert lines[3].startswith("  read by the host at ")
-    assert lines[4] == (
+    assert lines[3] == "  nothing was issued that writes to it"
+    assert lines[4].startswith("  read by the host at ")
+    assert lines[5] == (
         "  hint: write them first, or make the tensor with zeros() instead of empty()"
     )
     assert torch.zeros(1, device="cuda").item() == 0, "the stream goes on"

@@ -60,21 +60,55 @@ def test_a_buffered_send_occupies_its_device_until_it_is_received(kernbench: Ker
 
 
 @pytest.mark.parametrize("halves", [False, True])
-def test_pinned_memory_waits_for_the_host_however_it_was_written(
+def test_copies_of_one_stream_use_pinned_memory_in_its_order(
     ctx: RuntimeContext, halves: bool
 ) -> None:
     d, e = torch.ones(4, device="cuda"), torch.zeros(4, device="cuda")
     p = torch.zeros(4, device="cpu").pin_memory()
+
+    def copy() -> None:
+        if halves:
+            p[:2].copy_(d[:2], non_blocking=True)
+            p[2:].copy_(d[2:], non_blocking=True)
+        else:
+            p.copy_(d, non_blocking=True)
+
+    copy()
+    d.add_(1)
+    copy()
+    e.copy_(p, non_blocking=True)
+    copy()
+    torch.cuda.synchronize()
+    assert e.tolist() == p.tolist() == [2.0] * 4
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_pinned_memory_waits_for_the_host_and_for_other_streams(
+    ctx: RuntimeContext, halves: bool
+) -> None:
+    d, e = torch.ones(4, device="cuda"), torch.zeros(4, device="cuda")
+    p = torch.zeros(4, device="cpu").pin_memory()
+    torch.cuda.synchronize()
     if halves:
         p[:2].copy_(d[:2], non_blocking=True)
         p[2:].copy_(d[2:], non_blocking=True)
     else:
         p.copy_(d, non_blocking=True)
-    with pytest.raises(AccessError):
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for target, source in ((e, p), (p, e)):
+            with pytest.raises(AccessError) as caught:
+                target.copy_(source, non_blocking=True)
+            assert caught.value.code == "M10"
+    for use, code in ((p.tolist, "C15"), (p.zero_, "C14")):
+        with pytest.raises(AccessError) as caught:
+            use()
+        assert caught.value.code == code
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
         e.copy_(p, non_blocking=True)
-    torch.cuda.synchronize()
-    e.copy_(p, non_blocking=True)
-    assert e.tolist() == [1.0] * 4
+    side.synchronize()
+    assert p.tolist() == e.tolist() == [1.0] * 4
 
 
 def test_what_is_complete_keeps_no_bytes(ctx: RuntimeContext) -> None:

@@ -165,7 +165,7 @@ def test_p1_the_sender_has_returned(kernbench: Kernbench) -> None:
     assert views(kernbench, worker, 3) == {
         (1,): """\
 RankDeadlockError: [P1] rank 1 waits for a message from rank 0, which has returned
-  rank 1 waits in recv([4], torch.float32, from rank 0, tag 0) at 2 us, at FILE+3: dist.recv(x, 0)
+  rank 1 waits in message #1 of group WORLD: recv([4], torch.float32, from rank 0, tag 0) at 2 us, at FILE+3: dist.recv(x, 0)
   rank 0 returned at FILE+6: if rank == 2:
   rank 0 sent nothing that is not received
   hint: every recv needs a send with the same group and tag""",
@@ -181,7 +181,7 @@ def test_p1_everybody_has_returned(kernbench: Kernbench) -> None:
     assert views(kernbench, worker, 3) == {
         (1,): """\
 RankDeadlockError: [P1] rank 1 waits for a message from any rank, and ranks 0, 2 have returned
-  rank 1 waits in recv([4], torch.float32, from any rank, tag 0) at 2 us, at FILE+3: dist.recv(x)
+  rank 1 waits in message #1 of group WORLD: recv([4], torch.float32, from any rank, tag 0) at 2 us, at FILE+3: dist.recv(x)
   rank 0 returned at FILE+2: if rank == 1:
   rank 2 returned at FILE+2: if rank == 1:
   ranks 0, 2 sent nothing that is not received
@@ -198,7 +198,7 @@ def test_p2_nobody_receives(kernbench: Kernbench) -> None:
     assert views(kernbench, worker, 3) == {
         (2,): """\
 RankDeadlockError: [P2] rank 2 sends [3] torch.float32, 12 B to rank 0 with tag 5, which returned without receiving it
-  rank 2 waits in send([3], torch.float32, to rank 0, tag 5) at 2 us, at FILE+3: dist.send(x, 0, tag=5)
+  rank 2 waits in message #1 of group WORLD: send([3], torch.float32, to rank 0, tag 5) at 2 us, at FILE+3: dist.send(x, 0, tag=5)
   rank 0 returned at FILE+2: if rank == 2:
   hint: every send needs a recv with the same group and tag""",
     }
@@ -216,14 +216,14 @@ def test_p3_the_tags_differ(kernbench: Kernbench) -> None:
         (0,): """\
 RankDeadlockError: [P3] rank 1 holds a message from 0 with tag 7; recv asks for tag 8
   rank 0 is the sender
-  rank 0: send([4], torch.float32, to rank 1, tag 7) at 2 us, at FILE+3: dist.send(x, 1, tag=7)
-  rank 1: recv([4], torch.float32, from rank 0, tag 8) at 2 us, at FILE+5: dist.recv(x, 0, tag=8)
+  rank 0, message #1 of group WORLD: send([4], torch.float32, to rank 1, tag 7) at 2 us, at FILE+3: dist.send(x, 1, tag=7)
+  rank 1, message #1 of group WORLD: recv([4], torch.float32, from rank 0, tag 8) at 2 us, at FILE+5: dist.recv(x, 0, tag=8)
   hint: a message is received with the tag that it was sent with""",
         (1,): """\
 RankDeadlockError: [P3] rank 1 holds a message from 0 with tag 7; recv asks for tag 8
   rank 1 is the receiver
-  rank 0: send([4], torch.float32, to rank 1, tag 7) at 2 us, at FILE+3: dist.send(x, 1, tag=7)
-  rank 1: recv([4], torch.float32, from rank 0, tag 8) at 2 us, at FILE+5: dist.recv(x, 0, tag=8)
+  rank 0, message #1 of group WORLD: send([4], torch.float32, to rank 1, tag 7) at 2 us, at FILE+3: dist.send(x, 1, tag=7)
+  rank 1, message #1 of group WORLD: recv([4], torch.float32, from rank 0, tag 8) at 2 us, at FILE+5: dist.recv(x, 0, tag=8)
   hint: a message is received with the tag that it was sent with""",
     }
 
@@ -241,14 +241,14 @@ def test_p3_in_a_circle_of_hosts_that_wait(kernbench: Kernbench) -> None:
         (0,): """\
 RankDeadlockError: [P3] rank 1 holds a message from 0 with tag 7; recv asks for tag 8
   rank 0 is the sender
-  rank 0: send([4], torch.float32, to rank 1, tag 7) at 2 us, at FILE+3: dist.send(x, 1, tag=7)
-  rank 1: recv([4], torch.float32, from any rank, tag 8) at 2 us, at FILE+5: dist.recv(x, tag=8)
+  rank 0, message #1 of group WORLD: send([4], torch.float32, to rank 1, tag 7) at 2 us, at FILE+3: dist.send(x, 1, tag=7)
+  rank 1, message #1 of group WORLD: recv([4], torch.float32, from any rank, tag 8) at 2 us, at FILE+5: dist.recv(x, tag=8)
   hint: a message is received with the tag that it was sent with""",
         (1,): """\
 RankDeadlockError: [P3] rank 1 holds a message from 0 with tag 7; recv asks for tag 8
   rank 1 is the receiver
-  rank 0: send([4], torch.float32, to rank 1, tag 7) at 2 us, at FILE+3: dist.send(x, 1, tag=7)
-  rank 1: recv([4], torch.float32, from any rank, tag 8) at 2 us, at FILE+5: dist.recv(x, tag=8)
+  rank 0, message #1 of group WORLD: send([4], torch.float32, to rank 1, tag 7) at 2 us, at FILE+3: dist.send(x, 1, tag=7)
+  rank 1, message #1 of group WORLD: recv([4], torch.float32, from any rank, tag 8) at 2 us, at FILE+5: dist.recv(x, tag=8)
   hint: a message is received with the tag that it was sent with""",
     }
 
@@ -268,9 +268,9 @@ def test_p3_which_of_several_messages_was_meant_is_left_open(kernbench: Kernbenc
         return f"""\
 RankDeadlockError: [P3] rank 1 holds messages from 0 with tag 0 and from 2 with tag 8; recv asks for tag 7
   {view}
-  rank 0: send([4], torch.float32, to rank 1, tag 0) at 2 us, at FILE+3: dist.send(x, 1)
-  rank 2: send([4], torch.float32, to rank 1, tag 8) at 2 us, at FILE+8: dist.send(x, 1, tag=8)
-  rank 1: recv([4], torch.float32, from any rank, tag 7) at 2 us, at FILE+5: dist.recv(x, tag=7)
+  rank 0, message #1 of group WORLD: send([4], torch.float32, to rank 1, tag 0) at 2 us, at FILE+3: dist.send(x, 1)
+  rank 2, message #1 of group WORLD: send([4], torch.float32, to rank 1, tag 8) at 2 us, at FILE+8: dist.send(x, 1, tag=8)
+  rank 1, message #1 of group WORLD: recv([4], torch.float32, from any rank, tag 7) at 2 us, at FILE+5: dist.recv(x, tag=7)
   hint: a message is received with the tag that it was sent with"""
 
     assert views(kernbench, worker, 3) == {
@@ -295,9 +295,9 @@ def test_p3_several_receives_of_other_tags(kernbench: Kernbench) -> None:
         return f"""\
 RankDeadlockError: [P3] rank 1 holds a message from 0 with tag 7; irecv asks for tag 8 and irecv asks for tag 9
   {view}
-  rank 0: send([4], torch.float32, to rank 1, tag 7) at 4 us, at FILE+3: dist.send(x, 1, tag=7)
-  rank 1: irecv([4], torch.float32, from rank 0, tag 8) at 4 us, at FILE+5: works = [dist.irecv(x, 0, tag=8), dist.irecv(y, 0, tag=9)]
-  rank 1: irecv([4], torch.float32, from rank 0, tag 9) at 6 us, at FILE+5: works = [dist.irecv(x, 0, tag=8), dist.irecv(y, 0, tag=9)]
+  rank 0, message #1 of group WORLD: send([4], torch.float32, to rank 1, tag 7) at 4 us, at FILE+3: dist.send(x, 1, tag=7)
+  rank 1, message #1 of group WORLD: irecv([4], torch.float32, from rank 0, tag 8) at 4 us, at FILE+5: works = [dist.irecv(x, 0, tag=8), dist.irecv(y, 0, tag=9)]
+  rank 1, message #2 of group WORLD: irecv([4], torch.float32, from rank 0, tag 9) at 6 us, at FILE+5: works = [dist.irecv(x, 0, tag=8), dist.irecv(y, 0, tag=9)]
   hint: a message is received with the tag that it was sent with"""
 
     assert views(kernbench, worker, 2) == {
@@ -317,23 +317,23 @@ def test_p4_everybody_receives_first(kernbench: Kernbench) -> None:
     assert views(kernbench, worker, 4) == {
         (0,): """\
 RankDeadlockError: [P4] ranks 0-3 wait for one another: 0 recv<-3 (l.+4) -> 3 recv<-2 -> 2 recv<-1 -> 1 recv<-0 -> 0
-  rank 0 waits in recv([4], torch.float32, from rank 3, tag 0) at 2 us, at FILE+4: dist.recv(x, (rank - 1) % n)
-  ranks 0-3 wait in recv([4], torch.float32, tag 0) at 2 us to 8 us, at FILE+4: dist.recv(x, (rank - 1) % n)
+  rank 0 waits in message #1 of group WORLD: recv([4], torch.float32, from rank 3, tag 0) at 2 us, at FILE+4: dist.recv(x, (rank - 1) % n)
+  ranks 0-3 wait in message #1 of group WORLD: recv([4], torch.float32, tag 0) at 2 us to 8 us, at FILE+4: dist.recv(x, (rank - 1) % n)
   hint: let one side send before it receives, or start both with batch_isend_irecv""",
         (1,): """\
 RankDeadlockError: [P4] ranks 0-3 wait for one another: 0 recv<-3 (l.+4) -> 3 recv<-2 -> 2 recv<-1 -> 1 recv<-0 -> 0
-  rank 1 waits in recv([4], torch.float32, from rank 0, tag 0) at 4 us, at FILE+4: dist.recv(x, (rank - 1) % n)
-  ranks 0-3 wait in recv([4], torch.float32, tag 0) at 2 us to 8 us, at FILE+4: dist.recv(x, (rank - 1) % n)
+  rank 1 waits in message #1 of group WORLD: recv([4], torch.float32, from rank 0, tag 0) at 4 us, at FILE+4: dist.recv(x, (rank - 1) % n)
+  ranks 0-3 wait in message #1 of group WORLD: recv([4], torch.float32, tag 0) at 2 us to 8 us, at FILE+4: dist.recv(x, (rank - 1) % n)
   hint: let one side send before it receives, or start both with batch_isend_irecv""",
         (2,): """\
 RankDeadlockError: [P4] ranks 0-3 wait for one another: 0 recv<-3 (l.+4) -> 3 recv<-2 -> 2 recv<-1 -> 1 recv<-0 -> 0
-  rank 2 waits in recv([4], torch.float32, from rank 1, tag 0) at 6 us, at FILE+4: dist.recv(x, (rank - 1) % n)
-  ranks 0-3 wait in recv([4], torch.float32, tag 0) at 2 us to 8 us, at FILE+4: dist.recv(x, (rank - 1) % n)
+  rank 2 waits in message #1 of group WORLD: recv([4], torch.float32, from rank 1, tag 0) at 6 us, at FILE+4: dist.recv(x, (rank - 1) % n)
+  ranks 0-3 wait in message #1 of group WORLD: recv([4], torch.float32, tag 0) at 2 us to 8 us, at FILE+4: dist.recv(x, (rank - 1) % n)
   hint: let one side send before it receives, or start both with batch_isend_irecv""",
         (3,): """\
 RankDeadlockError: [P4] ranks 0-3 wait for one another: 0 recv<-3 (l.+4) -> 3 recv<-2 -> 2 recv<-1 -> 1 recv<-0 -> 0
-  rank 3 waits in recv([4], torch.float32, from rank 2, tag 0) at 8 us, at FILE+4: dist.recv(x, (rank - 1) % n)
-  ranks 0-3 wait in recv([4], torch.float32, tag 0) at 2 us to 8 us, at FILE+4: dist.recv(x, (rank - 1) % n)
+  rank 3 waits in message #1 of group WORLD: recv([4], torch.float32, from rank 2, tag 0) at 8 us, at FILE+4: dist.recv(x, (rank - 1) % n)
+  ranks 0-3 wait in message #1 of group WORLD: recv([4], torch.float32, tag 0) at 2 us to 8 us, at FILE+4: dist.recv(x, (rank - 1) % n)
   hint: let one side send before it receives, or start both with batch_isend_irecv""",
     }
 
@@ -352,15 +352,15 @@ def test_p4_names_the_shortest_circle_and_elides_a_long_one(kernbench: Kernbench
     assert views(kernbench, worker, 8) == {
         (3,): """\
 RankDeadlockError: [P4] ranks 3, 7 wait for one another: 3 send->7 (l.+5) -> 7 send->3 (l.+3) -> 3
-  rank 3 waits in send([4], torch.float32, to rank 7, tag 0) at 2 us, at FILE+5: dist.send(x, 7)
-  rank 3 waits in send([4], torch.float32, tag 0) at 2 us, at FILE+5: dist.send(x, 7)
-  rank 7 waits in send([4], torch.float32, tag 0) at 2 us, at FILE+3: dist.send(x, 3)
+  rank 3 waits in message #1 of group WORLD: send([4], torch.float32, to rank 7, tag 0) at 2 us, at FILE+5: dist.send(x, 7)
+  rank 3 waits in message #1 of group WORLD: send([4], torch.float32, tag 0) at 2 us, at FILE+5: dist.send(x, 7)
+  rank 7 waits in message #1 of group WORLD: send([4], torch.float32, tag 0) at 2 us, at FILE+3: dist.send(x, 3)
   hint: let one side send before it receives, or start both with batch_isend_irecv""",
         (7,): """\
 RankDeadlockError: [P4] ranks 3, 7 wait for one another: 3 send->7 (l.+5) -> 7 send->3 (l.+3) -> 3
-  rank 7 waits in send([4], torch.float32, to rank 3, tag 0) at 2 us, at FILE+3: dist.send(x, 3)
-  rank 3 waits in send([4], torch.float32, tag 0) at 2 us, at FILE+5: dist.send(x, 7)
-  rank 7 waits in send([4], torch.float32, tag 0) at 2 us, at FILE+3: dist.send(x, 3)
+  rank 7 waits in message #1 of group WORLD: send([4], torch.float32, to rank 3, tag 0) at 2 us, at FILE+3: dist.send(x, 3)
+  rank 3 waits in message #1 of group WORLD: send([4], torch.float32, tag 0) at 2 us, at FILE+5: dist.send(x, 7)
+  rank 7 waits in message #1 of group WORLD: send([4], torch.float32, tag 0) at 2 us, at FILE+3: dist.send(x, 3)
   hint: let one side send before it receives, or start both with batch_isend_irecv""",
     }
 
@@ -372,8 +372,8 @@ RankDeadlockError: [P4] ranks 3, 7 wait for one another: 3 send->7 (l.+5) -> 7 s
     error = failure(kernbench, long, 10, topology="torus4x4").errors[4]
     assert relative(str(error), long) == (
         """[P4] ranks 0-9 wait for one another: 0 send->1 (l.+2) -> 1 send->2 -> 2 send->3 -> ... -> 9 send->0 -> 0
-  rank 4 waits in send([4], torch.float32, to rank 5, tag 0) at 2 us, at FILE+2: dist.send(x, (rank + 1) % n)
-  ranks 0-9 wait in send([4], torch.float32, tag 0) at 2 us, at FILE+2: dist.send(x, (rank + 1) % n)
+  rank 4 waits in message #1 of group WORLD: send([4], torch.float32, to rank 5, tag 0) at 2 us, at FILE+2: dist.send(x, (rank + 1) % n)
+  ranks 0-9 wait in message #1 of group WORLD: send([4], torch.float32, tag 0) at 2 us, at FILE+2: dist.send(x, (rank + 1) % n)
   hint: let one side send before it receives, or start both with batch_isend_irecv"""
     )
 
@@ -392,19 +392,19 @@ def test_p4_between_a_message_and_a_collective(kernbench: Kernbench) -> None:
 RankDeadlockError: [P4] ranks 0-2 wait for one another: 0 all_reduce #1 of group WORLD (l.+4) -> 2 recv<-0 (l.+3) -> 0
   rank 0 waits in all_reduce #1 of group WORLD: all_reduce([4], torch.float32, sum) at 2 us, at FILE+4: dist.all_reduce(x)
   ranks 0-1 wait in all_reduce #1 of group WORLD at 2 us, at FILE+4: dist.all_reduce(x)
-  rank 2 waits in recv([4], torch.float32, tag 0) at 2 us, at FILE+3: dist.recv(x, 0)
+  rank 2 waits in message #1 of group WORLD: recv([4], torch.float32, tag 0) at 2 us, at FILE+3: dist.recv(x, 0)
   hint: every rank must come to collectives and messages in the same order""",
         (1,): """\
 RankDeadlockError: [P4] ranks 0-2 wait for one another: 0 all_reduce #1 of group WORLD (l.+4) -> 2 recv<-0 (l.+3) -> 0
   rank 1 waits in all_reduce #1 of group WORLD: all_reduce([4], torch.float32, sum) at 2 us, at FILE+4: dist.all_reduce(x)
   ranks 0-1 wait in all_reduce #1 of group WORLD at 2 us, at FILE+4: dist.all_reduce(x)
-  rank 2 waits in recv([4], torch.float32, tag 0) at 2 us, at FILE+3: dist.recv(x, 0)
+  rank 2 waits in message #1 of group WORLD: recv([4], torch.float32, tag 0) at 2 us, at FILE+3: dist.recv(x, 0)
   hint: every rank must come to collectives and messages in the same order""",
         (2,): """\
 RankDeadlockError: [P4] ranks 0-2 wait for one another: 0 all_reduce #1 of group WORLD (l.+4) -> 2 recv<-0 (l.+3) -> 0
-  rank 2 waits in recv([4], torch.float32, from rank 0, tag 0) at 2 us, at FILE+3: dist.recv(x, 0)
+  rank 2 waits in message #1 of group WORLD: recv([4], torch.float32, from rank 0, tag 0) at 2 us, at FILE+3: dist.recv(x, 0)
   ranks 0-1 wait in all_reduce #1 of group WORLD at 2 us, at FILE+4: dist.all_reduce(x)
-  rank 2 waits in recv([4], torch.float32, tag 0) at 2 us, at FILE+3: dist.recv(x, 0)
+  rank 2 waits in message #1 of group WORLD: recv([4], torch.float32, tag 0) at 2 us, at FILE+3: dist.recv(x, 0)
   hint: every rank must come to collectives and messages in the same order""",
     }
 
@@ -427,7 +427,7 @@ def test_a_deadlock_is_found_while_others_run_on(kernbench: Kernbench) -> None:
     failed = failure(kernbench, worker, 4)
     assert list(failed.errors) == [0, 1]
     assert [line.split(" at ")[0] for line in failed.aborted_lines()] == ["ranks 2-3 aborted"]
-    assert len(steps) < 10
+    assert len(steps) < 20
 
 
 @pytest.mark.parametrize("operation", ["broadcast", "scatter", "reduce", "gather"])
@@ -468,7 +468,7 @@ def test_a_circle_through_a_root_is_found_while_others_run_on(
     failed = failure(kernbench, worker, 4)
     assert list(failed.errors) == [0, 1]
     assert {error.code for error in failed.errors.values()} == {"P4"}  # type: ignore[attr-defined]
-    assert len(steps) < 10
+    assert len(steps) < 20
 
 
 @pytest.mark.parametrize("polls", [False, True])
@@ -516,7 +516,10 @@ def test_p5_warns_of_what_only_buffering_hides(kernbench: Kernbench) -> None:
     with pytest.warns(EagerWarning) as caught:
         kernbench.spawn(worker, nprocs=2, eager_limit=16)
     assert relative(str(caught[0].message), worker) == (
-        "[P5] works only because message <= eager limit 16 B: 0 send->1 (l.+2) -> 1 send->0 -> 0"
+        "[P5] works only because message <= eager limit 16 B: 0 send->1 (l.+2) -> 1 send->0 -> 0\n"
+        "  ranks 0-1 would wait in message #1 of group WORLD: send([4], torch.float32, tag 0) "
+        "at 2 us, at FILE+2: dist.send(x, 1 - rank)\n"
+        "  hint: let one side send before it receives, or start both with batch_isend_irecv"
     )
 
 
@@ -545,7 +548,7 @@ def test_p2_of_a_send_that_was_buffered(kernbench: Kernbench) -> None:
     assert views(kernbench, worker, 2, eager_limit=4096) == {
         (0,): """\
 RankDeadlockError: [P2] rank 0 sends [4] torch.float32, 16 B to rank 1 with tag 0, which returned without receiving it
-  rank 0 waits in send([4], torch.float32, to rank 1, tag 0) at 2 us, at FILE+3: dist.send(x, 1)
+  rank 0 waits in message #1 of group WORLD: send([4], torch.float32, to rank 1, tag 0) at 2 us, at FILE+3: dist.send(x, 1)
   rank 1 returned at FILE+2: if rank == 0:
   hint: every send needs a recv with the same group and tag""",
     }
@@ -564,7 +567,9 @@ def test_k6_polling_for_what_cannot_happen(kernbench: Kernbench) -> None:
     assert views(kernbench, worker, 3) == {
         (0, 1): """\
 LivelockError: [K6] ranks 0-1 poll for ever, and nothing else is left to happen
+  rank 0 polls at FILE+6: while not work.is_completed():
   rank 0 polls irecv, issued at FILE+5: work = dist.irecv(x, 1 - rank); irecv #1 of group WORLD lacks rank 1
+  rank 1 polls at FILE+6: while not work.is_completed():
   rank 1 polls irecv, issued at FILE+5: work = dist.irecv(x, 1 - rank); irecv #1 of group WORLD lacks rank 0
   rank 2 waits for Memcpy DtoH behind recv([4], torch.float32, from rank 0, tag 0)
   hint: call work.wait() or synchronize() instead of polling; they find out what is missing""",
@@ -592,6 +597,7 @@ def test_a_fault_of_the_device_outranks_those_who_wait_behind_it(
 UninitialisedReadError: [M5] 4 of 4 elements of tensor [4] torch.float32 were never written
   first unwritten element 0, last 3 (of the tensor as read, shape (4,))
   allocated at FILE+3: dist.send(torch.empty(4, device="cuda"), dst=1)
+  nothing was issued that writes to it
   send was issued at FILE+3: dist.send(torch.empty(4, device="cuda"), dst=1)
   hint: write them first, or make the tensor with zeros() instead of empty()""",
     }
@@ -640,20 +646,25 @@ def test_k7_an_algorithm_that_waits_for_itself(
     (tmp_path / "ccl.yaml").write_text(JAM_FILE)
     monkeypatch.syspath_prepend(str(tmp_path))
     found = views(kernbench, worker, 2, ccl=tmp_path / "ccl.yaml", fidelity=fidelity)
-    programs = """
-  all_reduce on rank 0 waits for a credit for the queue to 1 since T
-  all_reduce on rank 1 waits for a credit for the queue to 0 since T"""
+    line = "JAM: comm.exchange(send=0, to=other, receive=NOTHING, source=0)"
+    programs = f"""
+  all_reduce on rank 0 waits for a credit for the queue to 1 since T, at {line}
+  all_reduce on rank 1 waits for a credit for the queue to 0 since T, at {line}"""
+    lines = "" if fidelity == "tile" else "; fidelity tile names the lines of the algorithm"
     facts = f"""{programs if fidelity == "tile" else ""}
   rank 0 send blocked: queue 0->1 full 2/2
   rank 1 send blocked: queue 1->0 full 2/2
   queues have 2 slots of 4 KiB, n_slots at {tmp_path}/ccl.yaml:4:12
-  hint: every send needs a receive, and no more than n_slots messages fit in a queue{told}"""
+  hint: every send needs a receive, and no more than n_slots messages fit in a queue{told}{lines}"""
     summary = (
         "RankDeadlockError: [K7] all_reduce #1 of group WORLD: every rank has come, and the "
         "algorithm jam waits for itself\n  rank "
     )
     call = f"all_reduce #1 of group WORLD: all_reduce([{count}], torch.float32, sum)"
-    cut = {ranks: re.sub(r"(since|at) [\d.]+ \ws", r"\1 T", text) for ranks, text in found.items()}
+    cut = {
+        ranks: re.sub(r"FILE\+-\d+", "JAM", re.sub(r"(since|at) [\d.]+ \ws", r"\1 T", text))
+        for ranks, text in found.items()
+    }
     assert cut == {
         (0,): f"{summary}0 waits in {call} at T, at FILE+5: dist.all_reduce(x){facts}",
         (1,): f"{summary}1 waits in {call} at T, at FILE+5: dist.all_reduce(x){facts}",
@@ -762,9 +773,10 @@ def test_waiting_for_what_nobody_makes_happen(kernbench: Kernbench) -> None:
 
     with pytest.raises(SpawnException) as caught:
         ctx.multiprocessing.spawn(worker, nprocs=2)
-    assert str(caught.value) == (
+    assert relative(str(caught.value), worker) == (
         "rank 1 failed\n"
         "rank 1: RankDeadlockError: ranks wait for what can never happen\n"
-        "  rank 1 waits for a door to open since 0 ps\n"
+        "  rank 1 waits for a door to open since 0 ps, at FILE+2: "
+        'ctx.wait(Event("a door to open"))\n'
         "replay: seed 0, schedule 0"
     )

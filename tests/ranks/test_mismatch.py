@@ -533,8 +533,8 @@ def c2_gather_of_objects(rank: int) -> None:
         (1,),
         """
 [P7] rank 0 sends a tensor to rank 1, which receives objects
-  rank 0: send([1], torch.int64, to rank 1, tag 0) at 2 us, at FILE+3: dist.send(ones(1, dtype=torch.int64), 1)
-  rank 1: recv_object_list([1], torch.int64, from rank 0, tag 0) at 0 ps, at FILE+5: dist.recv_object_list([None], 0)
+  rank 0, message #1 of group WORLD: send([1], torch.int64, to rank 1, tag 0) at 2 us, at FILE+3: dist.send(ones(1, dtype=torch.int64), 1)
+  rank 1, message #1 of group WORLD: recv_object_list([1], torch.int64, from rank 0, tag 0) at 0 ps, at FILE+5: dist.recv_object_list([None], 0)
   hint: recv_object_list receives what send_object_list sends
 """,
     ),
@@ -705,7 +705,7 @@ def test_c1_tells_apart_who_returned_who_hangs_and_who_is_on_the_way(kernbench: 
         """[C1] all_reduce #1 of group WORLD: rank 0 waits for ranks 1-2
   waiting rank 0: all_reduce([4], torch.float32, sum) at 2 us, at FILE+11: dist.all_reduce(ones())
   missing rank 1 returned at FILE+4: return; it called none
-  missing rank 2 waits in recv([4], torch.float32, from rank 1, tag 0) at 2 us, at FILE+6: dist.recv(ones(), 1); it called none
-  on the way: ranks 3-5
+  missing rank 2 waits in message #1 of group WORLD: recv([4], torch.float32, from rank 1, tag 0) at 2 us, at FILE+6: dist.recv(ones(), 1); it called none
+  on the way: ranks 3-5, at FILE+10: dist.barrier(busy)
   hint: every rank of a group must call the collective; look for a branch on the rank"""
     )

@@ -51,7 +51,7 @@ def test_p8_what_a_host_reads_depends_on_the_match(kernbench: Kernbench) -> None
 
     expected = f"""\
 [P8] the result depends on which message a receive from any source takes
-  rank 0: recv([4], torch.float32, from any rank, tag 0) at 2 us, at FILE+3: dist.recv(x)
+  rank 0, message #1 of group WORLD: recv([4], torch.float32, from any rank, tag 0) at 2 us, at FILE+3: dist.recv(x)
   schedule 0 takes that of rank 1: hosts read data {digest(-1)}, all ranks return
   schedule 2.1 takes that of rank 2 of those of ranks 1-2: hosts read data {digest(1)}, all ranks return
   hint: name the source, or use what comes in a way that no order changes; kernbench.spawn(..., schedule=[2, 1]) runs the second one again"""
@@ -71,7 +71,7 @@ def test_p8_how_a_rank_ends_depends_on_a_later_match(kernbench: Kernbench) -> No
 
     assert _told(kernbench, worker, 4) == (
         """[P8] the result depends on which message a receive from any source takes
-  rank 0: recv([4], torch.float32, from any rank, tag 0) at 10 us, at FILE+3: sources = [dist.recv(x) for _ in range(3)]
+  rank 0, message #2 of group WORLD: recv([4], torch.float32, from any rank, tag 0) at 10 us, at FILE+3: sources = [dist.recv(x) for _ in range(3)]
   schedule 0 takes that of rank 2: hosts read data e3b0c44298fc, all ranks return
   schedule 1.2.1 takes that of rank 3 of those of ranks 2-3: hosts read data e3b0c44298fc, rank 0 failed: ValueError: 2 is the last one, at FILE+5: raise ValueError("2 is the last one\\nof three")
   hint: name the source, or use what comes in a way that no order changes; kernbench.spawn(..., schedule=[1, 2, 1]) runs the second one again"""

@@ -212,6 +212,7 @@ def test_m5_reading_what_nobody_wrote(machine: Machine) -> None:
         f"  at {place(__file__, 'tl.load(x + lanes)')}",
         "  program (0,) of grid (1,)",
         f"  allocated at {allocated.site.show()}",
+        "  nothing was issued that writes to it",
         "  hint: write them first, mask them, or make the tensor with zeros()",
     ]
 
@@ -377,16 +378,42 @@ def all_send_first(x: Any, rounds: int) -> None:
 def test_k7_programs_that_wait_for_each_other(machine: Machine) -> None:
     x = machine.tensor(np.zeros(8, np.float32))
     machine.launch(all_send_first, (3,), x=x, rounds=4)  # as many as there are slots
+    line = place(__file__, "tl.send(tile, (rank + 1) % count)")
     assert failure(KernelDeadlockError, machine, all_send_first, (3,), x=x, rounds=5) == [
         "[K7] the programs of all_send_first wait for each other",
-        "  all_send_first on PE 0 waits for a credit for the queue to 1",
-        "  all_send_first on PE 1 waits for a credit for the queue to 2",
-        "  all_send_first on PE 2 waits for a credit for the queue to 0",
+        f"  all_send_first on PE 0 waits for a credit for the queue to 1, at {line}",
+        f"  all_send_first on PE 1 waits for a credit for the queue to 2, at {line}",
+        f"  all_send_first on PE 2 waits for a credit for the queue to 0, at {line}",
         "  queue 0->1 full 4/4",
         "  queue 1->2 full 4/4",
         "  queue 2->0 full 4/4",
-        "  hint: every send needs a receive, and n_slots messages fit between them",
+        "  hint: 4 messages fit in a queue: receive before the next tl.send; n_slots=5 is the "
+        "least that completes",
     ]
+
+
+def test_k7_no_number_of_slots_is_enough(machine: Machine) -> None:
+    x = machine.tensor(np.zeros(8, np.float32))
+    assert failure(KernelDeadlockError, machine, all_send_first, (3,), x=x, rounds=65)[-1] == (
+        "  hint: 4 messages fit in a queue: receive before the next tl.send; no n_slots up to 64 "
+        "that fits into memory completes"
+    )
+
+
+def test_k7_programs_that_need_values_or_print_are_not_run_again(machine: Machine) -> None:
+    @jit
+    def decide(x: Any) -> None:
+        other = 1 - tl.program_id(0)
+        for _ in range(5):
+            tl.send(tl.load(x), other)
+        if tl.load(x) == 0:
+            for _ in range(5):
+                tl.recv(other)
+
+    x = machine.tensor(np.zeros(8, np.float32))
+    assert failure(KernelDeadlockError, machine, decide, (2,), x=x)[-1] == (
+        "  hint: 4 messages fit in a queue: receive before the next tl.send"
+    )
 
 
 def test_more_slots_let_the_same_programs_through(topology: Callable[[str], Topology]) -> None:
@@ -400,8 +427,10 @@ def test_k7_a_receive_without_a_send(machine: Machine) -> None:
         if tl.program_id(0) == 1:
             tl.recv(0)
 
-    lines = failure(KernelDeadlockError, machine, listen, (2,))
-    assert lines[1:-1] == ["  listen on PE 1 waits for a message from 0"]
+    assert failure(KernelDeadlockError, machine, listen, (2,))[1:] == [
+        f"  listen on PE 1 waits for a message from 0, at {place(__file__, 'tl.recv(0)')}",
+        "  hint: every tl.recv needs a tl.send by the program that it names",
+    ]
 
 
 def test_a_program_that_fails_is_named_rather_than_those_that_wait_for_it(machine: Machine) -> None:

@@ -1,0 +1,95 @@
+"""The guard against code that never yields (K5): whose time it counts. The clock is a number."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import kernbench.torch as torch
+from kernbench import tl
+from kernbench.des import EventLoop
+from kernbench.ranks.watchdog import Watch, users_code_runs
+from kernbench.testing import Kernbench
+
+
+def _looks(watch: Watch, seconds: float, start: float = 0.0, *, users: bool) -> list[bool]:
+    """Looks at a simulation in the usual pauses, for so many seconds."""
+    count = round(seconds / watch.pause)
+    return [watch.look(start + i * watch.pause, users=users) for i in range(1, count + 1)]
+
+
+def test_users_code_is_stopped_at_the_limit() -> None:
+    watch = Watch(EventLoop(), 0, 32.0)
+    assert not any(_looks(watch, 32.0, users=True))
+    assert watch.look(32.5, users=True)
+
+
+def test_the_time_of_the_package_does_not_count() -> None:
+    watch = Watch(EventLoop(), 0, 32.0)
+    assert not any(_looks(watch, 1000.0, users=False))
+    # The first line of a user's code after it: neither is the time before it counted.
+    assert not watch.look(1000.5, users=True)
+    assert not any(_looks(watch, 31.0, 1000.5, users=True))
+    assert any(_looks(watch, 2.0, 1031.5, users=True))
+
+
+def test_a_step_begins_the_time_anew() -> None:
+    loop = EventLoop()
+    watch = Watch(loop, 0, 32.0)
+    assert not any(_looks(watch, 31.0, users=True))
+    loop.inner_steps += 1
+    assert not any(_looks(watch, 32.0, 31.0, users=True))
+
+
+def test_a_thread_that_wakes_late_counts_what_it_has_seen() -> None:
+    watch = Watch(EventLoop(), 0, 32.0)
+    watch.look(0.5, users=True)
+    assert not watch.look(900.0, users=True)
+
+
+def test_code_that_was_told_to_stop_has_a_second_before_it_is_told_again() -> None:
+    watch = Watch(EventLoop(), 0, 0.064, raised=True)
+    watch.look(0.0, users=True)
+    watch.raised = True
+    assert not any(_looks(watch, 0.9, users=True))
+    assert any(_looks(watch, 0.2, 0.9, users=True))
+
+
+def _stack(*modules: str) -> Any:
+    """Returns a stack of frames of these modules, the innermost first."""
+    frame: Any = None
+    for module in reversed(modules):
+        frame = SimpleNamespace(f_globals={"__name__": module}, f_back=frame)
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("modules", "users"),
+    [
+        (["train", "kernbench.ranks.spawning"], True),
+        (["numpy.lib._function_base_impl", "train", "kernbench.ranks.spawning"], True),
+        (["threading", "train"], True),
+        (["kernbench.ccl.plan", "train"], False),
+        (["numpy.lib._function_base_impl", "kernbench.ccl.plan", "train"], False),
+        (["heapq", "networkx.algorithms", "kernbench.topology.routes", "train"], False),
+        (["__main__"], True),
+        ([], False),
+    ],
+)
+def test_libraries_run_for_whoever_has_called_them(modules: list[str], users: bool) -> None:
+    assert users_code_runs(_stack(*modules)) is users
+
+
+def test_each_program_of_a_launch_is_a_step(kernbench: Kernbench) -> None:
+    @tl.jit
+    def fill(x: tl.Pointer) -> None:
+        tl.store(x + tl.program_id(0), 1.0)
+
+    def worker(rank: int) -> None:
+        x = torch.empty(100, device="cuda")
+        fill[(100,)](x)
+        x.tolist()
+
+    ctx = kernbench.context()
+    ctx.multiprocessing.spawn(worker, nprocs=1)
+    assert ctx.engine.loop.inner_steps == 100
