@@ -237,6 +237,27 @@ class Task:
             loop.polling -= 1
         return len(loop._queue) <= loop.polling
 
+    def give_way(self) -> bool:
+        """Parks until all others have reached the local clock, also if nothing comes before.
+
+        Returns:
+            Whether nothing else is left to happen, apart from tasks that poll as well.
+        """
+        if self._thrown is not None:
+            self._raise_thrown()
+        loop = self.loop
+        loop.polling += 1
+        try:
+            self._queue_for_turn()
+        finally:
+            loop.polling -= 1
+        return len(loop._queue) <= loop.polling
+
+    def _queue_for_turn(self) -> None:
+        ticket = self._ticket = self._ticket + 1
+        self.loop.at(self.clock, self.owner, self._resume, ticket)
+        self._park("its turn")
+
     def synchronize(self) -> None:
         """Waits until the loop has reached the local clock; then the task may use shared state."""
         if self._thrown is not None:
@@ -250,9 +271,7 @@ class Task:
         ):
             loop.now = clock  # nothing in the queue comes before
             return
-        ticket = self._ticket = self._ticket + 1
-        loop.at(clock, owner, self._resume, ticket)
-        self._park("its turn")
+        self._queue_for_turn()
 
     def interrupt(self, error: BaseException) -> None:
         """Raises `error` in the task: at once if the task is parked, else at its next wait.

@@ -41,6 +41,7 @@ from kernbench.ranks.spawn_errors import (
     swallowed,
 )
 from kernbench.ranks.standings import standings
+from kernbench.ranks.time_limit import TimeLimitError
 from kernbench.ranks.transfers import TransferMismatchError
 from kernbench.ranks.verdicts import RankDeadlockError
 from kernbench.ranks.waiting import waits_for
@@ -48,6 +49,9 @@ from kernbench.ranks.world import GroupLeakWarning, World
 
 _JOINT: Final = (CollectiveMismatchError, RankDeadlockError, TransferMismatchError)
 """Errors of several ranks, which are reported when all of these have come."""
+
+_AT_ONCE: Final = (LivelockError, TimeLimitError)
+"""Those of them for which nobody is waited any longer."""
 
 
 class SpawnSession(RankSession, Protocol):
@@ -388,7 +392,7 @@ class Spawn:
             self._failed_at[rank] = time
         if self._aborting or self._reviewer is None:
             return
-        joint = isinstance(error, _JOINT) and not isinstance(error, LivelockError)
+        joint = isinstance(error, _JOINT) and not isinstance(error, _AT_ONCE)
         if joint and self._reviewer.begin_round():
             return
         if isinstance(error, KeyboardInterrupt):

@@ -177,7 +177,7 @@ class Host:
         if task is None:
             return False
         task.clock = self.clock
-        alone = task.poll()
+        alone = task.give_way()
         self.loop.check_limit(self.clock)
         return alone
 

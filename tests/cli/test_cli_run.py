@@ -562,6 +562,7 @@ def test_the_options_are_these() -> None:
             "--fidelity",
             "--flight-recorder",
             "--group-limit",
+            "--hash-seeds",
             "--json",
             "--max-time",
             "--quiet",
