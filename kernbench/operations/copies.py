@@ -348,8 +348,8 @@ def type_(self: Tensor, dtype: DType | None = None, non_blocking: bool = False) 
 
 
 def type_as(self: Tensor, other: Tensor) -> Tensor:
-    """Returns the tensor in the type of another one."""
-    return to(self, other.dtype)
+    """Returns the tensor in the type, and on the device, of another one."""
+    return to(self, other.device, other.dtype)
 
 
 def clone(input: Tensor) -> Tensor:

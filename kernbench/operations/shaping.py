@@ -101,7 +101,7 @@ def _joined(
 ) -> Tensor:
     process = current_process()
     if out is not None:
-        check_out(name, out, shape, dtype, device)
+        check_out(name, out, shape, dtype)
     result = new_tensor(process, shape, dtype, device) if out is None else out
     sources, target, held = [part.window for part in parts], result.window, dtype.numpy
 

@@ -13,7 +13,7 @@ from kernbench.des import Event, Task, current_task
 from kernbench.errors import CallSite, Fact, KernbenchError, call_site, site_fact
 from kernbench.memory import Allocator, Space
 from kernbench.process.recent_calls import RECENT, Entry
-from kernbench.process.types import Device
+from kernbench.process.types import CPU, Device
 from kernbench.run_spec import RunSpec
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.sim_engine.engine import GraphEngine
@@ -165,6 +165,9 @@ class Process:
         host: The host thread, with its clock.
         memory: Allocator of the process's host memory.
         device_index: Index of the current SIP.
+        default_device: Device of tensors that are made without `device=`; None for the current SIP.
+        default_devices: Default devices to return to after each `with torch.device(...)`.
+        strict: Whether devices are kept apart as in PyTorch, see `RunSpec.default_device`.
         seen: Number of the last command that the host has waited for, by stream.
         alive: Whether the rank's function is still running.
         locals: The process's values of `RankLocal` variables.
@@ -195,6 +198,9 @@ class Process:
         )
         self.memory: Final = Allocator(Space.HOST, rank, 0, None)
         self.device_index = device
+        self.strict: Final = ctx.spec.default_device == "cpu"
+        self.default_device = self.usual_device()
+        self.default_devices: list[Device | None] = []
         self.seen: dict[Stream, int] = {}
         self.alive = True
         self.locals: dict[RankLocal[Any], Any] = {}
@@ -217,6 +223,10 @@ class Process:
     def name(self) -> str:
         """Name in reports: `main`, or `rank` and a number."""
         return "main" if self.rank == MAIN else f"rank {self.rank}"
+
+    def usual_device(self) -> Device | None:
+        """Returns the first value of `default_device`."""
+        return CPU if self.strict or self.rank == MAIN else None
 
     # Streams
 

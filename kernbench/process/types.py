@@ -3,9 +3,12 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kernbench.errors import KernbenchError, UsageError, call_site, site_fact
+
+if TYPE_CHECKING:
+    from kernbench.process.process import Process
 
 _DEVICE: Final = re.compile(r"(cpu|cuda)(?::(\d+))?")
 
@@ -16,6 +19,8 @@ class DeviceError(KernbenchError, RuntimeError):
 
 class Device:
     """`torch.device`: `cpu`, or a SIP of the machine as `cuda:index`.
+
+    Inside `with torch.device(...):` it is where the calling rank makes tensors without `device=`.
 
     Attributes:
         type: `cpu` or `cuda`.
@@ -50,6 +55,16 @@ class Device:
     def __hash__(self) -> int:
         return hash((self.type, self.index))
 
+    def __enter__(self) -> "Device":
+        process = _current_process()
+        process.default_devices.append(process.default_device)
+        process.default_device = self
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        process = _current_process()
+        process.default_device = process.default_devices.pop()
+
     def __str__(self) -> str:
         return self.type if self.index is None else f"{self.type}:{self.index}"
 
@@ -57,6 +72,13 @@ class Device:
         return f"device(type={self.type!r}" + (
             ")" if self.index is None else f", index={self.index})"
         )
+
+
+def _current_process() -> "Process":
+    # Imported late: a process has a device.
+    from kernbench.process.process import current_process
+
+    return current_process()
 
 
 CPU: Final = Device("cpu")

@@ -554,6 +554,7 @@ def test_the_options_are_these() -> None:
             "--breakdown",
             "--ccl",
             "--data",
+            "--default-device",
             "--devices",
             "--eager-limit",
             "--explore",
