@@ -6,7 +6,14 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from kernbench.distributed.device_mesh import DeviceMesh
-from kernbench.distributed.groups import Group, check_device_id, find_group, home_of
+from kernbench.distributed.groups import (
+    Group,
+    backend_of,
+    check_device_id,
+    find_group,
+    home_of,
+    libraries_of,
+)
 from kernbench.errors import OperandError, OptionError, UnsupportedError, call_site, site_fact
 from kernbench.nn.module import Module
 from kernbench.nn.reducer import FIRST_BUCKET_BYTES, MIB, Reducer
@@ -17,7 +24,8 @@ from kernbench.nn.replicas import (
     check_alike,
 )
 from kernbench.process.process import Process, current_process
-from kernbench.process.types import DeviceLike
+from kernbench.process.types import CPU, Device, DeviceLike
+from kernbench.ranks.groups import ProcessGroup
 from kernbench.tensors.errors import refuse
 from kernbench.tensors.nodes import grad_state_of
 from kernbench.tensors.running import cuda_device
@@ -72,10 +80,12 @@ class DistributedDataParallel(Module):
 
     Raises:
         DataParallelError: If ranks have different parameters, no parameter needs a gradient, or a
-            parameter is not on the rank's device.
+            parameter is not on the rank's device; all may be on the host, if the group's backend
+            has a library for it.
         GroupError: If the group cannot be used (C8, C18).
         OperandError: If `module` is no module.
-        OptionError: If `device_ids` is longer than 1, or both a group and a mesh are given.
+        OptionError: If `device_ids` is longer than 1, or is given for parameters on the host, or
+            both a group and a mesh are given.
         UnsupportedError: For other values of arguments that are not simulated.
     """
 
@@ -124,10 +134,10 @@ class DistributedDataParallel(Module):
         process = current_process()
         group = find_group(process, _chosen(process_group, device_mesh), NAME)
         named = [pair for pair in module.named_parameters() if pair[1].requires_grad]
-        _check_devices(process, named, device_ids, output_device)
+        home = _home(process, group, named, device_ids, output_device)
         self.module = module
         self.process_group = group
-        self.device = cuda_device(home_of(process))
+        self.device = home
         self.device_ids = device_ids
         self.output_device = output_device
         self.dim = dim
@@ -140,7 +150,7 @@ class DistributedDataParallel(Module):
         self.require_forward_param_sync = True
         if init_sync:
             everything = [*module.named_parameters(), *module.named_buffers()]
-            check_alike(process, group, everything)
+            check_alike(process, group, everything, home)
             if forward_sync_buffers is None and not shared:
                 everything = [*module.named_parameters()]
             broadcast_together(process, group, [tensor for _, tensor in everything])
@@ -255,12 +265,14 @@ def _limits(bucket_cap_mb: float | None) -> list[int]:
     return [int(bucket_cap_mb * MIB)]
 
 
-def _check_devices(
+def _home(
     process: Process,
+    group: ProcessGroup,
     named: "Sequence[tuple[str, Tensor]]",
     device_ids: Sequence[DeviceLike] | None,
     output_device: DeviceLike | None,
-) -> None:
+) -> Device:
+    """Returns the device of the parameters, after a check that the group can average them there."""
     if not named:
         raise DataParallelError(
             f"no parameter of the module given to {NAME} requires a gradient",
@@ -276,6 +288,17 @@ def _check_devices(
     for device in (*(device_ids or ()), output_device):
         check_device_id(NAME, process, device)
     home = cuda_device(home_of(process))
+    on_host = all(parameter.is_cpu for _, parameter in named)
+    if on_host and "cpu" in libraries_of(backend_of(process, group)):
+        if device_ids or output_device is not None:
+            raise OptionError(
+                f"{NAME} device_ids and output_device arguments only work with single-device "
+                f"modules on a device, but got device_ids {device_ids}, output_device "
+                f"{output_device}, and all parameters on cpu",
+                [_here()],
+                hint="call module.cuda() first, or leave both out to train on the host",
+            )
+        return CPU
     for name, parameter in named:
         if parameter.device != home:
             raise DataParallelError(
@@ -283,6 +306,7 @@ def _check_devices(
                 [_here(), f"expected {home}, the rank's device"],
                 hint="call module.cuda() first",
             )
+    return home
 
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:

@@ -21,7 +21,7 @@ def set_default_device(device: DeviceLike | None) -> None:
     process = current_process()
     if device is not None:
         find_device(process, device)
-    process.default_device = process.usual_device() if device is None else Device(device)
+    process.default_device = None if device is None else Device(device)
 
 
 def get_default_device() -> Device:

@@ -13,7 +13,7 @@ from kernbench.operations.views import t
 from kernbench.process.process import current_process
 from kernbench.tensors.errors import TensorError, refuse
 from kernbench.tensors.nodes import edge_of
-from kernbench.tensors.running import host_array, mixed_devices, same_device
+from kernbench.tensors.running import check_one_device, host_array, same_device
 from kernbench.tensors.tensor import Tensor
 
 __all__ = ["allclose", "equal", "is_nonzero", "nonzero", "unique"]
@@ -132,8 +132,8 @@ def equal(input: Tensor, other: Tensor) -> bool:
     Raises:
         TensorError: If the run's default device is `cpu`, and the tensors are on several devices.
     """
-    if input.device != other.device and current_process().strict:
-        raise mixed_devices("equal", (input, other))
+    if current_process().strict:
+        check_one_device("equal", (input, other))
     if input.window.shape != other.window.shape:
         return False
     return bool(np.array_equal(host_array(input, "equal"), host_array(other, "equal")))
@@ -302,5 +302,7 @@ def as_index(self: Tensor) -> int:
 
 def contains(self: Tensor, element: Any) -> bool:
     """Returns whether an element equals a number or a single-value tensor; the host waits."""
+    if isinstance(element, Tensor):
+        same_device("__contains__", (self, element))
     value = _number(element, "__contains__") if isinstance(element, Tensor) else element
     return bool((host_array(self, "__contains__") == value).any())

@@ -356,7 +356,7 @@ def scattered(seen: Tensor, advanced: _Advanced, value: Any) -> None:
         if value.device == seen.device:
             inputs.append(value)
             source = value.window
-        elif value.window.shape:
+        elif value.window.numel != 1:
             raise mixed_devices("index_put_", (seen, value))
         else:
             source = argument(process, value, None)

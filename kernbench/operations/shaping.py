@@ -83,7 +83,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -
     for part in parts[1:]:
         dtype = promote_types(dtype, part.dtype)
     shape = (*first[:place], sum(part.window.shape[place] for part in used), *first[place + 1 :])
-    device = same_device("cat", used)
+    device = same_device("cat", parts)
     return _joined("cat", used, shape, dtype, device, place, out)
 
 

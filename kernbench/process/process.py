@@ -165,8 +165,10 @@ class Process:
         host: The host thread, with its clock.
         memory: Allocator of the process's host memory.
         device_index: Index of the current SIP.
-        default_device: Device of tensors that are made without `device=`; None for the current SIP.
-        default_devices: Default devices to return to after each `with torch.device(...)`.
+        default_device: Device that the program has set for tensors made without `device=`; None if
+            it has set none, and `usual_device` counts.
+        default_devices: Values of `default_device` to return to after each `with torch.device`.
+        usual_device: The host, or None for the current SIP.
         strict: Whether devices are kept apart as in PyTorch, see `RunSpec.default_device`.
         seen: Number of the last command that the host has waited for, by stream.
         alive: Whether the rank's function is still running.
@@ -199,7 +201,8 @@ class Process:
         self.memory: Final = Allocator(Space.HOST, rank, 0, None)
         self.device_index = device
         self.strict: Final = ctx.spec.default_device == "cpu"
-        self.default_device = self.usual_device()
+        self.usual_device: Final = CPU if self.strict or rank == MAIN else None
+        self.default_device: Device | None = None
         self.default_devices: list[Device | None] = []
         self.seen: dict[Stream, int] = {}
         self.alive = True
@@ -223,10 +226,6 @@ class Process:
     def name(self) -> str:
         """Name in reports: `main`, or `rank` and a number."""
         return "main" if self.rank == MAIN else f"rank {self.rank}"
-
-    def usual_device(self) -> Device | None:
-        """Returns the first value of `default_device`."""
-        return CPU if self.strict or self.rank == MAIN else None
 
     # Streams
 

@@ -231,7 +231,7 @@ def find_device(process: Process, device: DeviceLike | None) -> Device:
         OwnershipError: If the device belongs to another rank (M14).
     """
     if device is None:
-        device = process.default_device
+        device = process.default_device or process.usual_device
         if device is None:
             return cuda_device(process.device_index)
     wanted = device if isinstance(device, Device) else Device(device)
@@ -266,6 +266,17 @@ def same_device(name: str, tensors: Sequence[Tensor]) -> Device:
     if len(found) > 1:
         raise mixed_devices(name, tensors)
     return found.pop() if found else CPU
+
+
+def check_one_device(name: str, operands: Iterable[object]) -> None:
+    """Checks that tensors are on one device, for operations that take no single value of the host.
+
+    Raises:
+        TensorError: If they are not.
+    """
+    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+    if len({tensor.device for tensor in tensors}) > 1:
+        raise mixed_devices(name, tensors)
 
 
 def mixed_devices(name: str, tensors: Iterable[Tensor]) -> TensorError:
