@@ -84,6 +84,21 @@ def test_random_programs_are_right(kernbench: Kernbench, first: int) -> None:
             pytest.fail(f"seed {seed}:\n{wrong}", pytrace=False)
 
 
+def test_programs_that_move_their_tensors_to_the_device_are_right(kernbench: Kernbench) -> None:
+    """As PyTorch programs do: tensors are made on the host, receive buffers before any write."""
+    machines = {
+        name: kernbench.context(name, default_device="cpu") for name in ("sip8", "torus4x4")
+    }
+    for seed in range(20):
+        program = random_program(seed)
+        source = source_of(program)
+        moved = source._replace(text=source.text.replace(', device="cuda")', ").cuda()"))
+        assert moved.text.count(").cuda()") > 0
+        assert 'device="cuda"' not in moved.text
+        if wrong := mistakes(machines, program, moved):
+            pytest.fail(f"seed {seed}:\n{wrong}", pytrace=False)
+
+
 @pytest.mark.parametrize("examples", [20, pytest.param(200, marks=pytest.mark.slow)])
 def test_programs_that_shrink_are_right(kernbench: Kernbench, examples: int) -> None:
     """The same with choices of hypothesis: slower, but a failure comes as a short program."""

@@ -200,6 +200,35 @@ def test_what_was_never_written_may_be_moved_but_not_read(kernbench: Kernbench) 
     spawn(kernbench, worker)
 
 
+def test_a_program_is_later_by_its_copies_alone(kernbench: Kernbench) -> None:
+    values = list(range(1024))
+
+    def finish(x: torch.Tensor) -> list[float]:
+        dist.init_process_group("nccl")
+        y = x.reshape(32, 32)
+        y = y @ y
+        dist.all_reduce(y)
+        dist.destroy_process_group()
+        return y.sum(0).tolist()
+
+    def named(rank: int) -> None:
+        seen.append(finish(torch.tensor(values, dtype=torch.float32, device="cuda")))
+
+    def moved(rank: int) -> None:
+        seen.append(finish(torch.tensor(values, dtype=torch.float32).cuda()))
+
+    def twice(rank: int) -> None:
+        seen.append(finish(torch.tensor(values, dtype=torch.float32).cuda().cpu().cuda()))
+
+    seen: list[list[float]] = []
+    ends = [spawn(kernbench, named, 2, default_device="cuda").engine.loop.now]
+    ends += [spawn(kernbench, worker, 2).engine.loop.now for worker in (named, moved, twice)]
+    copy = DISPATCH_PS + 4096 * PCIE_PS_PER_BYTE + LATENCY_PS
+    assert ends[1:] == [ends[0], ends[0], ends[0] + 2 * copy]
+    assert len(seen) == 8
+    assert all(each == seen[0] for each in seen)
+
+
 def test_indices_from_the_host_are_copied_and_the_copy_takes_time(kernbench: Kernbench) -> None:
     def worker(rank: int) -> None:
         host = current_process().host
