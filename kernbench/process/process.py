@@ -12,6 +12,7 @@ from kernbench.ccl.model import CollectiveModel
 from kernbench.des import Event, Task, current_task
 from kernbench.errors import CallSite, Fact, KernbenchError, call_site, site_fact
 from kernbench.memory import Allocator, Space
+from kernbench.process import types
 from kernbench.process.recent_calls import RECENT, Entry
 from kernbench.process.types import CPU, Device
 from kernbench.run_spec import RunSpec
@@ -432,3 +433,6 @@ def current_process() -> Process:
         [site_fact(call_site())],
         hint="run this file with `kernbench run`, or inside `with RuntimeContext(...) as ctx:`",
     )
+
+
+types.find_process = current_process

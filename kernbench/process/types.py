@@ -1,14 +1,11 @@
 """Small values of the API: devices, sizes, which devices a context may use."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from kernbench.errors import KernbenchError, UsageError, call_site, site_fact
-
-if TYPE_CHECKING:
-    from kernbench.process.process import Process
 
 _DEVICE: Final = re.compile(r"(cpu|cuda)(?::(\d+))?")
 
@@ -56,13 +53,13 @@ class Device:
         return hash((self.type, self.index))
 
     def __enter__(self) -> "Device":
-        process = _current_process()
+        process = find_process()
         process.default_devices.append(process.default_device)
         process.default_device = self
         return self
 
     def __exit__(self, *exception: object) -> None:
-        process = _current_process()
+        process = find_process()
         process.default_device = process.default_devices.pop()
 
     def __str__(self) -> str:
@@ -74,12 +71,19 @@ class Device:
         )
 
 
-def _current_process() -> "Process":
-    # Imported late: a process has a device.
-    from kernbench.process.process import current_process
+class Placing(Protocol):
+    """The part of a process that says where tensors are made, see `process.Process`."""
 
-    return current_process()
+    default_device: Device | None
+    default_devices: list[Device | None]
 
+
+def _nobody() -> Placing:
+    raise AssertionError("kernbench.process.process was never imported")
+
+
+find_process: Callable[[], Placing] = _nobody
+"""Returns the process of the calling code; `process.process` puts its function here."""
 
 CPU: Final = Device("cpu")
 

@@ -209,7 +209,8 @@ def test_a_program_is_later_by_its_copies_alone(kernbench: Kernbench) -> None:
         y = y @ y
         dist.all_reduce(y)
         dist.destroy_process_group()
-        return y.sum(0).tolist()
+        sums: list[float] = y.sum(0).tolist()
+        return sums
 
     def named(rank: int) -> None:
         seen.append(finish(torch.tensor(values, dtype=torch.float32, device="cuda")))
