@@ -125,7 +125,7 @@ class _Step:
 
 def _input(flags: Flags) -> torch.Tensor:
     """Returns `[s, b, hidden]`, or the calling rank's part of it."""
-    x = torch.randn(flags.tokens, 1, flags.hidden, dtype=getattr(torch, flags.dtype))
+    x = torch.randn(flags.tokens, 1, flags.hidden, dtype=getattr(torch, flags.dtype), device="cuda")
     if not flags.sequence_parallel:
         return x
     part: torch.Tensor = x.chunk(flags.tp, 0)[dist.get_rank()].clone()

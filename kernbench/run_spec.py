@@ -20,6 +20,9 @@ from kernbench.units import TIME_UNITS, format_exact
 if TYPE_CHECKING:
     from kernbench.config import ConfigError, Problem
 
+DefaultDevice = Literal["cuda", "cpu"]
+"""Type of the device on which ranks make tensors without `device=`."""
+
 VERSION: Final = 1
 """Version of the JSON form."""
 
@@ -48,6 +51,8 @@ class RunSpec:
         overrides: Texts such as `system.sips.count=4`, in the order in which they apply. The first
             key `system` belongs to the machine; `defaults`, `algorithms` and `queues` to `ccl`.
         devices: SIPs that ranks may use, or `all`; rank r has the r-th SIP.
+        default_device: Where tensors are made without `device=`: `cuda`, on their rank's device; or
+            `cpu`, on the host, as in PyTorch, and then devices are kept apart as strictly as there.
         data: Whether tensors hold values; if not, only time is simulated.
         fidelity: How closely time is simulated, see `GraphEngine`.
         record: How much the log keeps, see `OpLog`.
@@ -75,6 +80,7 @@ class RunSpec:
     ccl: str | None = None
     overrides: tuple[str, ...] = ()
     devices: Literal["all"] | tuple[int, ...] = "all"
+    default_device: DefaultDevice = "cuda"
     data: bool = True
     fidelity: Fidelity = "kernel"
     record: Detail = "summary"
@@ -377,6 +383,7 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "ccl": ("a file or None", _or_none(_some_text)),
     "overrides": _TEXTS,
     "devices": ("all, or different integers from 0", _devices),
+    "default_device": _choice(DefaultDevice),
     "data": ("true or false", _flag),
     "fidelity": _choice(Fidelity),
     "record": _choice(Detail),
@@ -399,6 +406,7 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any], str] | None]]] = {
     "topology": ("--topology", str),
     "ccl": ("--ccl", str),
     "devices": ("--devices", lambda devices: ",".join(map(str, devices))),
+    "default_device": ("--default-device", str),
     "data": ("--data", lambda data: "on" if data else "off"),
     "fidelity": ("--fidelity", str),
     "shadow": ("--shadow", None),

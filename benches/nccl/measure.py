@@ -155,7 +155,9 @@ class _Row:
             self._dtype.numpy,
         )
         return (
-            0 if right is None else wrong_elements(result.numpy(), right, flags.redop, case.ranks)
+            0
+            if right is None
+            else wrong_elements(result.numpy(force=True), right, flags.redop, case.ranks)
         )
 
 

@@ -39,6 +39,13 @@ class Fidelity(StrEnum):
     functional = "functional"
 
 
+class DefaultDevice(StrEnum):
+    """Type of the device on which ranks make tensors without `device=`."""
+
+    cuda = "cuda"
+    cpu = "cpu"
+
+
 def _version(value: bool) -> None:
     if value:
         typer.echo(f"kernbench {__version__}")
@@ -112,6 +119,13 @@ def run(
     data: Annotated[
         Switch, typer.Option(help="Whether tensors hold values; off: only time is simulated.")
     ] = Switch.on,
+    default_device: Annotated[
+        DefaultDevice,
+        typer.Option(
+            help="Where ranks make tensors without device=: on their device; or on the host, as "
+            "PyTorch does, which keeps host and device apart."
+        ),
+    ] = DefaultDevice.cuda,
     fidelity: Annotated[
         Fidelity,
         typer.Option(
@@ -217,6 +231,7 @@ def run(
         json: File for the results or the failure; None for no file.
         breakdown: Whether to print where each rank's time went.
         data: Whether tensors hold values.
+        default_device: Where ranks make tensors without `device=`.
         fidelity: How closely time is simulated.
         devices: SIPs that ranks may use, such as `0,2,5`, or `all`.
         seed: Seed of the ranks' random generators.
@@ -254,6 +269,7 @@ def run(
                 overrides=tuple(set_ or ()),
                 devices="all" if devices == "all" else _numbers(devices, _DEVICES, ","),
                 data=data is Switch.on,
+                default_device=default_device.value,
                 fidelity=fidelity.value,
                 shadow=shadow,
                 seed=seed,

@@ -408,6 +408,21 @@ class View:
         buffer.lent = False
         self._array = array
 
+    def gaps(self) -> Array | None:
+        """Returns True for each element that was never written; None if all were written."""
+        unwritten = self.buffer.unwritten
+        if unwritten is None or 0 in self.shape:
+            return None
+        bad = np.asarray(self._flags(unwritten).any(axis=-1))
+        return bad if bad.any() else None
+
+    def leave(self, gaps: Array) -> None:
+        """Marks elements as never written, those where `gaps` is True."""
+        buffer = self.buffer
+        if buffer.unwritten is None:
+            buffer.unwritten = np.zeros(buffer.allocation.nbytes, np.bool_)
+        self._flags(buffer.unwritten)[gaps] = True
+
     def pick(self, index: Any) -> Array:
         """Returns some elements for reading: `read()[index]`, though others may be unwritten.
 
@@ -445,12 +460,8 @@ class View:
             flags[...] = False
 
     def _check_written(self) -> None:
-        unwritten = self.buffer.unwritten
-        assert unwritten is not None
-        if 0 in self.shape:
-            return
-        bad = self._flags(unwritten).any(axis=-1)
-        if not bad.any():
+        bad = self.gaps()
+        if bad is None:
             return
         flat = np.flatnonzero(bad)
         block = self.buffer.allocation

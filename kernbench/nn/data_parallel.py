@@ -9,7 +9,14 @@ from typing import Any
 from kernbench.autograd.function import Function
 from kernbench.autograd.leaves import is_leaf
 from kernbench.distributed.device_mesh import DeviceMesh
-from kernbench.distributed.groups import Group, check_device_id, find_group, home_of
+from kernbench.distributed.groups import (
+    Group,
+    backend_of,
+    check_device_id,
+    find_group,
+    home_of,
+    libraries_of,
+)
 from kernbench.errors import OperandError, OptionError, UnsupportedError, call_site, site_fact
 from kernbench.nn.module import Module
 from kernbench.nn.reducer import FIRST_BUCKET_BYTES, MIB, Reducer
@@ -23,7 +30,8 @@ from kernbench.nn.replicas import (
     check_parts,
 )
 from kernbench.process.process import Process, current_process
-from kernbench.process.types import DeviceLike
+from kernbench.process.types import CPU, Device, DeviceLike
+from kernbench.ranks.groups import ProcessGroup
 from kernbench.tensors.errors import refuse
 from kernbench.tensors.nodes import grad_state_of
 from kernbench.tensors.running import cuda_device
@@ -102,11 +110,13 @@ class DistributedDataParallel(Module):
 
     Raises:
         DataParallelError: If ranks have different parameters, or different parts of one; if no
-            parameter needs a gradient, or one is not on the rank's device; if a parameter to ignore
-            belongs to the module itself.
+            parameter needs a gradient, or one is not on the rank's device (all may be on the host,
+            if the group's backend has a library for it); if a parameter to ignore belongs to the
+            module itself.
         GroupError: If the group cannot be used (C8, C18).
         OperandError: If `module` is no module.
-        OptionError: If `device_ids` is longer than 1, or both a group and a mesh are given.
+        OptionError: If `device_ids` is longer than 1, or is given for parameters on the host, or
+            both a group and a mesh are given.
         UnsupportedError: For other values of arguments that are not simulated.
     """
 
@@ -160,10 +170,10 @@ class DistributedDataParallel(Module):
         named = [pair for pair in parameters if pair[1].requires_grad]
         check_ignored(module, ignored)
         check_parts(process, group, parameters)
-        _check_devices(process, named, device_ids, output_device)
+        home = _home(process, group, named, device_ids, output_device)
         self.module = module
         self.process_group = group
-        self.device = cuda_device(home_of(process))
+        self.device = home
         self.device_ids = device_ids
         self.output_device = output_device
         self.dim = dim
@@ -176,7 +186,7 @@ class DistributedDataParallel(Module):
         self.require_backward_grad_sync = True
         self.require_forward_param_sync = True
         if init_sync:
-            check_alike(process, group, [*parameters, *buffers])
+            check_alike(process, group, [*parameters, *buffers], home)
             only_parameters = forward_sync_buffers is None and not shared
             everything = parameters if only_parameters else [*parameters, *buffers]
             broadcast_together(process, group, [tensor for _, tensor in everything])
@@ -327,12 +337,14 @@ def _limits(bucket_cap_mb: float | None) -> list[int]:
     return [int(bucket_cap_mb * MIB)]
 
 
-def _check_devices(
+def _home(
     process: Process,
+    group: ProcessGroup,
     named: "Sequence[tuple[str, Tensor]]",
     device_ids: Sequence[DeviceLike] | None,
     output_device: DeviceLike | None,
-) -> None:
+) -> Device:
+    """Returns the device of the parameters, after a check that the group can average them there."""
     if not named:
         raise DataParallelError(
             f"no parameter of the module given to {NAME} requires a gradient",
@@ -348,6 +360,17 @@ def _check_devices(
     for device in (*(device_ids or ()), output_device):
         check_device_id(NAME, process, device)
     home = cuda_device(home_of(process))
+    on_host = all(parameter.is_cpu for _, parameter in named)
+    if on_host and "cpu" in libraries_of(backend_of(process, group)):
+        if device_ids or output_device is not None:
+            raise OptionError(
+                f"{NAME} device_ids and output_device arguments only work with single-device "
+                f"modules on a device, but got device_ids {device_ids}, output_device "
+                f"{output_device}, and all parameters on cpu",
+                [_here()],
+                hint="call module.cuda() first, or leave both out to train on the host",
+            )
+        return CPU
     for name, parameter in named:
         if parameter.device != home:
             raise DataParallelError(
@@ -355,6 +378,7 @@ def _check_devices(
                 [_here(), f"expected {home}, the rank's device"],
                 hint="call module.cuda() first",
             )
+    return home
 
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:

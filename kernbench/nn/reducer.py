@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 from kernbench.autograd.leaves import is_leaf, register_done_hook
 from kernbench.caches import cached
 from kernbench.distributed.collectives import all_reduce_into
-from kernbench.distributed.groups import home_of
 from kernbench.distributed.issuing import handle, issue
 from kernbench.distributed.reduce_ops import ReduceOp
 from kernbench.distributed.signatures import signature
@@ -21,7 +20,7 @@ from kernbench.process.types import CPU
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.meeting import Exchange, Role
 from kernbench.tensors.nodes import Leaf, Node, edge_of, grad_state_of, leaf_of, recording
-from kernbench.tensors.running import cuda_device, read_back
+from kernbench.tensors.running import read_back
 from kernbench.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -251,7 +250,7 @@ class Reducer:
         """Tells all ranks which parameters this rank has used."""
         process, group = self._process, self._group
         used = tuple([at in self._used for at in range(len(self._parameters))])
-        device = cuda_device(home_of(process))
+        device = self._parameters[0].device
         counts = tensor(used, dtype=dtypes.int32, device=CPU, pin_memory=True)
         mine = counts.to(device, non_blocking=True)
         shape, reduction = mine.window.shape, ReduceOp.SUM
@@ -271,7 +270,8 @@ class Reducer:
         unused = set(range(len(self._parameters))) - self._used
         if not unused:
             return set()
-        read_back(self._process, counts, lambda _: None)
+        if counts.is_cuda:
+            read_back(self._process, counts, lambda _: None)
         return {at for at in unused if not any(used[at] for used in meeting.mail.values())}
 
     def _finish(self) -> None:

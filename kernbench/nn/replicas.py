@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernbench.distributed.groups import home_of
 from kernbench.distributed.issuing import issue
 from kernbench.distributed.signatures import object_signature, signature
 from kernbench.errors import KernbenchError, call_site, site_fact
@@ -20,7 +19,7 @@ from kernbench.ranks.meeting import Role, folded
 from kernbench.ranks.world import world_of
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.nodes import recording
-from kernbench.tensors.running import cuda_device, read_back
+from kernbench.tensors.running import read_back, wait_for
 from kernbench.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -119,7 +118,10 @@ def check_parts(
 
 
 def check_alike(
-    process: Process, group: ProcessGroup, named: "Sequence[tuple[str, Tensor]]"
+    process: Process,
+    group: ProcessGroup,
+    named: "Sequence[tuple[str, Tensor]]",
+    device: "Device",
 ) -> None:
     """Checks that all ranks have tensors of the same shapes and types. The host waits.
 
@@ -129,20 +131,26 @@ def check_alike(
         process: The calling rank.
         group: The ranks to compare.
         named: The tensors of the calling rank, with their names.
+        device: Where the ranks compare, on which the group must have a library.
 
     Raises:
         DataParallelError: On all ranks, with the first difference.
     """
     mine = [(name, each.window.shape, each.dtype, each.requires_grad) for name, each in named]
-    device = cuda_device(home_of(process))
     count = array_to(process, np.array([len(mine)], np.int64), device)
     counts = new_tensor(process, (group.size(),), dtypes.int64, device)
     what = object_signature(NAME, "all_gather", dtypes.int64, ((1,),) * group.size())
-    _, meeting = issue(process, group, what, (count,), (counts,), mail=mine, role=_ALIKE)
+    on_host = counts.is_cpu  # there only an asynchronous call returns before all have called
+    command, meeting = issue(
+        process, group, what, (count,), (counts,), async_op=on_host, mail=mine, role=_ALIKE
+    )
     if len(meeting.mail) == group.size():
         # The rank that comes last compares; the others still wait, so it can raise in them too.
         _compare(process, group, meeting.mail)
-    read_back(process, counts, lambda _: None)
+    if on_host:
+        wait_for(process, command)
+    else:
+        read_back(process, counts, lambda _: None)
 
 
 def _compare(process: Process, group: ProcessGroup, shown: Mapping[int, Sequence[Shown]]) -> None:

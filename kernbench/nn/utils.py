@@ -8,10 +8,13 @@ from kernbench.distributed.collectives import all_reduce
 from kernbench.distributed.reduce_ops import ReduceOp
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import Array, dtypes
+from kernbench.operations.copies import to
 from kernbench.operations.creation import zeros
 from kernbench.operations.elementwise import elementwise
 from kernbench.operations.fused import kernel, widened
+from kernbench.operations.pointwise import add, maximum
 from kernbench.process.process import current_process
+from kernbench.process.types import Device
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.tensors.errors import TensorError, refuse
 from kernbench.tensors.nodes import recording
@@ -31,10 +34,10 @@ def get_total_norm(
     *,
     group: Groups = None,
 ) -> Tensor:
-    """Returns the norm of tensors of one device as if they were one vector; a single value.
+    """Returns the norm of tensors as if they were one vector; a single value.
 
-    The norm is one kernel and, with groups, one all-reduce per group. 16-bit floats are added in
-    float32, and the result is float32 then.
+    The norm is one kernel a device, with the result on the first tensor's device, and, with groups,
+    one all-reduce per group. 16-bit floats are added in float32, and the result is float32 then.
 
     Args:
         tensors: The tensors; without any the norm is 0.
@@ -65,7 +68,13 @@ def get_total_norm(
         return np.asarray(sum(np.sum(size**order) for size in sizes))
 
     with recording(current_process(), False):
-        total = kernel("total_norm", powers, parts, (), dtype) if parts else zeros((), dtype=dtype)
+        alike = _by_device(parts).values()
+        norms = [kernel("total_norm", powers, members, (), dtype) for members in alike]
+        # Others of the group have gradients, which lie on devices.
+        usual = "cuda" if group else None
+        total = norms[0] if norms else zeros((), dtype=dtype, device=usual)
+        for other in norms[1:]:
+            total = (maximum if largest else add)(total, to(other, total.device))
         for each in _groups(group):
             op = ReduceOp.MAX if largest else ReduceOp.SUM
             all_reduce(total, op, group=each)
@@ -81,6 +90,13 @@ def get_total_norm(
             [site_fact(call_site())],
         )
     return total
+
+
+def _by_device(tensors: Iterable[Tensor]) -> dict[Device, list[Tensor]]:
+    alike: dict[Device, list[Tensor]] = {}
+    for tensor in tensors:
+        alike.setdefault(tensor.device, []).append(tensor)
+    return alike
 
 
 def _check_foreach(name: str, foreach: bool | None) -> None:
@@ -102,11 +118,11 @@ def clip_grads_with_norm_(
 ) -> None:
     """Scales the gradients of parameters so that their norm is at most `max_norm`.
 
-    The call issues two kernels, one for the factor and one for all gradients; the host does not
-    wait.
+    The call issues two kernels, one for the factor and one for all gradients of a device; the host
+    does not wait, unless it has gradients of its own.
 
     Args:
-        parameters: Parameters on one device.
+        parameters: The parameters.
         max_norm: Largest norm.
         total_norm: Norm of the gradients, from `get_total_norm`.
         foreach: None or True: all gradients are scaled at once.
@@ -124,14 +140,19 @@ def clip_grads_with_norm_(
             lambda norm: np.minimum(norm.dtype.type(max_norm) / (norm + norm.dtype.type(1e-6)), 1),
             total_norm,
         )
-        scale, targets = factor.window, [grad.window for grad in grads]
+        for device, members in _by_device(grads).items():
+            _scale(members, to(factor, device))
 
-        def effect() -> None:
-            by = widened(scale)
-            for target in targets:
-                target.store(widened(target) * by)
 
-        run_on_many(current_process(), "aten::_foreach_mul_", [factor], grads, effect)
+def _scale(grads: Sequence[Tensor], factor: Tensor) -> None:
+    scale, targets = factor.window, [grad.window for grad in grads]
+
+    def effect() -> None:
+        by = widened(scale)
+        for target in targets:
+            target.store(widened(target) * by)
+
+    run_on_many(current_process(), "aten::_foreach_mul_", [factor], grads, effect)
 
 
 def clip_grad_norm_(
@@ -146,7 +167,7 @@ def clip_grad_norm_(
     """Scales the gradients of parameters so that their norm is at most `max_norm`.
 
     Args:
-        parameters: Parameters on one device; those without a gradient are left out.
+        parameters: Parameters; those without a gradient are left out.
         max_norm: Largest norm.
         norm_type: Order of the norm; `inf` for the largest absolute value.
         error_if_nonfinite: Whether the host waits for the norm and refuses one that is not finite.

@@ -78,8 +78,8 @@ def _transfer(
     if src.window.dtype.is_complex and not out.window.dtype.is_complex:
         _warn_of_parts(out.window.dtype)
     if src.device == out.device:
-        source, put = src.window, _putter(out.window, fresh)
-        run(process, "aten::copy_", (src,), out, lambda: put(source.read()))
+        put, elements = _putter(out.window, fresh), _taker(process, src.window, fresh)
+        run(process, "aten::copy_", (src,), out, lambda: put(*elements()))
     elif src.device.index is None:
         _upload(process, src, out, non_blocking, fresh)
     else:
@@ -105,14 +105,30 @@ def _warn_of_parts(dtype: DType) -> None:
         warnings.warn_explicit(text, UserWarning, site.file, site.line)
 
 
-def _putter(target: View, fresh: bool) -> Callable[[Array], None]:
-    def put(values: Array) -> None:
+def _putter(target: View, fresh: bool) -> Callable[..., None]:
+    def put(values: Array, gaps: Array | None = None) -> None:
         if fresh:
             target.adopt(np.array(values))
         else:
             target.store(values)
+        if gaps is not None:
+            target.leave(gaps)
 
     return put
+
+
+def _taker(process: Process, source: View, fresh: bool) -> Callable[[], tuple[Array, Array | None]]:
+    """Returns a function that reads a tensor, and tells which elements were never written.
+
+    As in PyTorch, a model made on the host may go to its device before it has values.
+    """
+    allowed = fresh and process.strict
+
+    def take() -> tuple[Array, Array | None]:
+        gaps = source.gaps() if allowed else None
+        return (source.read() if gaps is None else source.array()), gaps
+
+    return take
 
 
 def _converted(process: Process, src: Tensor, dtype: DType) -> Tensor:
@@ -122,17 +138,18 @@ def _converted(process: Process, src: Tensor, dtype: DType) -> Tensor:
 
 
 def _upload(process: Process, src: Tensor, out: Tensor, non_blocking: bool, fresh: bool) -> None:
-    source, put = src.window, _putter(out.window, fresh)
+    put, elements = _putter(out.window, fresh), _taker(process, src.window, fresh)
     if src.memory.pinned or not process.engine.enable_data:
-        command = _to_device(process, src, out, lambda: put(source.read()))
+        command = _to_device(process, src, out, lambda: put(*elements()))
     else:
-        taken: list[Array] = []
+        taken: list[Array | None] = []
 
         def take() -> None:
-            taken.append(np.array(source.read()))
+            values, gaps = elements()
+            taken[:] = np.array(values), gaps
 
         act_at_once(process, "copy to a device", take, reads=(src,))
-        command = _to_device(process, None, out, lambda: put(taken[0]))
+        command = _to_device(process, None, out, lambda: put(*taken))
     if not (src.memory.pinned and non_blocking):
         wait_for(process, command)
 
@@ -349,8 +366,8 @@ def type_(self: Tensor, dtype: DType | None = None, non_blocking: bool = False) 
 
 
 def type_as(self: Tensor, other: Tensor) -> Tensor:
-    """Returns the tensor in the type of another one."""
-    return to(self, other.dtype)
+    """Returns the tensor in the type, and on the device, of another one."""
+    return to(self, other.device, other.dtype)
 
 
 def clone(input: Tensor) -> Tensor:

@@ -658,6 +658,7 @@ def tensor(
     """
     process = current_process()
     if isinstance(data, Tensor):
+        device = process.default_device if device is None else device
         where = data.device if device is None else find_device(process, device)
         copied = clone(detach(data))
         return asked(to(copied, where, dtype or data.dtype), requires_grad)
@@ -720,12 +721,15 @@ def as_tensor(data: Any, dtype: DType | None = None, device: DeviceLike | None =
     Args:
         data: A tensor, an array, numbers, or nested sequences of numbers.
         dtype: Element type; by default as for `tensor`.
-        device: Device of the result; by default that of a tensor, else as for `tensor`.
+        device: Device of the result; by default that of a tensor and the host for an array, unless
+            the program has set a default device, else as for `tensor`.
     """
+    process = current_process()
     if isinstance(data, np.ndarray):
         data = from_numpy(data)
     if isinstance(data, Tensor):
-        where = data.device if device is None else find_device(current_process(), device)
+        device = process.default_device if device is None else device
+        where = data.device if device is None else find_device(process, device)
         return to(data, where, dtype or data.dtype)
     return tensor(data, dtype=dtype, device=device)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
-from kernbench.operations.random import manual_seed
+from kernbench.operations.random import device_seed
 from kernbench.process.act import act
 from kernbench.process.process import MAIN, Process, RankLocal, current_process
 from kernbench.process.types import Device, DeviceLike
@@ -380,5 +380,5 @@ def get_device_name(device: DeviceLike | None = None) -> str:
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seeds the generators of the calling rank."""
-    manual_seed(seed)
+    """Seeds the generator that the calling rank draws from on its device."""
+    device_seed(seed)

@@ -9,13 +9,12 @@ from kernbench.caches import cached
 from kernbench.errors import OperandError, UnsupportedError, call_site, site_fact
 from kernbench.memory import Array, DType, View, contiguous_strides, dtypes
 from kernbench.process.process import Process, current_process
-from kernbench.process.types import Device
 from kernbench.tensors import tape
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.operands import hint_for, type_name
 from kernbench.tensors.promotion import Scalar, category, result_type
-from kernbench.tensors.running import run, same_device
+from kernbench.tensors.running import read_back, run, same_device
 from kernbench.tensors.tensor import Tensor
 
 Operand = Tensor | Scalar
@@ -142,7 +141,7 @@ def elementwise(
         adopt = True
     else:
         device = same_device(name, [*tensors, out])
-        check_out(name, out, shape, result, device)
+        check_out(name, out, shape, result)
         adopt = False
         tracked = tracked or out.memory.tracked
     node = None
@@ -312,16 +311,26 @@ def _permuted(shape: tuple[int, ...], inputs: _Windows) -> tuple[int, ...]:
 
 
 def argument(process: Process, tensor: Tensor, dtype: Any) -> Array:
-    """Returns the present value of a single-value tensor on the host, as an argument of a kernel.
+    """Returns the present values of a tensor elsewhere, as an argument of a kernel.
+
+    The host waits for a tensor on a device.
 
     Args:
         process: The calling rank, or main.
         tensor: The tensor.
         dtype: The numpy type of the result; None for the tensor's own.
+
+    Raises:
+        AccessError: If a command on the tensor is under way that nobody has waited for.
     """
+    copied: list[Array] = []
+    if tensor.is_cuda:
+        read_back(process, tensor, lambda values: copied.append(np.array(values)))
+    else:
+        tensor.memory.check(process, None, tensor.window, "read")
     if not process.engine.enable_data:
         return np.zeros((), np.bool_)
-    values = tensor.window.read()
+    values = copied[0] if copied else tensor.window.read()
     return np.array(values, values.dtype if dtype is None else dtype)
 
 
@@ -366,9 +375,7 @@ def _no_arithmetic(name: str, dtype: DType) -> UnsupportedError:
     )
 
 
-def check_out(
-    name: str, out: Tensor, shape: tuple[int, ...], result: DType, device: Device
-) -> None:
+def check_out(name: str, out: Tensor, shape: tuple[int, ...], result: DType) -> None:
     """Checks that a tensor can take the result of an operation.
 
     Args:
@@ -376,10 +383,9 @@ def check_out(
         out: The tensor to be written.
         shape: Shape of the result.
         result: Type of the result.
-        device: Device of the operands.
 
     Raises:
-        TensorError: If shape, type or device do not fit, or elements of `out` share memory.
+        TensorError: If shape or type do not fit, or elements of `out` share memory.
     """
     if out.window.shape != shape:
         raise TensorError(
@@ -391,11 +397,6 @@ def check_out(
         raise TensorError(
             f"{name}: result type {result} can't be cast to the desired output type "
             f"{out.window.dtype}",
-            [site_fact(call_site())],
-        )
-    if out.device != device:
-        raise TensorError(
-            f"{name}: the output is on {out.device}, the operands are on {device}",
             [site_fact(call_site())],
         )
     check_distinct(name, out)

@@ -9,7 +9,7 @@ from kernbench.process.process import Process, current_process
 from kernbench.tensors import tape
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.promotion import Scalar
-from kernbench.tensors.running import run, same_device
+from kernbench.tensors.running import run
 from kernbench.tensors.tensor import Tensor
 
 __all__ = ["masked_fill", "where"]
@@ -128,7 +128,7 @@ def _fill(process: Process, self: Tensor, value: Operand) -> None:
                 [site_fact(call_site())],
             )
         _check_real("fill_", value, target.dtype)
-        if self.device == same_device("fill_", (self, value)) != value.device:
+        if self.device != value.device:
             values = argument(process, value, target.dtype.numpy)
             run(process, "aten::fill_", (), self, lambda: _spread(target, values))
         else:

@@ -13,7 +13,7 @@ from kernbench.operations.views import t
 from kernbench.process.process import current_process
 from kernbench.tensors.errors import TensorError, refuse
 from kernbench.tensors.nodes import edge_of
-from kernbench.tensors.running import host_array
+from kernbench.tensors.running import check_one_device, host_array, same_device
 from kernbench.tensors.tensor import Tensor
 
 __all__ = ["allclose", "equal", "is_nonzero", "nonzero", "unique"]
@@ -23,22 +23,35 @@ def numpy(self: Tensor, *, force: bool = False) -> Array:
     """Returns the values as an array; the host waits for them.
 
     The array of a host tensor shares the tensor's memory; otherwise the array is new. More than in
-    PyTorch, tensors on a device are copied, and types that numpy lacks become arrays of ml_dtypes.
+    PyTorch, types that numpy lacks become arrays of ml_dtypes; and unless the run's default device
+    is `cpu`, tensors on a device are copied.
 
     Args:
         self: The tensor.
-        force: Whether a tensor that needs a gradient is allowed.
+        force: Whether a tensor that needs a gradient, or is on a device, is allowed.
 
     Raises:
+        OperandError: If the tensor is on a device, the run's default device is `cpu`, and `force`
+            is False, as in PyTorch.
         TensorError: If the tensor needs a gradient and `force` is False, as in PyTorch.
     """
     if not force:
+        _check_on_host(self)
         _check_plain(self)
     values = host_array(self, "numpy")
     if not self.is_cpu:
         return values
     self.memory.buffer.fixed = True  # the array is to show what is written later
     return values.view()
+
+
+def _check_on_host(tensor: Tensor) -> None:
+    if tensor.is_cuda and current_process().strict:
+        raise OperandError(
+            f"can't convert {tensor.device} device type tensor to numpy. Use Tensor.cpu() to copy "
+            "the tensor to host memory first.",
+            [site_fact(call_site())],
+        )
 
 
 def _check_plain(tensor: Tensor) -> None:
@@ -58,9 +71,11 @@ def as_array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Array
         copy: Whether to copy; None: only if necessary.
 
     Raises:
+        OperandError: If the tensor is on a device, and the run's default device is `cpu`.
         TensorError: If the tensor needs a gradient, as in PyTorch.
         OptionError: If `copy` is False and the type requires a copy.
     """
+    _check_on_host(self)
     _check_plain(self)
     values = host_array(self, "__array__")
     if dtype is not None and values.dtype != dtype:
@@ -113,7 +128,12 @@ def equal(input: Tensor, other: Tensor) -> bool:
     """Returns whether two tensors have the same shape and elements, as `torch.equal`.
 
     The host waits for the elements.
+
+    Raises:
+        TensorError: If the run's default device is `cpu`, and the tensors are on several devices.
     """
+    if current_process().strict:
+        check_one_device("equal", (input, other))
     if input.window.shape != other.window.shape:
         return False
     return bool(np.array_equal(host_array(input, "equal"), host_array(other, "equal")))
@@ -138,8 +158,11 @@ def allclose(
         equal_nan: Whether nan is close to nan.
 
     Raises:
-        TensorError: If the types differ.
+        TensorError: If the types differ; or if the run's default device is `cpu`, and the tensors
+            are on several devices.
     """
+    if current_process().strict:
+        same_device("allclose", (input, other))
     if input.dtype is not other.dtype:
         raise TensorError(f"{input.dtype} did not match {other.dtype}", [site_fact(call_site())])
     a, b = host_array(input, "allclose"), host_array(other, "allclose")
@@ -279,5 +302,7 @@ def as_index(self: Tensor) -> int:
 
 def contains(self: Tensor, element: Any) -> bool:
     """Returns whether an element equals a number or a single-value tensor; the host waits."""
+    if isinstance(element, Tensor):
+        same_device("__contains__", (self, element))
     value = _number(element, "__contains__") if isinstance(element, Tensor) else element
     return bool((host_array(self, "__contains__") == value).any())

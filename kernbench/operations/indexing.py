@@ -9,16 +9,17 @@ import numpy as np
 
 from kernbench.errors import OperandError, OptionError, call_site, site_fact
 from kernbench.memory import Array, View, dtypes
-from kernbench.operations.copies import copy_
+from kernbench.operations.copies import copy_, to
 from kernbench.operations.elementwise import OPERANDS, argument, broadcast
 from kernbench.operations.filling import fill_, masked_fill_
 from kernbench.operations.shaping import checked
 from kernbench.operations.views import select
 from kernbench.process.process import Process, current_process
+from kernbench.process.types import Device
 from kernbench.tensors import tape
 from kernbench.tensors.errors import DimensionError, TensorError
 from kernbench.tensors.new import new_tensor
-from kernbench.tensors.running import host_array, run
+from kernbench.tensors.running import host_array, mixed_devices, run
 from kernbench.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def setitem(self: Tensor, key: Any, value: Any) -> None:
         DimensionError: If an index is out of range, or the key has too many entries.
         OperandError: If the value is neither tensor nor number.
     """
-    if isinstance(key, Tensor) and key.dtype is dtypes.bool_:
+    if isinstance(key, Tensor) and key.dtype is dtypes.bool_ and key.device == self.device:
         single = not isinstance(value, Tensor) or not value.window.shape
         if single and key.window.shape == self.window.shape:
             masked_fill_(self, key, value)
@@ -113,7 +114,7 @@ def _windowed(self: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, _Advanced | N
             )
             dim += 1
         elif isinstance(entry, Tensor | Sequence | np.ndarray) and not _is_single(entry):
-            for indices in _indices(entry, old.shape, dim):
+            for indices in _indices(self, entry, dim):
                 advanced[len(shape)] = indices
                 shape.append(old.shape[dim])
                 strides.append(old.strides[dim])
@@ -180,14 +181,17 @@ def _range(entry: slice, extent: int) -> tuple[int, int]:
     return (picked.start if picked else 0), len(picked)
 
 
-def _indices(entry: Any, shape: tuple[int, ...], dim: int) -> list[Tensor | Array]:
+def _indices(self: Tensor, entry: Any, dim: int) -> list[Tensor | Array]:
     """Returns an index for each dimension that an entry indexes; waits for a mask."""
+    shape = self.window.shape
     if not isinstance(entry, Tensor):
         entry = np.asarray(entry if isinstance(entry, np.ndarray) else list(entry))
         if entry.size == 0:
             entry = entry.astype(np.int64)
     mask = entry.dtype in _MASKS if isinstance(entry, Tensor) else entry.dtype == np.bool_
     if mask:
+        if isinstance(entry, Tensor):
+            _check_reach(entry, self.device)
         values = host_array(entry, "__getitem__") if isinstance(entry, Tensor) else entry
         for place, (n, m) in enumerate(zip(values.shape, shape[dim:], strict=False)):
             if n != m:
@@ -221,22 +225,49 @@ def _result_shape(seen: Tensor, advanced: _Advanced) -> tuple[int, ...]:
     return (*rest[:at], *inner, *rest[at:])
 
 
+def _check_reach(index: Tensor, device: Device) -> None:
+    """Checks that an index tensor is on the host, or where the tensor is that it indexes."""
+    if index.is_cuda and index.device != device:
+        raise TensorError(
+            "indices should be either on cpu or on the same device as the indexed tensor "
+            f"({device})",
+            [site_fact(call_site()), f"got an index on {index.device}"],
+            hint="move the index with .cpu()",
+        )
+
+
+def _placed(process: Process, index: Tensor, device: Device) -> Tensor:
+    """Returns an index tensor where an operation on a device can use it.
+
+    An index on the host goes to the device with its present values. If devices are kept apart, the
+    copy takes its time, as in PyTorch.
+
+    Raises:
+        TensorError: If the index is on a device, and what it indexes is elsewhere.
+    """
+    if index.device == device or not index.window.shape:
+        return index
+    _check_reach(index, device)
+    return to(index, device) if process.strict else index
+
+
 class _Key:
     """An index for each dimension; index tensors on the device are read when the effect runs."""
 
     def __init__(self, process: Process, seen: Tensor, advanced: _Advanced) -> None:
-        self.tensors = [
-            index for index in advanced if isinstance(index, Tensor) if index.device == seen.device
-        ]
+        self.tensors: list[Tensor] = []
         self._shape = seen.window.shape
         self._sources: list[View | Array | None] = []
-        for index in advanced:
-            if isinstance(index, Tensor):
-                here = index.device == seen.device
-                # An index on the host goes to the device with its present values.
-                self._sources.append(index.window if here else argument(process, index, None))
+        for given in advanced:
+            if not isinstance(given, Tensor):
+                self._sources.append(given)
+                continue
+            index = _placed(process, given, seen.device)
+            if index.device == seen.device:
+                self.tensors.append(index)
+                self._sources.append(index.window)
             else:
-                self._sources.append(index)
+                self._sources.append(argument(process, index, None))
 
     @property
     def nbytes(self) -> int:
@@ -325,6 +356,8 @@ def scattered(seen: Tensor, advanced: _Advanced, value: Any) -> None:
         if value.device == seen.device:
             inputs.append(value)
             source = value.window
+        elif value.window.numel != 1:
+            raise mixed_devices("index_put_", (seen, value))
         else:
             source = argument(process, value, None)
     else:

@@ -147,7 +147,7 @@ def product(
     if out is None:
         result = new_tensor(process, shape, dtype, device, site)
     else:
-        check_out(name, out, shape, dtype, device)
+        check_out(name, out, shape, dtype)
         result = out
     sources, target, wanted = [t.window for t in tensors], result.window, dtype.accumulator
     nbytes = target.nbytes

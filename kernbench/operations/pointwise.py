@@ -25,6 +25,7 @@ from kernbench.tensors.promotion import (
     promote_types,
     result_type,
 )
+from kernbench.tensors.running import check_one_device
 from kernbench.tensors.tensor import Tensor
 
 __all__ = [
@@ -411,7 +412,7 @@ def clamp(input: Tensor, min: Operand | None = None, max: Operand | None = None)
         max: Upper bound, a tensor or a number; None for no bound.
 
     Raises:
-        TensorError: If both bounds are None.
+        TensorError: If both bounds are None, or a bound is a tensor on another device.
     """
     return _clamp(input, min, max, None)
 
@@ -432,6 +433,7 @@ def _clamp(input: Tensor, low: Operand | None, high: Operand | None, out: Tensor
             "torch.clamp: At least one of 'min' or 'max' must not be None",
             [site_fact(call_site())],
         )
+    check_one_device(name, (input, low, high))
     if high is None and low is not None:
         return elementwise(f"{name}_min", np.maximum, input, low, out=out)
     if low is None and high is not None:
@@ -450,12 +452,17 @@ def lerp(input: Tensor, end: Tensor, weight: Operand) -> Tensor:
         input: Value at weight 0.
         end: Value at weight 1; shapes broadcast.
         weight: A tensor or a number.
+
+    Raises:
+        TensorError: If `end` is on another device.
     """
+    check_one_device("lerp", (input, end))
     return elementwise("aten::lerp", _lerp, input, end, weight)
 
 
 def lerp_(self: Tensor, end: Tensor, weight: Operand) -> Tensor:
     """Moves the tensor towards `end` in place, as `torch.Tensor.lerp_`; see `lerp`."""
+    check_one_device("lerp_", (self, end))
     return elementwise("aten::lerp", _lerp, self, end, weight, out=self)
 
 

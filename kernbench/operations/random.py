@@ -17,9 +17,9 @@ from kernbench.process.process import Process, current_process
 from kernbench.process.types import DeviceLike
 from kernbench.tensors import tape
 from kernbench.tensors.errors import TensorError
-from kernbench.tensors.generators import DEFAULT_GENERATOR, Generator
+from kernbench.tensors.generators import DEFAULT_GENERATOR, Generator, default_generator
 from kernbench.tensors.new import new_tensor
-from kernbench.tensors.running import find_device, run
+from kernbench.tensors.running import cuda_device, find_device, run
 from kernbench.tensors.tensor import Tensor
 
 __all__ = [
@@ -38,8 +38,15 @@ __all__ = [
 
 
 def manual_seed(seed: int) -> Generator:
-    """Seeds the default generator of the calling rank, and returns it."""
+    """Seeds the default generators of the calling rank, and returns the one of the host."""
+    device_seed(seed)
     return DEFAULT_GENERATOR.of(current_process()).manual_seed(seed)
+
+
+def device_seed(seed: int) -> None:
+    """Seeds the default generator that the calling rank draws from on its device."""
+    process = current_process()
+    default_generator(process, cuda_device(process.device_index)).of(process).manual_seed(seed)
 
 
 def initial_seed() -> int:
@@ -72,7 +79,14 @@ def _drawn(
 def _fill(
     process: Process, name: str, out: Tensor, generator: Generator | None, draw: Draw
 ) -> None:
-    source = generator or DEFAULT_GENERATOR.of(process)
+    source = generator or default_generator(process, out.device).of(process)
+    if process.strict and source.device.type != out.device.type and generator is not None:
+        raise TensorError(
+            f"Expected a '{out.device.type}' device type for generator but found "
+            f"'{source.device.type}'",
+            [site_fact(call_site())],
+            hint=f"make it with torch.Generator('{out.device.type}')",
+        )
     values = draw(source.numbers) if process.engine.enable_data else None
     target = out.window
     node = None

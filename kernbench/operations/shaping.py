@@ -83,7 +83,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -
     for part in parts[1:]:
         dtype = promote_types(dtype, part.dtype)
     shape = (*first[:place], sum(part.window.shape[place] for part in used), *first[place + 1 :])
-    device = same_device("cat", used)
+    device = same_device("cat", parts)
     return _joined("cat", used, shape, dtype, device, place, out)
 
 
@@ -101,7 +101,7 @@ def _joined(
 ) -> Tensor:
     process = current_process()
     if out is not None:
-        check_out(name, out, shape, dtype, device)
+        check_out(name, out, shape, dtype)
     result = new_tensor(process, shape, dtype, device) if out is None else out
     sources, target, held = [part.window for part in parts], result.window, dtype.numpy
 

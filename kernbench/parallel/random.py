@@ -55,7 +55,7 @@ class RngTracker:
             RngError: If the name or the seed is used already; streams of one seed would repeat
                 each other's numbers.
         """
-        stream = torch.Generator().manual_seed(seed)
+        stream = torch.Generator("cuda").manual_seed(seed)
         for other, known in self._streams.items():
             if other == name:
                 raise RngError(f"random stream {name!r} already exists", [site_fact(call_site())])

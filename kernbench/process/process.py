@@ -14,8 +14,9 @@ from kernbench.ccl.model import CollectiveModel
 from kernbench.des import Event, Task, current_task
 from kernbench.errors import CallSite, Fact, KernbenchError, call_site, site_fact
 from kernbench.memory import Allocator, Space, View
+from kernbench.process import types
 from kernbench.process.recent_calls import RECENT, Entry
-from kernbench.process.types import Device
+from kernbench.process.types import CPU, Device
 from kernbench.run_spec import RunSpec
 from kernbench.sim_engine.command import Action, Command, Stream
 from kernbench.sim_engine.engine import GraphEngine
@@ -167,6 +168,11 @@ class Process:
         host: The host thread, with its clock.
         memory: Allocator of the process's host memory.
         device_index: Index of the current SIP.
+        default_device: Device that the program has set for tensors made without `device=`; None if
+            it has set none, and `usual_device` counts.
+        default_devices: Values of `default_device` to return to after each `with torch.device`.
+        usual_device: The host, or None for the current SIP.
+        strict: Whether devices are kept apart as in PyTorch, see `RunSpec.default_device`.
         seen: Number of the last command that the host has waited for, by stream.
         alive: Whether the rank's function is still running.
         locals: The process's values of `RankLocal` variables.
@@ -201,6 +207,10 @@ class Process:
         )
         self.memory: Final = Allocator(Space.HOST, rank, 0, None)
         self.device_index = device
+        self.strict: Final = ctx.spec.default_device == "cpu"
+        self.usual_device: Final = CPU if self.strict or rank == MAIN else None
+        self.default_device: Device | None = None
+        self.default_devices: list[Device | None] = []
         self.seen: dict[Stream, int] = {}
         self.alive = True
         self.locals: dict[RankLocal[Any], Any] = {}
@@ -453,3 +463,6 @@ def _current_main() -> Process:
         [site_fact(call_site())],
         hint="run this file with `kernbench run`, or inside `with RuntimeContext(...) as ctx:`",
     )
+
+
+types.find_process = current_process

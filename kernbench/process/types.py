@@ -1,9 +1,9 @@
 """Small values of the API: devices, sizes, which devices a context may use."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from kernbench.errors import KernbenchError, UsageError, call_site, site_fact
 
@@ -16,6 +16,8 @@ class DeviceError(KernbenchError, RuntimeError):
 
 class Device:
     """`torch.device`: `cpu`, or a SIP of the machine as `cuda:index`.
+
+    Inside `with torch.device(...):` it is where the calling rank makes tensors without `device=`.
 
     Attributes:
         type: `cpu` or `cuda`.
@@ -50,6 +52,16 @@ class Device:
     def __hash__(self) -> int:
         return hash((self.type, self.index))
 
+    def __enter__(self) -> "Device":
+        process = find_process()
+        process.default_devices.append(process.default_device)
+        process.default_device = self
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        process = find_process()
+        process.default_device = process.default_devices.pop()
+
     def __str__(self) -> str:
         return self.type if self.index is None else f"{self.type}:{self.index}"
 
@@ -58,6 +70,20 @@ class Device:
             ")" if self.index is None else f", index={self.index})"
         )
 
+
+class Placing(Protocol):
+    """The part of a process that says where tensors are made, see `process.Process`."""
+
+    default_device: Device | None
+    default_devices: list[Device | None]
+
+
+def _nobody() -> Placing:
+    raise AssertionError("kernbench.process.process was never imported")
+
+
+find_process: Callable[[], Placing] = _nobody
+"""Returns the process of the calling code; `process.process` puts its function here."""
 
 CPU: Final = Device("cpu")
 

@@ -90,6 +90,8 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
                 lines.append(f"  {self.failed_at(error, ranks)}{site_fact(site)}")
         schedule = schedule_text(self.spec.schedule)
         replay = f"replay: seed {self.spec.seed}, schedule {schedule}"
+        if self.spec.default_device != "cuda":
+            replay += f", default_device {self.spec.default_device}"
         return "\n".join([*lines, *self.aborted_lines(), replay])
 
     def failed_at(self, error: BaseException, ranks: Iterable[int]) -> str:

@@ -20,6 +20,7 @@ from kernbench.operations import (
     copies,
     creation,
     cuda,
+    devices,
     linalg,
     pointwise,
     random,
@@ -72,7 +73,7 @@ def _guarded(module: ModuleType) -> dict[str, Any]:
 def root() -> Mapping[str, Any]:
     """Returns the names in `torch`; submodules are mappings too."""
     names: dict[str, Any] = {}
-    for module in (pointwise, reductions, linalg, shaping, creation, random, copies):
+    for module in (pointwise, reductions, linalg, shaping, creation, random, copies, devices):
         names |= _guarded(module)
     names |= _guarded(complex_numbers)
     return {

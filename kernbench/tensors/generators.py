@@ -1,4 +1,4 @@
-"""Generators of random numbers; each rank has a default one."""
+"""Generators of random numbers; each rank has a default one, or one a device."""
 
 from typing import Final
 
@@ -38,5 +38,17 @@ def _seeded(process: Process) -> Generator:
     return Generator().manual_seed(process.ctx.spec.seed)
 
 
+def default_generator(process: Process, device: Device) -> RankLocal[Generator]:
+    """Returns the variable with the generator that a rank draws from on a device.
+
+    If devices are kept apart, the host and the rank's device have one each, as in PyTorch.
+    """
+    apart = process.strict and device.type == "cuda"
+    return DEVICE_GENERATOR if apart else DEFAULT_GENERATOR
+
+
 DEFAULT_GENERATOR: Final = RankLocal("default generator", _seeded)
 """The generator that a rank draws from unless told otherwise; it starts from the context's seed."""
+
+DEVICE_GENERATOR: Final = RankLocal("default generator of the device", _seeded)
+"""The same for tensors on the rank's device, if devices are kept apart."""

@@ -1,6 +1,6 @@
 """Runs operations on the host or on a device, and reads their values back to the host."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import cast
 
@@ -46,10 +46,15 @@ def run(
         site: Where the user called the operation; None: to be found.
 
     Raises:
+        TensorError: If an input is on another device than the output.
         OwnershipError: If a tensor belongs to another rank.
         AccessError: If a command on a tensor is under way that nobody has waited for.
     """
-    sip = output.device.index
+    where = output.device
+    for tensor in inputs:
+        if tensor.device is not where and tensor.device != where:
+            raise mixed_devices(name, (*inputs, output))
+    sip = where.index
     if sip is None:
         act_at_once(process, name, effect, reads=inputs, writes=(output,), site=site)
         return
@@ -85,10 +90,15 @@ def run_on_many(
         effect: Function that computes the bytes of the outputs.
 
     Raises:
+        TensorError: If the tensors are not all on one device.
         OwnershipError: If a tensor belongs to another rank.
         AccessError: If a command on a tensor is under way that nobody has waited for.
     """
-    sip = outputs[0].device.index
+    where = outputs[0].device
+    for tensor in (*inputs, *outputs):
+        if tensor.device is not where and tensor.device != where:
+            raise mixed_devices(name, (*inputs, *outputs))
+    sip = where.index
     if sip is None:
         act_at_once(process, name, effect, reads=inputs, writes=outputs)
         return
@@ -222,15 +232,18 @@ def cuda_device(sip: int) -> Device:
 def find_device(process: Process, device: DeviceLike | None) -> Device:
     """Returns the device that a `device=` argument means.
 
-    Without an argument the device is the host on main, and the rank's current device in a rank.
+    Without an argument it is the process's default device: at first the host on main, and in a rank
+    its current device, or the host if the run's default device is `cpu`.
 
     Raises:
         KernbenchError: If the device does not exist.
         OwnershipError: If the device belongs to another rank (M14).
     """
     if device is None:
-        return CPU if process.rank == MAIN else cuda_device(process.device_index)
-    wanted = Device(device)
+        device = process.default_device or process.usual_device
+        if device is None:
+            return cuda_device(process.device_index)
+    wanted = device if isinstance(device, Device) else Device(device)
     if wanted.type == "cpu":
         return CPU
     sip = process.sip_of(wanted)
@@ -258,14 +271,51 @@ def same_device(name: str, tensors: Sequence[Tensor]) -> Device:
             break
     else:
         return device
-    found = list(
-        {tensor.device: None for tensor in tensors if tensor.is_cuda or tensor.window.shape}
-    )
+    found = {tensor.device for tensor in tensors if tensor.is_cuda or tensor.window.shape}
     if len(found) > 1:
-        raise TensorError(
-            f"{name} expected all tensors to be on the same device, but found at least two "
-            f"devices, {found[0]} and {found[1]}",
-            [site_fact(call_site())],
-            hint="move one of them with .to(device)",
-        )
-    return found[0] if found else CPU
+        raise mixed_devices(name, tensors)
+    return found.pop() if found else CPU
+
+
+def check_one_device(name: str, operands: Iterable[object]) -> None:
+    """Checks that tensors are on one device, for operations that take no single value of the host.
+
+    Raises:
+        TensorError: If they are not.
+    """
+    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+    if len({tensor.device for tensor in tensors}) > 1:
+        raise mixed_devices(name, tensors)
+
+
+def mixed_devices(name: str, tensors: Iterable[Tensor]) -> TensorError:
+    """Returns the error of an operation that was given tensors on several devices.
+
+    Args:
+        name: Name of the operation.
+        tensors: All its tensors.
+    """
+    found: dict[Device, Tensor] = {}
+    for tensor in tensors:
+        seen = found.get(tensor.device)
+        # A single value is rarely the one that was forgotten.
+        if seen is None or (tensor.window.shape and not seen.window.shape):
+            found[tensor.device] = tensor
+    places = sorted(found, key=lambda device: device.index is None)
+    first, other = places[:2]
+    moved = found[other]
+    return TensorError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{first} and {other}!",
+        [
+            site_fact(call_site()),
+            f"{name.removeprefix('aten::')} got "
+            + " and ".join(f"{_told(found[place])} on {place}" for place in places),
+        ],
+        hint=f"move the {_told(moved)} with .to('{first}'); a module's parameters and buffers move "
+        f"with module.to('{first}')",
+    )
+
+
+def _told(tensor: Tensor) -> str:
+    return f"tensor {list(tensor.window.shape)} {tensor.window.dtype}"

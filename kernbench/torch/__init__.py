@@ -32,6 +32,7 @@ from kernbench.memory.dtypes import bool_ as bool
 from kernbench.operations.complex_numbers import *  # noqa: F403 - names only
 from kernbench.operations.copies import *  # noqa: F403
 from kernbench.operations.creation import *  # noqa: F403
+from kernbench.operations.devices import *  # noqa: F403
 from kernbench.operations.linalg import *  # noqa: F403
 from kernbench.operations.pointwise import *  # noqa: F403
 from kernbench.operations.random import *  # noqa: F403

@@ -67,8 +67,8 @@ def test_every_option_is_a_field_or_an_output() -> None:
 def test_options_become_a_specification() -> None:
     text = (
         "run race.py --topology my.yaml --ccl my/ccl.yaml --set system.sips.count=4 "
-        "--set defaults.n_elem=8 --devices 0,2 --data off --fidelity tile --shadow "
-        "--eager-limit 4096 "
+        "--set defaults.n_elem=8 --devices 0,2 --default-device cpu --data off --fidelity tile "
+        "--shadow --eager-limit 4096 "
         "--watchdog 2.5 --max-time 1.5ms --step-budget 10 --group-limit 4 --seed 9 --schedule 2.1 "
         "--trace a.json --trace-limit 7 "
         "--flight-recorder b --json c --breakdown --quiet -- --op 'two words'"
@@ -79,6 +79,7 @@ def test_options_become_a_specification() -> None:
         ccl="my/ccl.yaml",
         overrides=("system.sips.count=4", "defaults.n_elem=8"),
         devices=(0, 2),
+        default_device="cpu",
         data=False,
         fidelity="tile",
         shadow=True,

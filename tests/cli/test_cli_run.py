@@ -556,6 +556,7 @@ def test_the_options_are_these() -> None:
             "--breakdown",
             "--ccl",
             "--data",
+            "--default-device",
             "--devices",
             "--eager-limit",
             "--explore",

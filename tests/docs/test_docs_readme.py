@@ -33,6 +33,26 @@ def test_the_tutorial_prints_what_it_shows(
         assert got == fence.content, "`python tests/docs/docs_readme.py` writes it anew"
 
 
+@pytest.mark.parametrize("heading", [step for step in STEPS if re.match(r"[1238]\.", step)])
+def test_programs_that_name_their_device_do_the_same_with_the_host_as_default(
+    heading: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path.resolve()
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    run = docs_readme._kernbench
+    option = ["--default-device", "cpu"]
+    monkeypatch.setattr(
+        docs_readme, "_kernbench", lambda words: run([*words[:2], *option, *words[2:]])
+    )
+    for earlier in list(STEPS)[: list(STEPS).index(heading)]:
+        docs_readme.write_files(STEPS[earlier], folder)
+    shown = list(docs_readme.outputs(STEPS[heading], folder))
+    assert shown
+    for fence, got in shown:
+        assert got == fence.content
+
+
 def test_the_set_up_commands_stand_as_they_are_called() -> None:
     (block,) = (fence for fence in docs_readme.fences(TEXT) if "pip install" in fence.content)
     assert block.content == (

@@ -140,7 +140,7 @@ def test_equations_that_do_not_fit(ctx: RuntimeContext, equation: str, problem: 
         (lambda x: torch.bmm(x[None], x.T.expand(2, 3, 2)), "bmm: batches of 1 and 2 matrices"),
         (lambda x: torch.addmm(x, x, x.T), "does not expand to|must match"),
         (lambda x: torch.addmm(x, x, x), "addmm: mat1 and mat2 shapes cannot be multiplied"),
-        (lambda x: x.cuda() @ x.T, "expected all tensors to be on the same device"),
+        (lambda x: x.cuda() @ x.T, "Expected all tensors to be on the same device"),
     ],
 )
 def test_mistakes(ctx: RuntimeContext, operation: Callable[..., Any], message: str) -> None:

@@ -79,6 +79,21 @@ def test_random_programs_are_right(kernbench: Kernbench, first: int) -> None:
             pytest.fail(f"seed {seed}:\n{wrong}", pytrace=False)
 
 
+def test_programs_that_move_their_tensors_to_the_device_are_right(kernbench: Kernbench) -> None:
+    """As PyTorch programs do: tensors are made on the host, receive buffers before any write."""
+    machines = {
+        name: kernbench.context(name, default_device="cpu") for name in ("sip8", "torus4x4")
+    }
+    for seed in range(20):
+        program = random_program(seed)
+        source = source_of(program)
+        moved = source._replace(text=source.text.replace(', device="cuda")', ").cuda()"))
+        assert moved.text.count(").cuda()") > 0
+        assert 'device="cuda"' not in moved.text
+        if wrong := mistakes(machines, program, moved):
+            pytest.fail(f"seed {seed}:\n{wrong}", pytrace=False)
+
+
 @pytest.mark.parametrize("seed", [2003334, 2007472])
 def test_collectives_in_line_that_meet_company_later(kernbench: Kernbench, seed: int) -> None:
     """The first is alone on its links, the next in line is not, and then company comes."""

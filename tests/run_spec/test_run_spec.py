@@ -53,6 +53,7 @@ def test_json_has_all_fields_and_a_version() -> None:
         "ccl": None,
         "overrides": [],
         "devices": "all",
+        "default_device": "cuda",
         "data": True,
         "fidelity": "kernel",
         "record": "summary",

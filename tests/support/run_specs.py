@@ -4,7 +4,7 @@ from typing import get_args
 
 from hypothesis import strategies as st
 
-from kernbench.run_spec import CCL_ROOTS, MACHINE_ROOTS, RunSpec
+from kernbench.run_spec import CCL_ROOTS, MACHINE_ROOTS, DefaultDevice, RunSpec
 from kernbench.sim_engine.dials import Detail, Fidelity
 
 _TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
@@ -29,6 +29,7 @@ def run_specs(bench: str | None = None) -> st.SearchStrategy[RunSpec]:
         overrides=st.lists(_OVERRIDES, max_size=3).map(tuple),
         devices=st.just("all")
         | st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True).map(tuple),
+        default_device=st.sampled_from(get_args(DefaultDevice)),
         data=st.booleans(),
         fidelity=st.sampled_from(get_args(Fidelity)),
         record=st.sampled_from(get_args(Detail)),

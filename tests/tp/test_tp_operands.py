@@ -89,7 +89,7 @@ def test_an_input_of_another_type_or_place(kernbench: Kernbench, kernel: GemmKer
             "matmul: expected the operands to have the same dtype, but got: torch.float16 != "
             "torch.float32"
         )
-        assert "expected all tensors to be on the same device" in refused(lambda: layer(there))
+        assert "Expected all tensors to be on the same device" in refused(lambda: layer(there))
         single = torch.tensor(1.0, device="cuda")
         assert refused(lambda: layer(single)).startswith("both arguments to matmul need to be at")
 
