@@ -12,7 +12,7 @@ from kernbench.operations.elementwise import check_complex
 from kernbench.operations.views import t
 from kernbench.process.process import current_process
 from kernbench.tensors.errors import TensorError, refuse
-from kernbench.tensors.nodes import edge_of
+from kernbench.tensors.nodes import grad_state_of, needs_gradient
 from kernbench.tensors.running import host_array
 from kernbench.tensors.tensor import Tensor
 
@@ -42,7 +42,7 @@ def numpy(self: Tensor, *, force: bool = False) -> Array:
 
 
 def _check_plain(tensor: Tensor) -> None:
-    if edge_of(tensor) is not None:
+    if needs_gradient(tensor) and grad_state_of(current_process()).enabled:
         raise TensorError(
             "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.",
             [site_fact(call_site())],

@@ -174,6 +174,7 @@ class Process:
         frame: Frame of the rank's function; None on main, before its first command, and after it
             returned.
         noted: Whether the search for `frame` is over.
+        inference: Whether the process is in `inference_mode`; see `tensors.grad_modes`.
         dispatch_ps: Host time that issuing a command takes, in picoseconds.
         issues_left: Number of commands that the rank may still issue; below 0 without a limit.
         ranges: Names of the ranges that the process is in, the outermost first; see
@@ -207,6 +208,7 @@ class Process:
         self.issues_left = -1
         self.ranges: tuple[str, ...] = ()
         self.site: CallSite | None = None
+        self.inference = False
         self.task: Task | None = None
         self.dispatch_ps: Final = engine.dispatch_ps
         self._default: dict[int, Stream] = {}

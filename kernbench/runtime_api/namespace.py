@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from kernbench.autograd import autograd
+from kernbench.autograd import autograd, function
 from kernbench.caches import cached
 from kernbench.des import current_task
 from kernbench.distributed import comm_debug, device_mesh, differentiable, functional
@@ -83,7 +83,7 @@ def root() -> Mapping[str, Any]:
         "device": Device,
         "dtype": dtypes.DType,
         **{name: getattr(autograd, name) for name in GRAD_MODES},
-        "autograd": _guarded(autograd),
+        "autograd": {**_guarded(autograd), "function": _public(function)},
         "cuda": {**_public(cuda), "nvtx": _public(nvtx)},
         "distributed": {
             **_public(distributed),

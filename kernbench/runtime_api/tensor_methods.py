@@ -132,7 +132,15 @@ class TensorMethods(Tensor):
 
     @property
     def _version(self) -> int:
+        if self.memory.inference:
+            raise TensorError(
+                "Inference tensors do not track version counter.", [site_fact(call_site())]
+            )
         return self.memory.version
+
+    def is_inference(self) -> bool:
+        """Returns whether the tensor was made in `inference_mode`."""
+        return self.memory.inference
 
     # Gradients
     backward = backward.backward
@@ -144,7 +152,7 @@ class TensorMethods(Tensor):
     @property
     def requires_grad(self) -> bool:
         """Whether operations on the tensor are recorded; may be set on leaves only."""
-        return self.memory.tracked and nodes.edge_of(self) is not None
+        return self.memory.tracked and nodes.needs_gradient(self)
 
     @requires_grad.setter
     def requires_grad(self, requires_grad: bool) -> None:
@@ -176,6 +184,15 @@ class TensorMethods(Tensor):
     @grad.setter
     def grad(self, grad: "Tensor | None") -> None:
         leaves.set_grad(self, grad)
+
+    @grad.deleter
+    def grad(self) -> None:
+        leaves.set_grad(self, None)
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether `retain_grad` was called on this tensor, which is no leaf."""
+        return leaves.retains_grad(self)
 
     @property
     def grad_fn(self) -> "nodes.Node | None":
@@ -231,6 +248,12 @@ class TensorMethods(Tensor):
 
     @data.setter
     def data(self, other: "Tensor") -> None:
+        if self.requires_grad and not other.dtype.is_floating_point:
+            raise TensorError(
+                "data set to a tensor that requires gradients must be floating point or complex "
+                "dtype",
+                [site_fact(call_site()), f"got {other.dtype}"],
+            )
         tracked = self.memory.tracked
         self.memory, self.window, self.device = other.memory, other.window, other.device
         self.memory.tracked = tracked or self.memory.tracked

@@ -31,7 +31,7 @@ bernoulli empty empty_like eye from_numpy full full_like linspace manual_seed in
 normal ones ones_like rand rand_like randint randn randn_like randperm zeros zeros_like arange
 as_tensor tensor new_empty new_zeros new_ones new_full normal_ uniform_
 backward detach detach_ register_hook register_post_accumulate_grad_hook requires_grad_
-retain_grad is_grad_enabled is_inference_mode_enabled
+retain_grad is_grad_enabled is_inference_mode_enabled is_inference
 """
 NO_NUMBERS: Final = set(_NO_NUMBERS.split())
 """Bools and integers; facts; values for the host; draws and new tensors; autograd itself."""

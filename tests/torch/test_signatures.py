@@ -28,6 +28,7 @@ UNCOMPARED: Final = {
     "torch.Size": "made by tensors",
     "torch.Tensor": "made by functions",
     "torch.autograd.Function": "never called",
+    "torch.autograd.function.Function": "never called",
     "torch.device": "compared where it is tested",
     "torch.distributed.Future": "made by works",
     "torch.distributed.ProcessGroup": "made by init_process_group and new_group",
