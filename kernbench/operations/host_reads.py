@@ -8,7 +8,7 @@ import numpy as np
 from kernbench.errors import OperandError, OptionError, call_site, site_fact
 from kernbench.memory import Array
 from kernbench.operations.copies import array_to
-from kernbench.operations.elementwise import check_complex
+from kernbench.operations.elementwise import OPERANDS, check_complex
 from kernbench.operations.views import t
 from kernbench.process.process import current_process
 from kernbench.tensors.errors import TensorError, refuse
@@ -278,6 +278,16 @@ def as_index(self: Tensor) -> int:
 
 
 def contains(self: Tensor, element: Any) -> bool:
-    """Returns whether an element equals a number or a single-value tensor; the host waits."""
+    """Returns whether an element equals a number or a single-value tensor; the host waits.
+
+    Raises:
+        TensorError: For anything else.
+    """
+    if not isinstance(element, OPERANDS):
+        raise TensorError(
+            "Tensor.__contains__ only supports Tensor or scalar, but you passed in a "
+            f"{type(element)}.",
+            [site_fact(call_site())],
+        )
     value = _number(element, "__contains__") if isinstance(element, Tensor) else element
     return bool((host_array(self, "__contains__") == value).any())

@@ -24,6 +24,7 @@ from kernbench.operations import (
     views,
 )
 from kernbench.operations.elementwise import OPERANDS
+from kernbench.runtime_api.operators import MIRRORS, with_foreign
 from kernbench.tensors import nodes
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.operands import guarded_function
@@ -534,6 +535,10 @@ class TensorMethods(Tensor):
     __iand__ = pointwise.bitwise_and_
     __ior__ = pointwise.bitwise_or_
     __ixor__ = pointwise.bitwise_xor_
+    __rlshift__ = pointwise.rlshift
+    __rrshift__ = pointwise.rrshift
+    __ilshift__ = pointwise.bitwise_left_shift_
+    __irshift__ = pointwise.bitwise_right_shift_
     __lshift__ = pointwise.bitwise_left_shift
     __rshift__ = pointwise.bitwise_right_shift
     __and__ = pointwise.bitwise_and
@@ -604,6 +609,8 @@ def _put_in_place() -> None:
             method = guarded_function(value, skip=1)
         elif isinstance(value, property) and isinstance(value.fset, FunctionType):
             method = value.setter(guarded_function(value.fset, skip=1))
+        if name in MIRRORS:
+            method = with_foreign(name, method)
         setattr(Tensor, name, method)
 
 

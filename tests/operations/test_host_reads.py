@@ -54,7 +54,8 @@ CALLS: Final[dict[str, Call]] = {
         lambda name: lambda x, v, m, i: getattr(m, name)(m),
     ),
     **_calls(
-        "bitwise_left_shift bitwise_right_shift __lshift__ __rshift__",
+        "bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ __rlshift__ __rrshift__ "
+        "__ilshift__ __irshift__",
         lambda name: lambda x, v, m, i: getattr(i, name)(2),
     ),
     **_calls(
