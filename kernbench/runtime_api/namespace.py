@@ -16,14 +16,18 @@ from kernbench.nn import functional as nn_functional
 from kernbench.nn import module as nn_module
 from kernbench.nn import utils as nn_utils
 from kernbench.operations import (
+    accelerator,
     complex_numbers,
     copies,
     creation,
     cuda,
+    cuda_rng,
     linalg,
     pointwise,
     random,
     reductions,
+    rng,
+    sampling,
     shaping,
 )
 from kernbench.process import process
@@ -46,6 +50,9 @@ DTYPES: Final[Mapping[str, dtypes.DType]] = {
 }
 """Element types by PyTorch's names."""
 
+
+VERSION: Final = "2.13.0+kernbench"
+"""`torch.__version__`: the release of PyTorch whose names and behaviour this package has."""
 
 GRAD_MODES: Final = (
     "enable_grad",
@@ -72,7 +79,7 @@ def _guarded(module: ModuleType) -> dict[str, Any]:
 def root() -> Mapping[str, Any]:
     """Returns the names in `torch`; submodules are mappings too."""
     names: dict[str, Any] = {}
-    for module in (pointwise, reductions, linalg, shaping, creation, random, copies):
+    for module in (pointwise, reductions, linalg, shaping, creation, random, sampling, copies):
         names |= _guarded(module)
     names |= _guarded(complex_numbers)
     return {
@@ -83,8 +90,12 @@ def root() -> Mapping[str, Any]:
         "device": Device,
         "dtype": dtypes.DType,
         **{name: getattr(autograd, name) for name in GRAD_MODES},
+        **{name: getattr(rng, name) for name in ("get_rng_state", "seed", "set_rng_state")},
+        "__version__": VERSION,
+        "accelerator": _public(accelerator),
+        "random": _public(rng),
         "autograd": {**_guarded(autograd), "function": _public(function)},
-        "cuda": {**_public(cuda), "nvtx": _public(nvtx)},
+        "cuda": {**_public(cuda), **_public(cuda_rng), "nvtx": _public(nvtx)},
         "distributed": {
             **_public(distributed),
             "_functional_collectives": _public(functional),

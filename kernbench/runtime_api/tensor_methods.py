@@ -19,6 +19,7 @@ from kernbench.operations import (
     printing,
     random,
     reductions,
+    sampling,
     shaping,
     unary,
     views,
@@ -336,6 +337,7 @@ class TensorMethods(Tensor):
     normal_ = random.normal_
     uniform_ = random.uniform_
     bernoulli = random.bernoulli
+    multinomial = sampling.multinomial
 
     # Arithmetic
     add = pointwise.add

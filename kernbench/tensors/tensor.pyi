@@ -284,6 +284,13 @@ class Tensor:
     def bernoulli(
         self, p: builtins.float | None = None, *, generator: Generator | None = None
     ) -> Tensor: ...
+    def multinomial(
+        self,
+        num_samples: builtins.int,
+        replacement: builtins.bool = False,
+        *,
+        generator: Generator | None = None,
+    ) -> Tensor: ...
     def add(
         self,
         other: Tensor | builtins.int | builtins.float | builtins.bool | complex,
