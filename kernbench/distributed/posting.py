@@ -275,7 +275,13 @@ class Post:
     def source(
         self, src: int | None, group_src: int | None, *, oneself: bool = False
     ) -> int | None:
-        """Returns the global rank of the sender; None for any rank. Raises the errors of `peer`."""
+        """Returns the global rank of the sender; None for any rank. Raises the errors of `peer`.
+
+        Args:
+            src: The user's global rank of the sender.
+            group_src: The user's rank of the sender in the group.
+            oneself: Whether the caller may be the sender.
+        """
         if src is None and group_src is None:
             return None
         return self.peer(src, group_src, "src", oneself=oneself)

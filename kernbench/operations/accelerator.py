@@ -39,7 +39,7 @@ def current_device_index() -> int:
     return cuda.current_device()
 
 
-def set_device_index(device: DeviceLike | None, /) -> None:
+def set_device_index(device: DeviceLike | None) -> None:
     """Makes a device the current one, as `torch.cuda.set_device`; None: nothing changes.
 
     Args:
@@ -49,7 +49,7 @@ def set_device_index(device: DeviceLike | None, /) -> None:
         cuda.set_device(device)
 
 
-def current_stream(device: DeviceLike | None = None, /) -> Stream:
+def current_stream(device: DeviceLike | None = None) -> Stream:
     """Returns the stream to which a device's commands go now.
 
     Args:
@@ -58,7 +58,7 @@ def current_stream(device: DeviceLike | None = None, /) -> Stream:
     return cuda.current_stream(device)
 
 
-def synchronize(device: DeviceLike | None = None, /) -> None:
+def synchronize(device: DeviceLike | None = None) -> None:
     """Waits, on the host, until all commands of a device are done.
 
     Args:
@@ -68,7 +68,7 @@ def synchronize(device: DeviceLike | None = None, /) -> None:
 
 
 @contextmanager
-def device_index(device: int | None, /) -> Iterator[None]:
+def device_index(device: int | None) -> Iterator[None]:
     """Makes a device the current one in a `with` block.
 
     Args:
@@ -81,7 +81,7 @@ def device_index(device: int | None, /) -> Iterator[None]:
             yield
 
 
-def memory_allocated(device_index: DeviceLike | None = None, /) -> int:
+def memory_allocated(device_index: DeviceLike | None = None) -> int:
     """Returns the bytes of the tensors on a device.
 
     Args:
@@ -90,7 +90,7 @@ def memory_allocated(device_index: DeviceLike | None = None, /) -> int:
     return cuda.memory_allocated(device_index)
 
 
-def memory_reserved(device_index: DeviceLike | None = None, /) -> int:
+def memory_reserved(device_index: DeviceLike | None = None) -> int:
     """Returns the bytes that the device keeps for tensors.
 
     Args:
@@ -99,7 +99,7 @@ def memory_reserved(device_index: DeviceLike | None = None, /) -> int:
     return cuda.memory_reserved(device_index)
 
 
-def max_memory_allocated(device_index: DeviceLike | None = None, /) -> int:
+def max_memory_allocated(device_index: DeviceLike | None = None) -> int:
     """Returns the most bytes that tensors on a device have taken at one time.
 
     Args:
@@ -108,7 +108,7 @@ def max_memory_allocated(device_index: DeviceLike | None = None, /) -> int:
     return cuda.max_memory_allocated(device_index)
 
 
-def reset_peak_memory_stats(device_index: DeviceLike | None = None, /) -> None:
+def reset_peak_memory_stats(device_index: DeviceLike | None = None) -> None:
     """Lets `max_memory_allocated` begin anew.
 
     Args:

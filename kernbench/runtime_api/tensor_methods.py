@@ -250,6 +250,11 @@ class TensorMethods(Tensor):
 
     @data.setter
     def data(self, other: "Tensor") -> None:
+        """Makes this tensor show another tensor's elements.
+
+        Raises:
+            TensorError: If the tensor needs a gradient, and the new elements are integers.
+        """
         if self.requires_grad and not other.dtype.is_floating_point:
             raise TensorError(
                 "data set to a tensor that requires gradients must be floating point or complex "

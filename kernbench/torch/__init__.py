@@ -71,7 +71,6 @@ cdouble = complex128
 __all__ = [
     "Size",
     "Tensor",
-    "__version__",
     "accelerator",
     "autograd",
     "bfloat16",

@@ -95,6 +95,7 @@ CALLS: Final[dict[str, Call]] = {
     "scatter_add_": lambda x, v, m, i: x.scatter_add_(1, i, x),
     "index_select": lambda x, v, m, i: x.index_select(0, i[0]),
     "bernoulli": lambda x, v, m, i: x.sigmoid().bernoulli(),
+    "multinomial": lambda x, v, m, i: x.sigmoid().multinomial(1),
     "to": lambda x, v, m, i: x.to(torch.float64),
     "type": lambda x, v, m, i: x.type(torch.float64),
     "view": lambda x, v, m, i: x.view(6),

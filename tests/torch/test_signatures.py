@@ -17,6 +17,8 @@ LAYOUT: Final = {"layout", "memory_format", "names", "out", "implicit"}
 """By keyword only in PyTorch and not simulated: where we lack one, Python refuses it by name."""
 
 OURS: Final = {
+    "torch.Generator.restore",
+    "torch.Generator.snapshot",
     "torch.distributed.functional_all_reduce",
     "torch.distributed.group_scope",
     "torch.distributed.live_groups",
