@@ -165,7 +165,7 @@ class FunctionNode(Node):
         if self._needed and differentiable and id(out) not in self._plain:
             attach(self, index, out)
             if out.origin is not None:
-                out.origin.kind = "several" if count > 1 else "custom"
+                out.origin.forbid("several" if count > 1 else "custom")
         elif out.origin is not None and out.origin.kind is None:
             out.origin = None
         return out

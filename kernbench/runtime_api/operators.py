@@ -44,7 +44,7 @@ def with_foreign(name: str, method: Method) -> Method:
 
     @wraps(method)
     def operator(self: Tensor, other: Any) -> Any:
-        if isinstance(other, OPERANDS):
+        if type(other) is Tensor or isinstance(other, OPERANDS):
             return method(self, other)
         if mirror is None or _has_own(other, mirror):
             return NotImplemented

@@ -42,12 +42,13 @@ class GradState:
         self.ranges: tuple[str, ...] = ()
 
 
-_GRAD_STATE: Final = RankLocal("gradients", lambda _: GradState())
+GRAD_STATE: Final = RankLocal("gradients", lambda _: GradState())
+"""The state of gradients of each rank; a rank without one records its operations."""
 
 
 def grad_state_of(process: Process) -> GradState:
     """Returns the state of gradients of a rank, or of main."""
-    return _GRAD_STATE.of(process)
+    return GRAD_STATE.of(process)
 
 
 @contextmanager
@@ -120,7 +121,7 @@ class Origin:
         node: The node that had made the base when the view was made.
         steps: Functions with arguments that, one after the other, make the view from the base.
         kind: Why the view must not be written; None if it may be.
-        version: Version of the memory when the view was made.
+        version: Version of the memory when `kind` was set.
     """
 
     __slots__ = ("base", "kind", "node", "steps", "version")
@@ -129,10 +130,17 @@ class Origin:
         self, base: Tensor, steps: tuple[tuple[Any, ...], ...], kind: ViewKind | None
     ) -> None:
         self.base = base
-        self.node = node_of(base)
+        graph = base.graph
+        self.node: Node | None = graph.node if isinstance(graph, Output) else None
         self.steps = steps
         self.kind = kind
-        self.version = base.memory.version
+        if kind is not None:
+            self.version = base.memory.version
+
+    def forbid(self, kind: ViewKind) -> None:
+        """Notes why the view must not be written from now on."""
+        self.kind = kind
+        self.version = self.base.memory.version
 
 
 def node_of(tensor: Tensor) -> "Node | None":

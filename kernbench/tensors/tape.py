@@ -11,6 +11,7 @@ from kernbench.process.process import Process, current_process
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.new import alias, wrap
 from kernbench.tensors.nodes import (
+    GRAD_STATE,
     Edge,
     GradState,
     Leaf,
@@ -439,7 +440,8 @@ def view(
         # Also renews the history of an input that is a view; then both views share an origin.
         node = begin(process, name, (input,), {"step": step})
     origin = input.origin
-    recorded = grad_state_of(process).enabled and not process.inference
+    state = process.locals.get(GRAD_STATE)
+    recorded = (state is None or state.enabled) and not process.inference
     kind = None if recorded else _kind(process)
     if origin is None:
         seen.origin = Origin(input, (step,), kind)
@@ -464,4 +466,4 @@ def forbid_writes(views: Sequence[Tensor], kind: ViewKind) -> None:
     if _kind(current_process()) is None:
         for seen in views:
             if seen.origin is not None and seen.origin.kind != "inference":
-                seen.origin.kind = kind
+                seen.origin.forbid(kind)
