@@ -142,6 +142,8 @@ def worker(ctx: RuntimeContext, flags: Flags) -> dict[str, Measured]:
     """Measures every kind of step on one rank."""
     found = {}
     with tensor_parallel(flags.tp):
+        # All ranks draw the same dense weights and input; each keeps its part.
+        torch.manual_seed(ctx.spec.seed)
         model, x = MLP(flags), _input(flags)
         for name, backward in _sections(flags).items():
             step = _Step(flags, model, x, backward=backward)

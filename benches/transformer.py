@@ -189,6 +189,8 @@ class _Step:
 def worker(ctx: RuntimeContext, flags: Flags) -> Measured:
     """Trains on one rank."""
     with tensor_parallel(flags.tp):
+        # All ranks draw the same dense weights; each keeps its part.
+        torch.manual_seed(ctx.spec.seed)
         step = _Step(ctx, flags)
         return measure(
             _STEP,

@@ -57,7 +57,7 @@ class RunSpec:
         fidelity: How closely time is simulated, see `GraphEngine`.
         record: How much the log keeps, see `OpLog`.
         shadow: Whether answers of caches are found anew, too, and compared, see `GraphEngine`.
-        seed: Seed of every rank's default random generator, at least 0.
+        seed: At least 0; with the rank it says where a rank's default random generator starts.
         eager_limit: Bytes up to which messages of tensors on devices are sent without their
             receive, as some libraries do; 0 finds every deadlock that such buffering hides.
         watchdog_s: Seconds of wall time that a user's code may run without a simulated step, until

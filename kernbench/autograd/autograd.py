@@ -8,7 +8,7 @@ import numpy as np
 from kernbench.autograd.backward import check_create_graph, run_backward
 from kernbench.autograd.function import Function
 from kernbench.errors import KernbenchError, OptionError, call_site, site_fact
-from kernbench.operations.creation import from_numpy
+from kernbench.operations.creation import from_numpy, zeros_like
 from kernbench.process.process import current_process
 from kernbench.tensors import grad_modes
 from kernbench.tensors.errors import TensorError, refuse
@@ -49,24 +49,37 @@ def grad(
         allow_unused: Whether an input that the outputs do not depend on gets None instead of an
             error.
         is_grads_batched: Must be False.
-        materialize_grads: Must be False.
+        materialize_grads: Whether an input that the outputs do not depend on gets zeros instead of
+            an error.
 
     Raises:
-        TensorError: If an input is unused, or for a reason given at `Tensor.backward`.
+        OptionError: For `materialize_grads` with `allow_unused=False`.
+        TensorError: If an input is unused, there is none, or for a reason given at
+            `Tensor.backward`.
         UnsupportedError: For other values of arguments that are not simulated.
     """
     refuse(
         "grad",
         only_inputs=None if only_inputs else only_inputs,
         is_grads_batched=is_grads_batched or None,
-        materialize_grads=materialize_grads or None,
     )
     check_create_graph(create_graph)
+    if materialize_grads and allow_unused is False:
+        raise OptionError(
+            "Expected allow_unused to be True or not passed when materialize_grads=True, but got: "
+            "allow_unused=False.",
+            [site_fact(call_site())],
+        )
     roots, wanted = _several(outputs), _several(inputs)
     given = _several(grad_outputs) if grad_outputs is not None else [None] * len(roots)
     found = run_backward(
         roots, given, retain_graph=bool(retain_graph), inputs=wanted, accumulate=False
     )
+    if materialize_grads:
+        with recording(current_process(), False):
+            return tuple(
+                [zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
+            )
     if not allow_unused and any(each is None for each in found):
         raise TensorError(
             "One of the differentiated Tensors appears to not have been used in the graph. Set "
@@ -93,7 +106,7 @@ def backward(
         retain_graph: Whether the nodes keep their saved tensors for a further pass.
         create_graph: Must be False: gradients of gradients are not simulated.
         grad_variables: Must be None: PyTorch's old name for `grad_tensors`.
-        inputs: Leaves whose `grad` changes; None: all leaves.
+        inputs: Tensors whose `grad` changes, leaves or not; None: all leaves.
 
     Raises:
         TensorError: For a reason given at `Tensor.backward`.

@@ -6,14 +6,14 @@ does not take part; the other ranks then wait for it, and the report says so.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kernbench.autograd import (  # noqa: F401 - formulas register themselves
     derivatives_nn,
     derivatives_reductions,
 )
-from kernbench.autograd.leaves import accumulate, summed
-from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.autograd.leaves import accumulate, retain_grad, summed
+from kernbench.errors import OperandError, UnsupportedError, call_site, site_fact
 from kernbench.operations.copies import to
 from kernbench.operations.creation import ones_like
 from kernbench.operations.fused import broadcasts, reduced
@@ -53,16 +53,28 @@ def run_backward(
             value.
         retain_graph: Whether the nodes keep their saved tensors for a further pass.
         inputs: Tensors whose gradients are wanted; None: all leaves.
-        accumulate: Whether the pass adds gradients to the `grad` of leaves.
+        accumulate: Whether the pass adds gradients to the `grad` of leaves, and to that of
+            `inputs`, as if their `retain_grad` had been called.
 
     Returns:
         The gradients of `inputs`, None for an input that no gradient reached; empty if the pass
         accumulates.
 
     Raises:
-        TensorError: If a tensor needs no gradient, a gradient has another shape than its tensor, or
-            the nodes have dropped their saved tensors in an earlier pass.
+        TensorError: If a tensor needs no gradient, a gradient has another shape than its tensor,
+            `inputs` is empty, or the nodes have dropped their saved tensors in an earlier pass.
     """
+    if len(gradients) != len(tensors):
+        raise TensorError(
+            f"got {len(tensors)} tensors and {len(gradients)} gradients", [site_fact(call_site())]
+        )
+    if inputs is not None and not inputs:
+        name = "backward" if accumulate else "grad"
+        raise TensorError(
+            f"`inputs` argument to `{name}()` cannot be empty.",
+            [site_fact(call_site())],
+            hint="leave it out for all leaves" if accumulate else "",
+        )
     process = current_process()
     # All commands of the pass have one call site.
     before, process.site = process.site, process.call_site()
@@ -76,6 +88,9 @@ def run_backward(
                 for place, (tensor, gradient) in enumerate(zip(tensors, gradients, strict=True))
             ]
             wanted = None if inputs is None else [_wanted_edge(tensor) for tensor in inputs]
+            if accumulate:
+                for tensor in inputs or ():
+                    retain_grad(tensor)
             found = _Pass(process, wanted, retain_graph, accumulate).run(roots)
             for callback in tape.at_end:
                 callback()
@@ -151,6 +166,32 @@ def fitted(grad: Tensor, wanted: Like, name: str, index: int) -> Tensor:
     if same and grad.window.dtype is wanted.dtype:
         return grad
     return to(grad, wanted.device, wanted.dtype)
+
+
+def _check_replaced(hook: Hook, grad: Any, wanted: Like) -> None:
+    """Checks what a hook returned instead of a gradient.
+
+    Raises:
+        OperandError: If it is no tensor.
+        TensorError: If it has another shape, type or device than the gradient must have.
+    """
+    name = getattr(hook, "__qualname__", type(hook).__qualname__).rpartition(".")[2]
+    if not isinstance(grad, Tensor):
+        raise OperandError(
+            f"expected Variable, but hook returned '{type(grad).__name__}'",
+            [site_fact(call_site()), f"hook {name!r}"],
+            hint="a hook returns a tensor, or None to leave the gradient as it is",
+        )
+    for what, was, got in (
+        ("size", list(wanted.shape), list(grad.window.shape)),
+        ("type", wanted.dtype, grad.dtype),
+        ("device", wanted.device, grad.device),
+    ):
+        if was != got:
+            raise TensorError(
+                f"hook {name!r} has changed the {what} of value (was {was} got {got})",
+                [site_fact(call_site())],
+            )
 
 
 class _Pass:
@@ -243,6 +284,9 @@ class _Pass:
             if needed is None or any(needed):
                 self._replay(node, grads, needed)
                 return
+            if self._accumulate and not self._retain:
+                # As in PyTorch, the node of a wanted result counts as run.
+                node.release()
         elif not self._retain:
             node.release()
         self._arrived(node.edges)
@@ -257,20 +301,26 @@ class _Pass:
             if came is None:
                 continue
             hooks = None if node.hooks is None else node.hooks.get(index)
-            grad = grads[index] = self._hooked(hooks.values(), came) if hooks else came
+            grad = grads[index] = (
+                self._hooked(hooks.values(), came, node.outputs[index]) if hooks else came
+            )
             keeper = None if node.retained is None else node.retained.get(index)
             output = None if keeper is None else keeper()
             if output is not None:
                 output.grad = grad if output.grad is None else add(output.grad, grad)
                 self._share(grad)
             if self._wanted is not None and (node, index) in self._wanted:
-                self._captured[node, index] = grad
-                self._share(grad)
+                # As in PyTorch, hooks change what is returned only where the pass ends.
+                ends = not any(self._takes(edge) for edge in node.edges)
+                self._captured[node, index] = grad if ends else came
+                self._share(self._captured[node, index])
 
-    def _hooked(self, hooks: "Iterable[Hook]", grad: Tensor) -> Tensor:
+    def _hooked(self, hooks: "Iterable[Hook]", grad: Tensor, wanted: Like) -> Tensor:
         for hook in list(hooks):
             replaced = self._process.call_theirs(hook, grad)
-            grad = grad if replaced is None else replaced
+            if replaced is not None:
+                _check_replaced(hook, replaced, wanted)
+                grad = replaced
             self._share(grad)
         return grad
 
@@ -346,10 +396,12 @@ class _Pass:
         if tensor is None:
             return
         if leaf.hooks:
-            grad = self._hooked(leaf.hooks.values(), to(grad, tensor.dtype))
+            grad = self._hooked(leaf.hooks.values(), to(grad, tensor.dtype), like(tensor))
         if not self._accumulate:
             if self._wanted is not None and edge in self._wanted:
                 self._captured[edge] = to(grad, tensor.dtype)
+            return
+        if not leaf.requires_grad:
             return
         alone = self._places.get(grad.memory.buffer.allocation, 0) <= 1
         accumulate(leaf, tensor, grad, owned=alone)
@@ -377,15 +429,16 @@ def backward(
             value.
         retain_graph: Whether the nodes keep their saved tensors for a further pass.
         create_graph: Must be False: gradients of gradients are not simulated.
-        inputs: Leaves whose `grad` changes; None: all.
+        inputs: Tensors whose `grad` changes, leaves or not; None: all leaves.
 
     Raises:
-        TensorError: If this tensor needs no gradient, `gradient` has another shape, saved tensors
-            were dropped in an earlier pass, or a saved tensor was written in place since.
+        TensorError: If this tensor needs no gradient, `inputs` is empty, `gradient` has another
+            shape, saved tensors were dropped in an earlier pass, or a saved tensor was written in
+            place since.
         UnsupportedError: For `create_graph`, or an operation without a derivative.
     """
     check_create_graph(create_graph)
-    chosen = [inputs] if isinstance(inputs, Tensor) else inputs
+    chosen = [inputs] if isinstance(inputs, Tensor) else None if inputs is None else list(inputs)
     run_backward([self], [gradient], retain_graph=bool(retain_graph), inputs=chosen)
 
 

@@ -1,6 +1,7 @@
 """`torch.autograd.Function`: operations whose gradient the user defines."""
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kernbench.errors import OperandError, call_site, site_fact
@@ -9,19 +10,24 @@ from kernbench.operations.creation import zeros
 from kernbench.process.process import current_process
 from kernbench.process.types import CPU
 from kernbench.tensors.errors import TensorError
-from kernbench.tensors.new import alias
+from kernbench.tensors.new import alias, wrap
 from kernbench.tensors.nodes import (
-    Edge,
     GradState,
+    Leaf,
     Like,
     Node,
+    Origin,
+    Output,
     Saved,
     edge_of,
     grad_state_of,
+    history,
     like,
 )
 from kernbench.tensors.tape import attach, check_in_place, rebase
 from kernbench.tensors.tensor import Tensor
+
+__all__ = ["Function", "once_differentiable"]
 
 
 class FunctionNode(Node):
@@ -36,18 +42,17 @@ class FunctionNode(Node):
     def __init__(
         self, tape: GradState, function: "type[Function]", arguments: Sequence[Any]
     ) -> None:
-        edges: list[Edge | None] = [None] * len(arguments)
-        if tape.enabled:
-            for at, each in enumerate(arguments):
-                if isinstance(each, Tensor):
-                    edges[at] = edge_of(each)
+        edges = [edge_of(each) if isinstance(each, Tensor) else None for each in arguments]
         self.needs_input_grad = tuple([edge is not None for edge in edges])
-        self._needed = any(self.needs_input_grad)
+        if not tape.enabled:
+            edges = [None] * len(arguments)
+        self._needed = any(edges)
         inputs = [None if edge is None else like(arguments[at]) for at, edge in enumerate(edges)]
         site = call_site() if self._needed else None
         super().__init__(tape, f"{function.__name__}Backward", edges, inputs, site)
         self._function = function
-        self._saved: list[Saved | None] | None = []
+        self._enabled = tape.enabled
+        self._saved: list[tuple[Saved, Leaf | Output | int | None] | None] | None = []
         self._given: tuple[Tensor | None, ...] = ()
         self._plain: set[int] = set()
         self._dirty: tuple[Tensor, ...] = ()
@@ -77,7 +82,22 @@ class FunctionNode(Node):
         """
         if self._saved is None:
             raise self.freed()
-        return tuple([None if each is None else each.get(self) for each in self._saved])
+        return tuple([None if each is None else self._unpacked(*each) for each in self._saved])
+
+    def _packed(self, tensor: Tensor) -> tuple[Saved, Leaf | Output | int | None]:
+        """Returns the form in which a tensor is kept, with its history; a number for an output."""
+        graph = history(tensor)
+        own = isinstance(graph, Output) and graph.node is self
+        return Saved(tensor), graph.index if own and isinstance(graph, Output) else graph
+
+    def _unpacked(self, saved: Saved, graph: Leaf | Output | int | None) -> Tensor:
+        """Returns a kept tensor with the history that it had, as PyTorch does."""
+        tensor = saved.get(self)
+        if graph is None or isinstance(graph, Leaf):
+            return tensor
+        seen = wrap(tensor.memory, tensor.window, tensor.device)
+        seen.graph = Output(self, graph) if isinstance(graph, int) else graph
+        return seen
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
         """Marks outputs that have no gradient."""
@@ -97,23 +117,36 @@ class FunctionNode(Node):
         Args:
             results: What `forward` returned.
             arguments: The arguments of `forward`.
+
+        Raises:
+            TensorError: If `mark_dirty` was given a tensor that must not be written, or that
+                `forward` did not return.
         """
         outputs = list(results) if isinstance(results, tuple) else [results]
         for dirty in self._dirty:
-            check_in_place(dirty)
+            if not any(dirty is out for out in outputs):
+                raise TensorError(
+                    "Some elements marked as dirty during the forward method were not returned as "
+                    "output. The inputs that are modified inplace must all be outputs of the "
+                    "Function.",
+                    [site_fact(call_site())],
+                    hint="return them from forward()",
+                )
+            if self._enabled:
+                check_in_place(dirty, self._needed)
         for index, out in enumerate(outputs):
             if isinstance(out, Tensor):
-                outputs[index] = self._output(index, out, arguments)
+                outputs[index] = self._output(index, out, arguments, len(outputs))
             else:
                 self.outputs.append(_NOTHING)
         # After the outputs are made, so that tensors written in place are kept with their new
         # version. If no backward pass can follow, nothing is kept, as in PyTorch.
         if self._needed:
-            self._saved = [None if each is None else Saved(each) for each in self._given]
+            self._saved = [None if each is None else self._packed(each) for each in self._given]
         self._given = ()
         return tuple(outputs) if isinstance(results, tuple) else outputs[0]
 
-    def _output(self, index: int, out: Tensor, arguments: Sequence[Any]) -> Tensor:
+    def _output(self, index: int, out: Tensor, arguments: Sequence[Any], count: int) -> Tensor:
         self.outputs.append(like(out))
         mine = [out is argument for argument in arguments]
         if any(out is dirty for dirty in self._dirty):
@@ -122,14 +155,19 @@ class FunctionNode(Node):
             return out
         if any(mine) or out.graph is not None:
             # `forward` returned an argument: the caller's tensor keeps its own history.
-            plain = id(out) in self._plain
+            plain, base, origin = id(out) in self._plain, out, out.origin
             out = alias(out, out.window.shape, out.window.strides, out.window.offset)
             if plain:
                 return out
-        out.origin = None
+            # A view that must not be written is never made again, so its steps do not matter.
+            out.origin = Origin(base if origin is None else origin.base, (), None)
         differentiable = out.dtype.is_floating_point or out.dtype.is_complex
         if self._needed and differentiable and id(out) not in self._plain:
             attach(self, index, out)
+            if out.origin is not None:
+                out.origin.forbid("several" if count > 1 else "custom")
+        elif out.origin is not None and out.origin.kind is None:
+            out.origin = None
         return out
 
     def backward(
@@ -138,8 +176,8 @@ class FunctionNode(Node):
         """Returns the gradients of the arguments, see `Node`.
 
         Raises:
-            TensorError: If the function's `backward` returns a wrong number of gradients.
-            OperandError: If a returned gradient is neither a tensor nor None.
+            TensorError: If the function's `backward` returns a wrong number of gradients, or one
+                that is neither a tensor nor None.
         """
         del needed  # the user's function computes all gradients at once, as in PyTorch
         if self._materialize:
@@ -162,7 +200,7 @@ class FunctionNode(Node):
             )
         for index, result in enumerate(results):
             if result is not None and not isinstance(result, Tensor):
-                raise OperandError(
+                raise TensorError(
                     f"function {self.label} returned a {type(result).__name__} as gradient "
                     f"{index}; expected a tensor or None",
                     [site_fact(call_site())],
@@ -213,19 +251,41 @@ class Function:
         )
 
     @classmethod
-    def apply(cls, *args: Any) -> Any:
-        """Computes the outputs and records the operation for the backward pass."""
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Computes the outputs and records the operation for the backward pass.
+
+        Args:
+            *args: Arguments of `forward`; gradients go to the tensors among them.
+            **kwargs: Further arguments of `forward`; for `backward` they come after the others.
+        """
+        split = cls.setup_context is not Function.setup_context
+        if split and (kwargs or cls.forward.__defaults__):
+            bound = inspect.signature(cls.forward).bind(*args, **kwargs)
+            bound.apply_defaults()
+            args, kwargs = bound.args, bound.kwargs
+        given = (*args, *kwargs.values())
         process = current_process()
         tape = grad_state_of(process)
         enabled = tape.enabled
-        node = FunctionNode(tape, cls, args)
+        node = FunctionNode(tape, cls, given)
         tape.enabled = False
         try:
-            if cls.setup_context is not Function.setup_context:
-                results = cls.forward(*args)
-                cls.setup_context(node, args, results)
+            if split:
+                results = cls.forward(*args, **kwargs)
+                cls.setup_context(node, given, results)
             else:
-                results = cls.forward(node, *args)
+                results = cls.forward(node, *args, **kwargs)
         finally:
             tape.enabled = enabled
-        return node.finish(results, args)
+        return node.finish(results, given)
+
+
+def once_differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.autograd.function.once_differentiable`: marks a `backward` without gradient.
+
+    Returns `fn` as it is, since gradients of gradients are not simulated for any function.
+
+    Args:
+        fn: The `backward` of a `Function`.
+    """
+    return fn

@@ -1,7 +1,6 @@
 """Leaves: which tensors need gradients, how `grad` adds up, and hooks."""
 
 import warnings
-import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +13,7 @@ from kernbench.operations.elementwise import elementwise
 from kernbench.operations.pointwise import add, add_
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.hooks import RemovableHandle, add_hook
-from kernbench.tensors.nodes import Hook, Leaf, Output, edge_of, history, leaf_of
+from kernbench.tensors.nodes import Hook, Leaf, Output, edge_of, history, leaf_of, retain
 from kernbench.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -106,8 +105,10 @@ def set_grad(self: Tensor, grad: Tensor | None) -> None:
 
     Raises:
         OperandError: If `grad` is neither a tensor nor None.
-        TensorError: If `grad` has another shape, type or device than the tensor.
+        TensorError: If `grad` has another shape, type or device than the tensor, or is the tensor.
     """
+    if grad is self:
+        raise TensorError("can't assign Variable as its own grad", [site_fact(call_site())])
     if grad is None:
         graph = history(self)
         if graph is not None:
@@ -238,6 +239,14 @@ def retain_grad(self: Tensor) -> None:
         )
     graph = self.graph
     if isinstance(graph, Output):
-        if graph.node.retained is None:
-            graph.node.retained = {}
-        graph.node.retained[graph.index] = weakref.ref(graph)
+        retain(graph)
+
+
+def retains_grad(self: Tensor) -> bool:
+    """Returns whether `retain_grad` was called on a tensor that is no leaf."""
+    graph = history(self)
+    return (
+        isinstance(graph, Output)
+        and graph.node.retained is not None
+        and graph.index in graph.node.retained
+    )

@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from kernbench.caches import cached
-from kernbench.distributed.groups import Group, find_group, get_backend, home_of, meets_on_host
+from kernbench.distributed.groups import (
+    Group,
+    get_backend,
+    home_of,
+    is_outside,
+    meets_on_host,
+    members_of,
+)
 from kernbench.distributed.issuing import handle, issue
 from kernbench.distributed.reduce_ops import ReduceOp
 from kernbench.distributed.signatures import Signature, renamed, signature
@@ -60,6 +67,8 @@ def monitored_barrier(
         CollectiveMismatchError: If a rank does not call (C1), or calls a different collective (C2).
     """
     del timeout, wait_all_ranks
+    if is_outside(group, "monitored_barrier"):
+        return
     if get_backend(group) != "gloo":
         raise OptionError(
             "monitored_barrier is only implemented for GLOO backend.",
@@ -77,7 +86,9 @@ def _barrier(
     name: str, group: Group, async_op: bool, device_ids: Sequence[int] | None
 ) -> Work | None:
     process = current_process()
-    members = find_group(process, group, name)
+    members = members_of(process, group, name)
+    if members is None:
+        return None
     sip = home_of(process)
     if device_ids is not None and list(device_ids) != [sip]:
         raise OptionError(

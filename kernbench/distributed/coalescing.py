@@ -11,7 +11,7 @@ from kernbench.distributed.checks import (
     one_dtype,
     reduction_for,
 )
-from kernbench.distributed.groups import check_device_id, find_group
+from kernbench.distributed.groups import check_device_id, find_group, members_of
 from kernbench.distributed.issuing import handle, issue
 from kernbench.distributed.noting import Entry, Notes, close_notes, open_notes
 from kernbench.distributed.p2p import issue_batch
@@ -154,7 +154,9 @@ def all_reduce_coalesced(
     """
     name = "all_reduce_coalesced"
     process = current_process()
-    members = find_group(process, group, name)
+    members = members_of(process, group, name)
+    if members is None:
+        return None
     given = [tensors] if isinstance(tensors, Tensor) else tensors
     _check_each(process, members, name, given, "tensors")
     reduction = reduction_for(process, members, name, op, given[0])
@@ -185,7 +187,9 @@ def all_gather_coalesced(
     """
     name = "all_gather_coalesced"
     process = current_process()
-    members = find_group(process, group, name)
+    members = members_of(process, group, name)
+    if members is None:
+        return None
     _check_each(process, members, name, input_tensor_list, "input_tensor_list")
     sizes = [numel(tensor.window.shape) for tensor in input_tensor_list]
     found = []

@@ -20,7 +20,7 @@ from kernbench.distributed.checks import (
     root_of,
     told,
 )
-from kernbench.distributed.groups import Group, find_group, library_of
+from kernbench.distributed.groups import Group, library_of, members_of
 from kernbench.distributed.issuing import run
 from kernbench.distributed.noting import noted
 from kernbench.distributed.reduce_ops import ReduceOp, ReductionError, reduction_of
@@ -94,7 +94,9 @@ def all_reduce_into(
         KernbenchError: If the group or a tensor cannot be used (C8, C18).
     """
     process = current_process()
-    members = find_group(process, group, "all_reduce")
+    members = members_of(process, group, "all_reduce")
+    if members is None:
+        return None
     check_tensor(process, "all_reduce", source)
     view, library = source.window, library_of(process, members, source)
     try:
@@ -132,7 +134,9 @@ def broadcast(
         KernbenchError: If the source, the group or the tensor cannot be used (C7, C8, C18).
     """
     process = current_process()
-    members = find_group(process, group, "broadcast")
+    members = members_of(process, group, "broadcast")
+    if members is None:
+        return None
     root, text = root_of(process, members, "broadcast", "src", src, group_src)
     check_tensor(process, "broadcast", tensor)
     shape = tensor.window.shape
@@ -165,7 +169,9 @@ def reduce(
         KernbenchError: If an argument cannot be used (C6-C8, C18).
     """
     process = current_process()
-    members = find_group(process, group, "reduce")
+    members = members_of(process, group, "reduce")
+    if members is None:
+        return None
     root, text = root_of(process, members, "reduce", "dst", dst, group_dst)
     check_tensor(process, "reduce", tensor)
     reduction = reduction_for(process, members, "reduce", op, tensor)
@@ -193,7 +199,9 @@ def all_gather(
         KernbenchError: If an argument cannot be used (C8, C12, C18).
     """
     process = current_process()
-    members = find_group(process, group, "all_gather")
+    members = members_of(process, group, "all_gather")
+    if members is None:
+        return None
     check_tensor(process, "all_gather", tensor)
     blocks = block_shapes(process, members, "all_gather", tensor_list, "tensor_list", tensor)
     what = signature("all_gather", "all_gather", tensor.dtype, blocks)
@@ -220,7 +228,9 @@ def all_gather_into_tensor(
     """
     name = "all_gather_into_tensor"
     process = current_process()
-    members = find_group(process, group, name)
+    members = members_of(process, group, name)
+    if members is None:
+        return None
     check_tensor(process, name, output_tensor, "output_tensor")
     check_tensor(process, name, input_tensor, "input_tensor")
     check_whole(process, members, name, output_tensor, "output", input_tensor, "input")
@@ -308,7 +318,9 @@ def reduce_scatter(
     """
     name = "reduce_scatter"
     process = current_process()
-    members = find_group(process, group, name)
+    members = members_of(process, group, name)
+    if members is None:
+        return None
     check_tensor(process, name, output, "output")
     blocks = block_shapes(process, members, name, input_list, "input_list", output)
     reduction = reduction_for(process, members, name, op, output)
@@ -338,7 +350,9 @@ def reduce_scatter_tensor(
     """
     name = "reduce_scatter_tensor"
     process = current_process()
-    members = find_group(process, group, name)
+    members = members_of(process, group, name)
+    if members is None:
+        return None
     check_tensor(process, name, output, "output")
     check_tensor(process, name, input, "input")
     check_whole(process, members, name, input, "input", output, "output")
@@ -367,7 +381,9 @@ def _at_root(
 ) -> Work | None:
     """Gathers into a list, or scatters a list, that only one rank has."""
     process = current_process()
-    members = find_group(process, group, name)
+    members = members_of(process, group, name)
+    if members is None:
+        return None
     root, text = root_of(process, members, name, label, given, local, default=0)
     check_tensor(process, name, tensor)
     mine = members.place(process.rank) == root

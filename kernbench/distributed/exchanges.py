@@ -10,7 +10,7 @@ from kernbench.distributed.checks import (
     one_dtype,
     splits_of,
 )
-from kernbench.distributed.groups import Group, find_group
+from kernbench.distributed.groups import Group, members_of
 from kernbench.distributed.issuing import run
 from kernbench.distributed.signatures import exchange_signature
 from kernbench.memory.windows import numel
@@ -41,7 +41,9 @@ def all_to_all(
     """
     name = "all_to_all"
     process = current_process()
-    members = find_group(process, group, name)
+    members = members_of(process, group, name)
+    if members is None:
+        return None
     check_list(process, members, name, output_tensor_list, "output_tensor_list")
     check_list(process, members, name, input_tensor_list, "input_tensor_list")
     dtype = one_dtype(process, members, name, [*input_tensor_list, *output_tensor_list])
@@ -77,7 +79,9 @@ def all_to_all_single(
     """
     name = "all_to_all_single"
     process = current_process()
-    members = find_group(process, group, name)
+    members = members_of(process, group, name)
+    if members is None:
+        return None
     check_tensor(process, name, output, "output")
     check_tensor(process, name, input, "input")
     dtype = one_dtype(process, members, name, (input, output))

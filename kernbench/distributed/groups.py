@@ -1,12 +1,13 @@
 """`torch.distributed`: which ranks are in which process group, and which groups a rank may use."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, Final
 
 from kernbench.caches import cached
-from kernbench.errors import KernbenchError, OperandError, call_site, site_fact
+from kernbench.errors import CallSite, KernbenchError, OperandError, call_site, site_fact
 from kernbench.process.called import called
-from kernbench.process.process import MAIN, Process, current_process
+from kernbench.process.process import MAIN, Process, RankLocal, current_process
 from kernbench.process.types import Device
 from kernbench.ranks.groups import GroupError, ProcessGroup
 from kernbench.ranks.world import World, world_of
@@ -169,6 +170,68 @@ def check_device_id(name: str, process: Process, device_id: Any) -> None:
         )
 
 
+def members_of(process: Process, group: Group, name: str) -> ProcessGroup | None:
+    """Returns the group that a `group=` argument of a communication means.
+
+    As in PyTorch, a call with `GroupMember.NON_GROUP_MEMBER` warns (C8), once a line, and does
+    nothing.
+
+    Args:
+        process: The calling rank.
+        group: The argument; None for all ranks.
+        name: Name of the function, for the report.
+
+    Returns:
+        The group; None if the rank is not in it, so that the call is over.
+
+    Raises:
+        KernbenchError: If the rank may not use the group, as `find_group` does.
+    """
+    world = world_of(process)
+    held = world.held.get(process.rank)
+    if held:
+        if group is None:
+            group = world.group
+        if isinstance(group, ProcessGroup) and held.get(group.name) is group:
+            return group
+    error = _unusable(process, world, group, name)
+    if not (held and _is_non_member(group)):
+        raise error
+    _warn_outside(process, name)
+    return None
+
+
+_WARNED: Final[RankLocal[set[tuple[str, CallSite | None]]]] = RankLocal(
+    "calls on groups of other ranks", lambda _: set()
+)
+"""Functions, with their lines, that a rank has been warned of."""
+
+
+class OutsideGroupWarning(UserWarning):
+    """A rank called a communication on a group that it is not in; nothing happened (C8)."""
+
+
+def _warn_outside(process: Process, name: str) -> None:
+    site = call_site()
+    warned = _WARNED.of(process)
+    if (name, site) in warned:
+        return
+    warned.add((name, site))
+    made = [
+        f"not in {each.name}; {each.made(process.rank)}"
+        for each in world_of(process).outside.get(process.rank, ())
+    ]
+    lines = [
+        f"[C8] Running {name} on global rank {process.rank} which does not belong to the given "
+        "group.",
+        site_fact(site),
+        *made[-_SHOWN:],
+        "hint: call it on the members only: `if group != GroupMember.NON_GROUP_MEMBER:`",
+    ]
+    file, line = (site.file, site.line) if site is not None else (__name__, 0)
+    warnings.warn_explicit("\n  ".join(lines), OutsideGroupWarning, file, line)
+
+
 def find_group(process: Process, group: Group, name: str) -> ProcessGroup:
     """Returns the group that a `group=` argument means, if the calling rank may use it.
 
@@ -182,14 +245,24 @@ def find_group(process: Process, group: Group, name: str) -> ProcessGroup:
             not initialised or is destroyed (C18), leaves the rank out (C8), or was not made by the
             rank (C9); it is `OperandError` if the argument is no group.
     """
-    world = world_of(process)
-    held = world.held.get(process.rank)
-    if held:
-        if group is None:
-            group = world.group
-        if isinstance(group, ProcessGroup) and held.get(group.name) is group:
-            return group
-    raise _unusable(process, world, group, name)
+    found = None if _is_non_member(group) else members_of(process, group, name)
+    if found is None:
+        raise _unusable(process, world_of(process), group, name)
+    return found
+
+
+def is_outside(group: Any, name: str) -> bool:
+    """Returns whether a communication has nothing to do, after a warning; see `members_of`.
+
+    Args:
+        group: The `group=` argument.
+        name: Name of the function, for the report.
+    """
+    return _is_non_member(group) and members_of(current_process(), group, name) is None
+
+
+def _is_non_member(group: Any) -> bool:
+    return isinstance(group, int) and group == GroupMember.NON_GROUP_MEMBER
 
 
 def _unusable(process: Process, world: World, group: Any, name: str) -> KernbenchError:
@@ -203,7 +276,7 @@ def _unusable(process: Process, world: World, group: Any, name: str) -> Kernbenc
             + ("again first" if left else "in every worker first"),
             code="C18",
         )
-    if isinstance(group, int) and group == GroupMember.NON_GROUP_MEMBER:
+    if _is_non_member(group):
         made = [f"not in {g.name}; {g.made(rank)}" for g in world.outside.get(rank, ())]
         return GroupError(
             f"rank {rank} called {name} on a group that it is not in (NON_GROUP_MEMBER)",
@@ -286,7 +359,7 @@ def _is_of_others(process: Process, group: object) -> bool:
     """Returns whether a group leaves the caller out, or is the value for groups of other ranks."""
     if isinstance(group, ProcessGroup):
         return process.rank not in group
-    return isinstance(group, int) and group == GroupMember.NON_GROUP_MEMBER
+    return _is_non_member(group)
 
 
 _NOT_INITIALISED: Final = (

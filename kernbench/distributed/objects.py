@@ -20,6 +20,7 @@ from kernbench.distributed.groups import (
     check_device_id,
     find_group,
     home_of,
+    is_outside,
     libraries_of,
     meets_on_host,
 )
@@ -75,6 +76,8 @@ def broadcast_object_list(
         CollectiveMismatchError: If the calls of the ranks differ (C2, C3, C7).
         KernbenchError: If the source or the group cannot be used (C7, C8, C18).
     """
+    if is_outside(group, "broadcast_object_list"):
+        return
     talk = _Talk("broadcast_object_list", group)
     talk.check_device(device)
     root = talk.root("src", src, group_src)
@@ -106,6 +109,8 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Group = None) -> 
         CollectiveMismatchError: If the calls of the ranks differ (C2).
         KernbenchError: If the list or the group cannot be used (C8, C12, C18).
     """
+    if is_outside(group, "all_gather_object"):
+        return
     talk = _Talk("all_gather_object", group)
     talk.check_length(object_list, "object_list")
     mine = _pickled(obj, "obj")
@@ -138,6 +143,8 @@ def gather_object(
         CollectiveMismatchError: If the calls of the ranks differ (C2, C7).
         KernbenchError: If an argument cannot be used (C7, C8, C12, C18).
     """
+    if is_outside(group, "gather_object"):
+        return
     talk = _Talk("gather_object", group)
     root = talk.root("dst", dst, group_dst)
     talk.check_at_root(object_gather_list, "object_gather_list", root)
@@ -173,6 +180,8 @@ def scatter_object_list(
         CollectiveMismatchError: If the calls of the ranks differ (C2, C7).
         KernbenchError: If an argument cannot be used (C7, C8, C12, C18).
     """
+    if is_outside(group, "scatter_object_list"):
+        return
     talk = _Talk("scatter_object_list", group)
     root = talk.root("src", src, group_src)
     if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
@@ -227,6 +236,8 @@ def send_object_list(
         KernbenchError: If the group cannot be used.
     """
     name = "send_object_list"
+    if is_outside(group, name):
+        return
     talk = _Talk(name, group)
     talk.check_device(device)
     refuse(name, use_batch=use_batch or None)
@@ -263,6 +274,8 @@ def recv_object_list(
         KernbenchError: If the group cannot be used.
     """
     name = "recv_object_list"
+    if is_outside(group, name):
+        return -1
     talk = _Talk(name, group)
     talk.check_device(device)
     refuse(name, use_batch=use_batch or None)

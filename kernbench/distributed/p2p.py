@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kernbench.distributed.groups import is_outside
 from kernbench.distributed.issuing import follow, handle
 from kernbench.distributed.noting import Message, noted_message
 from kernbench.distributed.posting import Post, Way
@@ -51,6 +52,8 @@ def send(
         TransferMismatchError: If the receive expects another size or type (P7).
         KernbenchError: If the tensor or the group cannot be used.
     """
+    if is_outside(group, "send"):
+        return
     post = Post("send", "send", tensor, group, tag)
     peer = post.peer(dst, group_dst, "dst")
     if not noted_message(post, peer):
@@ -81,6 +84,8 @@ def recv(
         TransferMismatchError: If the send brings another size or type (P7).
         KernbenchError: If the tensor or the group cannot be used.
     """
+    if is_outside(group, "recv"):
+        return -1
     post = Post("recv", "recv", tensor, group, tag)
     source = post.source(src, group_src)
     if source is not None and noted_message(post, source):
@@ -124,6 +129,8 @@ def isend(
         tag: Number that the receive must name, too.
         group_dst: Rank of the receiver in the group.
     """
+    if is_outside(group, "isend"):
+        return None
     post = Post("isend", "send", tensor, group, tag)
     return _start(post, post.peer(dst, group_dst, "dst"))
 
@@ -144,6 +151,8 @@ def irecv(
         tag: Number that the send must name, too.
         group_src: Rank of the sender in the group.
     """
+    if is_outside(group, "irecv"):
+        return None
     post = Post("irecv", "recv", tensor, group, tag)
     return _start(post, post.source(src, group_src))
 
@@ -193,7 +202,8 @@ class P2POp:
 def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
     """Starts all messages of a list at once: none of them waits for another.
 
-    Batches of a rank run one after the other.
+    Batches of a rank run one after the other. As with NCCL, a rank may send itself a tensor on its
+    device if the same batch receives it.
 
     Args:
         p2p_op_list: At least one message; all messages of one group.
@@ -204,6 +214,7 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
 
     Raises:
         OptionError: If the list is empty, or names several groups.
+        PeerError: If a message to oneself lacks its other side (P6).
         KernbenchError: As `isend` and `irecv` do.
     """
     groups = {id(op.group) for op in p2p_op_list if isinstance(op, P2POp)}
@@ -216,10 +227,11 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
     for op in p2p_op_list:
         way: Way = "send" if inspect.unwrap(op.op) is isend else "recv"
         post = Post(f"i{way}", way, op.tensor, op.group, op.tag)
+        oneself = not post.hosted
         if way == "send":
-            peer: int | None = post.peer(op.peer, op.group_peer, "peer")
+            peer: int | None = post.peer(op.peer, op.group_peer, "peer", oneself=oneself)
         else:
-            peer = post.source(op.peer, op.group_peer)
+            peer = post.source(op.peer, op.group_peer, oneself=oneself)
         messages.append(Message(post, peer))
     hosted = {message.post.hosted for message in messages}
     if len(hosted) > 1:
@@ -240,6 +252,7 @@ def issue_batch(process: Process, name: str, messages: Sequence[Message]) -> Wor
         name: Name of the function that the user called.
         messages: At least one message.
     """
+    copies = _pairs([post for post, peer in messages if peer == process.rank])
     sip = process.device_index
     batch = process.side_stream("batches of messages", sip)
     follow(batch, process.current_stream(sip))
@@ -247,15 +260,40 @@ def issue_batch(process: Process, name: str, messages: Sequence[Message]) -> Wor
     waits, batch.waits = batch.waits, []
     commands = []
     for number, (post, peer) in enumerate(messages):
+        if peer == process.rank and post not in copies:
+            continue
         stream = process.side_stream(f"message {number} of batches", sip)
         stream.waits.extend(waits)
         follow(stream, batch)
-        commands.append(post.issue(peer, stream)[0])
+        if peer == process.rank:
+            commands.append(post.copy_to(copies[post], stream))
+        else:
+            commands.append(post.issue(peer, stream)[0])
     for command in commands:
         batch.waits.append(command.done)
         batch.learn({**command.stream.seen, command.stream: command.number})
     joined = act(process, name, "event", batch, Hold(process.engine, None, 0, None))
     return handle(process, joined, ())
+
+
+def _pairs(posts: list[Post]) -> dict[Post, Post]:
+    """Returns for each send of a rank to itself its receive: the first one with the same tag.
+
+    Raises:
+        PeerError: If a message lacks its other side (P6).
+        TransferMismatchError: If two sides differ in size or type (P7).
+    """
+    pairs: dict[Post, Post] = {}
+    for post in posts:
+        for other in posts:
+            if post.fits(other) and other not in pairs.values():
+                post.check_alike(other)
+                pairs[post] = other
+                break
+    for post in posts:
+        if post not in pairs and post not in pairs.values():
+            raise post.alone()
+    return pairs
 
 
 def _wait_in_stream(process: Process, command: Command) -> None:

@@ -58,13 +58,16 @@ class Post:
         if self.hosted or ":" in backend_of(self.process, self.group):
             check_library(self.process, self.group, name, tensor.device.type)
 
-    def peer(self, rank: int | None, group_rank: int | None, argument: str) -> int:
+    def peer(
+        self, rank: int | None, group_rank: int | None, argument: str, *, oneself: bool = False
+    ) -> int:
         """Returns the global rank of the other side.
 
         Args:
             rank: The user's global rank of the other side.
             group_rank: The user's rank of the other side in the group.
             argument: Name of the user's argument: `src`, `dst` or `peer`.
+            oneself: Whether the caller may be the other side.
 
         Raises:
             PeerError: If the rank does not exist (P9) or is the caller (P6).
@@ -81,7 +84,7 @@ class Post:
         if place is None:
             raise self._no_peer(rank, group_rank, argument)
         number = group.ranks[place]
-        if number == self.process.rank:
+        if number == self.process.rank and not oneself:
             raise PeerError(
                 f"rank {number} called {self._name} with itself as the other side",
                 [self._called(), "PyTorch refuses it, and a blocking one never ends"],
@@ -277,8 +280,15 @@ class Post:
             world.review()
         return transfer
 
-    def source(self, src: int | None, group_src: int | None) -> int | None:
+    def source(
+        self, src: int | None, group_src: int | None, *, oneself: bool = False
+    ) -> int | None:
         """Returns the global rank of the sender; None for any rank.
+
+        Args:
+            src: The user's global rank of the sender.
+            group_src: The user's rank of the sender in the group.
+            oneself: Whether the caller may be the sender.
 
         Raises:
             PeerError: If the rank does not exist (P9), is the caller, or if the group has no other
@@ -295,7 +305,70 @@ class Post:
                     code="P6",
                 )
             return None
-        return self.peer(src, group_src, "src")
+        return self.peer(src, group_src, "src", oneself=oneself)
+
+    # Messages of a rank to itself
+
+    def fits(self, other: "Post") -> bool:
+        """Returns whether this send and another receive of the same rank belong together."""
+        return (self._way, other._way) == ("send", "recv") and self._tag == other._tag
+
+    def check_alike(self, other: "Post") -> None:
+        """Checks that a receive of the same rank takes what this send brings.
+
+        Raises:
+            TransferMismatchError: If the sizes or types differ (P7).
+        """
+        mine, theirs = self._tensor.window, other._tensor.window
+        if (mine.numel, mine.dtype) != (theirs.numel, theirs.dtype):
+            raise TransferMismatchError(
+                f"rank {self.process.rank} sends itself another size or type than it receives",
+                [
+                    site_fact(self._site, f"sends {list(mine.shape)} {mine.dtype} at"),
+                    site_fact(other._site, f"receives {list(theirs.shape)} {theirs.dtype} at"),
+                ],
+                code="P7",
+            )
+
+    def alone(self) -> PeerError:
+        """Returns the error for a message to oneself of which the batch has one side only (P6)."""
+        lacks = "irecv from" if self._way == "send" else "isend to"
+        return PeerError(
+            f"rank {self.process.rank} gave a batch an {self._name} with itself as the other side, "
+            f"and no {lacks} itself",
+            [self._called(), "NCCL refuses a message to oneself without its other side"],
+            hint="put both into one batch, or copy inside the rank with copy_()",
+            code="P6",
+        )
+
+    def copy_to(self, other: "Post", stream: Stream) -> Command:
+        """Issues the copy that a message to oneself is; does not wait.
+
+        Args:
+            other: The receive.
+            stream: Stream of the command.
+        """
+        process, source, target = self.process, self._tensor, other._tensor
+        view, wanted = source.window, target.window
+        device = process.engine.devices[process.device_index]
+        duration = device.library.elementwise(2 * view.nbytes, view.numel)
+        work = Hold(
+            process.engine,
+            None,
+            duration,
+            lambda: wanted.store(np.array(view.read()).reshape(wanted.shape)),
+        )
+        return act(
+            process,
+            "message to itself",
+            "copy",
+            stream,
+            work,
+            reads=(source,),
+            writes=(target,),
+            site=self._site,
+            asking=process.current_stream(process.device_index),
+        )
 
 
 def _named(peer: int | None) -> str:

@@ -77,7 +77,14 @@ def premul_sum(factor: Any) -> Reduction:
     return Reduction(f"premul_sum({factor:g})", "add", factor=float(factor))
 
 
-class RedOpType:
+class _Kinds(type):
+    """Makes reduce operations instances of `ReduceOp` and `RedOpType`, as in PyTorch."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, Reduction | PremulSum)
+
+
+class RedOpType(metaclass=_Kinds):
     """`torch.distributed.ReduceOp.RedOpType`: the values of a `ReduceOp`."""
 
     SUM: Final = RedOp("sum", "add")

@@ -76,26 +76,39 @@ class Module:
         self.__dict__["_modules"] = {}
         self.__dict__["_transient"] = set()
 
-    def _registries(self) -> "list[dict[str, Any]]":
+    def _registries(self, what: str = "") -> "list[dict[str, Any]]":
+        """Returns parameters, buffers and modules.
+
+        Args:
+            what: What is to be assigned, for the error; empty if nothing is.
+
+        Raises:
+            AttributeError: Before `Module.__init__()` was called.
+        """
         try:
             return [self.__dict__[name] for name in ("_parameters", "_buffers", "_modules")]
         except KeyError:
+            wish = f"cannot assign {what}" if what else "the module cannot be used"
             raise AttributeError(
-                f"call super().__init__() first in {type(self).__name__}.__init__"
+                f"{wish} before Module.__init__() call: call super().__init__() first in "
+                f"{type(self).__name__}.__init__"
             ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Parameter | Module):
-            parameters, buffers, modules = self._registries()
+            kind = "parameters" if isinstance(value, Parameter) else "module"
+            parameters, buffers, modules = self._registries(kind)
             for other in (parameters, buffers, modules, self.__dict__):
                 other.pop(name, None)
             (parameters if isinstance(value, Parameter) else modules)[name] = value
             return
-        for registry in self._registries():
-            if name in registry:
-                self._check_slot(name, value, registry)
-                registry[name] = value
-                return
+        if "_modules" in self.__dict__:
+            for registry in self._registries():
+                if name in registry:
+                    self._check_slot(name, value, registry)
+                    registry[name] = value
+                    return
+        # As in PyTorch, plain values may be assigned before `Module.__init__()`.
         super().__setattr__(name, value)
 
     def _check_slot(self, name: str, value: Any, registry: dict[str, Any]) -> None:
@@ -132,7 +145,7 @@ class Module:
         """
         if param is not None and not isinstance(param, Parameter):
             raise not_a_tensor(f"register_parameter(): {name!r}", "Parameter or None", param)
-        self._registries()[0][name] = param
+        self._registries("parameter")[0][name] = param
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Adds a tensor that is no parameter.
@@ -147,7 +160,7 @@ class Module:
         """
         if tensor is not None and not isinstance(tensor, Tensor):
             raise not_a_tensor(f"register_buffer(): {name!r}", "Tensor or None", tensor)
-        self._registries()[1][name] = tensor
+        self._registries("buffer")[1][name] = tensor
         if not persistent:
             self.__dict__["_transient"].add(name)
 
@@ -165,7 +178,7 @@ class Module:
                 if isinstance(module, type)
                 else "",
             )
-        self._registries()[2][name] = module
+        self._registries("module")[2][name] = module
 
     add_module = register_module
 
@@ -240,6 +253,7 @@ class Module:
         seen: set[int] = set()
         modules = self.named_modules(prefix=prefix, remove_duplicate=once)
         for place, module in modules if recurse else [(prefix, self)]:
+            module._registries()
             for name, value in module.__dict__[registry].items():
                 if value is not None and id(value) not in seen:
                     if once:

@@ -67,8 +67,10 @@ class ClassLoss:
         rows, counts, each, every = self._factors(t, w, grad.dtype)
         if self._reduction == "mean":
             grad = grad / np.sum(each, dtype=grad.dtype)
+        # Not a product: if no target counts, the mean is nan, and ignored targets still get 0.
+        grad = np.where(counts, grad, grad.dtype.type(0))
         scale = grad.dtype.type(self._smoothing / self._classes)
-        slope = -scale * every * (grad * counts)[..., None]
+        slope = -scale * every * grad[..., None]
         hit = np.take_along_axis(slope, rows[..., None], -1)
         hit -= (grad.dtype.type(1 - self._smoothing) * grad * each)[..., None]
         np.put_along_axis(slope, rows[..., None], hit, -1)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
-from kernbench.operations.random import device_seed
 from kernbench.process.act import act
 from kernbench.process.process import MAIN, Process, RankLocal, current_process
 from kernbench.process.types import Device, DeviceLike
 from kernbench.sim_engine import command
 from kernbench.sim_engine.engine import Hold
 from kernbench.tensors.errors import refuse
+from kernbench.tensors.generators import device_generator
 from kernbench.units import PS_PER_US
 
 __all__ = [
@@ -381,4 +381,4 @@ def get_device_name(device: DeviceLike | None = None) -> str:
 
 def manual_seed_all(seed: int) -> None:
     """Seeds the generator that the calling rank draws from on its device."""
-    device_seed(seed)
+    device_generator(current_process()).manual_seed(seed)

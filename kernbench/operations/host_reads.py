@@ -8,11 +8,11 @@ import numpy as np
 from kernbench.errors import OperandError, OptionError, call_site, site_fact
 from kernbench.memory import Array
 from kernbench.operations.copies import array_to
-from kernbench.operations.elementwise import check_complex
+from kernbench.operations.elementwise import OPERANDS, check_complex
 from kernbench.operations.views import t
 from kernbench.process.process import current_process
 from kernbench.tensors.errors import TensorError, refuse
-from kernbench.tensors.nodes import edge_of
+from kernbench.tensors.nodes import grad_state_of, needs_gradient
 from kernbench.tensors.running import check_one_device, host_array, same_device
 from kernbench.tensors.tensor import Tensor
 
@@ -55,7 +55,7 @@ def _check_on_host(tensor: Tensor) -> None:
 
 
 def _check_plain(tensor: Tensor) -> None:
-    if edge_of(tensor) is not None:
+    if needs_gradient(tensor) and grad_state_of(current_process()).enabled:
         raise TensorError(
             "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.",
             [site_fact(call_site())],
@@ -301,7 +301,17 @@ def as_index(self: Tensor) -> int:
 
 
 def contains(self: Tensor, element: Any) -> bool:
-    """Returns whether an element equals a number or a single-value tensor; the host waits."""
+    """Returns whether an element equals a number or a single-value tensor; the host waits.
+
+    Raises:
+        TensorError: For anything else, or if the tensors are on different devices.
+    """
+    if not isinstance(element, OPERANDS):
+        raise TensorError(
+            "Tensor.__contains__ only supports Tensor or scalar, but you passed in a "
+            f"{type(element)}.",
+            [site_fact(call_site())],
+        )
     if isinstance(element, Tensor):
         same_device("__contains__", (self, element))
     value = _number(element, "__contains__") if isinstance(element, Tensor) else element

@@ -325,9 +325,25 @@ logical_xor, _ = _binary("logical_xor", np.logical_xor, dtypes.bool_, numbers=Fa
 bitwise_and, bitwise_and_ = _binary("bitwise_and", np.bitwise_and, check=refuse_float)
 bitwise_or, bitwise_or_ = _binary("bitwise_or", np.bitwise_or, check=refuse_float)
 bitwise_xor, bitwise_xor_ = _binary("bitwise_xor", np.bitwise_xor, check=refuse_float)
-bitwise_left_shift, _ = _binary("bitwise_left_shift", np.left_shift, check=_refuse_shift)
-bitwise_right_shift, _ = _binary("bitwise_right_shift", np.right_shift, check=_refuse_shift)
+bitwise_left_shift, bitwise_left_shift_ = _binary(
+    "bitwise_left_shift", np.left_shift, check=_refuse_shift
+)
+bitwise_right_shift, bitwise_right_shift_ = _binary(
+    "bitwise_right_shift", np.right_shift, check=_refuse_shift
+)
 multiply, divide, true_divide = mul, div, div
+
+
+def rlshift(input: Tensor, other: Operand) -> Tensor:
+    """Returns `other << input`."""
+    _refuse_shift("bitwise_left_shift", result_type((other, input)))
+    return elementwise("aten::bitwise_left_shift", np.left_shift, other, input)
+
+
+def rrshift(input: Tensor, other: Operand) -> Tensor:
+    """Returns `other >> input`."""
+    _refuse_shift("bitwise_right_shift", result_type((other, input)))
+    return elementwise("aten::bitwise_right_shift", np.right_shift, other, input)
 
 
 def rfloor_divide(input: Tensor, other: Operand) -> Tensor:

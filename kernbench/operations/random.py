@@ -17,9 +17,14 @@ from kernbench.process.process import Process, current_process
 from kernbench.process.types import DeviceLike
 from kernbench.tensors import tape
 from kernbench.tensors.errors import TensorError
-from kernbench.tensors.generators import DEFAULT_GENERATOR, Generator, default_generator
+from kernbench.tensors.generators import (
+    DEFAULT_GENERATOR,
+    Generator,
+    default_generator,
+    default_generators,
+)
 from kernbench.tensors.new import new_tensor
-from kernbench.tensors.running import cuda_device, find_device, run
+from kernbench.tensors.running import find_device, run
 from kernbench.tensors.tensor import Tensor
 
 __all__ = [
@@ -39,14 +44,10 @@ __all__ = [
 
 def manual_seed(seed: int) -> Generator:
     """Seeds the default generators of the calling rank, and returns the one of the host."""
-    device_seed(seed)
-    return DEFAULT_GENERATOR.of(current_process()).manual_seed(seed)
-
-
-def device_seed(seed: int) -> None:
-    """Seeds the default generator that the calling rank draws from on its device."""
-    process = current_process()
-    default_generator(process, cuda_device(process.device_index)).of(process).manual_seed(seed)
+    generators = default_generators(current_process())
+    for generator in generators:
+        generator.manual_seed(seed)
+    return generators[0]
 
 
 def initial_seed() -> int:

@@ -531,7 +531,9 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """Returns a view for each index of a dimension, without that dimension."""
     place = dim_of(dim, len(input.window.shape))
-    return tuple([select(input, place, index) for index in range(input.window.shape[place])])
+    rows = tuple([select(input, place, index) for index in range(input.window.shape[place])])
+    tape.forbid_writes(rows, "several")
+    return rows
 
 
 def split(
@@ -571,6 +573,7 @@ def split(
     for length in sizes:
         pieces.append(narrow(tensor, place, start, length))
         start += length
+    tape.forbid_writes(pieces, "several")
     return tuple(pieces)
 
 

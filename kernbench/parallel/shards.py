@@ -40,7 +40,8 @@ def shard_of(
 
     The dense weight is cut into `tp * stride` pieces, of which rank r has r, r + tp, r + 2 tp, ...:
     with a stride of 2, half a gate and half of what it is for. It is drawn in full, from the rank's
-    generator: all ranks draw the same, and their generators stay in step.
+    generator: ranks with one seed (`torch.manual_seed`) draw the same, and their generators stay in
+    step; ranks that nobody seeded get parts of different weights, as on hardware.
 
     Args:
         size: Of the dense weight.

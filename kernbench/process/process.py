@@ -185,6 +185,7 @@ class Process:
         frame: Frame of the rank's function; None on main, before its first command, and after it
             returned.
         noted: Whether the search for `frame` is over.
+        inference: Whether the process is in `inference_mode`; see `tensors.grad_modes`.
         dispatch_ps: Host time that issuing a command takes, in picoseconds.
         issues_left: Number of commands that the rank may still issue; below 0 without a limit.
         left_at_read: The same after the latest read of a value by the host.
@@ -225,6 +226,7 @@ class Process:
         self.left_at_read = 0
         self.ranges: tuple[str, ...] = ()
         self.site: CallSite | None = None
+        self.inference = False
         self.task: Task | None = None
         self.dispatch_ps: Final = engine.dispatch_ps
         self._default: dict[int, Stream] = {}

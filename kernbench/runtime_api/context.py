@@ -134,7 +134,7 @@ class RuntimeContext:
             processes.leave(self.main)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_names":
+        if (name.startswith("__") and name != "__version__") or name == "_names":
             raise AttributeError(name)
         return getattr(self._names, name)
 

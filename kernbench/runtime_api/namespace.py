@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from kernbench.autograd import autograd
+from kernbench.autograd import autograd, function
 from kernbench.caches import cached
 from kernbench.des import current_task
 from kernbench.distributed import comm_debug, device_mesh, differentiable, functional
@@ -16,15 +16,19 @@ from kernbench.nn import functional as nn_functional
 from kernbench.nn import module as nn_module
 from kernbench.nn import utils as nn_utils
 from kernbench.operations import (
+    accelerator,
     complex_numbers,
     copies,
     creation,
     cuda,
+    cuda_rng,
     devices,
     linalg,
     pointwise,
     random,
     reductions,
+    rng,
+    sampling,
     shaping,
 )
 from kernbench.process import process
@@ -47,6 +51,9 @@ DTYPES: Final[Mapping[str, dtypes.DType]] = {
 }
 """Element types by PyTorch's names."""
 
+
+VERSION: Final = "2.13.0+kernbench"
+"""`torch.__version__`: the release of PyTorch whose names and behaviour this package has."""
 
 GRAD_MODES: Final = (
     "enable_grad",
@@ -73,7 +80,17 @@ def _guarded(module: ModuleType) -> dict[str, Any]:
 def root() -> Mapping[str, Any]:
     """Returns the names in `torch`; submodules are mappings too."""
     names: dict[str, Any] = {}
-    for module in (pointwise, reductions, linalg, shaping, creation, random, copies, devices):
+    for module in (
+        pointwise,
+        reductions,
+        linalg,
+        shaping,
+        creation,
+        random,
+        sampling,
+        copies,
+        devices,
+    ):
         names |= _guarded(module)
     names |= _guarded(complex_numbers)
     return {
@@ -84,8 +101,12 @@ def root() -> Mapping[str, Any]:
         "device": Device,
         "dtype": dtypes.DType,
         **{name: getattr(autograd, name) for name in GRAD_MODES},
-        "autograd": _guarded(autograd),
-        "cuda": {**_public(cuda), "nvtx": _public(nvtx)},
+        **{name: getattr(rng, name) for name in ("get_rng_state", "seed", "set_rng_state")},
+        "__version__": VERSION,
+        "accelerator": _public(accelerator),
+        "random": _public(rng),
+        "autograd": {**_guarded(autograd), "function": _public(function)},
+        "cuda": {**_public(cuda), **_public(cuda_rng), "nvtx": _public(nvtx)},
         "distributed": {
             **_public(distributed),
             "_functional_collectives": _public(functional),

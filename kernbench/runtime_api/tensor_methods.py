@@ -19,11 +19,13 @@ from kernbench.operations import (
     printing,
     random,
     reductions,
+    sampling,
     shaping,
     unary,
     views,
 )
 from kernbench.operations.elementwise import OPERANDS
+from kernbench.runtime_api.operators import MIRRORS, with_foreign
 from kernbench.tensors import nodes
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.operands import guarded_function
@@ -132,7 +134,15 @@ class TensorMethods(Tensor):
 
     @property
     def _version(self) -> int:
+        if self.memory.inference:
+            raise TensorError(
+                "Inference tensors do not track version counter.", [site_fact(call_site())]
+            )
         return self.memory.version
+
+    def is_inference(self) -> bool:
+        """Returns whether the tensor was made in `inference_mode`."""
+        return self.memory.inference
 
     # Gradients
     backward = backward.backward
@@ -144,7 +154,7 @@ class TensorMethods(Tensor):
     @property
     def requires_grad(self) -> bool:
         """Whether operations on the tensor are recorded; may be set on leaves only."""
-        return self.memory.tracked and nodes.edge_of(self) is not None
+        return self.memory.tracked and nodes.needs_gradient(self)
 
     @requires_grad.setter
     def requires_grad(self, requires_grad: bool) -> None:
@@ -176,6 +186,15 @@ class TensorMethods(Tensor):
     @grad.setter
     def grad(self, grad: "Tensor | None") -> None:
         leaves.set_grad(self, grad)
+
+    @grad.deleter
+    def grad(self) -> None:
+        leaves.set_grad(self, None)
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether `retain_grad` was called on this tensor, which is no leaf."""
+        return leaves.retains_grad(self)
 
     @property
     def grad_fn(self) -> "nodes.Node | None":
@@ -231,6 +250,17 @@ class TensorMethods(Tensor):
 
     @data.setter
     def data(self, other: "Tensor") -> None:
+        """Makes this tensor show another tensor's elements.
+
+        Raises:
+            TensorError: If the tensor needs a gradient, and the new elements are integers.
+        """
+        if self.requires_grad and not other.dtype.is_floating_point:
+            raise TensorError(
+                "data set to a tensor that requires gradients must be floating point or complex "
+                "dtype",
+                [site_fact(call_site()), f"got {other.dtype}"],
+            )
         tracked = self.memory.tracked
         self.memory, self.window, self.device = other.memory, other.window, other.device
         self.memory.tracked = tracked or self.memory.tracked
@@ -312,6 +342,7 @@ class TensorMethods(Tensor):
     normal_ = random.normal_
     uniform_ = random.uniform_
     bernoulli = random.bernoulli
+    multinomial = sampling.multinomial
 
     # Arithmetic
     add = pointwise.add
@@ -511,6 +542,10 @@ class TensorMethods(Tensor):
     __iand__ = pointwise.bitwise_and_
     __ior__ = pointwise.bitwise_or_
     __ixor__ = pointwise.bitwise_xor_
+    __rlshift__ = pointwise.rlshift
+    __rrshift__ = pointwise.rrshift
+    __ilshift__ = pointwise.bitwise_left_shift_
+    __irshift__ = pointwise.bitwise_right_shift_
     __lshift__ = pointwise.bitwise_left_shift
     __rshift__ = pointwise.bitwise_right_shift
     __and__ = pointwise.bitwise_and
@@ -581,6 +616,8 @@ def _put_in_place() -> None:
             method = guarded_function(value, skip=1)
         elif isinstance(value, property) and isinstance(value.fset, FunctionType):
             method = value.setter(guarded_function(value.fset, skip=1))
+        if name in MIRRORS:
+            method = with_foreign(name, method)
         setattr(Tensor, name, method)
 
 

@@ -1,12 +1,15 @@
 """Switches for the recording of a rank's operations: `torch.no_grad` and similar classes."""
 
+import inspect
+import warnings
 from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from kernbench.process.process import current_process
-from kernbench.tensors.nodes import GradState, grad_state_of
+from kernbench.errors import OperandError, call_site, site_fact
+from kernbench.process.process import Process, current_process
+from kernbench.tensors.nodes import grad_state_of
 
 __all__ = [
     "enable_grad",
@@ -26,15 +29,15 @@ class _Mode:
     def __init__(self, enabled: bool) -> None:
         self._enabled = enabled
         # A decorated function may call itself, and all ranks share the decorator.
-        self._before: list[tuple[GradState, bool, bool]] = []
+        self._before: list[tuple[Process, bool, bool]] = []
 
-    def _switch(self, tape: GradState) -> None:
-        tape.enabled = self._enabled
+    def _switch(self, process: Process) -> None:
+        grad_state_of(process).enabled = self._enabled
 
     def __enter__(self) -> None:
-        tape = grad_state_of(current_process())
-        self._before.append((tape, tape.enabled, tape.inference))
-        self._switch(tape)
+        process = current_process()
+        self._before.append((process, grad_state_of(process).enabled, process.inference))
+        self._switch(process)
 
     def __exit__(
         self,
@@ -42,11 +45,23 @@ class _Mode:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        own = grad_state_of(current_process())
-        place = max(at for at, entry in enumerate(self._before) if entry[0] is own)
-        _, own.enabled, own.inference = self._before.pop(place)
+        process = current_process()
+        place = max(at for at, entry in enumerate(self._before) if entry[0] is process)
+        _, grad_state_of(process).enabled, process.inference = self._before.pop(place)
 
     def __call__(self, function: F) -> F:
+        if isinstance(function, type):
+            warnings.warn(
+                "Decorating classes is deprecated and will be disabled in future versions. You "
+                "should only decorate functions or methods. To preserve the current behavior of "
+                "class decoration, you can directly decorate the `__init__` method and nothing "
+                "else.",
+                FutureWarning,
+                stacklevel=2,
+            )
+        if inspect.isgeneratorfunction(function):
+            return cast(F, self._each_resume(function))
+
         @wraps(function)
         def switched(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
@@ -54,6 +69,35 @@ class _Mode:
                 return function(*args, **kwargs)
 
         return cast(F, switched)
+
+    def _each_resume(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a generator function whose generators run in the mode whenever they are resumed.
+
+        Between two values the caller's mode is in force.
+        """
+
+        @wraps(function)
+        def switched(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            made = function(*args, **kwargs)
+            resume, given = made.send, None
+            while True:
+                try:
+                    with self:
+                        value = resume(given)
+                except StopIteration as stop:
+                    return stop.value
+                try:
+                    given = yield value
+                    resume = made.send
+                except GeneratorExit:
+                    with self:
+                        made.close()
+                    raise
+                except BaseException as error:
+                    resume, given = made.throw, error
+
+        return switched
 
 
 class no_grad(_Mode):  # noqa: N801 - PyTorch's name
@@ -86,10 +130,13 @@ class set_grad_enabled(_Mode):  # noqa: N801
     """`torch.set_grad_enabled`: takes effect when called; as a `with` block, until its end."""
 
     def __init__(self, mode: bool) -> None:
-        super().__init__(bool(mode))
-        tape = grad_state_of(current_process())
-        self._before.append((tape, tape.enabled, tape.inference))
-        tape.enabled = self._enabled
+        if not isinstance(mode, bool):
+            raise OperandError(
+                f"set_grad_enabled(): argument 'mode' must be bool, not {type(mode).__name__}",
+                [site_fact(call_site())],
+            )
+        super().__init__(mode)
+        super().__enter__()
 
     def __enter__(self) -> None:
         """Keeps the mode that the call has set."""
@@ -101,7 +148,10 @@ class set_grad_enabled(_Mode):  # noqa: N801
 
 
 class inference_mode(_Mode):  # noqa: N801
-    """`torch.inference_mode`: acts as `no_grad`; tensors made in it are ordinary ones."""
+    """`torch.inference_mode`: records nothing, whatever other modes say.
+
+    Outside of the mode, tensors made in it can be read but neither written nor kept for a gradient.
+    """
 
     _inference: bool
 
@@ -115,10 +165,9 @@ class inference_mode(_Mode):  # noqa: N801
     def __init__(self, mode: Any = True) -> None:
         del mode
 
-    def _switch(self, tape: GradState) -> None:
-        tape.inference = self._inference
-        if self._inference:
-            tape.enabled = False
+    def _switch(self, process: Process) -> None:
+        process.inference = self._inference
+        grad_state_of(process).enabled = not self._inference
 
 
 def is_grad_enabled() -> bool:
@@ -128,4 +177,4 @@ def is_grad_enabled() -> bool:
 
 def is_inference_mode_enabled() -> bool:
     """Returns whether the calling rank is in `inference_mode`."""
-    return grad_state_of(current_process()).inference
+    return current_process().inference

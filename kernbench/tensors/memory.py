@@ -31,11 +31,12 @@ class Memory(Guard):
     Attributes:
         storage: The block of bytes.
         pinned: Whether the memory is host memory that devices access directly.
+        inference: Whether the memory was made in `inference_mode`.
         tracked: Whether a tensor on this memory has, or had, a part in autograd; while it is False,
             callers can skip all other questions about autograd.
     """
 
-    __slots__ = ("pinned", "storage", "tracked")
+    __slots__ = ("inference", "pinned", "storage", "tracked")
 
     def __init__(self, storage: Storage, owner: Process, *, pinned: bool = False) -> None:
         # Repeats `Guard.__init__` to spare a call, since every operation makes a memory.
@@ -46,4 +47,5 @@ class Memory(Guard):
         self.reads = []
         self.storage = storage
         self.pinned = pinned
-        self.tracked = False
+        # So that every use of such a memory outside of the mode is looked at.
+        self.tracked = self.inference = owner.inference

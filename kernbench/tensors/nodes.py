@@ -8,7 +8,7 @@ them. A node refers to no task.
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from kernbench.errors import CallSite, UnsupportedError, call_site, site_fact
 from kernbench.memory import DType
@@ -28,28 +28,27 @@ class GradState:
 
     Attributes:
         enabled: Whether operations are recorded.
-        inference: Whether `inference_mode` has switched recording off.
         count: Number of nodes made so far; also the number of the latest node.
         at_end: Functions to call, in order, at the end of the backward pass that is under way.
         ranges: Names of the ranges that the rank is in, from its process.
     """
 
-    __slots__ = ("at_end", "count", "enabled", "inference", "ranges")
+    __slots__ = ("at_end", "count", "enabled", "ranges")
 
     def __init__(self) -> None:
         self.enabled = True
-        self.inference = False
         self.count = 0
         self.at_end: list[Callable[[], None]] = []
         self.ranges: tuple[str, ...] = ()
 
 
-_GRAD_STATE: Final = RankLocal("gradients", lambda _: GradState())
+GRAD_STATE: Final = RankLocal("gradients", lambda _: GradState())
+"""The state of gradients of each rank; a rank without one records its operations."""
 
 
 def grad_state_of(process: Process) -> GradState:
     """Returns the state of gradients of a rank, or of main."""
-    return _GRAD_STATE.of(process)
+    return GRAD_STATE.of(process)
 
 
 @contextmanager
@@ -115,18 +114,39 @@ class Output:
         self.grad: Tensor | None = None
 
 
-class Origin(NamedTuple):
+ViewKind = Literal["no_grad", "inference", "several", "custom"]
+"""Why a view must not be written while operations are recorded: it was made while nothing was
+recorded, in `inference_mode`, by a function of several views, or by a user's `Function`."""
+
+
+class Origin:
     """Where a view comes from.
 
     Attributes:
         base: The tensor that is viewed; the base is no view itself.
         node: The node that had made the base when the view was made.
         steps: Functions with arguments that, one after the other, make the view from the base.
+        kind: Why the view must not be written; None if it may be.
+        version: Version of the memory when `kind` was set.
     """
 
-    base: Tensor
-    node: "Node | None"
-    steps: tuple[tuple[Any, ...], ...]
+    __slots__ = ("base", "kind", "node", "steps", "version")
+
+    def __init__(
+        self, base: Tensor, steps: tuple[tuple[Any, ...], ...], kind: ViewKind | None
+    ) -> None:
+        self.base = base
+        graph = base.graph
+        self.node: Node | None = graph.node if isinstance(graph, Output) else None
+        self.steps = steps
+        self.kind = kind
+        if kind is not None:
+            self.version = base.memory.version
+
+    def forbid(self, kind: ViewKind) -> None:
+        """Notes why the view must not be written from now on."""
+        self.kind = kind
+        self.version = self.base.memory.version
 
 
 def node_of(tensor: Tensor) -> "Node | None":
@@ -136,15 +156,111 @@ def node_of(tensor: Tensor) -> "Node | None":
 
 
 def history(tensor: Tensor) -> "Leaf | Output | None":
-    """Returns a tensor's leaf or output; a view gets a new one if its base was written since."""
+    """Returns a tensor's leaf or output; a view gets a new one if its base was written since.
+
+    Raises:
+        TensorError: If the view must not be written, and the base or the view was.
+    """
     origin = tensor.origin
-    if origin is not None and origin.node is not node_of(origin.base):
+    if origin is None:
+        return tensor.graph
+    if origin.kind is not None:
+        if origin.version != tensor.memory.version and needs_gradient(tensor):
+            raise forbidden_write(tensor, "its base or another view of its base has been")
+    elif origin.node is not node_of(origin.base):
         with recording(current_process(), True):
             seen: Any = origin.base
             for function, *arguments in origin.steps:
                 seen = function(seen, *arguments)
+        follow(tensor.graph, seen.graph)
         tensor.graph, tensor.origin = seen.graph, seen.origin
     return tensor.graph
+
+
+def needs_gradient(tensor: Tensor) -> bool:
+    """Returns whether a tensor needs a gradient; a view made while nothing is recorded as its base.
+
+    No gradient reaches such a view: `edge_of` is None.
+    """
+    origin = tensor.origin
+    if origin is None or origin.kind is None:
+        return edge_of(tensor) is not None
+    graph = tensor.graph
+    own = isinstance(graph, Output) or (graph is not None and graph.requires_grad)
+    return own or edge_of(origin.base) is not None
+
+
+_KINDS: Final[dict[ViewKind, tuple[str, str]]] = {
+    "no_grad": (
+        "Given that this use case is ambiguous and error-prone, it is forbidden.",
+        "make the view and write it both inside of no_grad(), or both outside",
+    ),
+    "inference": (
+        "Given that this use case is ambiguous and error-prone, it is forbidden.",
+        "make the view and write it both inside of inference_mode(), or both outside",
+    ),
+    "several": (
+        "This view is the output of a function that returns multiple views. Such functions do not "
+        "allow the output views to be modified inplace.",
+        "write an index or a slice of the tensor itself, or clone() the view first",
+    ),
+    "custom": (
+        "This view was created inside a custom Function (or because an input was returned as-is) "
+        "and the autograd logic to handle view+inplace would override the custom backward "
+        "associated with the custom Function, leading to incorrect gradients.",
+        "clone() the output of the Function before the in-place operation",
+    ),
+}
+
+
+def forbidden_write(tensor: Tensor, what: str) -> TensorError:
+    """Returns the error for a write of a view that must not be written, in PyTorch's words.
+
+    Args:
+        tensor: The view.
+        what: What was written: `is being` for the view itself.
+    """
+    origin = tensor.origin
+    assert origin is not None
+    kind: ViewKind = origin.kind or "no_grad"
+    node = node_of(tensor)
+    made = "inference" if kind == "inference" else "no_grad"
+    ends = "in normal mode" if kind == "inference" else "with grad mode enabled"
+    if node is None:
+        first = f"A view was created in {made} mode and {what} modified inplace {ends}."
+    elif kind in {"no_grad", "inference"}:
+        first = (
+            f"Output 0 of {node.label} is a view of a view which was created in {made} mode and "
+            f"{what} modified inplace {ends}."
+        )
+    else:
+        first = f"Output 0 of {node.label} is a view and {what} modified inplace."
+    reason, hint = _KINDS[kind]
+    facts = [site_fact(call_site())]
+    if node is not None:
+        facts.append(site_fact(node.site, "the view was made at"))
+    return TensorError(f"{first} {reason}", facts, hint=hint)
+
+
+def follow(old: "Leaf | Output | None", new: "Leaf | Output | None") -> None:
+    """Gives the new history of a tensor that was written what the earlier one had for the user.
+
+    That is the gradient, and the wish of `retain_grad`, which from then on means the new values.
+    """
+    if old is None or not isinstance(new, Output) or new is old:
+        return
+    new.grad = old.grad
+    if isinstance(old, Output):
+        keepers = old.node.retained
+        if keepers is not None and keepers.pop(old.index, None) is not None:
+            retain(new)
+
+
+def retain(output: Output) -> None:
+    """Makes backward passes keep the gradient of an output of a node."""
+    if output.node.retained is None:
+        output.node.retained = {}
+    output.node.retained[output.index] = weakref.ref(output)
 
 
 def edge_of(tensor: Tensor) -> Edge | None:
@@ -155,6 +271,15 @@ def edge_of(tensor: Tensor) -> Edge | None:
     if isinstance(graph, Output):
         return graph.node, graph.index
     return (graph, 0) if graph is not None and graph.requires_grad else None
+
+
+def inference_error(what: str) -> TensorError:
+    """Returns the error for a use of a tensor made in `inference_mode` outside of that mode."""
+    return TensorError(
+        f"{what} outside InferenceMode is not allowed.",
+        [site_fact(call_site())],
+        hint="clone() the tensor, or make it inside of no_grad() instead",
+    )
 
 
 def leaf_of(tensor: Tensor) -> Leaf:
@@ -175,6 +300,8 @@ def require(tensor: Tensor, requires_grad: bool) -> None:
         UnsupportedError: If the tensor holds complex numbers and `requires_grad` is True.
     """
     graph = history(tensor)
+    if requires_grad and tensor.memory.inference and not current_process().inference:
+        raise inference_error("Setting requires_grad=True on inference tensor")
     if isinstance(graph, Output):
         if not requires_grad:
             raise TensorError(
@@ -315,14 +442,30 @@ _TYPE_NAMES: Final = {
 
 
 class Saved:
-    """A tensor kept for a formula, without its history, which may lead back to the same node."""
+    """A tensor kept for a formula, without its history, which may lead back to the same node.
 
-    __slots__ = ("_maker", "_tensor", "_version")
+    Raises:
+        TensorError: If the tensor was made in `inference_mode`.
+    """
+
+    __slots__ = ("_block", "_maker", "_tensor", "_version")
 
     def __init__(self, tensor: Tensor, maker: tuple[str, int] | None = None) -> None:
-        self._tensor = wrap(tensor.memory, tensor.window, tensor.device)
+        if tensor.memory.inference:
+            raise TensorError(
+                "Inference tensors cannot be saved for backward. Please do not use Tensors created "
+                "in inference mode in computation tracked by autograd.",
+                [site_fact(call_site())],
+                hint="clone() the tensor, or make it inside of no_grad() instead",
+            )
         self._version = tensor.memory.version
+        self._block = tensor.memory.buffer.allocation.number
         graph = tensor.graph
+        if isinstance(graph, Leaf) and graph.requires_grad:
+            # As in PyTorch a leaf is kept itself: it may show other memory once its `data` is set.
+            self._tensor = tensor
+        else:
+            self._tensor = wrap(tensor.memory, tensor.window, tensor.device)
         if maker is None and isinstance(graph, Output):
             maker = (graph.node.label, graph.index)
         self._maker = maker
@@ -335,7 +478,7 @@ class Saved:
         """
         tensor = self._tensor
         version = tensor.memory.version
-        if version != self._version:
+        if version != self._version and tensor.memory.buffer.allocation.number == self._block:
             place = "torch.cuda" if tensor.is_cuda else "torch"
             kind = _TYPE_NAMES.get(tensor.dtype.name, tensor.dtype.name)
             maker = (

@@ -11,6 +11,7 @@ from kernbench.process.process import Process, current_process
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.new import alias, wrap
 from kernbench.tensors.nodes import (
+    GRAD_STATE,
     Edge,
     GradState,
     Leaf,
@@ -19,13 +20,17 @@ from kernbench.tensors.nodes import (
     Output,
     Saved,
     SavedList,
+    ViewKind,
     edge_of,
+    follow,
+    forbidden_write,
     given,
     grad_state_of,
     history,
+    inference_error,
     kept,
     like,
-    node_of,
+    needs_gradient,
 )
 from kernbench.tensors.tensor import Tensor
 
@@ -298,8 +303,10 @@ def begin(
         TensorError: If `out` must not be written.
         UnsupportedError: If the operation is recorded and overwrites complex numbers.
     """
+    if out is not None and out.memory.inference and not process.inference:
+        raise inference_error("Inplace update to inference tensor")
     state = grad_state_of(process)
-    if not state.enabled:
+    if not state.enabled or process.inference:
         return None
     edges: list[Edge | None] = []
     needed = False
@@ -317,7 +324,7 @@ def begin(
                     [site_fact(call_site())],
                 )
             return None
-        check_in_place(out)
+        check_in_place(out, needed)
     if not needed:
         return None
     if out is not None and out.window.dtype.is_complex:
@@ -325,18 +332,26 @@ def begin(
     return Operation(state, stem, operands, edges, options or {}, out, site or process.call_site())
 
 
-def check_in_place(tensor: Tensor) -> None:
+def check_in_place(tensor: Tensor, needed: bool) -> None:
     """Checks that a tensor may be written in place while operations are recorded.
 
+    Args:
+        tensor: The tensor.
+        needed: Whether what is written needs a gradient.
+
     Raises:
-        TensorError: If the tensor is a leaf that needs a gradient, or a view of such a leaf.
+        TensorError: If the tensor is a leaf that needs a gradient, a view of such a leaf, or a view
+            that must not be written.
     """
     what = ""
+    origin = tensor.origin
+    if origin is not None and origin.kind is not None and (needed or needs_gradient(tensor)):
+        raise forbidden_write(tensor, "is being")
     graph = history(tensor) if tensor.memory.tracked else None
     if isinstance(graph, Leaf) and graph.requires_grad:
         what = "a leaf Variable that requires grad"
-    elif tensor.origin is not None:
-        above = tensor.origin.base.graph
+    elif origin is not None:
+        above = origin.base.graph
         if isinstance(above, Leaf) and above.requires_grad:
             what = "a view of a leaf Variable that requires grad"
     if what:
@@ -377,7 +392,9 @@ def attach(node: Node, index: int, out: Tensor) -> None:
     """
     if out.window.dtype.is_complex:
         raise _no_complex(node.label)
-    out.graph = Output(node, index)
+    old, out.graph = out.graph, Output(node, index)
+    if old is not None:
+        follow(old, out.graph)
     out.memory.tracked = True
 
 
@@ -418,12 +435,35 @@ def view(
     """
     seen = alias(input, shape, strides, offset)
     node = None
+    process = current_process()
     if input.memory.tracked:
         # Also renews the history of an input that is a view; then both views share an origin.
-        node = begin(current_process(), name, (input,), {"step": step})
+        node = begin(process, name, (input,), {"step": step})
     origin = input.origin
-    base, steps = (input, (step,)) if origin is None else (origin.base, (*origin.steps, step))
-    seen.origin = Origin(base, node_of(base), steps)
+    state = process.locals.get(GRAD_STATE)
+    recorded = (state is None or state.enabled) and not process.inference
+    kind = None if recorded else _kind(process)
+    if origin is None:
+        seen.origin = Origin(input, (step,), kind)
+    else:
+        above = origin.kind
+        kind = above if kind is None or above == "inference" else kind
+        seen.origin = Origin(origin.base, (*origin.steps, step), kind)
     if node is not None:
         finish(node, seen)
     return seen
+
+
+def _kind(process: Process) -> ViewKind | None:
+    """Returns the kind of a view that is made now."""
+    if process.inference:
+        return "inference"
+    return None if grad_state_of(process).enabled else "no_grad"
+
+
+def forbid_writes(views: Sequence[Tensor], kind: ViewKind) -> None:
+    """Notes why new views must not be written, if they were recorded."""
+    if _kind(current_process()) is None:
+        for seen in views:
+            if seen.origin is not None and seen.origin.kind != "inference":
+                seen.origin.forbid(kind)

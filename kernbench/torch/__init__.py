@@ -37,13 +37,16 @@ from kernbench.operations.linalg import *  # noqa: F403
 from kernbench.operations.pointwise import *  # noqa: F403
 from kernbench.operations.random import *  # noqa: F403
 from kernbench.operations.reductions import *  # noqa: F403
+from kernbench.operations.rng import get_rng_state, seed, set_rng_state
+from kernbench.operations.sampling import *  # noqa: F403
 from kernbench.operations.shaping import *  # noqa: F403
 from kernbench.process.types import Device as device  # noqa: N813
 from kernbench.process.types import Size
-from kernbench.runtime_api.namespace import not_simulated
+from kernbench.runtime_api.namespace import VERSION, not_simulated
 from kernbench.runtime_api.tensor_methods import Tensor
 from kernbench.tensors.operands import guard as _guard
 from kernbench.torch import (
+    accelerator,
     autograd,
     cuda,
     distributed,
@@ -51,8 +54,11 @@ from kernbench.torch import (
     nn,
     optim,
     profiler,
+    random,
     testing,
 )
+
+__version__ = VERSION
 
 double = float64
 float = float32
@@ -66,6 +72,7 @@ cdouble = complex128
 __all__ = [
     "Size",
     "Tensor",
+    "accelerator",
     "autograd",
     "bfloat16",
     "bool",
@@ -85,6 +92,7 @@ __all__ = [
     "float16",
     "float32",
     "float64",
+    "get_rng_state",
     "half",
     "inference_mode",
     "int",
@@ -100,7 +108,10 @@ __all__ = [
     "no_grad",
     "optim",
     "profiler",
+    "random",
+    "seed",
     "set_grad_enabled",
+    "set_rng_state",
     "short",
     "testing",
     "uint8",

@@ -27,11 +27,13 @@ char int long short
 size stride is_pinned dim element_size storage_offset data_ptr untyped_storage is_contiguous
 is_floating_point is_complex get_device
 numpy item tolist
+multinomial seed get_rng_state set_rng_state
 bernoulli empty empty_like eye from_numpy full full_like linspace manual_seed initial_seed
 normal ones ones_like rand rand_like randint randn randn_like randperm zeros zeros_like arange
 as_tensor tensor new_empty new_zeros new_ones new_full normal_ uniform_
 backward detach detach_ register_hook register_post_accumulate_grad_hook requires_grad_
-retain_grad is_grad_enabled is_inference_mode_enabled get_default_device set_default_device
+retain_grad is_grad_enabled is_inference_mode_enabled is_inference get_default_device
+set_default_device
 """
 NO_NUMBERS: Final = set(_NO_NUMBERS.split())
 """Bools and integers; facts; values for the host; draws and new tensors; autograd itself."""
@@ -159,6 +161,7 @@ PAST_THE_TAPE: Final = {
     "copies._transfer": "its callers record",
     "filling._fill": "its caller records",
     "indexing.gathered_back": "a gradient itself",
+    "sampling.multinomial": "indices",
     "ranking._ranked": "indices; `along` records the values",
     "running.run": "the definition",
     "utils._scale": "gradients need no gradients",

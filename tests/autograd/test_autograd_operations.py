@@ -143,7 +143,7 @@ def _view_then_write(a: Any) -> Any:
 
 def _pieces(a: Any, b: Any) -> Any:
     whole = torch.zeros(2, 4, dtype=a.dtype, device=a.device)
-    rows = whole.unbind()
+    rows = [whole[0], whole[1]]
     rows[0].copy_(a)
     whole[1] = b * 2
     rows[1].add_(a)

@@ -270,8 +270,8 @@ def c7_none(rank: int) -> None:
     (
         (0,),
         """
-[C8] rank 0 called all_reduce on a group that it is not in (NON_GROUP_MEMBER)
-  at 2 us, at FILE+5: dist.all_reduce(ones(), group=b)
+[C8] rank 0 called get_process_group_ranks on a group that it is not in (NON_GROUP_MEMBER)
+  at 0 ps, at FILE+5: dist.get_process_group_ranks(b)
   not in G1{1-2}; group G1{1-2} was made by rank 0 at FILE+2: dist.new_group([1, 2])
   not in G2{2}; group G2{2} was made by rank 0 at FILE+3: b = dist.new_group([2])
   hint: call it on the members only: `if group != GroupMember.NON_GROUP_MEMBER:`
@@ -283,7 +283,7 @@ def c8(rank: int) -> None:
     dist.new_group([1, 2])
     b = dist.new_group([2])
     if rank == 0:
-        dist.all_reduce(ones(), group=b)
+        dist.get_process_group_ranks(b)
 
 
 @CASES.add(

@@ -167,3 +167,38 @@ def test_a_deep_copy_is_apart(ctx: RuntimeContext) -> None:
 def test_users_subclasses_may_be_defined_without_a_context() -> None:
     values: Any = Linear
     assert issubclass(values, nn.Module)
+
+
+def test_plain_attributes_may_come_before_the_first_call(ctx: RuntimeContext) -> None:
+    class Early(nn.Module):
+        def __init__(self) -> None:
+            self.width = 3
+            self.mask = torch.ones(2)
+            self.nothing = None
+            super().__init__()
+            self.layer = nn.Linear(self.width, 1)
+
+    made = Early()
+    assert (made.width, made.mask.tolist(), made.nothing) == (3, [1.0, 1.0], None)
+    assert sorted(made.state_dict()) == ["layer.bias", "layer.weight"]
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda m: setattr(m, "x", nn.Parameter(torch.ones(1))), "cannot assign parameters"),
+        (lambda m: setattr(m, "x", nn.Linear(1, 1)), "cannot assign module"),
+        (lambda m: m.register_buffer("x", torch.ones(1)), "cannot assign buffer"),
+        (lambda m: m.register_parameter("x", None), "cannot assign parameter"),
+        (lambda m: list(m.parameters()), "the module cannot be used"),
+        (lambda m: m.train(), "the module cannot be used"),
+    ],
+)
+def test_what_needs_the_first_call(ctx: RuntimeContext, act: Any, message: str) -> None:
+    class Early(nn.Module):
+        def __init__(self) -> None:
+            act(self)
+            super().__init__()
+
+    with pytest.raises(AttributeError, match=rf"^{message} before Module.__init__\(\) call"):
+        Early()

@@ -334,3 +334,31 @@ def test_one_kernel_each(ctx_without_data: RuntimeContext) -> None:
     assert count(lambda: F.cross_entropy(x, t)) == (2, 2)
     assert count(lambda: F.swiglu(x)) == (1, 1)
     assert count(lambda: F.scaled_dot_product_attention(x, x, x)) == (3, 5 + 2)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weight", [None, [1.0, 2.0, 3.0]])
+def test_targets_that_are_all_ignored_have_no_gradient(
+    ctx: RuntimeContext, reduction: Any, smoothing: float, weight: list[float] | None
+) -> None:
+    x = torch.tensor([[0.1, 0.2, 0.3], [0.5, 0.1, 0.2]], requires_grad=True)
+    loss = F.cross_entropy(
+        x,
+        torch.tensor([-100, -100]),
+        None if weight is None else torch.tensor(weight),
+        reduction=reduction,
+        label_smoothing=smoothing,
+    )
+    loss.sum().backward()
+    values = np.ravel(loss.detach().numpy())
+    assert np.isnan(values).all() if reduction == "mean" else not values.any()
+    assert x.grad is not None
+    assert x.grad.tolist() == [[0.0] * 3] * 2, "as in PyTorch, also where the mean is nan"
+
+
+def test_one_target_that_counts_among_ignored_ones(ctx: RuntimeContext) -> None:
+    x = torch.tensor([[0.0, 0.0], [5.0, 1.0]], requires_grad=True)
+    F.cross_entropy(x, torch.tensor([1, -100])).backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [[0.5, -0.5], [0.0, 0.0]]

@@ -54,7 +54,8 @@ CALLS: Final[dict[str, Call]] = {
         lambda name: lambda x, v, m, i: getattr(m, name)(m),
     ),
     **_calls(
-        "bitwise_left_shift bitwise_right_shift __lshift__ __rshift__",
+        "bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ __rlshift__ __rrshift__ "
+        "__ilshift__ __irshift__",
         lambda name: lambda x, v, m, i: getattr(i, name)(2),
     ),
     **_calls(
@@ -94,6 +95,7 @@ CALLS: Final[dict[str, Call]] = {
     "scatter_add_": lambda x, v, m, i: x.scatter_add_(1, i, x),
     "index_select": lambda x, v, m, i: x.index_select(0, i[0]),
     "bernoulli": lambda x, v, m, i: x.sigmoid().bernoulli(),
+    "multinomial": lambda x, v, m, i: x.sigmoid().multinomial(1),
     "to": lambda x, v, m, i: x.to(torch.float64),
     "type": lambda x, v, m, i: x.type(torch.float64),
     "view": lambda x, v, m, i: x.view(6),

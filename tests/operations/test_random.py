@@ -22,9 +22,10 @@ def _drawn(ctx: RuntimeContext, nprocs: int, *, seeded: bool = False) -> list[An
     return found
 
 
-def test_ranks_start_alike_and_seed_themselves_alone(ctx: RuntimeContext) -> None:
+def test_ranks_start_apart_and_seed_themselves_alone(ctx: RuntimeContext) -> None:
     first, second = _drawn(ctx, 2)
-    assert first == second
+    assert first != second
+    assert _drawn(ctx, 2) == [first, second]
     zero, one = _drawn(ctx, 2, seeded=True)
     assert zero != one
     assert _drawn(ctx, 2, seeded=True) == [zero, one]

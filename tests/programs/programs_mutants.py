@@ -163,13 +163,12 @@ def _other_group(place: Place, rng: random.Random) -> Mutant | None:
     groups = [
         index
         for index, ranks in enumerate(place.program.groups)
-        if index != call.group and (len(ranks) > 1 or place.rank not in ranks)
+        # A call on a group of others only warns.
+        if index != call.group and len(ranks) > 1 and place.rank in ranks
     ]
     if not groups:
         return None
     other = replace(call, group=rng.choice(groups))
-    if place.rank not in place.members(other.group):
-        return _alone(place, "a group of others", other, "C8")
     codes = {"C1", *_CYCLES}
     # The others may meet it in the other group, or miss it in its own.
     for mine in (other, call):

@@ -61,7 +61,6 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ),
     ("grad(only_inputs=", lambda: torch.autograd.grad(_x(), _x(), None, None, False, False)),
     ("grad(is_grads_batched=", lambda: torch.autograd.grad(_x(), _x(), is_grads_batched=True)),
-    ("grad(materialize_grads=", lambda: torch.autograd.grad(_x(), _x(), materialize_grads=True)),
     ("backward(grad_variables=", lambda: torch.autograd.backward(_x(), grad_variables=WRONG)),
     ("gradcheck(nondet_tol=", lambda: torch.autograd.gradcheck(_x, _x(), nondet_tol=0.1)),
     ("gradcheck(fast_mode=", lambda: torch.autograd.gradcheck(_x, _x(), fast_mode=True)),

@@ -17,6 +17,8 @@ LAYOUT: Final = {"layout", "memory_format", "names", "out", "implicit"}
 """By keyword only in PyTorch and not simulated: where we lack one, Python refuses it by name."""
 
 OURS: Final = {
+    "torch.Generator.restore",
+    "torch.Generator.snapshot",
     "torch.distributed.functional_all_reduce",
     "torch.distributed.group_scope",
     "torch.distributed.live_groups",
@@ -28,6 +30,7 @@ UNCOMPARED: Final = {
     "torch.Size": "made by tensors",
     "torch.Tensor": "made by functions",
     "torch.autograd.Function": "never called",
+    "torch.autograd.function.Function": "never called",
     "torch.device": "compared where it is tested",
     "torch.distributed.Future": "made by works",
     "torch.distributed.ProcessGroup": "made by init_process_group and new_group",

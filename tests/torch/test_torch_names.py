@@ -29,9 +29,10 @@ def _names(tree: object) -> set[str]:
 
 def test_the_module_and_the_context_have_the_same_names() -> None:
     tree = root()
-    assert set(tree) <= _names(torch)
-    parts = ["autograd", "cuda", "distributed", "multiprocessing", "nn", "optim"]
-    parts += ["profiler", "testing"]
+    assert set(tree) - {"__version__"} <= _names(torch)
+    assert tree["__version__"] == torch.__version__
+    parts = ["accelerator", "autograd", "cuda", "distributed", "multiprocessing", "nn", "optim"]
+    parts += ["profiler", "random", "testing"]
     for part in parts:
         _check_part(getattr(torch, part), tree[part])
 

@@ -1,6 +1,7 @@
 """`torch.cuda`."""
 
 from kernbench.operations.cuda import *  # noqa: F403 - names only
+from kernbench.operations.cuda_rng import *  # noqa: F403
 from kernbench.runtime_api.namespace import not_simulated
 from kernbench.torch.cuda import nvtx
 
