@@ -112,12 +112,12 @@ class LiveComm:
         tl, here = self._program, self.buffer.run(*piece)
         if combine == "reduce":
             local = tl.load(here)
-            tl.store(here, tl.elementwise(self._combine, local, tl.receive(source)))
+            tl.store(here, tl.combine(self._combine, local, tl.receive(source)))
         else:
             tl.store(here, tl.receive(source))
 
     def _put(self, piece: tuple[int, int], value: Tile, combine: Combine) -> None:
         tl, here = self._program, self.buffer.run(*piece)
         if combine == "reduce":
-            value = tl.elementwise(self._combine, tl.load(here), value)
+            value = tl.combine(self._combine, tl.load(here), value)
         tl.store(here, value)

@@ -51,6 +51,10 @@ class PeCosts:
         """Returns how long the MATH engine is busy with `elements`, in picoseconds."""
         return self.pe.math.duration_ps(elements)
 
+    def multiplies(self, machine_dtype: str) -> bool:
+        """Returns whether the machine file gives a rate of products of a type."""
+        return machine_dtype in self.pe.gemm.rate
+
     def gemm(self, machine_dtype: str, m: int, n: int, k: int) -> int:
         """Returns how long the GEMM engine is busy with an m x n x k product, in picoseconds.
 

@@ -35,15 +35,27 @@ def function_named(name: str, dtype: np.dtype[Any] | None) -> Function:
     ufunc: Function = getattr(np, name)
     if dtype is None or dtype not in _SATURATING or name not in _ROUNDED:
         return ufunc
-    return partial(_saturated, ufunc, dtype, _SATURATING[dtype])
+    return partial(_saturated, ufunc, dtype)
+
+
+def saturated(values: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Returns values as 8-bit floats: rounded, and the largest finite value where they are larger.
+
+    Args:
+        values: Numbers of any type; infinity becomes the largest value, too, and NaN stays.
+        dtype: `float8_e4m3fn` or `float8_e5m2` of ml_dtypes.
+    """
+    largest = _SATURATING[dtype]
+    narrow: np.ndarray[Any, Any] = np.clip(np.asarray(values, np.float32), -largest, largest)
+    return narrow.astype(dtype)
 
 
 def _saturated(
-    ufunc: Function, dtype: np.dtype[Any], largest: float, left: Any, right: Any, out: Any = None
+    ufunc: Function, dtype: np.dtype[Any], left: Any, right: Any, out: Any = None
 ) -> Any:
     # float32 holds the sum and the product of two 8-bit floats without rounding.
     wide = ufunc(np.asarray(left, np.float32), np.asarray(right, np.float32))
-    values = np.clip(wide, -largest, largest).astype(dtype)
+    values = saturated(wide, dtype)
     if out is None:
         return values
     out[...] = values

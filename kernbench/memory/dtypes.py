@@ -72,6 +72,10 @@ int16: Final = _int("int16", np.int16, "int32")
 int8: Final = _int("int8", np.int8, "int8")
 uint8: Final = _int("uint8", np.uint8, "int8")
 bool_: Final = DType("bool", np.dtype(np.bool_), 1, False, False, "int8")
+uint16: Final = _int("uint16", np.uint16, "int32")
+uint32: Final = _int("uint32", np.uint32, "int32")
+uint64: Final = _int("uint64", np.uint64, "int32")
+"""Wider unsigned types, of kernels only: no tensor holds them, so they are not in `ALL`."""
 complex64: Final = DType("complex64", np.dtype(np.complex64), 8, False, True, "fp32", True)
 complex128: Final = DType("complex128", np.dtype(np.complex128), 16, False, True, "fp64", True)
 

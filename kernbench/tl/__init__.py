@@ -4,9 +4,10 @@ from typing import Any
 
 from kernbench.tl.language import *  # noqa: F403 - the language is this module's face
 from kernbench.tl.launch import Kernel, jit
+from kernbench.tl.notices import KernelWarning
 from kernbench.tl.program import Program
 
-__all__ = ["Kernel", "Program", "jit"]
+__all__ = ["Kernel", "KernelWarning", "Program", "jit"]
 
 
 def __getattr__(name: str) -> Any:

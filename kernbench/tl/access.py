@@ -10,7 +10,8 @@ from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import Array, UninitialisedReadError, View
 from kernbench.tl.operands import common_shape
 from kernbench.tl.symbols import Affine, Box, Shape, Symbol, broadcast
-from kernbench.tl.tile import Pointer, Scalar, Tile
+from kernbench.tl.tile import Pointer, Tile
+from kernbench.tl.types import Scalar, convert
 
 
 class OutOfBoundsError(KernbenchError):
@@ -268,11 +269,7 @@ def locate(
     """
     view, offsets = pointer.view, pointer.offsets
     if mask is not None:
-        if isinstance(offsets, Tile):
-            block_shape = offsets.shape
-        else:
-            block_shape = () if isinstance(offsets, int) else (len(offsets),)
-        common_shape(f"tl.{verb} with pointers and a mask", [block_shape, mask.shape])
+        common_shape(f"tl.{verb} with pointers and a mask", [pointer.shape, mask.shape])
     if isinstance(offsets, range):
         if mask is None and offsets.step == 1:
             if offsets and (offsets.start < 0 or offsets.stop > extent(view)):
@@ -298,7 +295,8 @@ def locate(
         index, lanes = np.broadcast_arrays(index, mask.values)
     active = index if lanes is None else index[lanes]
     if active.size and (active.min() < 0 or active.max() >= extent(view)):
-        raise _out_of_bounds(view, active, verb, who)
+        wrapped = offsets.wrapped if isinstance(offsets, Tile) else ""
+        raise _out_of_bounds(view, active, verb, who, wrapped)
     return Scattered(index, lanes)
 
 
@@ -324,7 +322,7 @@ def _window(view: View, block: Affine, box: Box | None) -> Window | None:
 
 
 def _out_of_bounds(
-    view: View, offsets: Array, verb: str, who: Callable[[], str]
+    view: View, offsets: Array, verb: str, who: Callable[[], str], wrapped: str = ""
 ) -> OutOfBoundsError:
     bound = extent(view)
     lanes = offsets.reshape(-1)
@@ -335,16 +333,20 @@ def _out_of_bounds(
     call = "tl.load(ptr + offs, mask=offs < n)"
     if verb == "store":
         call = "tl.store(ptr + offs, value, mask=offs < n)"
+    hint = f"mask the lanes beyond the end: {call}"
+    if wrapped:
+        hint = "convert an operand before the offsets wrap around: x.to(tl.int64)"
     return OutOfBoundsError(
         f"tl.{verb} out of bounds of {of}{block.label}",
         [
             site_fact(call_site()),
             who(),
+            *([f"offsets: {wrapped}"] if wrapped else []),
             f"shape {view.shape}, strides {view.strides}: valid offsets 0..{bound - 1}",
             f"first bad offset {int(bad[0])} ({address}); {bad.size} of {lanes.size} lanes",
             site_fact(block.site, "allocated at"),
         ],
-        hint=f"mask the lanes beyond the end: {call}",
+        hint=hint,
         code="M1" if verb == "load" else "M2",
     )
 
@@ -385,7 +387,7 @@ def write(view: View, region: Window | Scattered, values: Array) -> None:
         values: Values in the shape of the tile; converted to the type of the tensor.
     """
     view.buffer.own()
-    region.put(flat(view), values.astype(view.dtype.numpy, copy=False))
+    region.put(flat(view), convert(values, view.dtype))
     marks = flags(view)
     if marks is not None:
         region.mark(marks)

@@ -6,18 +6,31 @@ from typing import Any, Final
 import numpy as np
 
 from kernbench.caches import cached
-from kernbench.memory import DType, dtypes
+from kernbench.errors import CallSite, call_site
+from kernbench.memory import Array, DType, dtypes
 from kernbench.memory.arithmetic import function_named
-from kernbench.tl.operands import common_shape, refusal
-from kernbench.tl.tile import Scalar, Tile
-
-Array = np.ndarray[Any, Any]
+from kernbench.tl import types
+from kernbench.tl.notices import notify
+from kernbench.tl.operands import refusal
+from kernbench.tl.tile import Tile
+from kernbench.tl.types import Scalar, convert, is_whole
 
 Function = Callable[..., Array]
 """Takes the values of operands without changing them, and returns the values of the result."""
 
-_OF_FLOATS: Final = {"divide", "exp", "log", "rsqrt", "sigmoid", "sqrt"}
-"""Functions whose results are never whole numbers."""
+_DIVIDING: Final = {"divide", "floor_divide", "remainder"}
+_OF_BITS: Final = {
+    "bitwise_and": "&",
+    "bitwise_or": "|",
+    "bitwise_xor": "^",
+    "left_shift": "<<",
+    "arithmetic_right_shift": ">>",
+    "logical_right_shift": ">>",
+    "invert": "~",
+}
+_COMPARING: Final = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}
+_OF_FLOATS: Final = {"exp", "log", "rsqrt", "sigmoid", "sqrt"}
+_WRAPPING: Final = {"add", "subtract", "multiply"}
 
 
 def _quotient(a: Array, b: Array) -> Array:
@@ -26,161 +39,330 @@ def _quotient(a: Array, b: Array) -> Array:
     return quotient
 
 
+def _shifted_right(a: Array, b: Array) -> Array:
+    """Shifts in copies of the first bit, even if the type has no sign."""
+    signed = np.dtype(f"i{a.dtype.itemsize}")
+    shifted: Array = np.right_shift(a.view(signed), b.view(signed)).view(a.dtype)
+    return shifted
+
+
 def _rsqrt(x: Array) -> Array:
-    return np.reciprocal(np.sqrt(x))
+    values: Array = np.reciprocal(np.sqrt(x))
+    return values
 
 
 def _sigmoid(x: Array) -> Array:
-    # The exponential of a positive number might be too large.
-    small = np.exp(-np.abs(x))
-    values: Array = np.where(x >= 0, np.ones_like(small), small) / (small + 1)
+    values: Array = np.reciprocal(np.exp(-x) + x.dtype.type(1))
     return values
 
 
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "floor_divide": _quotient,
     "remainder": np.fmod,  # has the sign of the dividend, for floats as well
+    "arithmetic_right_shift": _shifted_right,
+    "logical_right_shift": np.right_shift,
     "rsqrt": _rsqrt,
     "sigmoid": _sigmoid,
 }
 """Functions for which numpy has no ufunc of the same name and meaning."""
 
+Prepared = tuple[Function, DType, list[Tile | Array]]
+"""A function, the type of its result, and its operands: numbers have become arrays."""
 
-def elementwise(name: str, operands: Sequence[Tile | Scalar]) -> tuple[Function, DType]:
-    """Returns a function of some operands, and the type of its result.
 
-    Whole numbers and Python's scalars are converted to the float type of the other operands, as in
-    Triton.
+def elementwise(name: str, operands: Sequence[Tile | Scalar]) -> Prepared:
+    """Returns a function of one or two operands, the type of its result, and what it is given.
+
+    Operands are converted to their common type, see `types.common_type`. The result has that type,
+    except that comparisons give truth values, and that `divide` gives a float.
 
     Args:
-        name: Name of a numpy ufunc, `rsqrt` or `sigmoid`; `floor_divide` and `remainder` work as in
-            C.
-        operands: Tiles and Python's scalars.
+        name: Name of a numpy ufunc, a right shift, `rsqrt` or `sigmoid`; `floor_divide` and
+            `remainder` work as in C, and numbers of one bit are added modulo 2.
+        operands: Tiles and Python's numbers.
 
     Raises:
-        TileOperandError: For `floor_divide` of floats.
+        TileOperandError: If Triton does not compile the function for these types.
     """
-    kinds = tuple([t.dtype if isinstance(t, Tile) else type(t) for t in operands])
-    if name == "floor_divide" and any(map(_is_float, kinds)):
-        shown = " and ".join(k.__name__ if isinstance(k, type) else str(k) for k in kinds)
+    kinds = tuple([t.dtype if isinstance(t, Tile) else types.type_of(t) for t in operands])
+    weak = tuple([not isinstance(t, Tile) for t in operands])
+    met, function, dtype = _elementwise(name, kinds, weak)
+    given = [t if isinstance(t, Tile) else types.constant(t, met) for t in operands]
+    if name in _DIVIDING and is_whole(dtype):
+        if not isinstance(given[1], Tile) and not given[1].any():
+            raise refusal(
+                "a whole number is divided by 0",
+                hint="on a GPU the result is undefined, and nothing reports it",
+            )
+        function = _watched(function, dtype, call_site())
+    return function, dtype, given
+
+
+def _check(name: str, common: DType) -> None:
+    whole = is_whole(common)
+    if name == "floor_divide" and not whole:
         raise refusal(
-            f"'//' takes whole numbers; got {shown}",
+            f"'//' takes whole numbers; the common type is {common}",
             hint="divide with '/', or convert with .to(tl.int32)",
         )
-    return _elementwise(name, kinds)
-
-
-def _is_float(kind: DType | type) -> bool:
-    return kind.is_floating_point if isinstance(kind, DType) else kind is float
+    if name in _OF_BITS and not whole:
+        raise refusal(
+            f"'{_OF_BITS[name]}' takes whole numbers; the common type is {common}",
+            hint="convert with .to(tl.int32)",
+        )
+    if name in _OF_FLOATS and common not in (dtypes.float32, dtypes.float64):
+        raise refusal(
+            f"tl.{name} takes float32 or float64; got {common}",
+            hint=f"convert first, as in Triton: tl.{name}(x.to(tl.float32))",
+        )
 
 
 @cached("tl.elementwise")
-def _elementwise(name: str, kinds: tuple[DType | type, ...]) -> tuple[Function, DType]:
-    floats = [k for k in kinds if isinstance(k, DType) and k.is_floating_point]
-    wanted: Any = None
-    if floats:
-        wanted = max(floats, key=lambda dtype: dtype.itemsize).numpy
-    elif name in _OF_FLOATS or float in kinds:
-        wanted = np.dtype(np.float32)
-    casts = [None if k in floats else wanted for k in kinds]
-    function = _FUNCTIONS.get(name) or function_named(name, wanted)
+def _elementwise(
+    name: str, kinds: tuple[DType, ...], weak: tuple[bool, ...]
+) -> tuple[DType, Function, DType]:
+    """Returns the type that operands meet in, a function of them, and the type of its result."""
+    met = kinds[0]
+    if len(kinds) == 2:
+        met = types.common_type(kinds[0], kinds[1], weak[0], weak[1], divides=name in _DIVIDING)
+    common = dtypes.float32 if name == "divide" and is_whole(met) else met
+    _check(name, common)
+    result = dtypes.bool_ if name in _COMPARING else common
+    if name in ("maximum", "minimum"):
+        function: Callable[..., Any] = types.extreme(name, common)[0]
+    elif common is dtypes.bool_ and result is common:
+        function = _of_bits(name)
+    else:
+        function = _FUNCTIONS.get(name) or function_named(name, common.numpy)
+    if common is met and all(w or kind is met for kind, w in zip(kinds, weak, strict=True)):
+        return met, lambda *values: np.asarray(function(*values)), result
 
-    def compute(*values: Any) -> Array:
-        if wanted is not None:
-            pairs = zip(values, casts, strict=True)
-            return np.asarray(function(*[v if c is None else np.asarray(v, c) for v, c in pairs]))
-        return np.asarray(function(*values))
+    def compute(*values: Array) -> Array:
+        return np.asarray(function(*[convert(value, common) for value in values]))
 
-    samples: list[Any] = [np.ones((), k.numpy) if isinstance(k, DType) else k(1) for k in kinds]
-    dtype = dtypes.from_numpy(compute(*samples).dtype)
-    assert dtype is not None
-    return compute, dtype
+    return met, compute, result
+
+
+def _of_bits(name: str) -> Callable[..., Any]:
+    """Returns a function of numbers of one bit: sums and products are those modulo 2."""
+    if name == "invert":
+        return np.logical_not
+    function = _FUNCTIONS.get(name) or getattr(np, name)
+
+    def compute(*values: Array) -> Array:
+        wide = np.asarray(function(*[value.astype(np.int8) for value in values]))
+        return (wide & 1).astype(np.bool_)
+
+    return compute
+
+
+_BY_ZERO: Final = (
+    "a kernel divides whole numbers by 0 in some lanes, which is undefined on a GPU; these lanes "
+    "now hold the largest number. Divide by tl.where(divisor == 0, 1, divisor)."
+)
+
+
+def _watched(function: Function, dtype: DType, site: CallSite | None) -> Function:
+    """Returns a division that reports zeros among the divisors.
+
+    Lanes with a divisor of 0 hold what undefined lanes hold. They are no error, since lanes that a
+    mask leaves out at the end are computed, too.
+    """
+
+    def divide(a: Array, b: Array) -> Array:
+        values = function(a, b)
+        zeros = b == 0
+        if not zeros.any():
+            return values
+        notify(site, _BY_ZERO)
+        return np.where(zeros, types.undefined(dtype), values)
+
+    return divide
+
+
+def exact_range(
+    name: str, operands: Sequence[Tile | Array], dtype: DType
+) -> tuple[int, int] | None:
+    """Returns the range that a result would have in a type without ends, if it has wrapped around.
+
+    Args:
+        name: Name of the function.
+        operands: Tiles with values, and arrays.
+        dtype: Type of the result.
+
+    Returns:
+        The smallest and the largest number; None if the type holds both, if the type has no sign,
+        so that it is meant to wrap around, or if the function is no sum, difference or product.
+    """
+    if name not in _WRAPPING or not dtype.is_signed or not is_whole(dtype):
+        return None
+    raw = [t.values if isinstance(t, Tile) else t for t in operands]
+    if any(values is None or not values.size for values in raw):
+        return None
+    wide: Any = np.int64 if dtype.itemsize < 8 else np.float64
+    found = getattr(np, name)(*[values.astype(wide) for values in raw if values is not None])
+    low, high = int(found.min()), int(found.max())
+    first, last = types.ends(dtype)
+    if wide is np.float64:  # which rounds, so a number close to the end is not told apart from it
+        first, last = first - (1 << 20), last + (1 << 20)
+    return None if first <= low and high <= last else (low, high)
 
 
 def cast(dtype: DType) -> Function:
     """Returns a function that converts values to a type."""
-    return lambda values: values.astype(dtype.numpy)
+    return lambda values: convert(values, dtype)
 
 
-def where(dtype: DType) -> Function:
-    """Returns a function that chooses between values, converted to a type."""
-
-    def choose(condition: Array, yes: Array, no: Array) -> Array:
-        yes, no = (each.astype(dtype.numpy, copy=False) for each in (yes, no))
-        return np.where(condition, yes, no)
-
-    return choose
-
-
-def reduction(name: str, dtype: DType, axis: int | None) -> tuple[Function, DType]:
-    """Returns a function that reduces values with a ufunc, and the type of its result.
+def where(yes: Tile | Scalar, no: Tile | Scalar) -> Prepared:
+    """Returns a function that chooses between values, its type, and the values to choose from.
 
     Args:
-        name: Name of a numpy ufunc, such as `add`; narrow types are added in a wider type.
+        yes: Values where the condition holds.
+        no: Values where the condition does not hold.
+
+    Raises:
+        TileOperandError: If the values have no common type.
+    """
+    values = (yes, no)
+    kinds = [t.dtype if isinstance(t, Tile) else types.type_of(t) for t in values]
+    weak = [not isinstance(t, Tile) for t in values]
+    common = types.common_type(kinds[0], kinds[1], weak[0], weak[1])
+
+    def choose(condition: Array, yes: Array, no: Array) -> Array:
+        return np.where(convert(condition, dtypes.bool_), convert(yes, common), convert(no, common))
+
+    return choose, common, [t if isinstance(t, Tile) else types.constant(t, common) for t in values]
+
+
+def reduction(
+    name: str, dtype: DType, axis: int | None, wanted: DType | None = None
+) -> tuple[Function, DType]:
+    """Returns a function that reduces values, and the type of its result.
+
+    Whole numbers of fewer than 32 bits are widened to 32, and so are floats of which the largest or
+    smallest is wanted. Narrow floats are added in float32 and rounded once; a GPU adds them in
+    their own type and an order of its own.
+
+    Args:
+        name: `add`, `maximum` or `minimum`.
         dtype: Type of the values.
         axis: Axis to reduce; None for all.
+        wanted: Type in which `add` adds; None for the usual one.
     """
-    wide = dtype.numpy
-    if name == "add":
-        if not dtype.is_floating_point and dtype.itemsize < 4:
-            dtype = dtypes.int32
-        wide = dtype.accumulator
-    function: Any = getattr(np, name)
+    if name != "add":
+        if dtype.itemsize < 4:
+            dtype = dtypes.int32 if is_whole(dtype) else dtypes.float32
+        reduce, out = types.extreme(name, dtype)[1], dtype
+        return lambda values: reduce(convert(values, out), axis), out
+    if wanted is not None:
+        dtype = wanted
+    elif is_whole(dtype) and dtype.itemsize < 4:
+        dtype = dtypes.int32 if dtype.is_signed else dtypes.uint32
+    narrow, wide, result = dtype, dtype.accumulator, dtype
 
     def compute(values: Array) -> Array:
-        reduced = np.asarray(function.reduce(values.astype(wide, copy=False), axis=axis))
-        return reduced.astype(dtype.numpy, copy=False)
+        summands = convert(values, narrow).astype(wide, copy=False)
+        return convert(np.asarray(np.add.reduce(summands, axis=axis)), result)
 
-    return compute, dtype
+    return compute, result
 
 
-def product(a: Tile, b: Tile, acc: Tile | None, out: DType) -> tuple[Function, DType]:
+PRECISIONS: Final = ("tf32", "tf32x3", "ieee")
+"""How `tl.dot` multiplies float32: Triton's names."""
+
+
+def product(
+    a: Tile, b: Tile, acc: Tile | None, out: DType | None, precision: str
+) -> tuple[Function, DType]:
     """Returns a function that multiplies two tiles and adds a third, and its result's type.
 
     Args:
         a: Tile of shape `[m, k]`.
         b: Tile of shape `[k, n]`.
-        acc: Tile to add, of a shape that broadcasts to `[m, n]`; None for none.
-        out: Type of the result; int8 gives int32 instead.
+        acc: Tile to add, of shape `[m, n]`; None for none.
+        out: Type of the result; None for that of `acc`, or float32. bfloat16, float32, float64 and
+            int8 have one result each: float32, float32, float64 and int32.
+        precision: One of `PRECISIONS`; only float32 differs. As `tf32` the last 13 bits of an
+            operand are dropped: Triton 3.9 compiles no rounding, and `wgmma` reads no more bits.
 
     Raises:
         TileOperandError: If shapes or types do not fit.
     """
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
         raise refusal(f"tl.dot takes [m, k] and [k, n]; got {list(a.shape)} and {list(b.shape)}")
-    if a.dtype is not b.dtype or (not a.dtype.is_floating_point and a.dtype is not dtypes.int8):
+    eight = a.dtype.saturates and b.dtype.saturates
+    whole = is_whole(a.dtype) and a.dtype is not dtypes.int8
+    if (a.dtype is not b.dtype and not eight) or whole:
         raise refusal(
             f"tl.dot takes two tiles of one floating-point type or int8; "
             f"got {a.dtype} and {b.dtype}",
             hint="convert one of them with .to(dtype)",
         )
-    expected = (a.shape[0], b.shape[1])
-    if acc is not None and common_shape("tl.dot and its acc", [expected, acc.shape]) != expected:
-        raise refusal(f"tl.dot gives {list(expected)}; got an acc of {list(acc.shape)}")
-    wide = a.dtype.accumulator
-    if a.dtype is dtypes.int8:
-        wide, out = dtypes.int32.numpy, dtypes.int32
-    return _product(a.dtype.numpy, wide, out.numpy, None if acc is None else acc.dtype.numpy), out
+    if precision not in PRECISIONS:
+        raise refusal(
+            f"tl.dot: input_precision={precision!r}", f"expected one of {', '.join(PRECISIONS)}"
+        )
+    if out is None:
+        out = dtypes.float32 if acc is None else acc.dtype
+    if out is dtypes.bfloat16 and a.dtype is not dtypes.int8:
+        raise refusal(
+            "tl.dot gives no bfloat16", hint="take float32 and convert it with .to(tl.bfloat16)"
+        )
+    result = _RESULTS.get(a.dtype) or out
+    shape = (a.shape[0], b.shape[1])
+    if acc is not None and (acc.shape != shape or not acc.dtype is result is out):
+        raise refusal(
+            f"tl.dot gives {result} of shape {list(shape)}; got an acc of {acc.dtype} of shape "
+            f"{list(acc.shape)}",
+            hint="make acc with tl.zeros((m, n), dtype), and leave out_dtype out",
+        )
+    wide = dtypes.int32.numpy if a.dtype is dtypes.int8 else a.dtype.accumulator
+    short = a.dtype is dtypes.float32 and precision == "tf32"
+    return _product(
+        a.dtype.numpy, b.dtype.numpy, wide, result.numpy, acc is not None, short
+    ), result
+
+
+_RESULTS: Final = {
+    dtypes.int8: dtypes.int32,
+    dtypes.bfloat16: dtypes.float32,
+    dtypes.float32: dtypes.float32,
+    dtypes.float64: dtypes.float64,
+}
+
+
+def tf32(values: Array) -> Array:
+    """Returns float32 numbers with the 10 bits of a mantissa that tf32 has; NaN stays NaN."""
+    kept: Array = (np.ascontiguousarray(values).view(np.uint32) & np.uint32(0xFFFFE000)).view(
+        np.float32
+    )
+    return np.where(np.isnan(values), values, kept)
 
 
 @cached("tl.products")
-def _product(narrow: Any, wide: Any, out: Any, added: Any) -> Function:
+def _product(left: Any, right: Any, wide: Any, out: Any, added: bool, short: bool) -> Function:
+    def operands(a: Array, b: Array) -> tuple[Array, Array]:
+        if short:
+            return tf32(a), tf32(b)
+        return a.astype(wide, copy=False), b.astype(wide, copy=False)
+
     def multiply(a: Array, b: Array) -> Array:
-        values: Array = a.astype(wide, copy=False) @ b.astype(wide, copy=False)
+        left, right = operands(a, b)
+        values: Array = left @ right
         return values.astype(out, copy=False)
 
     def multiply_and_add(a: Array, b: Array, acc: Array) -> Array:
-        values: Array = acc + a.astype(wide, copy=False) @ b.astype(wide, copy=False)
+        left, right = operands(a, b)
+        values: Array = acc + left @ right
         return values.astype(out, copy=False)
 
     def plainly(a: Array, b: Array, acc: Array) -> Array:
         # Nobody else holds the product, so it can be changed in place.
-        values: Array = a @ b
-        if acc.shape != values.shape:
-            return acc + values
+        left, right = operands(a, b)
+        values: Array = left @ right
         np.add(acc, values, values)
         return values
 
-    if added is None:
+    if not added:
         return multiply
-    return plainly if narrow == wide == out == added else multiply_and_add
+    return plainly if left == right == wide == out else multiply_and_add

@@ -12,6 +12,8 @@ from kernbench.hw.network import Network
 from kernbench.hw.pe import PeCosts, PeTimeline, later
 from kernbench.hw.queue import MOST_SLOTS, Queue, QueueSpec, Sender, least_slots
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.tl.arguments import value_in
+from kernbench.tl.notices import Notice
 from kernbench.tl.program import Program, Trace
 from kernbench.tl.races import Races
 from kernbench.tl.recording import Recorder
@@ -43,6 +45,7 @@ class Run:
             device.
         spans: Activities of the engines of PEs, if everything is logged: the index of the PE and
             the arguments of `Trace`.
+        notices: Warnings about the programs, one a line of the kernel.
     """
 
     def __init__(
@@ -72,12 +75,14 @@ class Run:
         self.duration = 0
         self.varied = False
         self.spans: Final[list[tuple[int, tuple[Any, ...]]]] = []
+        self.notices: Final[list[Notice]] = []
 
     def run(self, arguments: dict[str, Any]) -> None:
         """Runs every program to its end.
 
         Args:
-            arguments: Arguments by parameter name; no two tensors the same `View`.
+            arguments: Arguments by parameter name; no two tensors the same `View`. Numbers of which
+                each program makes a tile are `Number`s.
 
         Raises:
             ProgramRaceError: If two programs store to one element, or one program loads an element
@@ -158,10 +163,12 @@ class Run:
                 flows=engine.op_log.new_flow if full and not recorder else None,
                 recorder=recorder,
                 races=self._races,
+                notices=self.notices,
             )
             task.subject = program
+            given = {name: value_in(program, each) for name, each in arguments.items()}
             with np.errstate(all="ignore"):
-                self._kernel(**arguments)
+                self._kernel(**given)
             program.drain()
             timeline.wait_until(program.end)
             self.varied = self.varied or program.data_dependent or program.communicated

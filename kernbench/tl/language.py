@@ -1,7 +1,7 @@
 """The kernel language, read like Triton's: functions that act on the running program."""
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from kernbench.des import current_task
@@ -19,10 +19,18 @@ from kernbench.memory.dtypes import (
     int32,
     int64,
     uint8,
+    uint16,
+    uint32,
+    uint64,
 )
 from kernbench.memory.dtypes import bool_ as int1
+from kernbench.memory.dtypes import float8_e4m3fn as float8e4nv
+from kernbench.memory.dtypes import float8_e5m2 as float8e5
+from kernbench.tl import types
+from kernbench.tl.operands import refusal
 from kernbench.tl.program import Program
-from kernbench.tl.tile import Pointer, Scalar, Tile
+from kernbench.tl.tile import Pointer, Tile
+from kernbench.tl.types import Scalar
 
 _Range = builtins.range
 
@@ -39,6 +47,8 @@ __all__ = [
     "fence",
     "float8_e4m3fn",
     "float8_e5m2",
+    "float8e4nv",
+    "float8e5",
     "float16",
     "float32",
     "float64",
@@ -69,6 +79,9 @@ __all__ = [
     "sum",
     "trans",
     "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
     "where",
     "zeros",
 ]
@@ -87,16 +100,37 @@ else:
 static_range = _Range
 
 
-def range(start: Any, stop: Any = None, step: Any = 1, *, num_stages: int | None = None) -> _Range:
-    """Returns Python's range, over numbers or scalar tiles.
+def range(
+    start: Tile | int,
+    stop: Tile | int | None = None,
+    step: Tile | int = 1,
+    *,
+    num_stages: int | None = None,
+) -> Iterator[Tile]:
+    """Returns the numbers of a loop one by one, as tiles without axes.
+
+    Their type is that of the bounds together, mostly int32. Python's `range` is this function
+    inside of a kernel.
 
     Args:
         start: First number. Without `stop` it is the end, and the first number is 0.
         stop: End; the range does not include it.
         step: Distance between numbers.
         num_stages: Has no effect: engines of a PE overlap by themselves.
+
+    Raises:
+        TileOperandError: If a bound is no whole number.
     """
-    return _Range(start, stop, step) if stop is not None else _Range(0, start, step)
+    start, stop = (0, start) if stop is None else (start, stop)
+    running = program()
+    bounds = [running.tile(each) for each in (start, stop, step)]
+    for each in bounds:
+        if each.dtype.is_floating_point:
+            raise refusal(f"the bounds of range are whole numbers; got {each.dtype}")
+    dtype = bounds[0].dtype
+    for each in bounds[1:]:
+        dtype = types.common_type(dtype, each.dtype)
+    return (running.number(i, dtype) for i in _Range(*[int(each) for each in bounds]))
 
 
 def static_assert(condition: Any, message: str = "") -> None:
@@ -137,7 +171,7 @@ def num_programs(axis: int) -> Tile:
 
 
 def arange(start: int, end: int) -> Tile:
-    """Returns the int64 numbers `start..end-1`, shape `[end - start]`.
+    """Returns the int32 numbers `start..end-1`, shape `[end - start]`.
 
     Unlike Triton's, the extent need not be a power of two.
     """
@@ -154,43 +188,50 @@ def zeros(shape: Sequence[int], dtype: DType = float32) -> Tile:
     return program().full(tuple(shape), 0, dtype)
 
 
-def full(shape: Sequence[int], value: Scalar, dtype: DType = float32) -> Tile:
+def full(shape: Sequence[int], value: Scalar | Tile, dtype: DType = float32) -> Tile:
     """Returns a tile that holds `value` everywhere.
 
     Args:
         shape: Extents.
-        value: Value of every element.
+        value: Value of every element: a number that the type has, or a tile without axes.
         dtype: Element type.
+
+    Raises:
+        TileOperandError: If a type of whole numbers does not have the number.
     """
     return program().full(tuple(shape), value, dtype)
 
 
-def load(pointer: Pointer, mask: Tile | None = None, other: Scalar | None = None) -> Tile:
+def load(
+    pointer: Pointer, mask: Tile | bool | None = None, other: Tile | Scalar | None = None
+) -> Tile:
     """Loads a tile from HBM through the DMA engine; does not wait for it.
 
     Args:
         pointer: A tensor argument plus offsets in elements.
         mask: Lanes to load; the others cost nothing and read `other`.
-        other: Value of the masked lanes. Triton leaves masked lanes undefined without it; here they
-            hold NaN or the largest integer, like memory that nobody wrote, so that a sum or a
-            maximum over them is visibly wrong.
+        other: Value of the masked lanes, converted to the type of the elements. Triton leaves
+            masked lanes undefined without it; here they hold NaN or the largest integer, like
+            memory that nobody wrote, so that a sum or a maximum over them is visibly wrong.
 
     Raises:
         OutOfBoundsError: If an active lane lies outside of the tensor.
         UninitialisedReadError: If an active lane was never written.
-        TileOperandError: If the mask does not fit the pointers.
+        TileOperandError: If the mask does not fit the pointers or holds numbers, or `other` comes
+            without it.
         ProgramRaceError: At the end of the launch, if another program stores to one of the
             elements.
     """
     return program().load(pointer, mask, other)
 
 
-def store(pointer: Pointer, value: Tile | Scalar, mask: Tile | None = None) -> None:
+def store(pointer: Pointer, value: Tile | Scalar, mask: Tile | bool | None = None) -> None:
     """Stores a tile to HBM through the DMA engine once it is computed; does not wait.
 
     Args:
         pointer: A tensor argument plus offsets in elements.
-        value: Tile or scalar that broadcasts to the pointers.
+        value: Tile or scalar that broadcasts to the pointers; converted to the type of the elements
+            as by `to`.
         mask: Lanes to store; None for all.
 
     Raises:
@@ -206,57 +247,78 @@ def fence() -> None:
     program().fence()
 
 
-def dot(a: Tile, b: Tile, acc: Tile | None = None, out_dtype: DType = float32) -> Tile:
+def dot(
+    a: Tile,
+    b: Tile,
+    acc: Tile | None = None,
+    input_precision: str | None = None,
+    allow_tf32: bool | None = None,
+    out_dtype: DType | None = None,
+) -> Tile:
     """Returns `a @ b` (plus `acc`) from the GEMM engine, `[m, k] x [k, n]`.
 
-    16-bit and 8-bit floats are added in float32.
+    16-bit and 8-bit floats are added in float32. float32 is multiplied as tf32 by default, as in
+    Triton: the last 13 bits of each operand are dropped, and it takes as long as the rate `tf32` of
+    the machine file says, or `fp32` if there is no such rate.
 
     Args:
         a: Tile of shape `[m, k]`.
-        b: Tile of shape `[k, n]`, of the type of `a`.
-        acc: Tile that is added; its shape broadcasts to `[m, n]`. None for none.
-        out_dtype: Type of the result; int8 gives int32 instead.
+        b: Tile of shape `[k, n]`, of the type of `a`; two 8-bit floats may differ.
+        acc: Tile of shape `[m, n]` that is added; it has the type of the result. None for none.
+        input_precision: How float32 is multiplied: `tf32`, `tf32x3` (three products of tf32, which
+            are computed in float32 here) or `ieee`. Other types take no notice of it.
+        allow_tf32: False stands for `ieee`, True for `tf32`.
+        out_dtype: Type of the result of float16 and 8-bit floats; by default that of `acc`, or
+            float32.
 
     Raises:
-        TileOperandError: If shapes or types do not fit.
+        TileOperandError: If shapes or types do not fit, or both `input_precision` and `allow_tf32`
+            are given.
     """
-    return program().dot(a, b, acc, out_dtype)
+    if input_precision is not None and allow_tf32 is not None:
+        raise refusal("tl.dot takes input_precision or allow_tf32, not both")
+    if input_precision is None:
+        input_precision = "ieee" if allow_tf32 is False else "tf32"
+    return program().dot(a, b, acc, out_dtype, input_precision.lower())
 
 
-def where(condition: Tile, x: Tile | Scalar, y: Tile | Scalar) -> Tile:
-    """Returns `x` where `condition` holds, else `y`.
+def where(condition: Tile | bool, x: Tile | Scalar, y: Tile | Scalar) -> Tile:
+    """Returns `x` where `condition` holds, else `y`, in the common type of the two.
 
     Args:
         condition: Tile of truth values.
         x: Values where the condition holds.
         y: Values where the condition does not hold.
+
+    Raises:
+        TileOperandError: If shapes or types do not fit.
     """
     return program().where(condition, x, y)
 
 
-def exp(x: Tile) -> Tile:
-    """Returns e to the power of each element."""
-    return x.program.elementwise("exp", x)
+def exp(x: Tile | Scalar) -> Tile:
+    """Returns e to the power of each element, of float32 or float64."""
+    return program().elementwise("exp", x)
 
 
-def log(x: Tile) -> Tile:
-    """Returns the natural logarithm of each element."""
-    return x.program.elementwise("log", x)
+def log(x: Tile | Scalar) -> Tile:
+    """Returns the natural logarithm of each element, of float32 or float64."""
+    return program().elementwise("log", x)
 
 
-def sqrt(x: Tile) -> Tile:
-    """Returns the square root of each element."""
-    return x.program.elementwise("sqrt", x)
+def sqrt(x: Tile | Scalar) -> Tile:
+    """Returns the square root of each element, of float32 or float64."""
+    return program().elementwise("sqrt", x)
 
 
-def rsqrt(x: Tile) -> Tile:
-    """Returns one over the square root of each element."""
-    return x.program.elementwise("rsqrt", x)
+def rsqrt(x: Tile | Scalar) -> Tile:
+    """Returns one over the square root of each element, of float32 or float64."""
+    return program().elementwise("rsqrt", x)
 
 
-def sigmoid(x: Tile) -> Tile:
-    """Returns `1 / (1 + exp(-x))` of each element."""
-    return x.program.elementwise("sigmoid", x)
+def sigmoid(x: Tile | Scalar) -> Tile:
+    """Returns `1 / (1 + exp(-x))` of each element, of float32 or float64."""
+    return program().elementwise("sigmoid", x)
 
 
 def reshape(x: Tile, *shape: int | Sequence[int]) -> Tile:
@@ -289,42 +351,73 @@ def _numbers(given: Sequence[Any]) -> tuple[int, ...]:
     return tuple([int(each) for each in given])
 
 
-def abs(x: Tile) -> Tile:
-    """Returns the absolute value of each element."""
-    return x.program.elementwise("absolute", x)
+def abs(x: Tile | Scalar) -> Tile:
+    """Returns the absolute value of each element; unsigned numbers take no time."""
+    tile = program().tile(x)
+    if not tile.dtype.is_signed:
+        return tile
+    return tile.program.elementwise("absolute", tile)
 
 
 def maximum(x: Tile | Scalar, y: Tile | Scalar) -> Tile:
-    """Returns the larger of each two elements."""
+    """Returns the larger of each two elements; a number, if the other one is NaN."""
     return program().elementwise("maximum", x, y)
 
 
 def minimum(x: Tile | Scalar, y: Tile | Scalar) -> Tile:
-    """Returns the smaller of each two elements."""
+    """Returns the smaller of each two elements; a number, if the other one is NaN."""
     return program().elementwise("minimum", x, y)
 
 
-def sum(x: Tile, axis: int | None = None) -> Tile:
-    """Adds up along an axis, or all elements; narrow floats are added in float32."""
-    return x.program.reduce("add", x, axis)
+def sum(
+    x: Tile, axis: int | None = None, keep_dims: bool = False, dtype: DType | None = None
+) -> Tile:
+    """Adds up along an axis, or all elements; narrow floats are added in float32.
+
+    Args:
+        x: The tile.
+        axis: Axis to add along; None for all.
+        keep_dims: Whether the axis stays, with an extent of 1.
+        dtype: Type to which the elements are converted first. By default that of the tile, or 32
+            bits for whole numbers of less: int32, and uint32 for bool and uint8.
+    """
+    return x.program.reduce("add", x, axis, keep_dims=keep_dims, dtype=dtype)
 
 
-def max(x: Tile, axis: int | None = None) -> Tile:
-    """Returns the largest values along an axis, or the largest of all elements."""
-    return x.program.reduce("maximum", x, axis)
+def max(x: Tile, axis: int | None = None, keep_dims: bool = False) -> Tile:
+    """Returns the largest values along an axis, or the largest of all elements.
+
+    NaN is left out, as in Triton; the largest of nothing but NaN is NaN. The result of types of
+    less than 32 bits is float32 or int32.
+
+    Args:
+        x: The tile.
+        axis: Axis to reduce; None for all.
+        keep_dims: Whether the axis stays, with an extent of 1.
+    """
+    return x.program.reduce("maximum", x, axis, keep_dims=keep_dims)
 
 
-def min(x: Tile, axis: int | None = None) -> Tile:
-    """Returns the smallest values along an axis, or the smallest of all elements."""
-    return x.program.reduce("minimum", x, axis)
+def min(x: Tile, axis: int | None = None, keep_dims: bool = False) -> Tile:
+    """Returns the smallest values along an axis, or the smallest of all elements.
+
+    NaN and narrow types are treated as by `max`.
+
+    Args:
+        x: The tile.
+        axis: Axis to reduce; None for all.
+        keep_dims: Whether the axis stays, with an extent of 1.
+    """
+    return x.program.reduce("minimum", x, axis, keep_dims=keep_dims)
 
 
 _Whole = TypeVar("_Whole", int, Tile)
 
 
-def cdiv(x: _Whole, y: int) -> _Whole:
+def cdiv(x: _Whole, y: Any) -> _Whole:
     """Returns `x / y` of positive numbers, rounded up; also usable on the host."""
-    return (x + y - 1) // y
+    rounded: _Whole = (x + (y - 1)) // y
+    return rounded
 
 
 def send(tile: Tile, to: int | Tile) -> None:

@@ -19,8 +19,11 @@ from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine, Hold
 from kernbench.sim_engine.op_log import Record
 from kernbench.sim_engine.shadow import compare
+from kernbench.tl.arguments import passed
+from kernbench.tl.builtin_names import with_builtins
 from kernbench.tl.execution import Run
 from kernbench.tl.language import constexpr
+from kernbench.tl.notices import notify_all
 from kernbench.tl.program import Program
 from kernbench.tl.recording import Recorder, Recording, Spans
 from kernbench.tl.tile import Pointer
@@ -76,7 +79,7 @@ class Kernel:
 
     def __init__(self, function: Callable[..., None]) -> None:
         functools.update_wrapper(self, function)
-        self.function: Final = function
+        self.function: Final = with_builtins(function)
         self.signature: Final = inspect.signature(function)
         self.constants: Final = frozenset(
             name
@@ -278,7 +281,10 @@ def _module_kind(module: ModuleType, names: set[str], seen: set[object]) -> Hash
 
 
 def jit(function: Callable[..., None]) -> Kernel:
-    """Makes a function of the kernel language launchable."""
+    """Makes a function of the kernel language launchable.
+
+    Inside of it, `range`, `min` and `max` without `tl.` are the kernel language's, as in Triton.
+    """
     return Kernel(function)
 
 
@@ -349,7 +355,7 @@ class KernelWork:
         loads, stores = frozenset(recorder.loads), frozenset(recorder.stores)
         if run.varied:
             return Recording(loads, stores)
-        return Recording(loads, stores, run.duration, run.spans, calls)
+        return Recording(loads, stores, run.duration, run.spans, calls, run.notices)
 
     def _new_run(self, recorder: Recorder | None) -> Run:
         function = self._kernel.function
@@ -360,7 +366,15 @@ class KernelWork:
         return {name: _twin(view, view.buffer) for name, view in self._views.items()}
 
     def _with(self, views: dict[str, View]) -> dict[str, Any]:
-        return {**self._arguments, **{name: Pointer(view, 0) for name, view in views.items()}}
+        constants = self._kernel.constants
+        return {
+            name: value
+            if name in constants
+            else Pointer(views[name], 0)
+            if name in views
+            else passed(name, value)
+            for name, value in self._arguments.items()
+        }
 
     @property
     def _views(self) -> dict[str, View]:
@@ -394,8 +408,10 @@ class KernelWork:
         if recording is not None and recording.duration is not None:
             calls = recording.calls
             if not self._engine.enable_data or (calls is not None and calls.play(self._views)):
+                notify_all(recording.notices)
                 return recording.duration, recording.spans
         run = self._run(self._twins())
+        notify_all(run.notices)
         return run.duration, run.spans
 
     def _run(self, views: dict[str, View]) -> Run:

@@ -64,6 +64,37 @@ def check_stored(value: Shape, pointers: Shape) -> None:
         )
 
 
+def check_mask(verb: str, boolean: bool, dtype: str, mask: Shape, pointers: Shape) -> None:
+    """Refuses a mask that Triton does not compile.
+
+    Args:
+        verb: `load` or `store`.
+        boolean: Whether the mask holds truth values.
+        dtype: Type of the mask, for the error.
+        mask: Shape of the mask.
+        pointers: Shape of the pointers.
+
+    Raises:
+        TileOperandError: If the mask holds numbers, or has lanes where one pointer has none.
+    """
+    if not boolean:
+        raise refusal(
+            f"tl.{verb} takes a mask of truth values; got {dtype}", hint="compare: x != 0"
+        )
+    if mask and not pointers:
+        raise refusal(
+            f"tl.{verb} of one element got a mask of shape {list(mask)}",
+            hint="add the lanes to the pointer: ptr + tl.arange(0, n)",
+        )
+    if verb == "store" and common_shape("tl.store with pointers and a mask", [pointers, mask]) != (
+        pointers
+    ):
+        raise refusal(
+            f"tl.store to pointers of shape {list(pointers)} got a mask of shape {list(mask)}",
+            hint="the pointers need a lane for each element of the mask",
+        )
+
+
 def check_axis(name: str, axis: int | None, shape: Shape) -> None:
     """Refuses an axis that a tile does not have.
 

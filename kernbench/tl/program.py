@@ -7,19 +7,22 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from kernbench.des import Event, Fifo, Task
-from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
+from kernbench.errors import CallSite, KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.hw.pe import PeCosts, PeTimeline, later
 from kernbench.hw.queue import Message, Queue, Sender
-from kernbench.memory import DType, OutOfMemoryError, Space, dtypes
+from kernbench.memory import Array, DType, OutOfMemoryError, Space, dtypes
+from kernbench.memory.arithmetic import function_named
 from kernbench.sim_engine.op_log import Category
-from kernbench.tl import arithmetic, symbols
+from kernbench.tl import arithmetic, indices, symbols, types
 from kernbench.tl.access import Region, Unknown, locate, read, write
 from kernbench.tl.arithmetic import Function
-from kernbench.tl.operands import check_axis, check_stored, common_shape, refusal
+from kernbench.tl.notices import Notice, notify
+from kernbench.tl.operands import check_axis, check_mask, check_stored, common_shape, refusal
 from kernbench.tl.races import Races
 from kernbench.tl.recording import Recorder
-from kernbench.tl.symbols import Affine, Box, Symbol
-from kernbench.tl.tile import Pointer, Scalar, Tile
+from kernbench.tl.symbols import Affine, Symbol
+from kernbench.tl.tile import Pointer, Tile
+from kernbench.tl.types import Scalar
 from kernbench.units import format_bytes
 
 
@@ -86,6 +89,7 @@ class Program:
         flows: Numbers messages, for spans.
         recorder: Takes computations in place of computing; `data` is off then.
         races: Takes loads and stores for a check of races; None for no check.
+        notices: Takes warnings; None to give them at once.
 
     Attributes:
         communicated: Whether the program has sent or received a message.
@@ -109,6 +113,7 @@ class Program:
         flows: Callable[[], int] | None = None,
         recorder: Recorder | None = None,
         races: Races | None = None,
+        notices: list[Notice] | None = None,
     ) -> None:
         self.task: Final = task
         self.pe: Final = pe
@@ -127,52 +132,84 @@ class Program:
         self._flows: Final = flows
         self._recorder: Final = recorder
         self._races: Final = races
+        self._notices: Final = notices
         self._hbm: Final = costs.memory(Space.HBM)
 
     # Index arithmetic
 
     def program_id(self, axis: int) -> Tile:
         """Returns this program's index on an axis of the grid."""
-        return self._constant(self.ids[axis] if axis < len(self.ids) else 0)
+        return self._along(self.ids, axis, 0, "tl.program_id")
 
     def num_programs(self, axis: int) -> Tile:
         """Returns the extent of the grid on an axis."""
-        return self._constant(self.grid[axis] if axis < len(self.grid) else 1)
+        return self._along(self.grid, axis, 1, "tl.num_programs")
+
+    def _along(self, numbers: Sequence[int], axis: int, other: int, name: str) -> Tile:
+        if axis not in (0, 1, 2):
+            raise refusal(f"{name}({axis}): a grid has the axes 0, 1 and 2")
+        value = numbers[axis] if axis < len(numbers) else other
+        return self.number(value, dtypes.int32, f"{name}({axis})")
 
     def arange(self, start: int, end: int) -> Tile:
         """Returns the integers `start..end-1`."""
-        return self._formula(symbols.arange(start, end))
+        return self._formula(symbols.arange(int(start), int(end)))
 
-    def _formula(self, symbol: Symbol) -> Tile:
-        return Tile(self, symbol.shape, symbol.dtype, None, None, symbol=symbol)
+    def number(self, value: Scalar, dtype: DType, name: str = "") -> Tile:
+        """Returns a number as a tile without axes.
 
-    def _constant(self, value: Scalar) -> Tile:
-        if isinstance(value, np.generic):
-            value = value.item()
-        if type(value) is int:
-            symbol = symbols.constant(value)
+        Args:
+            value: The number.
+            dtype: Its type.
+            name: What the kernel calls it, for reports.
+
+        Raises:
+            TileOperandError: If the type does not have the number.
+        """
+        if dtype in (dtypes.int32, dtypes.int64) and isinstance(value, int):
+            symbol = symbols.constant(value, dtype)
             if symbol is not None:
-                return self._formula(symbol)
-        dtype = dtypes.float32 if isinstance(value, float) else dtypes.int64
-        dtype = dtypes.bool_ if isinstance(value, bool) else dtype
-        return Tile(self, (), dtype, np.array(value, dtype.numpy), None)
+                return self._formula(symbol, name)
+        return Tile(self, (), dtype, types.constant(value, dtype), None, name=name)
 
-    def full(self, shape: Sequence[int], value: Scalar, dtype: DType) -> Tile:
+    def _formula(self, symbol: Symbol, name: str = "", wrapped: str = "") -> Tile:
+        return Tile(
+            self, symbol.shape, symbol.dtype, None, None, symbol=symbol, name=name, wrapped=wrapped
+        )
+
+    def tile(self, value: Tile | Scalar) -> Tile:
+        """Returns a tile as it is, and one of Python's numbers as a tile of its type in Triton."""
+        if isinstance(value, Tile):
+            return value
+        number: Scalar = value.item() if isinstance(value, np.generic) else value
+        return self.number(number, types.type_of(number))
+
+    def full(self, shape: Sequence[int], value: Scalar | Tile, dtype: DType) -> Tile:
         """Returns a tile that holds one value.
 
         Args:
             shape: Extents.
             value: Value of every element.
             dtype: Element type.
+
+        Raises:
+            TileOperandError: If the type does not have the value, or the value has axes.
         """
-        self._check_room("full", tuple(shape), dtype)
-        values = np.broadcast_to(np.array(value, dtype.numpy), shape)
-        return Tile(self, values.shape, dtype, values, None)
+        shape = tuple([int(extent) for extent in shape])
+        self._check_room("full", shape, dtype)
+        if isinstance(value, Tile):
+            if value.shape:
+                raise refusal(f"tl.full takes one value; got a tile of shape {list(value.shape)}")
+            one = self.cast(value, dtype)
+            return self._result(shape, dtype, lambda v: np.broadcast_to(v, shape), [one], one.ready)
+        number: Scalar = value.item() if isinstance(value, np.generic) else value
+        values = np.broadcast_to(types.constant(number, dtype), shape)
+        return Tile(self, shape, dtype, values, None)
 
     def expand(self, tile: Tile, key: tuple[Any, ...]) -> Tile:
         """Returns the tile with an axis of extent 1 for each None of a key."""
         if tile.symbol is not None and len(key) - key.count(None) <= len(tile.shape):
-            return self._formula(tile.symbol.expand(key))
+            return self._formula(tile.symbol.expand(key), wrapped=tile.wrapped)
         shape = np.empty(tile.shape, np.bool_)[key].shape
         return self._result(shape, tile.dtype, lambda values: values[key], [tile], tile.ready)
 
@@ -181,16 +218,20 @@ class Program:
         shape: tuple[int, ...],
         dtype: DType,
         function: Function,
-        operands: Sequence[Tile | Scalar],
+        operands: Sequence[Tile | Array],
         ready: int | None,
+        wrapped: str = "",
     ) -> Tile:
         """Returns the tile that a function gives; it has values if all operands have values."""
+        for each in operands:
+            if not wrapped and isinstance(each, Tile):
+                wrapped = each.wrapped
         if ready is not None and self._recorder is not None:
             number = self._recorder.compute(self.ids, function, operands)
-            return Tile(self, shape, dtype, None, ready, number=number)
+            return Tile(self, shape, dtype, None, ready, number=number, wrapped=wrapped)
         raw = [t.values if isinstance(t, Tile) else t for t in operands]
         values = None if any(value is None for value in raw) else function(*raw)
-        return Tile(self, shape, dtype, values, ready)
+        return Tile(self, shape, dtype, values, ready, wrapped=wrapped)
 
     def _check_room(self, verb: str, shape: tuple[int, ...], dtype: DType) -> None:
         nbytes, capacity = _count(shape) * dtype.itemsize, self.costs.pe.tcm.capacity
@@ -207,19 +248,51 @@ class Program:
 
     # Memory
 
-    def load(self, pointer: Pointer, mask: Tile | None = None, other: Scalar | None = None) -> Tile:
+    def load(
+        self,
+        pointer: Pointer,
+        mask: Tile | bool | None = None,
+        other: Tile | Scalar | None = None,
+    ) -> Tile:
         """Starts loading a tile; the program goes on. See `kernbench.tl.load`.
 
         Args:
             pointer: The block of pointers.
             mask: Lanes to load; None for all.
-            other: Value of masked lanes; None for the value of memory that nobody wrote.
+            other: Value of masked lanes; None for the value of lanes that nobody defined.
+
+        Raises:
+            TileOperandError: If the mask or `other` does not fit the pointers.
         """
         self.pe.issue()
+        mask = self._mask("load", pointer, mask)
+        dtype = pointer.dtype
+        filler, computed = types.undefined(dtype), None
+        if other is not None:
+            if mask is None:
+                raise refusal("tl.load got other= without mask=", hint="leave other out")
+            other = self.tile(other)
+            if other.shape and not pointer.shape:
+                raise refusal(f"tl.load of one element got an other of shape {list(other.shape)}")
+            # Truth values are loaded as bytes, so that 0.5 is False, as in Triton.
+            other = self.cast(other, dtypes.int8 if dtype is dtypes.bool_ else dtype)
+            if other.ready is None and not other.shape and other.values is not None:
+                filler = types.convert(other.values, dtype)[()]
+            else:
+                computed = self.cast(other, dtype)
+        tile = self._load(pointer, mask, filler)
+        return tile if computed is None or mask is None else self.where(mask, tile, computed)
+
+    def _mask(self, verb: str, pointer: Pointer, mask: Tile | bool | None) -> Tile | None:
+        if mask is None:
+            return None
+        mask = self.tile(mask)
+        check_mask(verb, mask.dtype is dtypes.bool_, str(mask.dtype), mask.shape, pointer.shape)
+        return mask
+
+    def _load(self, pointer: Pointer, mask: Tile | None, other: Any) -> Tile:
         region = locate(pointer, mask, "load", self._describe, repeat=True)
         dtype = pointer.dtype
-        if other is None:
-            other = dtypes.poison(dtype)
         if self._races is not None:
             self._races.load(self.ids, pointer.view, region)
         self._check_room("load", region.shape, dtype)
@@ -236,7 +309,9 @@ class Program:
             self._span("load", "copy", "dma.load", ready - dma - self._hbm.latency, ready)
         return Tile(self, region.shape, dtype, values, ready, number=number)
 
-    def store(self, pointer: Pointer, value: Tile | Scalar, mask: Tile | None = None) -> None:
+    def store(
+        self, pointer: Pointer, value: Tile | Scalar, mask: Tile | bool | None = None
+    ) -> None:
         """Starts storing a tile; the program goes on. See `kernbench.tl.store`.
 
         Args:
@@ -245,9 +320,12 @@ class Program:
             mask: Lanes to store; None for all.
         """
         self.pe.issue()
-        tile = value if isinstance(value, Tile) else self._constant(value)
+        mask = self._mask("store", pointer, mask)
+        tile = self.tile(value)
         region = locate(pointer, mask, "store", self._describe, repeat=False)
         check_stored(tile.shape, region.shape)
+        if tile.dtype is not pointer.dtype:
+            types.check_cast(tile.dtype, pointer.dtype)
         if self._races is not None:
             self._races.store(self.ids, pointer.view, region)
         if self.data and not isinstance(region, Unknown):
@@ -292,74 +370,166 @@ class Program:
 
         Args:
             name: See `arithmetic.elementwise`.
-            operands: Tiles and Python's scalars.
+            operands: Tiles and Python's numbers.
+
+        Raises:
+            TileOperandError: If Triton does not compile the function for these operands.
         """
         try:
-            symbol = self._symbolic(name, operands)
+            symbol = indices.formula_of(name, operands)
         except ValueError:
             symbol = None  # `common_shape` reports shapes that do not fit
         if symbol is not None:
-            return self._formula(symbol)
+            wrapped = ""
+            for each in operands:
+                if isinstance(each, Tile) and each.wrapped:
+                    wrapped = each.wrapped
+            return self._formula(symbol, wrapped=wrapped)
         tiles = [t for t in operands if isinstance(t, Tile)]
         shape = common_shape(f"{name} of tiles", [tile.shape for tile in tiles])
-        function, dtype = arithmetic.elementwise(name, operands)
+        function, dtype, given = arithmetic.elementwise(name, operands)
         computed = [t for t in tiles if t.ready is not None]
         ready = self._math(name, computed, _count(shape)) if computed else None
-        return self._result(shape, dtype, function, operands, ready)
+        wrapped = ""
+        # A recording has no values of computed tiles, and neither has a run without data.
+        beyond = None
+        if ready is None or self._recorder is None:
+            beyond = arithmetic.exact_range(name, given, dtype)
+        if beyond is not None:
+            site, text = call_site(), indices.wrapped_text(name, operands, dtype, beyond)
+            wrapped = f"{text}, {site_fact(site)}"
+            if ready is None:
+                self._warn(site, f"{text}. Convert an operand first, with .to(tl.int64).")
+        return self._result(shape, dtype, function, given, ready, wrapped)
 
-    def _symbolic(self, name: str, operands: Sequence[Tile | Scalar]) -> Symbol | None:
-        if len(operands) != 2:
-            return None
-        pair = []
-        for operand in operands:
-            if isinstance(operand, Tile):
-                symbol = operand.symbol
-            else:
-                symbol = symbols.constant(operand) if type(operand) is int else None
-            if symbol is None:
-                return None
-            pair.append(symbol)
-        a, b = pair
+    def _warn(self, site: CallSite | None, text: str) -> None:
+        if self._notices is None:
+            notify(site, text)
+        elif all(site != each for each, _ in self._notices):
+            self._notices.append((site, text))
+
+    def combine(self, name: str, present: Tile, arrived: Tile) -> Tile:
+        """Combines tiles of a type, as collectives do: NaN stays, and truth values add up as `or`.
+
+        Args:
+            name: Name of a numpy ufunc.
+            present: First operand.
+            arrived: Second operand, of the shape and type of the first.
+        """
+        ufunc = function_named(name, present.dtype.numpy)
+        ready = self._math(name, [present, arrived], present.numel)
+        operands = [present, arrived]
+        return self._result(
+            present.shape, present.dtype, lambda a, b: np.asarray(ufunc(a, b)), operands, ready
+        )
+
+    def move(self, offsets: int | Tile, by: int | Tile) -> Tile:
+        """Returns offsets of pointers, moved by further elements.
+
+        Offsets are added as int64, of whatever type they are: an address has 64 bits.
+
+        Args:
+            offsets: Elements from the first of the tensor.
+            by: Elements to add.
+
+        Raises:
+            TileOperandError: If an offset is no whole number, or shapes do not fit.
+        """
+        first, second = self.tile(offsets), self.tile(by)
+        for each in (first, second):
+            if each.dtype.is_floating_point:
+                raise refusal(
+                    f"a pointer moves by whole numbers; got {each.dtype}",
+                    hint="convert the offsets with .to(tl.int64)",
+                )
+        nowhere = isinstance(offsets, int) and not offsets
+        if nowhere and (second.ready is None or second.dtype is dtypes.int64):
+            return second
+        a, b = first.symbol, second.symbol
         if isinstance(a, Affine) and isinstance(b, Affine):
-            return symbols.combine(name, a, b)
-        if name == "bitwise_and" and isinstance(a, Box) and isinstance(b, Box):
-            return symbols.intersection(a, b)
-        return None
+            try:
+                symbol = symbols.moved(a, b)
+            except ValueError:
+                symbol = None  # `common_shape` reports shapes that do not fit
+            if symbol is not None:
+                return self._formula(symbol, wrapped=first.wrapped or second.wrapped)
+        return self.elementwise("add", self._widened(first), self._widened(second))
+
+    def _widened(self, tile: Tile) -> Tile:
+        if tile.ready is None or tile.dtype is dtypes.uint64:
+            return self.cast(tile, dtypes.int64)
+        # The addition converts the offsets on its way, in no time of its own.
+        return tile
 
     def cast(self, tile: Tile, dtype: DType) -> Tile:
-        """Returns the tile with elements of another type."""
+        """Returns the tile with elements of another type.
+
+        Raises:
+            TileOperandError: If Triton does not compile the conversion.
+        """
+        if dtype is tile.dtype:
+            return tile
+        if tile.dtype.saturates or dtype.saturates:
+            types.check_cast(tile.dtype, dtype)
+        if isinstance(tile.symbol, Affine):
+            symbol = tile.symbol.to(dtype)
+            if symbol is not None:
+                return self._formula(symbol, tile.name, tile.wrapped)
         ready = None if tile.ready is None else self._math("cast", [tile], tile.numel)
         return self._result(tile.shape, dtype, arithmetic.cast(dtype), [tile], ready)
 
-    def where(self, condition: Tile, yes: Tile | Scalar, no: Tile | Scalar) -> Tile:
+    def where(self, condition: Tile | bool, yes: Tile | Scalar, no: Tile | Scalar) -> Tile:
         """Returns `yes` where `condition` holds, else `no`.
 
         Args:
             condition: Tile of truth values.
             yes: Values where the condition holds.
             no: Values where the condition does not hold.
+
+        Raises:
+            TileOperandError: If shapes or types do not fit.
         """
+        condition = self.tile(condition)
+        types.check_cast(condition.dtype, dtypes.bool_)
         operands = [t for t in (condition, yes, no) if isinstance(t, Tile)]
         shape = common_shape("tl.where of tiles", [tile.shape for tile in operands])
-        yes, no = (t if isinstance(t, Tile) else self._constant(t) for t in (yes, no))
-        dtype = yes.dtype if yes.ready is not None or no.ready is None else no.dtype
+        function, dtype, values = arithmetic.where(yes, no)
         computed = [t for t in operands if t.ready is not None]
         ready = self._math("where", computed, _count(shape)) if computed else None
-        return self._result(shape, dtype, arithmetic.where(dtype), [condition, yes, no], ready)
+        return self._result(shape, dtype, function, [condition, *values], ready)
 
-    def reduce(self, name: str, tile: Tile, axis: int | None) -> Tile:
-        """Reduces an axis, or all elements, with a numpy ufunc's `reduce`.
+    def reduce(
+        self,
+        name: str,
+        tile: Tile,
+        axis: int | None,
+        *,
+        keep_dims: bool = False,
+        dtype: DType | None = None,
+    ) -> Tile:
+        """Reduces an axis, or all elements.
 
         Args:
-            name: Name of the ufunc, such as `add`.
+            name: `add`, `maximum` or `minimum`.
             tile: The tile.
             axis: Axis to reduce; None for all.
+            keep_dims: Whether reduced axes stay, with an extent of 1.
+            dtype: Type in which `add` adds; None for the usual one.
         """
         check_axis(name, axis, tile.shape)
         shape = () if axis is None else tuple(np.delete(tile.shape, axis).tolist())
-        function, dtype = arithmetic.reduction(name, tile.dtype, axis)
+        if dtype is not None:
+            types.check_cast(tile.dtype, dtype)
+        function, result = arithmetic.reduction(name, tile.dtype, axis, dtype)
         ready = None if tile.ready is None else self._math(name, [tile], tile.numel)
-        return self._result(shape, dtype, function, [tile], ready)
+        reduced = self._result(shape, result, function, [tile], ready)
+        if not keep_dims:
+            return reduced
+        kept = [1] * len(tile.shape)
+        if axis is not None:
+            kept = list(tile.shape)
+            kept[axis] = 1
+        return self.reshape(reduced, tuple(kept))
 
     def reshape(self, tile: Tile, shape: tuple[int, ...]) -> Tile:
         """Returns the elements in another shape, in row-major order.
@@ -388,21 +558,28 @@ class Program:
         shape = tuple([tile.shape[axis] for axis in axes])
         return self._result(shape, tile.dtype, lambda v: v.transpose(axes), [tile], tile.ready)
 
-    def dot(self, a: Tile, b: Tile, acc: Tile | None, out_dtype: DType) -> Tile:
+    def dot(
+        self, a: Tile, b: Tile, acc: Tile | None, out_dtype: DType | None, precision: str
+    ) -> Tile:
         """Multiplies two tiles on the GEMM engine. See `kernbench.tl.dot`.
 
         Args:
             a: Tile of shape `[m, k]`.
             b: Tile of shape `[k, n]`.
             acc: Tile to add; None for none.
-            out_dtype: Type of the result.
+            out_dtype: Type of the result; None for that of `acc`, or float32.
+            precision: How float32 is multiplied, see `arithmetic.PRECISIONS`.
         """
-        function, dtype = arithmetic.product(a, b, acc, out_dtype)
+        function, dtype = arithmetic.product(a, b, acc, out_dtype, precision)
         a, b = self._dense(a), self._dense(b)
         (m, k), n = a.shape, b.shape[1]
         self.pe.issue()
         operands = [a, b] if acc is None else [a, b, acc]
-        duration = self.costs.gemm(a.dtype.machine_name, m, n, k)
+        name = a.dtype.machine_name
+        if a.dtype is dtypes.float32 and precision != "ieee" and self.costs.multiplies("tf32"):
+            name = "tf32"
+        products = 3 if name == "tf32" and precision == "tf32x3" else 1
+        duration = self.costs.gemm(name, m, n, products * k)
         done = self.pe.gemm(max(t.ready or 0 for t in operands), duration)
         self._span("dot", "compute", "gemm", done - duration, done)
         return self._result((m, n), dtype, function, operands, done)

@@ -5,9 +5,8 @@ from typing import Final
 import numpy as np
 
 from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
-from kernbench.memory import View
+from kernbench.memory import Array, View
 from kernbench.tl.access import Region, Unknown, extent
-from kernbench.tl.arithmetic import Array
 
 _MOST_LOADS: Final = 1 << 17
 """Loads that are kept for the end of the launch; later loads are not compared with stores."""

@@ -7,10 +7,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from kernbench.caches import Table, cached
-from kernbench.memory import View
+from kernbench.memory import Array, DType, View
 from kernbench.tl.access import Region, Scattered, Unknown, Window, extent, flags, flat
-from kernbench.tl.arithmetic import Array, Function
-from kernbench.tl.tile import Scalar, Tile
+from kernbench.tl.arithmetic import Function
+from kernbench.tl.notices import Notice
+from kernbench.tl.tile import Tile
+from kernbench.tl.types import Scalar, convert
 from kernbench.topology import Topology
 
 _Call = Callable[..., Any]
@@ -115,6 +117,7 @@ class Recording:
         duration: Duration in picoseconds; None if it depends on more than the arguments' shapes.
         spans: Activities of the engines of each PE, if they are logged.
         calls: Effect on bytes; None if calls alone cannot repeat it.
+        notices: Warnings about the programs, given at each launch.
     """
 
     loads: frozenset[str] | None = None
@@ -122,6 +125,7 @@ class Recording:
     duration: int | None = None
     spans: Spans = ()
     calls: Calls | None = None
+    notices: Sequence[Notice] = ()
 
 
 @cached("tl.machines")
@@ -181,14 +185,14 @@ class Recorder:
         self._refused = True
 
     def compute(
-        self, program: tuple[int, ...], function: Function, operands: Sequence[Tile | Scalar]
+        self, program: tuple[int, ...], function: Function, operands: Sequence[Tile | Array]
     ) -> int:
         """Notes a computation, and returns the number of its result.
 
         Args:
             program: Index of the program on each axis of the grid.
             function: Function of the values of the operands.
-            operands: Tiles and scalars.
+            operands: Tiles and arrays.
         """
         self._results += 1
         if not self._refused:
@@ -250,14 +254,14 @@ class Recorder:
             return
         if isinstance(region, Scattered):
             self._nbytes += region.nbytes
-        put = _storer(region, view.dtype.numpy)
+        put = _storer(region, view.dtype)
         self._note(_Note(program, put, put, (name, self._reference(tile)), None))
         if name not in self._written:
             self._written[name] = np.zeros(extent(view), np.bool_)
         region.fill(self._written[name], True)
         self._stored += region.count
 
-    def _reference(self, operand: Tile | Scalar) -> int:
+    def _reference(self, operand: Tile | Array) -> int:
         value: Any = operand
         if isinstance(operand, Tile):
             if operand.number is not None:
@@ -358,5 +362,5 @@ def _loader(region: Window | Scattered, other: Scalar) -> Function:
     return lambda elements: region.fetch(elements, other)
 
 
-def _storer(region: Window | Scattered, dtype: Any) -> _Call:
-    return lambda elements, values: region.put(elements, values.astype(dtype, copy=False))
+def _storer(region: Window | Scattered, dtype: DType) -> _Call:
+    return lambda elements, values: region.put(elements, convert(values, dtype))

@@ -15,8 +15,8 @@ from kernbench.memory import DType, dtypes
 
 Shape = tuple[int, ...]
 
-_LARGEST: Final = 1 << 40
-"""Largest absolute value in a formula; int64 wraps around only far beyond."""
+_ENDS: Final = {dtypes.int32: 1 << 31, dtypes.int64: 1 << 40}
+"""Numbers of a formula lie in `-end..end-1`: all that int32 has; int64 wraps around far beyond."""
 
 _WHOLE: Final = slice(None)
 
@@ -38,16 +38,15 @@ def broadcast(a: Shape, b: Shape) -> Shape:
 
 
 class Affine(NamedTuple):
-    """Integers `base + sum(index[axis] * strides[axis])`; axes of extent 1 have a stride of 0."""
+    """Integers `base + sum(index[axis] * strides[axis])`; axes of extent 1 have a stride of 0.
+
+    The type is int32 or int64.
+    """
 
     base: int
     shape: Shape
     strides: Shape
-
-    @property
-    def dtype(self) -> DType:
-        """Element type."""
-        return dtypes.int64
+    dtype: DType = dtypes.int32
 
     @property
     def uniform(self) -> bool:
@@ -56,21 +55,29 @@ class Affine(NamedTuple):
 
     def values(self) -> np.ndarray[Any, Any]:
         """Returns the elements."""
-        values = np.full((1,) * len(self.shape), self.base)
+        values = np.full((1,) * len(self.shape), self.base, np.int64)
         for axis, (extent, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
             steps = np.arange(extent) * stride
             values = values + steps.reshape([-1 if a == axis else 1 for a in range(values.ndim)])
-        return values
+        return values.astype(self.dtype.numpy, copy=False)
 
     def expand(self, key: Sequence[Any]) -> "Affine":
         """Returns the block with an axis of extent 1 for each None of a key."""
-        return Affine(self.base, _insert(self.shape, key, 1), _insert(self.strides, key, 0))
+        shape, strides = _insert(self.shape, key, 1), _insert(self.strides, key, 0)
+        return Affine(self.base, shape, strides, self.dtype)
 
     def broadcast(self, shape: Shape) -> "Affine":
         """Returns the block broadcast to a larger shape."""
         if shape == self.shape:
             return self
-        return Affine(self.base, shape, (0,) * (len(shape) - len(self.strides)) + self.strides)
+        strides = (0,) * (len(shape) - len(self.strides)) + self.strides
+        return Affine(self.base, shape, strides, self.dtype)
+
+    def to(self, dtype: DType) -> "Affine | None":
+        """Returns the block with another type; None if that has no formula."""
+        if dtype is self.dtype:
+            return self
+        return _checked(self._replace(dtype=dtype)) if dtype in _ENDS else None
 
     def bounds(self) -> tuple[int, int]:
         """Returns the smallest and the largest element of a block that is not empty."""
@@ -134,9 +141,9 @@ def arange(start: int, end: int) -> Affine:
     return Affine(start, (extent,), (1 if extent > 1 else 0,))
 
 
-def constant(value: int) -> Affine | None:
-    """Returns a block of a single integer; None if the integer is too large for formulas."""
-    return Affine(value, (), ()) if -_LARGEST < value < _LARGEST else None
+def constant(value: int, dtype: DType = dtypes.int32) -> Affine | None:
+    """Returns a block of a single integer; None if it is too large for a formula of its type."""
+    return _checked(Affine(value, (), (), dtype))
 
 
 def _quotient(a: int, b: int) -> int:
@@ -148,18 +155,22 @@ def _quotient(a: int, b: int) -> int:
 def combine(name: str, a: Affine, b: Affine) -> Symbol | None:
     """Returns the formula of a function of two affine blocks; None if there is no formula.
 
+    There is none if a number of the result lies outside of the result's type, and so wraps around.
+
     Args:
         name: `floor_divide` or `remainder`, which work as in C, or the name of a numpy ufunc.
         a: First operand.
-        b: Second operand.
+        b: Second operand; the result has the wider type of the two.
 
     Raises:
         ValueError: If the shapes do not broadcast.
     """
+    if a.dtype is not b.dtype:
+        a, b = a._replace(dtype=dtypes.int64), b._replace(dtype=dtypes.int64)
     if name == "add":
-        return _sum(a, b)
+        return _checked(_sum(a, b))
     if name == "subtract":
-        return _sum(a, _scaled(b, -1))
+        return _checked(_sum(a, _scaled(b, -1)))
     if name == "multiply":
         if b.uniform:
             return _checked(_scaled(a.broadcast(broadcast(a.shape, b.shape)), b.base))
@@ -168,9 +179,9 @@ def combine(name: str, a: Affine, b: Affine) -> Symbol | None:
         return None
     if not a.shape and not b.shape:
         if name == "floor_divide" and b.base:
-            return constant(_quotient(a.base, b.base))
+            return constant(_quotient(a.base, b.base), a.dtype)
         if name == "remainder" and b.base:
-            return constant(a.base - b.base * _quotient(a.base, b.base))
+            return constant(a.base - b.base * _quotient(a.base, b.base), a.dtype)
         return None
     if name in _SWAPPED:
         if b.uniform:
@@ -189,29 +200,37 @@ _SWAPPED: Final = {
 
 
 def _checked(block: Affine) -> Affine | None:
-    for value in (block.base, *block.strides):
-        if not -_LARGEST < value < _LARGEST:
-            return None
-    return block
+    """Returns the block if its type holds all of its numbers; else None."""
+    low, high = block.bounds() if block.shape else (block.base, block.base)
+    end = _ENDS[block.dtype]
+    return block if -end <= low and high < end else None
+
+
+def moved(offsets: Affine, by: Affine) -> Affine | None:
+    """Returns the sum of two blocks as offsets of pointers, which are int64.
+
+    Raises:
+        ValueError: If the shapes do not broadcast.
+    """
+    return _checked(_sum(offsets, by)._replace(dtype=dtypes.int64))
 
 
 def _scaled(block: Affine, by: int) -> Affine:
-    return Affine(block.base * by, block.shape, tuple([stride * by for stride in block.strides]))
+    strides = tuple([stride * by for stride in block.strides])
+    return Affine(block.base * by, block.shape, strides, block.dtype)
 
 
-def _sum(a: Affine, b: Affine) -> Affine | None:
+def _sum(a: Affine, b: Affine) -> Affine:
     base = a.base + b.base
-    if not -_LARGEST < base < _LARGEST:
-        return None
     if not b.shape:
-        return Affine(base, a.shape, a.strides)
+        return Affine(base, a.shape, a.strides, a.dtype)
     if not a.shape:
-        return Affine(base, b.shape, b.strides)
+        return Affine(base, b.shape, b.strides, a.dtype)
     left, right = a.strides, b.strides
     missing = len(right) - len(left)
     left, right = (0,) * missing + left, (0,) * -missing + right
     strides = tuple([x + y for x, y in zip(left, right, strict=True)])
-    return Affine(base, broadcast(a.shape, b.shape), strides)
+    return Affine(base, broadcast(a.shape, b.shape), strides, a.dtype)
 
 
 def _compared(name: str, block: Affine, bound: int) -> Box | None:

@@ -7,11 +7,10 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from kernbench.errors import NoDataError, call_site, site_fact
-from kernbench.memory import DType, View, dtypes
+from kernbench.memory import DType, View
 from kernbench.tl.operands import check_key, refusal
 from kernbench.tl.symbols import Affine, Symbol
-
-Scalar = int | float | bool
+from kernbench.tl.types import Scalar
 
 
 class Engines(Protocol):
@@ -43,14 +42,28 @@ class Engines(Protocol):
         """Returns the tile with its axes in another order."""
         ...
 
-    def reduce(self, name: str, tile: "Tile", axis: int | None) -> "Tile":
+    def reduce(
+        self,
+        name: str,
+        tile: "Tile",
+        axis: int | None,
+        *,
+        keep_dims: bool = False,
+        dtype: DType | None = None,
+    ) -> "Tile":
         """Reduces an axis, or all elements.
 
         Args:
-            name: Name of a numpy ufunc, such as `add`.
+            name: `add`, `maximum` or `minimum`.
             tile: The tile.
             axis: Axis to reduce; None for all.
+            keep_dims: Whether reduced axes stay, with an extent of 1.
+            dtype: Type in which `add` adds; None for the usual one.
         """
+        ...
+
+    def move(self, offsets: "int | Tile", by: "int | Tile") -> "Tile":
+        """Returns offsets of pointers, moved by further elements."""
         ...
 
 
@@ -63,6 +76,10 @@ def _binary(name: str) -> Operator:
 
 def _swapped(name: str) -> Operator:
     return lambda tile, other: tile.program.elementwise(name, other, tile)
+
+
+def _right_shift(tile: "Tile") -> str:
+    return "arithmetic_right_shift" if tile.dtype.is_signed else "logical_right_shift"
 
 
 class Tile:
@@ -78,9 +95,21 @@ class Tile:
         symbol: Formula of index arithmetic; None for other tiles.
         number: Number of the tile in a recording; None for index arithmetic, and outside of
             recordings.
+        name: What the kernel calls the tile, for reports, if it is an argument; else empty.
+        wrapped: Sentence about the arithmetic that made the index wrap around; empty if it has not.
     """
 
-    __slots__ = ("_values", "dtype", "number", "program", "ready", "shape", "symbol")
+    __slots__ = (
+        "_values",
+        "dtype",
+        "name",
+        "number",
+        "program",
+        "ready",
+        "shape",
+        "symbol",
+        "wrapped",
+    )
 
     def __init__(
         self,
@@ -92,6 +121,8 @@ class Tile:
         *,
         symbol: Symbol | None = None,
         number: int | None = None,
+        name: str = "",
+        wrapped: str = "",
     ) -> None:
         self.program: Final = program
         self.shape: Final = shape
@@ -99,6 +130,8 @@ class Tile:
         self.ready: Final = ready
         self.symbol: Final = symbol
         self.number: Final = number
+        self.name: Final = name
+        self.wrapped: Final = wrapped
         self._values = values
 
     @property
@@ -117,7 +150,11 @@ class Tile:
         return count
 
     def to(self, dtype: DType) -> "Tile":
-        """Returns the tile with elements of another type."""
+        """Returns the tile with elements of another type.
+
+        Floats are rounded to nearest, and to whole numbers towards zero. A number that an 8-bit
+        float does not hold becomes its largest one. Of other types than the tile's it takes time.
+        """
         return self.program.cast(self, dtype)
 
     def __getitem__(self, key: Any) -> "Tile":
@@ -166,14 +203,24 @@ class Tile:
     __and__, __rand__ = _binary("bitwise_and"), _swapped("bitwise_and")
     __or__, __ror__ = _binary("bitwise_or"), _swapped("bitwise_or")
     __xor__, __rxor__ = _binary("bitwise_xor"), _swapped("bitwise_xor")
+    __lshift__, __rlshift__ = _binary("left_shift"), _swapped("left_shift")
     __lt__, __le__ = _binary("less"), _binary("less_equal")
     __gt__, __ge__ = _binary("greater"), _binary("greater_equal")
     __eq__ = _binary("equal")  # type: ignore[assignment]
     __ne__ = _binary("not_equal")  # type: ignore[assignment]
     __hash__ = None  # type: ignore[assignment] # tiles compare element by element
 
+    def __rshift__(self, other: "Tile | Scalar") -> "Tile":
+        return self.program.elementwise(_right_shift(self), self, other)
+
+    def __rrshift__(self, other: "Tile | Scalar") -> "Tile":
+        return self.program.elementwise(_right_shift(self), other, self)
+
     def __neg__(self) -> "Tile":
         return self.program.elementwise("negative", self)
+
+    def __invert__(self) -> "Tile":
+        return self.program.elementwise("invert", self)
 
     def __repr__(self) -> str:
         return f"<tile {self.shape} {self.dtype}>"
@@ -194,14 +241,20 @@ class Pointer:
     offsets: "int | range | Tile"
 
     def __add__(self, other: "int | Tile") -> "Pointer":
-        if isinstance(self.offsets, range) and isinstance(other, int):
+        if isinstance(self.offsets, range):
+            if not isinstance(other, int):
+                raise TypeError("a run of elements moves by whole numbers only")
             run = self.offsets
             return Pointer(self.view, range(run.start + other, run.stop + other, run.step))
-        if isinstance(self.offsets, range):
-            raise TypeError("a run of elements moves by whole numbers only")
-        plain = isinstance(other, Tile) and other.dtype is dtypes.int64
-        if plain and isinstance(self.offsets, int) and not self.offsets:
-            return Pointer(self.view, other)
+        if isinstance(other, Tile):
+            return Pointer(self.view, other.program.move(self.offsets, other))
+        if not isinstance(other, int):
+            raise refusal(
+                f"a pointer moves by whole numbers; got {other!r}",
+                hint="offsets are tiles of whole numbers, in elements",
+            )
+        if isinstance(self.offsets, Tile):
+            return Pointer(self.view, self.offsets.program.move(self.offsets, other))
         return Pointer(self.view, self.offsets + other)
 
     __radd__ = __add__
@@ -217,3 +270,10 @@ class Pointer:
     def dtype(self) -> DType:
         """Element type."""
         return self.view.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the block of pointers; `()` for one pointer."""
+        if isinstance(self.offsets, Tile):
+            return self.offsets.shape
+        return () if isinstance(self.offsets, int) else (len(self.offsets),)

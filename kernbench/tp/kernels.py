@@ -38,7 +38,7 @@ def _gemm_kernel(
         inner = tl.arange(start, min(start + block, k))
         x = tl.load(a + inner[None, :] * a_strides[1])
         y = tl.load(b + inner[:, None] * b_strides[0])
-        acc = tl.dot(x, y, acc, accumulator)
+        acc = tl.dot(x, y, acc, "ieee")
     if biased:
         acc = acc + tl.load(bias + columns)[None, :].to(accumulator)
     c = c + (rows[:, None] * n + columns[None, :])

@@ -345,8 +345,12 @@ APART = "these do not broadcast"
         (wrong_axis, "add along axis 1 of a tile of shape [16]"),
         (wrong_size, "tl.reshape of a tile of shape [16] to [3, 5]"),
         (wrong_order, "tl.trans of a tile of shape [16, 1] to axes [0, 2]"),
-        (wide_acc, f"tl.dot and its acc of shapes [4, 4] and [8, 4]: {APART}"),
-        (fractions, "'//' takes whole numbers; got torch.float32 and int"),
+        (
+            wide_acc,
+            "tl.dot gives torch.float32 of shape [4, 4]; got an acc of torch.float32 of shape "
+            "[8, 4]",
+        ),
+        (fractions, "'//' takes whole numbers; the common type is torch.float32"),
     ],
 )
 @pytest.mark.parametrize("data", [True, False])
