@@ -49,6 +49,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "tl.extents": 4096,
     "tl.products": 256,
     "tl.shapes": 4096,
+    "tl.sources": 256,  # the syntax tree of a kernel
     # Of a machine: a few machines, since each has all that stands below.
     "ccl.estimators": _MACHINES,
     "ccl.machines": _MACHINES,

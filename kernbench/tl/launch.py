@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, overload
 
 import numpy as np
 
@@ -19,8 +19,8 @@ from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine, Hold
 from kernbench.sim_engine.op_log import Record
 from kernbench.sim_engine.shadow import compare
+from kernbench.tl.constants import constexpr
 from kernbench.tl.execution import Run
-from kernbench.tl.language import constexpr
 from kernbench.tl.program import Program
 from kernbench.tl.recording import Recorder, Recording, Spans
 from kernbench.tl.tile import Pointer
@@ -68,15 +68,26 @@ class Kernel:
     A launch accepts `num_warps`, `num_stages` and `num_ctas`; they have no effect. Inside a kernel,
     `kernel(*args)` is a plain call.
 
+    Args:
+        function: The function.
+        portable: See `jit`.
+        same_stores: See `jit`.
+
     Attributes:
         function: The function to which `jit` was applied.
+        portable: Whether a launch is refused if Triton would not compile the kernel.
+        same_stores: Whether several programs may store one value to one element.
         signature: Signature of the function.
         constants: Names of the `tl.constexpr` parameters.
     """
 
-    def __init__(self, function: Callable[..., None]) -> None:
+    def __init__(
+        self, function: Callable[..., None], *, portable: bool = True, same_stores: bool = False
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function: Final = function
+        self.portable: Final = portable
+        self.same_stores: Final = same_stores
         self.signature: Final = inspect.signature(function)
         self.constants: Final = frozenset(
             name
@@ -96,7 +107,8 @@ class Kernel:
         Returns:
             The key, see `kind_of`; None if some value has no key.
         """
-        return kind_of(self.function)
+        kind = kind_of(self.function)
+        return kind if kind is None or not self.same_stores else ("same stores", kind)
 
     @property
     def name(self) -> str:
@@ -201,6 +213,8 @@ def kind_of(value: object) -> Hashable | None:
 
 def _kind_of(value: object, seen: set[object]) -> Hashable | None:
     value = value.function if isinstance(value, Kernel) else value
+    if isinstance(value, constexpr):
+        return constexpr, _kind_of(value.value, seen)
     if isinstance(value, _SAME):
         return type(value), value
     if type(value) in _EXACT:
@@ -277,9 +291,37 @@ def _module_kind(module: ModuleType, names: set[str], seen: set[object]) -> Hash
     return None if kinds is None else (module, kinds)
 
 
-def jit(function: Callable[..., None]) -> Kernel:
-    """Makes a function of the kernel language launchable."""
-    return Kernel(function)
+@overload
+def jit(function: Callable[..., None]) -> Kernel: ...
+
+
+@overload
+def jit(
+    *, portable: bool = True, same_stores: bool = False
+) -> Callable[[Callable[..., None]], Kernel]: ...
+
+
+def jit(
+    function: Callable[..., None] | None = None,
+    *,
+    portable: bool = True,
+    same_stores: bool = False,
+) -> Any:
+    """Makes a function of the kernel language launchable: `@tl.jit`, or `@tl.jit(...)`.
+
+    Args:
+        function: The function; None if options are given.
+        portable: Whether a launch is refused if Triton would not compile the kernel (K12). A kernel
+            that is meant for PEs only may do more: blocks of any extent, Python's control flow.
+        same_stores: Whether several programs may store to one element if all store the same value,
+            which comes out the same in any order. Different values are still refused (M12).
+
+    Returns:
+        The kernel; with options, a decorator that makes it.
+    """
+    if function is None:
+        return lambda given: Kernel(given, portable=portable, same_stores=same_stores)
+    return Kernel(function, portable=portable, same_stores=same_stores)
 
 
 class KernelWork:
@@ -320,20 +362,27 @@ class KernelWork:
         self._memo = memo
         self._memo_key = memo_key
 
-    def recording(self) -> Recording | None:
+    def recording(self, check: Callable[[], None] | None = None) -> Recording | None:
         """Returns the actions of the launch that hold for any contents of its arguments.
 
         Runs the programs once without data, if no earlier launch was the same.
+
+        Args:
+            check: Called first, unless an earlier launch was the same.
 
         Returns:
             The recording; None if only a run with the arguments can tell.
         """
         if self._memo_key is None:
+            if check is not None:
+                check()
             return None
         engine = self._engine
         kind = engine.devices[self._sip].kind
         key = engine.enable_data, engine.op_log.full, kind, self._memo_key
         found = self._memo.get(key)
+        if found is None and check is not None:
+            check()
         return self._memo.keep(key, self._record()) if found is None else found
 
     def _record(self) -> Recording:

@@ -15,6 +15,7 @@ from kernbench.sim_engine.op_log import Category
 from kernbench.tl import arithmetic, symbols
 from kernbench.tl.access import Region, Unknown, locate, read, write
 from kernbench.tl.arithmetic import Function
+from kernbench.tl.constants import constexpr, plain
 from kernbench.tl.operands import check_axis, check_stored, common_shape, refusal
 from kernbench.tl.races import Races
 from kernbench.tl.recording import Recorder
@@ -147,6 +148,7 @@ class Program:
         return Tile(self, symbol.shape, symbol.dtype, None, None, symbol=symbol)
 
     def _constant(self, value: Scalar) -> Tile:
+        value = plain(value)
         if isinstance(value, np.generic):
             value = value.item()
         if type(value) is int:
@@ -294,6 +296,10 @@ class Program:
             name: See `arithmetic.elementwise`.
             operands: Tiles and Python's scalars.
         """
+        each: Any
+        for each in operands:
+            if isinstance(each, constexpr):
+                return self.elementwise(name, *map(plain, operands))
         try:
             symbol = self._symbolic(name, operands)
         except ValueError:
