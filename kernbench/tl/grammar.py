@@ -78,6 +78,10 @@ _OPERATORS: Final = (
 )  # fmt: skip
 
 
+_DEEPEST: Final = 32
+"""Most calls inside of each other; Triton's end is that of Python's stack."""
+
+
 class _Unjudged(Exception):  # noqa: N818 - no error: the run of the kernel tells what is wrong
     """Something that a run reports better, or that is no matter of types."""
 
@@ -206,13 +210,15 @@ class _Function:
                     star, f"a parameter {kind}{star.arg}", "name the parameters one by one"
                 )
         types = tuple([type_of(value) for value in arguments.values()])
-        if (self._kernel.function, types) in self._callers:
+        call = self._kernel.function, types
+        if call in self._callers or len(self._callers) > _DEEPEST:
             raise self._refusal(
                 definition,
                 f"{self._kernel.name} calls itself",
-                "write a loop; a call may recur only if its tl.constexpr arguments change",
+                "write a loop; or put what follows the last call, which a tl.constexpr argument "
+                "decides, under an else",
             )
-        self._callers = (*self._callers, (self._kernel.function, types))
+        self._callers = (*self._callers, call)
         self._values = dict(arguments)
         self._body(definition.body)
         for value in self._returned[1:]:
