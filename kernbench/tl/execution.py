@@ -14,6 +14,7 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.tl.program import Program, Trace
 from kernbench.tl.races import Races
 from kernbench.tl.recording import Recorder
+from kernbench.tl.tile import Pointer
 
 
 class KernelDeadlockError(KernbenchError):
@@ -31,6 +32,7 @@ class Run:
         queues: How queues between the programs are built.
         recorder: Takes the computations of the programs in place of computing them; None to
             compute, as far as there are data.
+        same_stores: Whether several programs may store one value to one element.
 
     Attributes:
         duration: Time until the last program is over, in picoseconds.
@@ -48,6 +50,8 @@ class Run:
         grid: tuple[int, ...],
         queues: QueueSpec,
         recorder: Recorder | None,
+        *,
+        same_stores: bool,
     ) -> None:
         self._engine = engine
         self._sip = sip
@@ -55,7 +59,8 @@ class Run:
         self._grid = grid
         self._spec = queues
         self._recorder = recorder
-        self._races = Races(grid) if engine.enable_data else None
+        self._same_stores = same_stores
+        self._races: Races | None = None
         self._loop = EventLoop()
         self._network = Network(engine.topology, self._loop)
         self._costs = PeCosts.of(engine.devices[sip].sip)
@@ -73,10 +78,13 @@ class Run:
 
         Raises:
             ProgramRaceError: If two programs store to one element, or one program loads an element
-                that another stores.
+                that another stores, or lanes of a store have different values for one element.
             KernelDeadlockError: If programs wait for each other for ever.
             BaseException: The error of the first program that failed.
         """
+        if self._engine.enable_data:
+            views = {n: p.view for n, p in arguments.items() if isinstance(p, Pointer)}
+            self._races = Races(self._grid, views, same_stores=self._same_stores)
         total = 1
         for extent in self._grid:
             total *= extent

@@ -379,11 +379,19 @@ class KernelWork:
             return None
         engine = self._engine
         kind = engine.devices[self._sip].kind
-        key = engine.enable_data, engine.op_log.full, kind, self._memo_key
+        key = engine.enable_data, engine.op_log.full, kind, self._memo_key, self._shared()
         found = self._memo.get(key)
         if found is None and check is not None:
             check()
         return self._memo.keep(key, self._record()) if found is None else found
+
+    def _shared(self) -> Hashable:
+        """Returns which tensors lie in one buffer, and where; () if none do."""
+        views = [p.view for p in self._arguments.values() if type(p) is Pointer]
+        buffers = [view.buffer for view in views]
+        if len(set(buffers)) == len(buffers):
+            return ()
+        return tuple([(buffers.index(v.buffer), v.offset * v.dtype.itemsize) for v in views])
 
     def _record(self) -> Recording:
         views = self._twins()
@@ -401,8 +409,15 @@ class KernelWork:
         return Recording(loads, stores, run.duration, run.spans, calls)
 
     def _new_run(self, recorder: Recorder | None) -> Run:
-        function = self._kernel.function
-        return Run(self._engine, self._sip, function, self._grid, self._queues, recorder)
+        return Run(
+            self._engine,
+            self._sip,
+            self._kernel.function,
+            self._grid,
+            self._queues,
+            recorder,
+            same_stores=self._kernel.same_stores,
+        )
 
     def _twins(self) -> dict[str, View]:
         """Returns a view of its own for each parameter, even if two parameters got one tensor."""

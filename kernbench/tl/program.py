@@ -251,7 +251,7 @@ class Program:
         region = locate(pointer, mask, "store", self._describe, repeat=False)
         check_stored(tile.shape, region.shape)
         if self._races is not None:
-            self._races.store(self.ids, pointer.view, region)
+            self._races.store(self.ids, pointer.view, region, tile)
         if self.data and not isinstance(region, Unknown):
             assert tile.values is not None
             write(pointer.view, region, tile.values)
