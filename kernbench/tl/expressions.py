@@ -19,7 +19,7 @@ from kernbench.tl.typed import (
     CompilationError,
     TypedProgram,
     any_unknown,
-    refusal,
+    not_compiled,
     same_type,
     shown,
 )
@@ -133,7 +133,7 @@ class Expressions(ABC):
             if any(isinstance(each, ast.Starred) for each in target.elts):
                 raise self.unsupported(target)
             if not isinstance(value, tuple) or len(value) != len(target.elts):
-                raise self.refusal(
+                raise self.not_compiled(
                     node,
                     f"{len(target.elts)} variables take a tuple of as many values",
                     "write one variable for each value",
@@ -141,11 +141,11 @@ class Expressions(ABC):
             for name, each in zip(target.elts, value, strict=True):
                 self.assign(name, each, node)
         elif isinstance(target, ast.Subscript):
-            raise self.refusal(
+            raise self.not_compiled(
                 node, "an assignment to an element", "choose with tl.where, or use tl.store"
             )
         else:
-            raise self.refusal(node, "an assignment to an attribute", "use a variable")
+            raise self.not_compiled(node, "an assignment to an attribute", "use a variable")
 
     def variable(self, node: ast.AST, value: Any) -> Any:
         """Returns what a value is in a variable: a number becomes a tile of one element.
@@ -163,7 +163,7 @@ class Expressions(ABC):
             return tuple([self.variable(node, each) for each in value])
         if isinstance(value, bool | int | float):
             return self.program.scalar(value)
-        raise self.refusal(
+        raise self.not_compiled(
             node,
             f"a variable cannot hold a {type(value).__name__}",
             "use it in place, or mark the variable: `name: tl.constexpr = ...`",
@@ -191,7 +191,7 @@ class Expressions(ABC):
         """
         condition = plain(condition)
         if type(condition) not in (bool, int, type(None)):
-            raise self.refusal(
+            raise self.not_compiled(
                 node,
                 f"a condition is a bool, an int or None; got a {type(condition).__name__}",
                 "compare it: `x is not None`, `x != 0`",
@@ -209,7 +209,7 @@ class Expressions(ABC):
             CompilationError: If it has several elements.
         """
         if isinstance(condition, Tile) and condition.numel != 1:
-            raise self.refusal(
+            raise self.not_compiled(
                 node,
                 f"a condition is one value; got a tile of shape {list(condition.shape)}",
                 "choose lane by lane with tl.where or a mask, or reduce with tl.max or tl.sum",
@@ -243,7 +243,7 @@ class Expressions(ABC):
                 return tuple([self.visit(each) for each in entries])
             case ast.BinOp(left=left, op=op, right=right):
                 if not isinstance(op, _OPERATORS):
-                    raise self.refusal(node, "the operator '@'", "use tl.dot")
+                    raise self.not_compiled(node, "the operator '@'", "use tl.dot")
                 return self._apply(node, ast.BinOp(_named("a"), op, _named("b")), a=left, b=right)
             case ast.UnaryOp(op=op, operand=operand):
                 return self._unary(node, op, operand)
@@ -260,7 +260,7 @@ class Expressions(ABC):
                     if isinstance(each, ast.FormattedValue):
                         value = self.visit(each.value)
                         if isinstance(value, Tile | Pointer):
-                            raise self.refusal(
+                            raise self.not_compiled(
                                 node,
                                 f"a text shows constants only; got {shown(value)}",
                                 'print the value: print("x", x)',
@@ -283,10 +283,10 @@ class Expressions(ABC):
                 if name in _BUILTINS or _is_constant(value):
                     return value
                 if isinstance(value, FunctionType):
-                    raise self.refusal(
+                    raise self.not_compiled(
                         node, f"{name} is a function without @tl.jit", f"put @tl.jit above {name}"
                     )
-                raise self.refusal(
+                raise self.not_compiled(
                     node,
                     f"{name} is a global that is not marked as a constant",
                     f"pass it as an argument, or write {name} = tl.constexpr(...) where it is made",
@@ -295,12 +295,12 @@ class Expressions(ABC):
             return _BUILTINS[name]
         if hasattr(builtins, name):
             known = name in language.__all__
-            raise self.refusal(
+            raise self.not_compiled(
                 node,
                 f"Python's {name} is not known inside of a kernel",
                 f"use tl.{name}" if known else "use functions of tl",
             )
-        raise self.refusal(
+        raise self.not_compiled(
             node,
             f"{name} is not defined here",
             f"give {name} a value before the if or the loop that changes it",
@@ -315,7 +315,7 @@ class Expressions(ABC):
                 return Tile(self.program, value.shape, dtypes.bool_, None, None)
             return not value
         if isinstance(op, ast.UAdd) and isinstance(value, Tile):
-            raise self.refusal(node, "the sign '+' before a tile", "leave it out")
+            raise self.not_compiled(node, "the sign '+' before a tile", "leave it out")
         return self._evaluate(node, ast.UnaryOp(op, _named("a")), {"a": value})
 
     def _compared(self, node: ast.Compare) -> Any:
@@ -324,7 +324,7 @@ class Expressions(ABC):
             for op, comparator in zip(node.ops, node.comparators, strict=True):
                 right = self.visit(comparator)
                 if isinstance(op, ast.In | ast.NotIn):
-                    raise self.refusal(node, "'in'", "compare with == and combine with |")
+                    raise self.not_compiled(node, "'in'", "compare with == and combine with |")
                 if isinstance(op, ast.Is):
                     yield plain(left) is plain(right)
                 elif isinstance(op, ast.IsNot):
@@ -361,7 +361,7 @@ class Expressions(ABC):
         self.check_scalar(node, condition)
         yes, no = (self.variable(node, self.visit(each)) for each in (node.body, node.orelse))
         if not same_type(yes, no):
-            raise self.refusal(
+            raise self.not_compiled(
                 node,
                 f"the two sides of this if are {shown(yes)} and {shown(no)}",
                 "give both one type and shape, or use tl.where",
@@ -373,7 +373,7 @@ class Expressions(ABC):
         if source is UNKNOWN:
             return source
         if len(node.generators) > 1 or not isinstance(source, tuple):
-            raise self.refusal(
+            raise self.not_compiled(
                 node, "a list of anything but the entries of one tuple", "write a loop"
             )
         found = []
@@ -396,14 +396,16 @@ class Expressions(ABC):
                 if entries is UNKNOWN:
                     return UNKNOWN
                 if not isinstance(entries, tuple):
-                    raise self.refusal(node, "'*' of anything but a tuple", "write the values out")
+                    raise self.not_compiled(
+                        node, "'*' of anything but a tuple", "write the values out"
+                    )
                 args += entries
             else:
                 args.append(self.visit(each))
         named: Values = {}
         for keyword in node.keywords:
             if keyword.arg is None:
-                raise self.refusal(node, "'**' in a call", "write the arguments out")
+                raise self.not_compiled(node, "'**' in a call", "write the arguments out")
             named[keyword.arg] = self.visit(keyword.value)
         given = [*args, *named.values()]
         if function is UNKNOWN or (any_unknown(*given) and not _is_effect(function)):
@@ -415,12 +417,12 @@ class Expressions(ABC):
             return self.inner(function, args, named)
         if function is print:
             if args and not isinstance(args[0], str):
-                raise self.refusal(
+                raise self.not_compiled(
                     node, "print without a text first", 'name the value: print("x", x)'
                 )
             return None
         if function is language.static_assert and any(isinstance(each, Tile) for each in args[:1]):
-            raise self.refusal(
+            raise self.not_compiled(
                 node, "tl.static_assert of a tile", "assert what tl.constexpr values tell only"
             )
         if function in (min, max) and dynamic:
@@ -431,7 +433,7 @@ class Expressions(ABC):
                 found = self._evaluate(node, _call(), call)
             return found
         if isinstance(function, FunctionType) and dynamic and not _is_ours(function):
-            raise self.refusal(
+            raise self.not_compiled(
                 node,
                 f"{function.__name__} is a function without @tl.jit",
                 f"put @tl.jit above {function.__name__}",
@@ -454,7 +456,7 @@ class Expressions(ABC):
         try:
             return eval(code, scope)
         except NoDataError:
-            raise self.refusal(
+            raise self.not_compiled(
                 node,
                 "a number is needed here when the kernel is compiled, and this one is known only "
                 "when it runs",
@@ -476,7 +478,7 @@ class Expressions(ABC):
 
     # Refusals
 
-    def refusal(self, node: ast.AST, what: str, hint: str) -> CompilationError:
+    def not_compiled(self, node: ast.AST, what: str, hint: str) -> CompilationError:
         """Returns the error of a node that Triton does not compile.
 
         Args:
@@ -485,13 +487,13 @@ class Expressions(ABC):
             hint: What to write instead.
         """
         # The second instruction loads the name, so it has the place of the node.
-        return refusal(what, hint, site=CallSite(self._compiled(node, _named("a")), 2))
+        return not_compiled(what, hint, site=CallSite(self._compiled(node, _named("a")), 2))
 
     def unsupported(self, node: ast.AST) -> CompilationError:
         """Returns the error of a part of Python that Triton does not know."""
         name = type(node).__name__
         what, hint = _NO_SUCH.get(name, (f"Python's {name}", "write it in another way"))
-        return self.refusal(node, f"{what} inside of a kernel", hint)
+        return self.not_compiled(node, f"{what} inside of a kernel", hint)
 
 
 _LOAD: Final = ast.Load()

@@ -146,13 +146,13 @@ class _Function(Expressions):
         definition = found[0]
         for star, kind in ((definition.args.vararg, "*"), (definition.args.kwarg, "**")):
             if star is not None:
-                raise self.refusal(
+                raise self.not_compiled(
                     star, f"a parameter {kind}{star.arg}", "name the parameters one by one"
                 )
         types = tuple([type_of(value) for value in arguments.values()])
         call = self.kernel.function, types
         if call in self._callers or len(self._callers) > _DEEPEST:
-            raise self.refusal(
+            raise self.not_compiled(
                 definition,
                 f"{self.kernel.name} calls itself",
                 "write a loop; or put what follows the last call, which a tl.constexpr argument "
@@ -163,7 +163,7 @@ class _Function(Expressions):
         self._body(definition.body)
         for value in self._returned[1:]:
             if not same_type(value, self._returned[0]):
-                raise self.refusal(
+                raise self.not_compiled(
                     definition,
                     f"{self.kernel.name} returns {shown(self._returned[0])} in one place and "
                     f"{shown(value)} in another",
@@ -194,7 +194,7 @@ class _Function(Expressions):
                 self.visit(value)
             case ast.Assign(targets=targets, value=value):
                 if len(targets) > 1:
-                    raise self.refusal(node, "'a = b = value'", "assign one after the other")
+                    raise self.not_compiled(node, "'a = b = value'", "assign one after the other")
                 self.assign(targets[0], self.visit(value), node)
             case ast.AugAssign(target=target, op=op, value=value):
                 load = ast.parse(ast.unparse(target), mode="eval").body
@@ -212,7 +212,7 @@ class _Function(Expressions):
                 self._while(node)
             case ast.Return(value=value):
                 if self._loops:
-                    raise self.refusal(
+                    raise self.not_compiled(
                         node, "return inside of a loop", "choose the bounds of the loop before it"
                     )
                 self._returned.append(None if value is None else self.visit(value))
@@ -223,7 +223,7 @@ class _Function(Expressions):
             case ast.Pass():
                 pass
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                raise self.refusal(
+                raise self.not_compiled(
                     node,
                     "a function inside of a kernel",
                     "move it to the top of the file, with @tl.jit",
@@ -242,7 +242,7 @@ class _Function(Expressions):
             self.assign(target, self.visit(value), node)
         elif isinstance(target, ast.Name):
             if target.id in self.values:
-                raise self.refusal(
+                raise self.not_compiled(
                     node,
                     f"{target.id} has a value already, and a tl.constexpr cannot change",
                     "take another name",
@@ -262,7 +262,7 @@ class _Function(Expressions):
             return
         self.check_scalar(node, condition)
         if self._loops and any(isinstance(each, ast.Return) for each in ast.walk(node)):
-            raise self.refusal(
+            raise self.not_compiled(
                 node, "return inside of a loop", "choose the bounds of the loop before it"
             )
         before, defined = self.values, self.defined
@@ -282,7 +282,7 @@ class _Function(Expressions):
             self.define(name, yes[name])
         for name in sorted(in_yes & in_no):
             if not same_type(yes[name], no[name]):
-                raise self.refusal(
+                raise self.not_compiled(
                     node,
                     f"{name} is {shown(yes[name])} in one branch and {shown(no[name])} in the "
                     "other",
@@ -298,7 +298,7 @@ class _Function(Expressions):
             or function not in (range, language.range, language.static_range)
             or not isinstance(node.target, ast.Name)
         ):
-            raise self.refusal(
+            raise self.not_compiled(
                 iterator,
                 "a loop goes over range, tl.range or tl.static_range only",
                 "loop over the indices",
@@ -306,7 +306,7 @@ class _Function(Expressions):
         bounds = [self.visit(each) for each in iterator.args]
         bounds += [self.visit(each.value) for each in iterator.keywords if each.arg in _BOUNDS]
         if node.orelse:
-            raise self.refusal(node.orelse[0], "else after a loop", "put it behind the loop")
+            raise self.not_compiled(node.orelse[0], "else after a loop", "put it behind the loop")
         if function is language.static_range:
             self._unrolled(node, node.target.id, bounds)
             return
@@ -316,7 +316,7 @@ class _Function(Expressions):
                 continue
             tile = self.program.scalar(bound) if isinstance(bound, int | float) else bound
             if not isinstance(tile, Tile) or tile.shape or tile.dtype.is_floating_point:
-                raise self.refusal(
+                raise self.not_compiled(
                     iterator,
                     "the bounds of a loop are whole numbers"
                     + (f"; got {shown(bound)}" if isinstance(bound, Tile) else ""),
@@ -329,7 +329,7 @@ class _Function(Expressions):
 
     def _unrolled(self, node: ast.For, name: str, bounds: Sequence[Any]) -> None:
         if any(not isinstance(bound, int) for bound in bounds):
-            raise self.refusal(
+            raise self.not_compiled(
                 node.iter, "the bounds of tl.static_range are constants (tl.constexpr)", "use range"
             )
         for index in range(*bounds):
@@ -340,14 +340,14 @@ class _Function(Expressions):
         self._loop(node, None)
         condition = self.visit(node.test)
         if condition is not UNKNOWN and not isinstance(condition, Tile):
-            raise self.refusal(
+            raise self.not_compiled(
                 node,
                 "the condition of a while loop is a tile of one value",
                 "compare a variable, or loop with range",
             )
         self.check_scalar(node, condition)
         if node.orelse:
-            raise self.refusal(node.orelse[0], "else after a loop", "put it behind the loop")
+            raise self.not_compiled(node.orelse[0], "else after a loop", "put it behind the loop")
 
     def _loop(self, node: ast.For | ast.While, index: str | None) -> None:
         """Visits the body of a loop: what it carries to the next turn keeps its type."""
@@ -379,7 +379,7 @@ class _Function(Expressions):
             if isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Store):
                 place = each
                 break
-        return self.refusal(
+        return self.not_compiled(
             place,
             f"{name} is {shown(before)} before and becomes {shown(after)} {where}",
             f"start with a value of the type and shape that {name} takes, such as tl.zeros, or "

@@ -28,7 +28,7 @@ class CompilationError(KernbenchError):
     """Triton would not compile the kernel (K12)."""
 
 
-def refusal(what: str, hint: str, *, site: Any = None) -> CompilationError:
+def not_compiled(what: str, hint: str, *, site: Any = None) -> CompilationError:
     """Returns the error of a kernel that Triton would not compile.
 
     Args:
@@ -108,27 +108,31 @@ class TypedProgram(Program):
     def arange(self, start: int, end: int) -> Tile:
         """Returns integers; see `Program.arange`.
 
+        Args:
+            start: First integer.
+            end: End, which is not included.
+
         Raises:
             CompilationError: If the bounds are no constants, or their distance is not a power of 2.
         """
         for bound in (start, end):
             if not isinstance(bound, int):
-                raise refusal(
+                raise not_compiled(
                     "the bounds of tl.arange are constants (tl.constexpr)",
                     "make the bound a tl.constexpr parameter, or write `name: tl.constexpr = ...`",
                 )
         if end <= start:
-            raise refusal(
+            raise not_compiled(
                 f"tl.arange({start}, {end}): the end must be above the start",
                 "count upwards; subtract from the end to count down",
             )
         if start < 0 or end > _INT32:
-            raise refusal(
+            raise not_compiled(
                 f"tl.arange({start}, {end}): the bounds must lie in 0..{_INT32 - 1}",
                 "start at 0 and add what you need: first + tl.arange(0, count)",
             )
         if (end - start) & (end - start - 1):
-            raise refusal(
+            raise not_compiled(
                 f"tl.arange({start}, {end}) has {end - start} numbers, and this must be a power "
                 "of 2",
                 f"take tl.arange({start}, {start + _power_above(end - start)}) and mask the lanes "
@@ -139,13 +143,22 @@ class TypedProgram(Program):
     def full(self, shape: Sequence[int], value: Scalar, dtype: DType) -> Tile:
         """Returns a tile of a shape; see `Program.full`.
 
+        Args:
+            shape: Extents.
+            value: Value of every element.
+            dtype: Element type.
+
         Raises:
             CompilationError: If Triton has no such shape.
         """
         return self._block(tuple(shape), dtype)
 
     def reshape(self, tile: Tile, shape: tuple[int, ...]) -> Tile:
-        """See `Program.reshape`.
+        """Returns the elements in another shape; see `Program.reshape`.
+
+        Args:
+            tile: The tile.
+            shape: The new extents.
 
         Raises:
             CompilationError: If Triton has no such shape.
@@ -154,7 +167,13 @@ class TypedProgram(Program):
         return super().reshape(tile, shape)
 
     def dot(self, a: Tile, b: Tile, *rest: Any, **named: Any) -> Tile:
-        """See `Program.dot`.
+        """Multiplies two tiles; see `Program.dot`.
+
+        Args:
+            a: Tile of shape `[m, k]`.
+            b: Tile of shape `[k, n]`.
+            *rest: As for `Program.dot`.
+            **named: As for `Program.dot`.
 
         Raises:
             CompilationError: If the product is too shallow for the engine.
@@ -162,7 +181,7 @@ class TypedProgram(Program):
         product = super().dot(a, b, *rest, **named)
         least, depth = _LEAST_DEPTH[a.dtype.itemsize], a.shape[-1]
         if depth < least:
-            raise refusal(
+            raise not_compiled(
                 f"tl.dot of {list(a.shape)} and {list(b.shape)} {a.dtype.name}: k is {depth}, and "
                 f"at least {least} is needed",
                 f"take blocks of k >= {least}, or tl.sum(a[:, :, None] * b[None, :, :], axis=1)",
@@ -170,7 +189,14 @@ class TypedProgram(Program):
         return product
 
     def load(self, pointer: Pointer, mask: Tile | None = None, *rest: Any, **named: Any) -> Tile:
-        """Returns a tile of the type and the shape of a load."""
+        """Returns a tile of the type and the shape of a load.
+
+        Args:
+            pointer: The block of pointers.
+            mask: Lanes to load; None for all.
+            *rest: No matter of types.
+            **named: No matter of types.
+        """
         return self._block(self._touched("load", pointer, mask), pointer.dtype)
 
     def store(
@@ -181,7 +207,15 @@ class TypedProgram(Program):
         *rest: Any,
         **named: Any,
     ) -> None:
-        """Checks the shapes of a store."""
+        """Checks the shapes of a store.
+
+        Args:
+            pointer: The block of pointers.
+            value: Tile or scalar that broadcasts to the pointers.
+            mask: Lanes to store; None for all.
+            *rest: No matter of types.
+            **named: No matter of types.
+        """
         check_stored(
             value.shape if isinstance(value, Tile) else (), self._touched("store", pointer, mask)
         )
@@ -203,18 +237,18 @@ class TypedProgram(Program):
         count = 1
         for each in shape:
             if not isinstance(each, int):
-                raise refusal(
+                raise not_compiled(
                     "the extents of a shape are constants (tl.constexpr)",
                     "make the extent a tl.constexpr parameter, or write `name: tl.constexpr = ...`",
                 )
             if each < 1 or each & (each - 1):
-                raise refusal(
+                raise not_compiled(
                     f"shape {list(shape)} has an extent of {each}, which is not a power of 2",
                     f"take {_power_above(each)} and mask the lanes that are too many",
                 )
             count *= each
         if count > MOST_ELEMENTS:
-            raise refusal(
+            raise not_compiled(
                 f"a tile of shape {list(shape)} has {count} elements, more than {MOST_ELEMENTS}",
                 "use smaller blocks",
             )
