@@ -45,6 +45,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "runtime_api.names": 1,
     "tensors.devices": 1 << 16,  # as many as a machine may have
     "tensors.labels": 4096,
+    "tl.checked": 1024,
     "tl.elementwise": 1024,
     "tl.extents": 4096,
     "tl.products": 256,

@@ -63,8 +63,9 @@ class ProcessLauncher:
             process.ctx.recordings,
             None if None in kinds else (grid, *kinds),
         )
-        costs = PeCosts.of(process.engine.devices[sip].sip)
-        recording = work.recording(lambda: check(kernel, passed, costs))
+        recording = work.recording(
+            lambda: check(kernel, passed, PeCosts.of(process.engine.devices[sip].sip))
+        )
         loads = stores = None
         if recording is not None:
             loads, stores = recording.loads, recording.stores

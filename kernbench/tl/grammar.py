@@ -7,20 +7,21 @@ often it runs. Rules and their order are those of `triton/compiler/code_generato
 import ast
 import inspect
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from types import CodeType
 from typing import Any, Final
 
-from kernbench.caches import cached
+from kernbench.caches import Table, cached
 from kernbench.des import EventLoop, current_task, order
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.hw.pe import PeCosts
 from kernbench.memory import DType, dtypes
 from kernbench.tl import language
 from kernbench.tl.expressions import Expressions, Unjudged, Values
-from kernbench.tl.launch import Kernel
+from kernbench.tl.launch import Kernel, kind_of
 from kernbench.tl.tile import Pointer, Tile
 from kernbench.tl.typed import (
+    INT32,
     UNKNOWN,
     CompilationError,
     TypedProgram,
@@ -35,6 +36,10 @@ _DEEPEST: Final = 32
 
 
 _BOUNDS: Final = frozenset({"start", "stop", "step"})
+
+
+_CHECKED: Final[Table[Hashable, bool]] = Table("tl.checked")
+"""Kernels that have passed, with the types of their arguments."""
 
 
 def check(kernel: Kernel, arguments: Mapping[str, Any], costs: PeCosts) -> None:
@@ -53,6 +58,10 @@ def check(kernel: Kernel, arguments: Mapping[str, Any], costs: PeCosts) -> None:
     """
     if not kernel.portable:
         return
+    given = [_kind(kernel, *item) for item in arguments.items()]
+    key = None if None in given else (kernel.environment(), *given)
+    if key is not None and key[0] is not None and _CHECKED.get(key):
+        return
     loop, site = EventLoop(), call_site()
 
     def visit() -> None:
@@ -70,11 +79,27 @@ def check(kernel: Kernel, arguments: Mapping[str, Any], costs: PeCosts) -> None:
     loop.run()
     error = task.error
     if error is None or isinstance(error, Unjudged):
+        if key is not None and key[0] is not None:
+            _CHECKED.keep(key, True)
         return
     if isinstance(error, KernbenchError):
         error.add_fact(site_fact(site, f"{kernel.name} was issued at"))
         raise error
     raise error
+
+
+def _kind(kernel: Kernel, name: str, value: Any) -> Hashable | None:
+    """Returns all that a check depends on of an argument; None if that is unknown."""
+    if isinstance(value, Pointer):
+        return Pointer, value.dtype
+    if name in kernel.constants:
+        return kind_of(value)
+    if isinstance(value, tuple):
+        entries = tuple([_kind(kernel, "", each) for each in value])
+        return None if None in entries else entries
+    if type(value) is int and value != 1:
+        return "int32" if -INT32 <= value < INT32 else "int64"
+    return float if type(value) is float else kind_of(value)
 
 
 def _argument(program: TypedProgram, value: Any) -> Any:

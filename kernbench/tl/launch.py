@@ -213,8 +213,6 @@ def kind_of(value: object) -> Hashable | None:
 
 def _kind_of(value: object, seen: set[object]) -> Hashable | None:
     value = value.function if isinstance(value, Kernel) else value
-    if isinstance(value, constexpr):
-        return constexpr, _kind_of(value.value, seen)
     if isinstance(value, _SAME):
         return type(value), value
     if type(value) in _EXACT:
@@ -229,6 +227,8 @@ def _kind_of(value: object, seen: set[object]) -> Hashable | None:
         return _environment(value, seen)
     if isinstance(value, ModuleType) and _is_fixed(value.__name__):
         return type(value), value
+    if isinstance(value, constexpr):
+        return constexpr, _kind_of(value.value, seen)
     return None
 
 
@@ -239,7 +239,8 @@ def _is_fixed(module: str) -> bool:
 
 
 def _environment(function: FunctionType, seen: set[object]) -> Hashable | None:
-    if function in seen or function.__module__.startswith("kernbench."):
+    # A function of a text that is run has no module.
+    if function in seen or (function.__module__ or "").startswith("kernbench."):
         return (function,)
     seen.add(function)
     code = function.__code__
@@ -360,7 +361,7 @@ class KernelWork:
         self._arguments = arguments
         self._queues = queues
         self._memo = memo
-        self._memo_key = memo_key
+        self._memo_key = None if memo_key is None else (memo_key, _shared(arguments))
 
     def recording(self, check: Callable[[], None] | None = None) -> Recording | None:
         """Returns the actions of the launch that hold for any contents of its arguments.
@@ -379,19 +380,11 @@ class KernelWork:
             return None
         engine = self._engine
         kind = engine.devices[self._sip].kind
-        key = engine.enable_data, engine.op_log.full, kind, self._memo_key, self._shared()
+        key = engine.enable_data, engine.op_log.full, kind, self._memo_key
         found = self._memo.get(key)
         if found is None and check is not None:
             check()
         return self._memo.keep(key, self._record()) if found is None else found
-
-    def _shared(self) -> Hashable:
-        """Returns which tensors lie in one buffer, and where; () if none do."""
-        views = [p.view for p in self._arguments.values() if type(p) is Pointer]
-        buffers = [view.buffer for view in views]
-        if len(set(buffers)) == len(buffers):
-            return ()
-        return tuple([(buffers.index(v.buffer), v.offset * v.dtype.itemsize) for v in views])
 
     def _record(self) -> Recording:
         views = self._twins()
@@ -528,6 +521,18 @@ class KernelWork:
                     command.ranges,
                 )
             )
+
+
+def _shared(arguments: Mapping[str, Any]) -> Hashable:
+    """Returns which tensors lie in one buffer, and where; () if none do."""
+    buffers: dict[Buffer, int] = {}
+    places: list[tuple[int, int]] = []
+    for each in arguments.values():
+        if type(each) is Pointer:
+            view = each.view
+            first = buffers.setdefault(view.buffer, len(places))
+            places.append((first, view.offset * view.dtype.itemsize))
+    return () if len(buffers) == len(places) else tuple(places)
 
 
 def _twin(view: View, buffer: Buffer) -> View:

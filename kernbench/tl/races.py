@@ -1,7 +1,7 @@
 """Which programs and lanes of one launch touch the same elements in no order (M12)."""
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -109,13 +109,8 @@ class Races:
         self._alone: Final = max(grid) == 1
         self._same_stores: Final = same_stores
         self._refused = False
-        shared: dict[int, list[View]] = {}
-        for view in views.values():
-            shared.setdefault(id(view.buffer), []).append(view)
-        grounds = {buffer: _Ground(group) for buffer, group in shared.items()}
-        self._places: Final = {
-            id(view): _Place(name, view, grounds[id(view.buffer)]) for name, view in views.items()
-        }
+        self._views: Final = views
+        self._places: Final[dict[int, _Place]] = {}
         self._numbers: Final[dict[_Ids, int]] = {}
         self._programs: Final[list[_Ids]] = []
         # Stores are numbered from 1; the program of each is kept twice, to look up many at once.
@@ -138,7 +133,7 @@ class Races:
         """
         if self._alone or self._refused or len(self._loads) >= _MOST_LOADS:
             return
-        number, place = self._number(program), self._places[id(view)]
+        number, place = self._number(program), self._place(view)
         self._loads.append((_Access(number, "loads", place, call_site()), region))
 
     def store(self, program: _Ids, view: View, region: Region, tile: Tile) -> None:
@@ -156,21 +151,23 @@ class Races:
         """
         if isinstance(region, Unknown):
             return
-        place = self._places[id(view)]
+        place = self._place(view)
         if isinstance(region, Scattered) and tile.numel > 1:
             self._check_lanes(program, place, region, tile)
         if self._alone or self._refused:
             return
         mine = _Access(self._number(program), "stores", place, call_site())
         owners = place.ground.owners(view)
-        found = _numbers(region.active(owners))
+        found = region.active(owners)
         foreign = self._foreign(found, mine.number)
         if foreign is not None and self._same_stores:
             foreign &= _differing(view, region, tile)
         if foreign is not None and foreign.any():
             raise self._race(mine, region, found, foreign)
-        stored = np.full(found.shape[1], self._store_number(mine), np.int32)
-        region.fill(owners, stored[0] if stored.size == 1 else stored.view(owners.dtype)[0])
+        number: Any = self._store_number(mine)
+        if owners.itemsize > 4:
+            number = np.full(owners.itemsize // 4, number, np.int32).view(owners.dtype)[0]
+        region.fill(owners, number)
 
     def check(self) -> None:
         """Compares loads with stores, at the end of the launch.
@@ -184,7 +181,7 @@ class Races:
             place = mine.place
             if place.ground.empty or isinstance(region, Unknown):
                 continue
-            found = _numbers(region.active(place.ground.owners(place.view)))
+            found = region.active(place.ground.owners(place.view))
             foreign = self._foreign(found, mine.number)
             if foreign is not None:
                 raise self._race(mine, region, found, foreign)
@@ -195,6 +192,16 @@ class Races:
             self._programs.append(program)
             number = self._numbers[program] = len(self._programs)
         return number
+
+    def _place(self, view: View) -> _Place:
+        place = self._places.get(id(view))
+        if place is None:
+            together = {n: each for n, each in self._views.items() if each.buffer is view.buffer}
+            ground = _Ground(list(together.values()))
+            for name, each in together.items():
+                self._places[id(each)] = _Place(name, each, ground)
+            place = self._places[id(view)]
+        return place
 
     def _store_number(self, store: _Access) -> int:
         key = store.number, id(store.place), id(store.site)
@@ -208,19 +215,25 @@ class Races:
         return found
 
     def _foreign(self, found: Array, mine: int) -> Array | None:
-        """Returns which elements another program stored to, by lane; None if there are none."""
-        if not found.size:
+        """Returns which elements another program stored to, by lane; None if there are none.
+
+        Args:
+            found: Numbers of the last stores to the elements.
+            mine: Number of the program.
+        """
+        numbers = _numbers(found) if found.itemsize > 4 else found
+        if not numbers.size or not (largest := int(numbers.max())):
             return None
-        largest = int(found.max())
-        if largest == found.min() and int(self._program_of[largest]) in (0, mine):
+        if largest == numbers.min() and int(self._program_of[largest]) == mine:
             return None
-        programs = self._program_of[found]
+        programs = self._program_of[_numbers(found)]
         foreign: Array = ((programs != 0) & (programs != mine)).any(axis=1)
         return foreign if foreign.any() else None
 
     def _race(
         self, mine: _Access, region: Window | Scattered, found: Array, foreign: Array
     ) -> ProgramRaceError:
+        found = _numbers(found)
         lane = int(foreign.argmax())
         programs = self._program_of[found[lane]]
         part = int(((programs != 0) & (programs != mine.number)).argmax())
@@ -257,6 +270,8 @@ class Races:
     def _check_lanes(self, program: _Ids, place: _Place, region: Scattered, tile: Tile) -> None:
         """Refuses lanes of one store that have different values for one element."""
         lanes = region.index.reshape(-1)
+        if (lanes[1:] > lanes[:-1]).all():
+            return
         order = np.argsort(lanes, kind="stable")
         index = lanes[order]
         again = index[1:] == index[:-1]

@@ -21,7 +21,7 @@ _LEAST_DEPTH: Final = {1: 32, 2: 16, 4: 8, 8: 4}
 """Least `k` of a product by bytes of an element: `min_dot_size` of Triton's NVIDIA backend, which
 takes any number of rows and columns."""
 
-_INT32: Final = 1 << 31
+INT32: Final = 1 << 31
 
 
 class CompilationError(KernbenchError):
@@ -126,9 +126,9 @@ class TypedProgram(Program):
                 f"tl.arange({start}, {end}): the end must be above the start",
                 "count upwards; subtract from the end to count down",
             )
-        if start < 0 or end > _INT32:
+        if start < 0 or end > INT32:
             raise not_compiled(
-                f"tl.arange({start}, {end}): the bounds must lie in 0..{_INT32 - 1}",
+                f"tl.arange({start}, {end}): the bounds must lie in 0..{INT32 - 1}",
                 "start at 0 and add what you need: first + tl.arange(0, count)",
             )
         if (end - start) & (end - start - 1):
@@ -264,7 +264,7 @@ class TypedProgram(Program):
         if isinstance(value, bool):
             dtype = dtypes.bool_
         elif isinstance(value, int):
-            dtype = dtypes.int32 if -_INT32 <= value < _INT32 else dtypes.int64
+            dtype = dtypes.int32 if -INT32 <= value < INT32 else dtypes.int64
         return Tile(self, (), dtype, None, None)
 
     def _result(
