@@ -164,8 +164,8 @@ class _Function(Expressions):
         found = _definition(self.kernel.function.__code__)
         if found is None:
             raise CompilationError(
-                f"Triton would not compile this kernel: {self.kernel.name} has no source file",
-                hint="write it into a file",
+                f"Triton would not compile this kernel: {self.kernel.name} is no `def` of a file",
+                hint="write it into a file, as `def` with @tl.jit above it",
                 code="K12",
             )
         definition = found[0]
