@@ -289,7 +289,8 @@ class Expressions(ABC):
                 raise self.not_compiled(
                     node,
                     f"{name} is a global that is not marked as a constant",
-                    f"pass it as an argument, or write {name} = tl.constexpr(...) where it is made",
+                    f"pass it as an argument, or write {name} = tl.constexpr({_text(value)}) where "
+                    "it is made",
                 )
         if name in _BUILTINS:
             return _BUILTINS[name]
@@ -497,6 +498,10 @@ class Expressions(ABC):
 
 
 _LOAD: Final = ast.Load()
+
+
+def _text(value: Any) -> str:
+    return repr(value) if isinstance(value, int | float | str) else "..."
 
 
 def _named(name: str) -> ast.Name:

@@ -315,7 +315,8 @@ def jit(
         portable: Whether a launch is refused if Triton would not compile the kernel (K12). A kernel
             that is meant for PEs only may do more: blocks of any extent, Python's control flow.
         same_stores: Whether several programs may store to one element if all store the same value,
-            which comes out the same in any order. Different values are still refused (M12).
+            which comes out the same in any order. Different values are still refused (M12). Only a
+            run can tell them apart, so a launch that does so is run each time.
 
     Returns:
         The kernel; with options, a decorator that makes it.

@@ -188,7 +188,7 @@ class TypedProgram(Program):
             )
         return product
 
-    def load(self, pointer: Pointer, mask: Tile | None = None, *rest: Any, **named: Any) -> Tile:
+    def load(self, pointer: Pointer, mask: Any = None, *rest: Any, **named: Any) -> Tile:
         """Returns a tile of the type and the shape of a load.
 
         Args:
@@ -203,7 +203,7 @@ class TypedProgram(Program):
         self,
         pointer: Pointer,
         value: Tile | Scalar,
-        mask: Tile | None = None,
+        mask: Any = None,
         *rest: Any,
         **named: Any,
     ) -> None:
@@ -227,7 +227,7 @@ class TypedProgram(Program):
         """Returns a value of which nothing is known."""
         return UNKNOWN
 
-    def _touched(self, verb: str, pointer: Pointer, mask: Tile | None) -> Shape:
+    def _touched(self, verb: str, pointer: Pointer, mask: Any) -> Shape:
         shapes = [block_of(pointer)]
         if isinstance(mask, Tile):
             shapes.append(mask.shape)

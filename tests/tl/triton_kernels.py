@@ -525,6 +525,77 @@ def running_maximum(x, h, n, f, B: tl.constexpr):
     tl.store(x, tl.sum(total, axis=0))
 
 
+@tl.jit
+def leaky(v):
+    return tl.where(v >= 0, v, 0.01 * v)
+
+
+@accepted
+def grouped_product(x, h, n, f, B: tl.constexpr):
+    """As in Triton's tutorial on products of matrices."""
+    activation: tl.constexpr = "leaky"
+    group: tl.constexpr = 8
+    pid = tl.program_id(axis=0)
+    num_m, num_n = tl.cdiv(n, B), tl.cdiv(n, B)
+    in_group = group * num_n
+    first = pid // in_group * group
+    size = min(num_m - first, group)
+    pid_m = first + ((pid % in_group) % size)
+    pid_n = (pid % in_group) // size
+    rows = (pid_m * B + tl.arange(0, B)) % n
+    columns = (pid_n * B + tl.arange(0, B)) % n
+    inner = tl.arange(0, B)
+    a = h + (rows[:, None] * n + inner[None, :])
+    b = h + (inner[:, None] * n + columns[None, :])
+    accumulator = tl.zeros((B, B), dtype=tl.float32)
+    for k in range(0, tl.cdiv(n, B)):
+        left = tl.load(a, mask=inner[None, :] < n - k * B, other=0.0)
+        right = tl.load(b, mask=inner[:, None] < n - k * B, other=0.0)
+        accumulator = tl.dot(left, right, accumulator)
+        a += B
+        b += B * n
+    if activation == "leaky":
+        accumulator = leaky(accumulator)
+    c = accumulator.to(tl.float16)
+    mask = (rows[:, None] < n) & (columns[None, :] < n)
+    tl.store(h + rows[:, None] * n + columns[None, :], c, mask=mask)
+
+
+@accepted
+def rows_of_a_softmax(x, h, n, f, B: tl.constexpr):
+    """As in Triton's tutorial on the fused softmax."""
+    for row in tl.range(tl.program_id(0), n, tl.num_programs(0), num_stages=2):
+        start = x + row * B
+        columns = tl.arange(0, B)
+        mask = columns < n
+        values = tl.load(start + columns, mask=mask, other=-float("inf"))
+        shifted = values - tl.max(values, axis=0)
+        top = tl.exp(shifted)
+        tl.store(start + columns, top / tl.sum(top, axis=0), mask=mask)
+
+
+@accepted
+def layer_norm(x, h, n, f, B: tl.constexpr):
+    """As in Triton's tutorial on layer normalisation."""
+    row = tl.program_id(0)
+    h += row * n
+    mean = 0
+    total = tl.zeros([B], dtype=tl.float32)
+    for off in range(0, n, B):
+        columns = off + tl.arange(0, B)
+        a = tl.load(h + columns, mask=columns < n, other=0.0).to(tl.float32)
+        total += a
+    mean = tl.sum(total, axis=0) / n
+    squares = tl.zeros([B], dtype=tl.float32)
+    for off in range(0, n, B):
+        columns = off + tl.arange(0, B)
+        a = tl.load(h + columns, mask=columns < n, other=0.0).to(tl.float32)
+        a = tl.where(columns < n, a - mean, 0.0)
+        squares += a * a
+    scale = 1 / tl.sqrt(tl.sum(squares, axis=0) / n + f)
+    tl.store(x + row, mean * scale)
+
+
 # What is refused
 
 
