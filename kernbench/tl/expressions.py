@@ -229,7 +229,7 @@ class Expressions(ABC):
             case ast.Name(id=name):
                 return self._name(node, name)
             case ast.Attribute(value=of, attr=name):
-                return self._apply(node, ast.Attribute(_named("a"), name, ast.Load()), a=of)
+                return self._attribute(node, self.visit(of), name)
             case ast.Subscript(value=of, slice=key):
                 return self._apply(
                     node, ast.Subscript(_named("a"), _named("b"), _LOAD), a=of, b=key
@@ -306,6 +306,18 @@ class Expressions(ABC):
             f"{name} is not defined here",
             f"give {name} a value before the if or the loop that changes it",
         )
+
+    def _attribute(self, node: ast.expr, value: Any, name: str) -> Any:
+        if value is UNKNOWN:
+            return value
+        if isinstance(value, bool | int | float | str) and not hasattr(value, name):
+            raise self.not_compiled(
+                node,
+                f"the constant {plain(value)!r} has no .{name}",
+                "make a tile of it: tl.full((), value, dtype)",
+            )
+        attribute = ast.Attribute(_named("a"), name, ast.Load())
+        return self._evaluate(node, attribute, {"a": value})
 
     def _unary(self, node: ast.expr, op: ast.unaryop, operand: ast.expr) -> Any:
         value = self.visit(operand)

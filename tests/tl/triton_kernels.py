@@ -1111,6 +1111,11 @@ def too_few_values(x, h, n, f, B: tl.constexpr):
     a, b = (1, 2, 3)
 
 
+@refused("the constant 16 has no .to")
+def converted_constant(x, h, n, f, B: tl.constexpr):
+    tl.store(x, B.to(tl.float32))
+
+
 @refused("'**' in a call")
 def keywords(x, h, n, f, B: tl.constexpr):
     tl.store(x, 1.0, **NOTHING)
