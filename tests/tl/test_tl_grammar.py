@@ -206,7 +206,7 @@ def _for_triton(function: Any, made: dict[Any, Any]) -> Any:
     return made[function]
 
 
-def _compiled(function: Any) -> None:
+def compiled(function: Any) -> None:
     """Compiles a function to Triton's own representation, as for an H100."""
     from triton._C.libtriton import ir
     from triton.backends.compiler import GPUTarget
@@ -235,6 +235,6 @@ def test_the_lists_are_what_triton_says(function: Any) -> None:
         warnings.simplefilter("ignore")
         if function in REFUSED:
             with pytest.raises((Refused, RecursionError, KeyError)):
-                _compiled(function)
+                compiled(function)
         else:
-            _compiled(function)
+            compiled(function)
