@@ -46,12 +46,14 @@ LIMITS: Final[Mapping[str, int]] = {
     "runtime_api.names": 1,
     "tensors.devices": 1 << 16,  # as many as a machine may have
     "tensors.labels": 4096,
+    "tl.checked": 1024,
     "tl.elementwise": 1024,
     "tl.extremes": 64,
     "tl.extents": 4096,
     "tl.products": 256,
     "tl.shapes": 4096,
     "tl.types": 4096,
+    "tl.sources": 256,  # the syntax tree of a kernel
     # Of a machine: a few machines, since each has all that stands below.
     "ccl.estimators": _MACHINES,
     "ccl.machines": _MACHINES,

@@ -4,9 +4,11 @@ from collections.abc import Hashable
 from typing import Any
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.hw.pe import PeCosts
 from kernbench.process.act import act
 from kernbench.process.process import Process, current_process
 from kernbench.tensors.tensor import Tensor
+from kernbench.tl.grammar import check
 from kernbench.tl.launch import DEFAULT_QUEUES, Kernel, KernelWork, LaunchError, kind_of
 from kernbench.tl.tile import Pointer
 
@@ -26,7 +28,9 @@ class ProcessLauncher:
             arguments: Arguments of the kernel by name; a tensor becomes a pointer to its elements.
 
         Raises:
-            LaunchError: If the arguments hold no tensor, or tensors on several devices.
+            LaunchError: If the arguments hold tensors on several devices, or on the CPU.
+            CompilationError: If Triton would not compile the kernel.
+            TileOperandError: If shapes or types inside of the kernel do not go together.
             OwnershipError: If a tensor belongs to another rank.
             AccessError: If a command on a tensor is under way that nobody has waited for.
             UnsupportedError: If a tensor holds complex numbers.
@@ -40,7 +44,7 @@ class ProcessLauncher:
                     [site_fact(call_site()), "nor has Triton one"],
                     hint="pass view_as_real(tensor)",
                 )
-        sip = _device(kernel, list(tensors.values()))
+        sip = _device(kernel, list(tensors.values())) if tensors else process.device_index
         stream = process.current_stream(sip)
         for tensor in tensors.values():
             tensor.memory.check_owner(process)
@@ -59,7 +63,9 @@ class ProcessLauncher:
             process.ctx.recordings,
             None if None in kinds else (grid, *kinds),
         )
-        recording = work.recording()
+        recording = work.recording(
+            lambda: check(kernel, passed, PeCosts.of(process.engine.devices[sip].sip))
+        )
         loads = stores = None
         if recording is not None:
             loads, stores = recording.loads, recording.stores
@@ -85,7 +91,7 @@ def _device(kernel: Kernel, tensors: list[Tensor]) -> int:
     if len(devices) != 1 or None in devices.values():
         raise LaunchError(
             f"kernel {kernel.name} needs its tensors on one device",
-            [site_fact(call_site()), f"they are on {', '.join(sorted(devices)) or 'none'}"],
+            [site_fact(call_site()), f"they are on {', '.join(sorted(devices))}"],
             hint="pass tensors made with device='cuda'",
             code="K3",
         )

@@ -138,9 +138,17 @@ class Window:
             elements: All elements of the tensor, from its first on.
             values: Array that broadcasts to `shape`.
         """
+        self.place(elements)[...] = self.chosen(values)
+
+    def chosen(self, values: Array) -> Array:
+        """Returns the values of the lanes that are not masked.
+
+        Args:
+            values: Array that broadcasts to `shape`.
+        """
         if values.shape != self.shape:
             values = np.broadcast_to(values, self.shape)
-        self.place(elements)[...] = values if self._inside is None else values[self._inside]
+        return values if self._inside is None else values[self._inside]
 
     def active(self, elements: Array) -> Array:
         """Returns the elements of lanes that are not masked; for reading only."""
@@ -182,51 +190,56 @@ class Scattered:
     Attributes:
         shape: Shape of the tile.
         count: Number of lanes that are not masked.
+        index: The elements, in the order of the lanes that are not masked.
     """
 
-    __slots__ = ("_index", "_lanes", "count", "shape")
+    __slots__ = ("_lanes", "count", "index", "shape")
 
     plain: Final = False
 
     def __init__(self, index: Array, lanes: Array | None) -> None:
         self.shape: Final = index.shape
-        self._index: Final = index if lanes is None else index[lanes]
+        self.index: Final = index if lanes is None else index[lanes]
         self._lanes: Final = lanes
-        self.count: Final = self._index.size
+        self.count: Final = self.index.size
 
     @property
     def nbytes(self) -> int:
         """Size of the index and the mask, in bytes."""
-        return self._index.nbytes + (0 if self._lanes is None else self._lanes.nbytes)
+        return self.index.nbytes + (0 if self._lanes is None else self._lanes.nbytes)
 
     def fetch(self, elements: Array, other: Scalar) -> Array:
         """See `Window`."""
         if self._lanes is None:
-            return np.array(elements[self._index])
+            return np.array(elements[self.index])
         values: Array = np.full(self.shape, other, elements.dtype)
-        values[self._lanes] = elements[self._index]
+        values[self._lanes] = elements[self.index]
         return values
 
     def put(self, elements: Array, values: Any) -> None:
         """See `Window`."""
+        elements[self.index] = self.chosen(values)
+
+    def chosen(self, values: Array) -> Array:
+        """See `Window`."""
         values = np.broadcast_to(values, self.shape)
-        elements[self._index] = values if self._lanes is None else values[self._lanes]
+        return values if self._lanes is None else values[self._lanes]
 
     def active(self, elements: Array) -> Array:
         """See `Window`."""
-        return elements[self._index]
+        return elements[self.index]
 
     def fill(self, elements: Array, value: Scalar) -> None:
         """See `Window`."""
-        elements[self._index] = value
+        elements[self.index] = value
 
     def unwritten(self, marks: Array) -> int:
         """See `Window`."""
-        return int(marks[:, 0][self._index].sum())
+        return int(marks[:, 0][self.index].sum())
 
     def mark(self, marks: Array) -> None:
         """See `Window`."""
-        marks[self._index] = False
+        marks[self.index] = False
 
 
 class Unknown:

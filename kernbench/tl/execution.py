@@ -17,6 +17,7 @@ from kernbench.tl.notices import Notice
 from kernbench.tl.program import Program, Trace
 from kernbench.tl.races import Races
 from kernbench.tl.recording import Recorder
+from kernbench.tl.tile import Pointer
 
 _MOST_LINES: Final = 8
 """Most programs, and most queues, that a report lists."""
@@ -37,6 +38,7 @@ class Run:
         queues: How queues between the programs are built.
         recorder: Takes the computations of the programs in place of computing them; None to
             compute, as far as there are data.
+        same_stores: Whether several programs may store one value to one element.
         dry: Whether only to find out if the programs end: nothing is computed or logged.
 
     Attributes:
@@ -57,6 +59,7 @@ class Run:
         queues: QueueSpec,
         recorder: Recorder | None,
         *,
+        same_stores: bool,
         dry: bool = False,
     ) -> None:
         self._engine = engine
@@ -66,7 +69,8 @@ class Run:
         self._spec = queues
         self._recorder = recorder
         self._dry = dry
-        self._races = Races(grid) if engine.enable_data and not dry else None
+        self._same_stores = same_stores
+        self._races: Races | None = None
         self._loop = EventLoop()
         self._network = Network(engine.topology, self._loop)
         self._costs = PeCosts.of(engine.devices[sip].sip)
@@ -86,10 +90,13 @@ class Run:
 
         Raises:
             ProgramRaceError: If two programs store to one element, or one program loads an element
-                that another stores.
+                that another stores, or lanes of a store have different values for one element.
             KernelDeadlockError: If programs wait for each other for ever.
             BaseException: The error of the first program that failed.
         """
+        if self._engine.enable_data and not self._dry:
+            views = {n: p.view for n, p in arguments.items() if isinstance(p, Pointer)}
+            self._races = Races(self._grid, views, same_stores=self._same_stores)
         total = 1
         for extent in self._grid:
             total *= extent
@@ -208,7 +215,16 @@ class Run:
 
     def _ends(self, n_slots: int, arguments: dict[str, Any]) -> bool:
         spec = replace(self._spec, n_slots=n_slots)
-        again = Run(self._engine, self._sip, self._kernel, self._grid, spec, None, dry=True)
+        again = Run(
+            self._engine,
+            self._sip,
+            self._kernel,
+            self._grid,
+            spec,
+            None,
+            same_stores=self._same_stores,
+            dry=True,
+        )
         try:
             again.run(arguments)
         except KernelDeadlockError:

@@ -90,14 +90,18 @@ __all__ = [
 if TYPE_CHECKING:
     constexpr: TypeAlias = Any
 else:
-
-    class constexpr:  # noqa: N801 - Triton's name
-        """Marks a kernel parameter whose value is known at compile time."""
-
-        __module__ = "tl"  # signatures in messages read as the source does
+    from kernbench.tl.constants import constexpr
 
 
-static_range = _Range
+def static_range(start: int, stop: int | None = None, step: int = 1) -> _Range:
+    """Returns Python's range over constants; the loop is unrolled.
+
+    Args:
+        start: First number. Without `stop` it is the end, and the first number is 0.
+        stop: End; the range does not include it.
+        step: Distance between numbers.
+    """
+    return _Range(start, stop, step) if stop is not None else _Range(0, start, step)
 
 
 def range(
@@ -173,7 +177,8 @@ def num_programs(axis: int) -> Tile:
 def arange(start: int, end: int) -> Tile:
     """Returns the int32 numbers `start..end-1`, shape `[end - start]`.
 
-    Unlike Triton's, the extent need not be a power of two.
+    As in Triton, both are constants and the extent is a power of two; see `jit` for a kernel that
+    need not be one for Triton.
     """
     return program().arange(start, end)
 

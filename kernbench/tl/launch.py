@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, overload
 
 import numpy as np
 
@@ -21,8 +21,8 @@ from kernbench.sim_engine.op_log import Record
 from kernbench.sim_engine.shadow import compare
 from kernbench.tl.arguments import passed
 from kernbench.tl.builtin_names import with_builtins
+from kernbench.tl.constants import constexpr
 from kernbench.tl.execution import Run
-from kernbench.tl.language import constexpr
 from kernbench.tl.notices import notify_all
 from kernbench.tl.program import Program
 from kernbench.tl.recording import Recorder, Recording, Spans
@@ -71,15 +71,26 @@ class Kernel:
     A launch accepts `num_warps`, `num_stages` and `num_ctas`; they have no effect. Inside a kernel,
     `kernel(*args)` is a plain call.
 
+    Args:
+        function: The function.
+        portable: See `jit`.
+        same_stores: See `jit`.
+
     Attributes:
         function: The function to which `jit` was applied.
+        portable: Whether a launch is refused if Triton would not compile the kernel.
+        same_stores: Whether several programs may store one value to one element.
         signature: Signature of the function.
         constants: Names of the `tl.constexpr` parameters.
     """
 
-    def __init__(self, function: Callable[..., None]) -> None:
+    def __init__(
+        self, function: Callable[..., None], *, portable: bool = True, same_stores: bool = False
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function: Final = with_builtins(function)
+        self.portable: Final = portable
+        self.same_stores: Final = same_stores
         self.signature: Final = inspect.signature(function)
         self.constants: Final = frozenset(
             name
@@ -99,7 +110,8 @@ class Kernel:
         Returns:
             The key, see `kind_of`; None if some value has no key.
         """
-        return kind_of(self.function)
+        kind = kind_of(self.function)
+        return kind if kind is None or not self.same_stores else ("same stores", kind)
 
     @property
     def name(self) -> str:
@@ -218,6 +230,8 @@ def _kind_of(value: object, seen: set[object]) -> Hashable | None:
         return _environment(value, seen)
     if isinstance(value, ModuleType) and _is_fixed(value.__name__):
         return type(value), value
+    if isinstance(value, constexpr):
+        return constexpr, _kind_of(value.value, seen)
     return None
 
 
@@ -228,7 +242,8 @@ def _is_fixed(module: str) -> bool:
 
 
 def _environment(function: FunctionType, seen: set[object]) -> Hashable | None:
-    if function in seen or function.__module__.startswith("kernbench."):
+    # A function of a text that is run has no module.
+    if function in seen or (function.__module__ or "").startswith("kernbench."):
         return (function,)
     seen.add(function)
     code = function.__code__
@@ -280,12 +295,40 @@ def _module_kind(module: ModuleType, names: set[str], seen: set[object]) -> Hash
     return None if kinds is None else (module, kinds)
 
 
-def jit(function: Callable[..., None]) -> Kernel:
-    """Makes a function of the kernel language launchable.
+@overload
+def jit(function: Callable[..., None]) -> Kernel: ...
+
+
+@overload
+def jit(
+    *, portable: bool = True, same_stores: bool = False
+) -> Callable[[Callable[..., None]], Kernel]: ...
+
+
+def jit(
+    function: Callable[..., None] | None = None,
+    *,
+    portable: bool = True,
+    same_stores: bool = False,
+) -> Any:
+    """Makes a function of the kernel language launchable: `@tl.jit`, or `@tl.jit(...)`.
 
     Inside of it, `range`, `min` and `max` without `tl.` are the kernel language's, as in Triton.
+
+    Args:
+        function: The function; None if options are given.
+        portable: Whether a launch is refused if Triton would not compile the kernel (K12). A kernel
+            that is meant for PEs only may do more: blocks of any extent, Python's control flow.
+        same_stores: Whether several programs may store to one element if all store the same value,
+            which comes out the same in any order. Different values are still refused (M12). Only a
+            run can tell them apart, so a launch that does so is run each time.
+
+    Returns:
+        The kernel; with options, a decorator that makes it.
     """
-    return Kernel(function)
+    if function is None:
+        return lambda given: Kernel(given, portable=portable, same_stores=same_stores)
+    return Kernel(function, portable=portable, same_stores=same_stores)
 
 
 class KernelWork:
@@ -324,22 +367,29 @@ class KernelWork:
         self._arguments = arguments
         self._queues = queues
         self._memo = memo
-        self._memo_key = memo_key
+        self._memo_key = None if memo_key is None else (memo_key, _shared(arguments))
 
-    def recording(self) -> Recording | None:
+    def recording(self, check: Callable[[], None] | None = None) -> Recording | None:
         """Returns the actions of the launch that hold for any contents of its arguments.
 
         Runs the programs once without data, if no earlier launch was the same.
+
+        Args:
+            check: Called first, unless an earlier launch was the same.
 
         Returns:
             The recording; None if only a run with the arguments can tell.
         """
         if self._memo_key is None:
+            if check is not None:
+                check()
             return None
         engine = self._engine
         kind = engine.devices[self._sip].kind
         key = engine.enable_data, engine.op_log.full, kind, self._memo_key
         found = self._memo.get(key)
+        if found is None and check is not None:
+            check()
         return self._memo.keep(key, self._record()) if found is None else found
 
     def _record(self) -> Recording:
@@ -358,8 +408,15 @@ class KernelWork:
         return Recording(loads, stores, run.duration, run.spans, calls, run.notices)
 
     def _new_run(self, recorder: Recorder | None) -> Run:
-        function = self._kernel.function
-        return Run(self._engine, self._sip, function, self._grid, self._queues, recorder)
+        return Run(
+            self._engine,
+            self._sip,
+            self._kernel.function,
+            self._grid,
+            self._queues,
+            recorder,
+            same_stores=self._kernel.same_stores,
+        )
 
     def _twins(self) -> dict[str, View]:
         """Returns a view of its own for each parameter, even if two parameters got one tensor."""
@@ -480,6 +537,18 @@ class KernelWork:
                     command.ranges,
                 )
             )
+
+
+def _shared(arguments: Mapping[str, Any]) -> Hashable:
+    """Returns which tensors lie in one buffer, and where; () if none do."""
+    buffers: dict[Buffer, int] = {}
+    places: list[tuple[int, int]] = []
+    for each in arguments.values():
+        if type(each) is Pointer:
+            view = each.view
+            first = buffers.setdefault(view.buffer, len(places))
+            places.append((first, view.offset * view.dtype.itemsize))
+    return () if len(buffers) == len(places) else tuple(places)
 
 
 def _twin(view: View, buffer: Buffer) -> View:

@@ -16,6 +16,7 @@ from kernbench.sim_engine.op_log import Category
 from kernbench.tl import arithmetic, indices, symbols, types
 from kernbench.tl.access import Region, Unknown, locate, read, write
 from kernbench.tl.arithmetic import Function
+from kernbench.tl.constants import constexpr, plain
 from kernbench.tl.notices import Notice, notify
 from kernbench.tl.operands import check_axis, check_mask, check_stored, common_shape, refusal
 from kernbench.tl.races import Races
@@ -179,6 +180,7 @@ class Program:
 
     def tile(self, value: Tile | Scalar) -> Tile:
         """Returns a tile as it is, and one of Python's numbers as a tile of its type in Triton."""
+        value = plain(value)
         if isinstance(value, Tile):
             return value
         number: Scalar = value.item() if isinstance(value, np.generic) else value
@@ -196,6 +198,7 @@ class Program:
             TileOperandError: If the type does not have the value, or the value has axes.
         """
         shape = tuple([int(extent) for extent in shape])
+        value = plain(value)
         self._check_room("full", shape, dtype)
         if isinstance(value, Tile):
             if value.shape:
@@ -327,7 +330,7 @@ class Program:
         if tile.dtype is not pointer.dtype:
             types.check_cast(tile.dtype, pointer.dtype)
         if self._races is not None:
-            self._races.store(self.ids, pointer.view, region)
+            self._races.store(self.ids, pointer.view, region, tile)
         if self.data and not isinstance(region, Unknown):
             assert tile.values is not None
             write(pointer.view, region, tile.values)
@@ -375,6 +378,10 @@ class Program:
         Raises:
             TileOperandError: If Triton does not compile the function for these operands.
         """
+        each: Any
+        for each in operands:
+            if isinstance(each, constexpr):
+                return self.elementwise(name, *map(plain, operands))
         try:
             symbol = indices.formula_of(name, operands)
         except ValueError:

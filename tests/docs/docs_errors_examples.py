@@ -426,10 +426,10 @@ def k1(rank: int) -> None:
 def k2(rank: int) -> None:
     @tl.jit
     def product(x: tl.Pointer) -> None:
-        tile = tl.reshape(tl.load(x + tl.arange(0, 12)), (4, 3))
+        tile = tl.reshape(tl.load(x + tl.arange(0, 16)), (8, 2))
         tl.dot(tile, tile)
 
-    x = torch.ones(12, device="cuda")
+    x = torch.ones(16, device="cuda")
     product[(1,)](x)
     x.tolist()
 
@@ -495,6 +495,19 @@ def k10(rank: int) -> None:
     x = torch.ones(4, device="cuda")
     while x[0].item() < 10:
         dist.all_reduce(x, op=dist.ReduceOp.AVG)
+
+
+@on_ranks(1)
+def k12(rank: int) -> None:
+    @tl.jit
+    def total(x: tl.Pointer, out: tl.Pointer, n: int, block: tl.constexpr) -> None:
+        found = tl.full((), 0, tl.int32)
+        for start in range(0, n, block):
+            found += tl.sum(tl.load(x + start + tl.arange(0, block)))
+        tl.store(out, found)
+
+    x, out = torch.ones(64, device="cuda"), torch.empty(1, device="cuda")
+    total[(1,)](x, out, 64, block=16)
 
 
 # Ranks

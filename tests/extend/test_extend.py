@@ -195,7 +195,6 @@ def test_where_there_is_no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_which_rank_is_running(kernbench: Kernbench) -> None:
     @tl.jit
     def asking(x: Any) -> None:
-        del x
         extend.current_rank()
 
     def worker(rank: int) -> None:
@@ -367,7 +366,7 @@ def test_a_function_that_returns_another_shape(ctx: RuntimeContext) -> None:
 
 
 @tl.jit
-def _fill(out: Any, count: Any) -> None:
+def _fill(out: Any, count: tl.constexpr) -> None:
     tl.store(out + tl.arange(0, count), 1.0)
 
 
@@ -379,8 +378,8 @@ def test_a_kernel_fills_what_had_no_bytes(ctx: RuntimeContext) -> None:
         assert whole.tolist() == [1.0] * 4
         part = extend.kernel_output([4], torch.float32)
         assert part.device == torch.ones(1, device="cuda").device
-        _fill[(1,)](part, 3)
-        assert part[:3].tolist() == [1.0] * 3
+        _fill[(1,)](part, 2)
+        assert part[:2].tolist() == [1.0] * 2
         with pytest.raises(UninitialisedReadError, match=r"\[M5\]"):
             part.tolist()
         with pytest.raises(extend.OptionError, match="kernels write tensors on devices"):

@@ -25,7 +25,7 @@ def second(x: Any, pair: Any) -> None:
     tl.store(x, pair[1] * 1)
 
 
-@tl.jit
+@tl.jit(portable=False)
 def divide(x: Any, sign: tl.constexpr) -> None:
     tl.store(x, sign * tl.full((), 0.0) / SCALE)
 
@@ -35,7 +35,7 @@ def twice(value: tl.Tile, by: float = 2.0) -> tl.Tile:
     return found
 
 
-@tl.jit
+@tl.jit(portable=False)
 def apply(x: Any, function: tl.constexpr) -> None:
     tl.store(x, function(tl.load(x)))
 
