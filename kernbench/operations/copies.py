@@ -334,19 +334,6 @@ cfloat = _converter(dtypes.complex64)
 cdouble = _converter(dtypes.complex128)
 
 
-def type_(self: Tensor, dtype: DType | None = None, non_blocking: bool = False) -> Tensor:
-    """Returns the tensor in another type.
-
-    Raises:
-        UnsupportedError: Without a type, when PyTorch returns the name of the tensor's class.
-    """
-    if dtype is None:
-        raise UnsupportedError(
-            "type() without a type is not simulated", [site_fact(call_site())], hint="use .dtype"
-        )
-    return to(self, dtype, non_blocking=non_blocking)
-
-
 def type_as(self: Tensor, other: Tensor) -> Tensor:
     """Returns the tensor in the type of another one."""
     return to(self, other.dtype)

@@ -196,7 +196,7 @@ def unique(
     process = current_process()
     arrays = [found[0], found[1].reshape(values.shape), found[2]]
     results = [
-        array_to(process, np.ascontiguousarray(array), input.device)
+        array_to(process, np.array(array, order="C"), input.device)
         for array, give in zip(arrays, wanted, strict=True)
         if give
     ]

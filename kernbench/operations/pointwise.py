@@ -15,6 +15,7 @@ from kernbench.operations.elementwise import (
     elementwise,
 )
 from kernbench.operations.filling import *  # noqa: F403 - one namespace for users
+from kernbench.operations.filling import number
 from kernbench.operations.unary import *  # noqa: F403 - one namespace for users
 from kernbench.operations.unary import describe, refuse_float
 from kernbench.tensors.errors import TensorError
@@ -411,7 +412,7 @@ def clamp(input: Tensor, min: Operand | None = None, max: Operand | None = None)
         max: Upper bound, a tensor or a number; None for no bound.
 
     Raises:
-        TensorError: If both bounds are None.
+        TensorError: If both bounds are None, or the type of the result cannot hold one.
     """
     return _clamp(input, min, max, None)
 
@@ -420,7 +421,7 @@ def clamp_(self: Tensor, min: Operand | None = None, max: Operand | None = None)
     """Limits the tensor to `min..max` in place, as `torch.Tensor.clamp_`.
 
     Raises:
-        TensorError: If both bounds are None.
+        TensorError: If both bounds are None, or the type of the result cannot hold one.
     """
     return _clamp(self, min, max, self)
 
@@ -432,6 +433,11 @@ def _clamp(input: Tensor, low: Operand | None, high: Operand | None, out: Tensor
             "torch.clamp: At least one of 'min' or 'max' must not be None",
             [site_fact(call_site())],
         )
+    bounds = [bound for bound in (low, high) if bound is not None]
+    compute = result_type([input, *bounds])
+    for bound in bounds:
+        if not isinstance(bound, Tensor):
+            number("clamp", bound, compute)
     if high is None and low is not None:
         return elementwise(f"{name}_min", np.maximum, input, low, out=out)
     if low is None and high is not None:

@@ -275,10 +275,19 @@ def flip(input: Tensor, *axes: Any, dims: Sequence[int] | None = None) -> Tensor
         input: The tensor.
         *axes: Dimensions to reverse, one by one or as one sequence.
         dims: Dimensions to reverse, instead of `axes`.
+
+    Raises:
+        TensorError: If a dimension is named twice.
     """
-    wanted = ints_of(one_way(axes, dims))
-    places = tuple([dim_of(dim, len(input.window.shape)) for dim in wanted])
-    return moved("flip", input, input.window.shape, lambda x: np.flip(x, places), dims=places)
+    wanted, shape = ints_of(one_way(axes, dims)), input.window.shape
+    places = tuple([dim_of(dim, len(shape)) for dim in wanted])
+    if len(set(places)) < len(places):
+        raise TensorError(
+            f"flip: a dim appears multiple times in the list of dims {list(wanted)}",
+            [site_fact(call_site())],
+        )
+    places = places if shape else ()
+    return moved("flip", input, shape, lambda x: np.flip(x, places), dims=places)
 
 
 def roll(
@@ -293,6 +302,7 @@ def roll(
 
     Raises:
         TensorError: If there are not as many shifts as dimensions.
+        DimensionError: If dimensions are given for a 0-d tensor.
     """
     steps = [shifts] if isinstance(shifts, int) else list(shifts)
     if dims is None or dims == ():
@@ -304,15 +314,18 @@ def roll(
             )
         shape = input.window.shape
         return moved("roll", input, shape, lambda x: np.roll(x, steps[0]), shifts=steps, dims=None)
-    axes = [
-        dim_of(dim, len(input.window.shape)) for dim in ([dims] if isinstance(dims, int) else dims)
-    ]
+    shape = input.window.shape
+    axes = [dim_of(dim, len(shape)) for dim in ([dims] if isinstance(dims, int) else dims)]
     if len(axes) != len(steps):
         raise TensorError(
             f"shifts and dimensions must align. shifts: {len(steps)}, dims:{len(axes)}",
             [site_fact(call_site())],
         )
-    shape = input.window.shape
+    if not shape:
+        raise DimensionError(
+            f"roll: Dimension specified as {axes[0]} but tensor has no dimensions",
+            [site_fact(call_site())],
+        )
     return moved("roll", input, shape, lambda x: np.roll(x, steps, axes), shifts=steps, dims=axes)
 
 
@@ -396,6 +409,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
 
     Raises:
         DimensionError: If `index` is no vector.
+        TensorError: If `input` is 0-d, and `index` has more values than one.
         IndexOutOfBoundsError: If an index is out of range (M1); found when the kernel runs.
     """
     check_index("index_select", index)
@@ -405,11 +419,17 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
         raise DimensionError(
             "index_select(): Index is supposed to be a vector", [site_fact(call_site())]
         )
-    shape = (*old[:place], chosen.numel, *old[place + 1 :])
+    if not old and chosen.numel != 1:
+        raise TensorError(
+            f"index_select(): Index to scalar can have only 1 value, got {chosen.numel} value(s)",
+            [site_fact(call_site())],
+        )
+    shape = (*old[:place], chosen.numel, *old[place + 1 :]) if old else ()
+    extent = old[place] if old else 1
 
     def pick(x: Array) -> Array:
-        rows = checked("index_select", chosen.read(), old[place], place, code="M1")
-        return np.take(x, rows.reshape(-1), axis=place)
+        rows = checked("index_select", chosen.read(), extent, place, code="M1")
+        return np.take(x, rows.reshape(-1), axis=place) if old else x
 
     return moved("index_select", input, shape, pick, (index,), dim=place, chosen=index)
 

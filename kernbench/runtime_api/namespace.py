@@ -20,11 +20,13 @@ from kernbench.operations import (
     copies,
     creation,
     cuda,
+    from_values,
     linalg,
     pointwise,
     random,
     reductions,
     shaping,
+    typed,
 )
 from kernbench.process import process
 from kernbench.process.types import Device, Size
@@ -72,11 +74,12 @@ def _guarded(module: ModuleType) -> dict[str, Any]:
 def root() -> Mapping[str, Any]:
     """Returns the names in `torch`; submodules are mappings too."""
     names: dict[str, Any] = {}
-    for module in (pointwise, reductions, linalg, shaping, creation, random, copies):
+    for module in (pointwise, reductions, linalg, shaping, creation, from_values, random, copies):
         names |= _guarded(module)
     names |= _guarded(complex_numbers)
     return {
         **names,
+        **_public(typed),
         **DTYPES,
         "Tensor": Tensor,
         "Size": Size,

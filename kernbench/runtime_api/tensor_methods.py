@@ -20,6 +20,7 @@ from kernbench.operations import (
     random,
     reductions,
     shaping,
+    typed,
     unary,
     views,
 )
@@ -76,6 +77,7 @@ class TensorMethods(Tensor):
     """Everything that `Tensor` has besides its state; a table, never instantiated (ADR 0021)."""
 
     __hash__ = object.__hash__
+    __init__ = typed.init
 
     # Facts
     size, stride, numel, nelement = views.size, views.stride, views.numel, views.numel
@@ -554,7 +556,7 @@ class TensorMethods(Tensor):
         )
 
     # Last, since they hide Python's types from the annotations of a class
-    float, int, bool, type = copies.float_, copies.int_, copies.bool_, copies.type_
+    float, int, bool, type = copies.float_, copies.int_, copies.bool_, typed.type_
 
 
 _OF_THE_CLASS: Final = frozenset(
