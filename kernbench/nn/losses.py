@@ -9,6 +9,7 @@ from kernbench.operations.class_loss import ClassLoss
 from kernbench.operations.elementwise import check_complex
 from kernbench.operations.fused import kernel
 from kernbench.operations.reductions import log_softmax
+from kernbench.operations.unary import refuse_integer
 from kernbench.tensors.errors import TensorError, refuse
 from kernbench.tensors.nodes import edge_of
 from kernbench.tensors.tensor import Tensor
@@ -71,6 +72,7 @@ def mse_loss(
             line,
         )
     difference = input - target
+    refuse_integer("mse_loss", difference.window.dtype)
     if difference.window.dtype.is_complex:
         check_complex("mse_loss", difference.window.dtype, frozenset())
     return _reduced(difference.square(), reduction)

@@ -79,6 +79,12 @@ def masked_fill(input: Tensor, mask: Tensor, value: Operand) -> Tensor:
 def _fill_type(tensor: Tensor, value: Operand) -> DType:
     dtype = tensor.window.dtype
     if isinstance(value, Tensor):
+        if value.window.shape:
+            raise TensorError(
+                "masked_fill only supports a 0-dimensional value tensor, but got tensor with "
+                f"{len(value.window.shape)} dimension(s).",
+                [site_fact(call_site())],
+            )
         _check_real("masked_fill", value, dtype)
     else:
         number("masked_fill", value, dtype)

@@ -8,7 +8,7 @@ import numpy as np
 from kernbench.errors import OperandError, OptionError, call_site, site_fact
 from kernbench.memory import Array
 from kernbench.operations.copies import array_to
-from kernbench.operations.elementwise import check_complex
+from kernbench.operations.elementwise import broadcast, check_complex
 from kernbench.operations.views import t
 from kernbench.process.process import current_process
 from kernbench.tensors.errors import TensorError, refuse
@@ -138,10 +138,11 @@ def allclose(
         equal_nan: Whether nan is close to nan.
 
     Raises:
-        TensorError: If the types differ.
+        TensorError: If the types differ, or the shapes do not broadcast.
     """
     if input.dtype is not other.dtype:
         raise TensorError(f"{input.dtype} did not match {other.dtype}", [site_fact(call_site())])
+    broadcast("allclose", [input.window.shape, other.window.shape])
     a, b = host_array(input, "allclose"), host_array(other, "allclose")
     wide = np.float64 if input.dtype.is_floating_point else a.dtype
     return bool(np.allclose(a.astype(wide), b.astype(wide), rtol, atol, equal_nan))

@@ -162,13 +162,18 @@ def hstack(tensors: Sequence[Tensor]) -> Tensor:
 
     This is `torch.hstack`.
     """
-    return cat(tensors, 0 if len(tensors[0].window.shape) == 1 else 1)
+    parts = _at_least_1d(tensors)
+    return cat(parts, 0 if parts and len(parts[0].window.shape) == 1 else 1)
 
 
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
     """Returns tensors joined along the first dimension; a vector is a row, as in `torch.vstack`."""
-    rows = [views.unsqueeze(row, 0) if len(row.window.shape) == 1 else row for row in tensors]
-    return cat(rows, 0)
+    rows = _at_least_1d(tensors)
+    return cat([views.unsqueeze(row, 0) if len(row.window.shape) == 1 else row for row in rows], 0)
+
+
+def _at_least_1d(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [each if each.window.shape else views.unsqueeze(each, 0) for each in tensors]
 
 
 def moved(
@@ -218,7 +223,7 @@ def repeat(self: Tensor, *counts: Any, repeats: Sequence[int] | None = None) -> 
         repeats: Numbers of repetitions, instead of `counts`.
 
     Raises:
-        TensorError: If there are fewer numbers than dimensions.
+        TensorError: If there are fewer numbers than dimensions, or one is negative.
     """
     times, old = ints_of(one_way(counts, repeats)), self.window.shape
     missing = len(times) - len(old)
@@ -226,6 +231,11 @@ def repeat(self: Tensor, *counts: Any, repeats: Sequence[int] | None = None) -> 
         raise TensorError(
             "Number of dimensions of repeat dims can not be smaller than number of dimensions of "
             "tensor",
+            [site_fact(call_site())],
+        )
+    if min(times, default=0) < 0:
+        raise TensorError(
+            f"Trying to create tensor with negative dimension: repeats {list(times)}",
             [site_fact(call_site())],
         )
     shape = tuple([n * k for n, k in zip((1,) * missing + old, times, strict=True)])
@@ -244,8 +254,14 @@ def repeat_interleave(
         output_size: Expected extent of the result along the dimension; None for any.
 
     Raises:
-        TensorError: If the result has another extent than `output_size`.
+        TensorError: If the result has another extent than `output_size`, or `repeats` is negative.
     """
+    if repeats < 0:
+        raise TensorError("Repeats must be non-negative", [site_fact(call_site())])
+    if not input.window.shape:
+        if dim is not None:
+            dim_of(dim, 0)
+        dim = None
     if dim is None:
         shape: tuple[int, ...] = (input.window.numel * repeats,)
     else:
@@ -448,6 +464,8 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
         IndexOutOfBoundsError: If an index is out of range (M1); found when the kernel runs.
     """
     refuse("gather", sparse_grad=sparse_grad or None)
+    if not input.window.shape and isinstance(index, Tensor):
+        return gather(input.reshape(1), dim, _as_vector(index)).reshape(index.window.shape)
     place = _check_gather("gather", input, dim, index)
     chosen, extent = index.window, input.window.shape[place]
     within = tuple([slice(n) for n in chosen.shape])
@@ -458,6 +476,11 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
         return np.take_along_axis(part, rows.astype(np.int64), place)
 
     return moved("gather", input, chosen.shape, pick, (index,), dim=place, chosen=index)
+
+
+def _as_vector(tensor: Tensor) -> Tensor:
+    """Returns a 0-d tensor as a vector of one element, and any other tensor as it is."""
+    return tensor if tensor.window.shape else tensor.reshape(1)
 
 
 def _check_gather(name: str, input: Tensor, dim: int, index: Tensor) -> int:
@@ -561,6 +584,10 @@ def _scattered(
     src: Tensor | Scalar,
     ufunc: np.ufunc | None,
 ) -> Tensor:
+    if not self.window.shape and isinstance(index, Tensor):
+        values = _as_vector(src) if isinstance(src, Tensor) else src
+        _scattered(name, self.reshape(1), dim, _as_vector(index), values, ufunc)
+        return self
     place = _check_gather(name, self, dim, index)
     check_distinct(name, self)
     tensors = [index] if not isinstance(src, Tensor) else [index, src]
