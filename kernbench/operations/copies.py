@@ -58,7 +58,7 @@ def copy_(self: Tensor, other: Tensor, non_blocking: bool = False) -> Tensor:
             [site_fact(call_site())],
         )
     process, node = current_process(), None
-    if self.memory.tracked or other.memory.tracked:
+    if (self.memory.tracked or other.memory.tracked) and category(self.dtype) >= FLOATS:
         node = tape.begin(process, "aten::copy", (self, other), out=self)
     _transfer(process, other, self, non_blocking, fresh=False)
     if node is not None:

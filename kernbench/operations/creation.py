@@ -513,7 +513,7 @@ def arange(
 
     Raises:
         OperandError: If no bound is given.
-        TensorError: If `step` is 0 or leads away from `end`.
+        TensorError: If `step` is 0 or leads away from `end`, or for bools.
         ComplexError: For complex numbers.
     """
     if end is None:
@@ -531,6 +531,8 @@ def arange(
             else ("upper bound and lower bound inconsistent with step sign")
         )
         raise TensorError(f"arange: {problem}", [site_fact(call_site())])
+    if dtype is dtypes.bool_:
+        raise TensorError("arange is not implemented for torch.bool", [site_fact(call_site())])
     whole = all(isinstance(value, int) for value in (start, end, step))
     dtype = dtype or (dtypes.int64 if whole else dtypes.float32)
     held, exact = dtype.numpy, dtype.numpy.kind in "iu"
@@ -574,7 +576,7 @@ def linspace(
         pin_memory: Whether the result lies in pinned host memory.
 
     Raises:
-        TensorError: If an end is complex and `dtype` is not.
+        TensorError: If an end is complex and `dtype` is not, or for bools.
     """
     shape = shape_of(((steps,),))
     if complex in {type(start), type(end)}:
@@ -585,6 +587,8 @@ def linspace(
                 [site_fact(call_site())],
             )
     dtype = dtype or dtypes.float32
+    if dtype is dtypes.bool_:
+        raise TensorError("linspace is not implemented for torch.bool", [site_fact(call_site())])
     held = dtype.numpy
     return _make(
         "linspace",

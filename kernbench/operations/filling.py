@@ -9,12 +9,12 @@ import numpy as np
 from kernbench.errors import OperandError, call_site, site_fact
 from kernbench.memory import Array, DType, View, dtypes
 from kernbench.operations.copies import to
-from kernbench.operations.elementwise import Operand, argument, check_distinct, elementwise
+from kernbench.operations.elementwise import Operand, argument, elementwise
 from kernbench.operations.host_reads import nonzero
 from kernbench.process.process import Process, current_process
 from kernbench.tensors import tape
 from kernbench.tensors.errors import TensorError
-from kernbench.tensors.promotion import Scalar
+from kernbench.tensors.promotion import FLOATS, Scalar, category
 from kernbench.tensors.running import run, same_device
 from kernbench.tensors.tensor import Tensor
 
@@ -172,10 +172,10 @@ def masked_fill_(self: Tensor, mask: Tensor, value: Operand) -> Tensor:
 
 def fill_(self: Tensor, value: Operand) -> Tensor:
     """Sets every element to a number or a single-value tensor."""
-    check_distinct("fill_", self)
     process = current_process()
     node = None
-    if self.memory.tracked or (isinstance(value, Tensor) and value.memory.tracked):
+    tracked = self.memory.tracked or (isinstance(value, Tensor) and value.memory.tracked)
+    if tracked and category(self.dtype) >= FLOATS:
         node = tape.begin(process, "aten::fill", (self, value), out=self)
     _fill(process, self, value)
     if node is not None:

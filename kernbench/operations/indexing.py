@@ -10,7 +10,7 @@ import numpy as np
 from kernbench.errors import OperandError, OptionError, call_site, site_fact
 from kernbench.memory import Array, View, dtypes
 from kernbench.operations.copies import copy_, to
-from kernbench.operations.elementwise import OPERANDS, argument, broadcast
+from kernbench.operations.elementwise import OPERANDS, argument, broadcast, check_distinct
 from kernbench.operations.filling import fill_, masked_fill_, number
 from kernbench.operations.shaping import checked
 from kernbench.operations.views import select
@@ -373,6 +373,7 @@ def scattered(seen: Tensor, advanced: _Advanced, value: Any) -> None:
         TensorError: If `value` does not broadcast, or is complex and the tensor is not.
     """
     process = current_process()
+    check_distinct("index_put_", seen)
     key = _Key(process, seen, advanced)
     inputs: list[Tensor] = list(key.tensors)
     source: View | Array

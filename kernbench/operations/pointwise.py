@@ -400,7 +400,6 @@ def isclose(
     Raises:
         TensorError: If the types differ.
     """
-
     if not isinstance(other, Tensor):
         raise not_a_tensor("isclose(): argument 'other'", "Tensor", other)
     if input.dtype is not other.dtype:

@@ -557,7 +557,10 @@ def norm(
             return np.count_nonzero(size, axis=axis)
         return np.sum(size**order, axis=axis) ** (1 / order)
 
-    return _reduce("norm", length, input, dim, keepdim, result=kind, compute=kind, order=order)
+    empty = abs(order) != float("inf")
+    return _reduce(
+        "norm", length, input, dim, keepdim, result=kind, compute=kind, empty=empty, order=order
+    )
 
 
 def logsumexp(input: Tensor, dim: int | Sequence[int], keepdim: bool = False) -> Tensor:

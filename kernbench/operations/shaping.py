@@ -9,7 +9,7 @@ from kernbench.errors import KernbenchError, OperandError, OptionError, call_sit
 from kernbench.memory import Array, DType, dtypes
 from kernbench.operations import views
 from kernbench.operations.copies import clone
-from kernbench.operations.elementwise import check_distinct, check_out
+from kernbench.operations.elementwise import check_distinct, check_out, layout
 from kernbench.operations.views import *  # noqa: F403 - one namespace for users
 from kernbench.operations.views import dim_of, ints_of
 from kernbench.process.process import current_process
@@ -182,6 +182,7 @@ def moved(
     shape: tuple[int, ...],
     function: Callable[[Array], Array],
     others: Sequence[Tensor] = (),
+    strides: tuple[int, ...] | None = None,
     **options: Any,
 ) -> Tensor:
     """Returns a tensor of elements of `input` that a numpy function rearranges.
@@ -192,11 +193,12 @@ def moved(
         shape: Shape of the result.
         function: Takes an array, returns a new one or a view.
         others: Further tensors that the function reads.
+        strides: Strides of the result; None: row-major.
         **options: Values that the formula of the gradient needs.
     """
     process = current_process()
     device = same_device(name, [input, *others])
-    out = new_tensor(process, shape, input.dtype, device)
+    out = new_tensor(process, shape, input.dtype, device, strides=strides)
     source, target = input.window, out.window
     node = None
     if input.memory.tracked and category(input.dtype) >= FLOATS:
@@ -303,7 +305,14 @@ def flip(input: Tensor, *axes: Any, dims: Sequence[int] | None = None) -> Tensor
             [site_fact(call_site())],
         )
     places = places if shape else ()
-    return moved("flip", input, shape, lambda x: np.flip(x, places), dims=places)
+    return moved(
+        "flip",
+        input,
+        shape,
+        lambda x: np.flip(x, places),
+        strides=layout(shape, (input,)),
+        dims=places,
+    )
 
 
 def roll(

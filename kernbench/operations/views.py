@@ -412,9 +412,7 @@ def _order(rank: int, dims: tuple[int, ...]) -> tuple[int, ...]:
     return places
 
 
-def movedim(
-    input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]
-) -> Tensor:
+def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """Returns a view with dimensions moved to other places, as `torch.movedim`.
 
     Args:

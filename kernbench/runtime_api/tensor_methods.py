@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, cast
 
 from kernbench.autograd import backward, leaves
 from kernbench.errors import OperandError, UnsupportedError, call_site, site_fact
-from kernbench.memory import Storage
+from kernbench.memory import Storage, dtypes
 from kernbench.memory.windows import is_contiguous
 from kernbench.operations import (
     complex_numbers,
@@ -520,6 +520,10 @@ class TensorMethods(Tensor):
     __xor__ = pointwise.bitwise_xor
 
     def __pos__(self) -> "Tensor":
+        if self.window.dtype is dtypes.bool_:
+            raise TensorError(
+                "The `+` operator, on a bool tensor is not supported.", [site_fact(call_site())]
+            )
         return self
 
     def __eq__(self, other: Any) -> "Tensor":  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""Calls that PyTorch and kernbench are both given: their operands, and how each library gets them."""
+"""Calls that PyTorch and kernbench both get: their operands, and how each library makes them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,8 +35,8 @@ class Operand:
         seed: Decides the values.
         layout: How the elements lie: `plain`, or as the view that `turned`, `stepped`, `part` or
             `expanded` names.
-        kind: Range of the values: `any`, `small`, `positive`, `unit`, `distinct`, `special` (with nan
-            and infinities), or `below:n` for indices.
+        kind: Range of the values: `any`, `small`, `positive`, `distinct`, `special` (with nan and
+            infinities), or `below:n` for indices.
         grad: Whether it needs a gradient.
     """
 
@@ -63,11 +63,9 @@ class Operand:
             return np.asarray(rng.integers(low + (self.kind == "positive"), 7, shape)).astype(
                 self.dtype
             )
-        scale = {"small": 0.25, "unit": 0.5}.get(self.kind, 1.0)
+        scale = 0.25 if self.kind == "small" else 1.0
         # Multiples of 1/8 are exact in every type.
         found = rng.integers(-24, 25, shape) / 8 * scale
-        if self.kind == "unit":
-            found = np.clip(found, -0.875, 0.875)
         if self.kind == "positive":
             found = np.abs(found) + 0.25
         if self.dtype in COMPLEX:

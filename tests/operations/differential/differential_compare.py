@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-
 from differential_cases import Case, Side
+
 from kernbench.errors import KernbenchError
 from kernbench.sim_engine.data_executor import EffectError
 
