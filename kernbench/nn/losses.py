@@ -6,7 +6,7 @@ from typing import Literal
 from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact
 from kernbench.memory import dtypes
 from kernbench.operations.class_loss import ClassLoss
-from kernbench.operations.elementwise import check_complex
+from kernbench.operations.elementwise import broadcast, check_complex
 from kernbench.operations.fused import kernel
 from kernbench.operations.reductions import log_softmax
 from kernbench.operations.unary import refuse_integer
@@ -71,6 +71,9 @@ def mse_loss(
             file,
             line,
         )
+        # PyTorch promotes the types of the broadcast tensors, where no single value counts less.
+        shape = broadcast("mse_loss", [input.window.shape, target.window.shape])
+        input, target = input.expand(shape), target.expand(shape)
     difference = input - target
     refuse_integer("mse_loss", difference.window.dtype)
     if difference.window.dtype.is_complex:

@@ -576,7 +576,8 @@ def linspace(
         pin_memory: Whether the result lies in pinned host memory.
 
     Raises:
-        TensorError: If an end is complex and `dtype` is not, or for bools.
+        TensorError: If an end is complex and `dtype` is not, or `dtype` cannot hold an end, or for
+            bools.
     """
     shape = shape_of(((steps,),))
     if complex in {type(start), type(end)}:
@@ -590,6 +591,9 @@ def linspace(
     if dtype is dtypes.bool_:
         raise TensorError("linspace is not implemented for torch.bool", [site_fact(call_site())])
     held = dtype.numpy
+    if held.kind in "iu":
+        # As in PyTorch, the fractions of the ends are dropped first.
+        start, end = number("linspace", start, dtype).item(), number("linspace", end, dtype).item()
     return _make(
         "linspace",
         shape,

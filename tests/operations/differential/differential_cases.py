@@ -137,9 +137,9 @@ class Case:
         """Returns the element types of the operands."""
         return {each.dtype for each in operands_in([self.args, self.kwargs])}
 
-    def shapes(self) -> list[tuple[int, ...]]:
-        """Returns the shapes of the operands."""
-        return [each.shape for each in operands_in([self.args, self.kwargs])]
+    def is_special(self) -> bool:
+        """Returns whether an operand may hold nan or infinities."""
+        return any(each.kind == "special" for each in operands_in([self.args, self.kwargs]))
 
     def __str__(self) -> str:
         shown = [repr(each) for each in self.args]

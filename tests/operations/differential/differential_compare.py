@@ -197,7 +197,7 @@ def _unlike_tensors(ours: Seen, theirs: Seen, case: Case, what: str) -> str | No
             largest = float(finite.max()) if finite.size else 0.0
             if case.loose or what.startswith("gradient"):
                 relative *= 8
-            absolute = relative * max(largest, 1e-3)
+            absolute = relative * max(largest, 0.1 if case.loose else 1e-3)
             same = bool(np.isclose(a, b, relative, absolute, equal_nan=True).all())
         if not same:
             return f"{what}: values {a.tolist()}, expected {b.tolist()}"

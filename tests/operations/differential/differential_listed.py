@@ -3,147 +3,227 @@
 import re
 from typing import Final, NamedTuple
 
+from differential_cases import Case
+
 
 class Listed(NamedTuple):
     """A kind of difference.
 
     Attributes:
+        met: An operation whose calls meet it.
         names: Names of the operations, a regular expression.
         difference: What is found, see `differential_compare.compare`, a regular expression.
         reason: Why it is so.
+        mixed: Whether the operands must be of several types.
+        special: Whether an operand must hold nan or infinities.
     """
 
+    met: str
     names: str
     difference: str
     reason: str
+    mixed: bool = False
+    special: bool = False
 
-    def explains(self, name: str, difference: str) -> bool:
+    def explains(self, case: Case, difference: str) -> bool:
         """Returns whether this is a difference of that kind."""
-        return bool(re.search(self.names, name) and re.search(self.difference, difference))
+        if self.mixed and len(case.dtypes()) < 2:
+            return False
+        if self.special and not case.is_special():
+            return False
+        return bool(re.search(self.names, case.name) and re.search(self.difference, difference))
 
-
-_TORCH = "PyTorch's own fault"
 
 LISTED: Final = (
-    # Not simulated, and refused by name
     Listed(
-        "", r"gradients of (complex numbers|torch\.complex\d+) are not simulated", "not simulated"
+        "Tensor.__rtruediv__",
+        "",
+        r"gradients of (complex numbers|torch\.complex\d+) are not simulated",
+        "not simulated",
     ),
-    Listed("", r"of torch\.complex\d+ is not simulated", "not simulated"),
-    Listed("", r"complex numbers of torch\.float16 .* are not simulated", "not simulated"),
+    Listed("Tensor.__matmul__", "", r"of torch\.complex\d+ is not simulated", "not simulated"),
     Listed(
+        "torch.ne", "", r"complex numbers of torch\.float16 .* are not simulated", "not simulated"
+    ),
+    Listed(
+        "Tensor.norm",
         "sigmoid|silu|std|var|norm",
         r'ComplexError: "\w+" not implemented for torch\.complex',
         "not simulated",
     ),
     Listed(
+        "Tensor.logical_and_",
         "__i|_$",
-        "backward: raises UnsupportedError: derivative for aten::logical_",
-        "PyTorch drops the history of a tensor that is overwritten by bools",
+        "backward: raises UnsupportedError: derivative for aten::(logical_|floor_divide)",
+        "PyTorch drops the history of what is overwritten",
     ),
     Listed(
+        "Tensor.logical_and_",
         r"Tensor\.logical_(and|or)_",
         "needs_gradient True, expected False",
-        "PyTorch drops the history of a tensor that is overwritten by bools",
+        "PyTorch drops the history of what is overwritten",
     ),
-    # Refused, since GPUs refuse it
     Listed(
+        "Tensor.__matmul__",
         "mm|mv|dot|inner|matmul|linear|einsum",
         "is not defined for torch.bool",
         "GPUs have no product of bools; PyTorch has one on the CPU",
     ),
     Listed(
+        "Tensor.__matmul__",
         "mm|matmul|mv",
         "expected the operands to have the same dtype",
         "PyTorch does not look at the types of products over nothing",
     ),
     Listed(
+        "Tensor.log_softmax",
         "softmax",
         "could not infer output dtype",
         "PyTorch does not look at the type of an empty tensor",
     ),
-    Listed("mse_loss", "Subtraction, the `-` operator, with a bool tensor", "PyTorch computes it"),
-    # Refused, since it is hardly ever meant
-    Listed("mT", "only supported on matrices", "deprecated in PyTorch"),
-    Listed("topk", "topk of no element of a 0-d tensor", "PyTorch's result has one element"),
-    Listed("clamp", "not one of each", "a 0-d tensor that PyTorch reads as a number"),
-    Listed("lerp", "for `weight` but got", "a 0-d tensor that PyTorch reads as a number"),
-    Listed("mean|prod|sum", "the imaginary part is lost", "PyTorch warns"),
     Listed(
-        "roll", "Dimension out of range", "PyTorch does not look at dimensions of empty tensors"
+        "torch.nn.functional.mse_loss",
+        "mse_loss",
+        "Subtraction, the `-` operator, with a bool tensor",
+        "PyTorch computes it",
+    ),
+    Listed("Tensor.mT", "mT", "only supported on matrices", "deprecated in PyTorch"),
+    Listed(
+        "torch.topk",
+        "topk",
+        "topk of no element of a 0-d tensor",
+        "PyTorch's result has one element",
     ),
     Listed(
+        "Tensor.clamp", "clamp", "not one of each", "a 0-d tensor that PyTorch reads as a number"
+    ),
+    Listed(
+        "Tensor.lerp", "lerp", "for `weight` but got", "a 0-d tensor that PyTorch reads as a number"
+    ),
+    Listed("torch.prod", "mean|prod|sum", "the imaginary part is lost", "PyTorch warns"),
+    Listed(
+        "torch.gather",
         "gather|scatter",
         "does not fit input of shape|expected an index tensor",
         "PyTorch does not look at an empty index",
     ),
-    Listed("index_select", "expected an index tensor", "PyTorch does not look at an empty index"),
     Listed(
-        "full_like", "cannot be converted to type torch.float16", "PyTorch takes it if 0-d only"
+        "torch.linspace",
+        "linspace",
+        "not implemented for torch.bool",
+        "PyTorch takes it if empty only",
     ),
-    Listed("linspace", "not implemented for torch.bool", "PyTorch takes it if empty only"),
-    Listed("functional.linear", "does not fit a weight", "undocumented in PyTorch"),
-    Listed("pow", "pow is not defined for torch.bool", "PyTorch takes the exponents 0 and 1 only"),
     Listed(
-        "normal_|bernoulli|rand_like|randn_like",
+        "torch.nn.functional.linear",
+        "functional.linear",
+        "does not fit a weight",
+        "undocumented in PyTorch",
+    ),
+    Listed(
+        "Tensor.bernoulli",
+        "normal_|bernoulli|rand",
         "is not implemented for torch.",
         "no random numbers of integer types",
     ),
-    Listed(r"Tensor\.__getitem__|__setitem__", r"indices must be long.*float", "hardly ever meant"),
-    # Accepted here
-    Listed("round", "round_vml_cpu", "GPUs round integers"),
-    Listed("randint|randperm", "accepted; ", "numbers are made of any type"),
-    Listed("repeat_interleave", "Dimension out of range", "no repeats of nothing"),
     Listed(
+        "Tensor.masked_fill_",
+        "masked_fill_",
+        "raises .*single memory location",
+        "deprecated in PyTorch",
+    ),
+    Listed(
+        "torch.einsum",
+        "einsum",
+        "is not simulated where one operand names a subscript twice",
+        "not simulated",
+    ),
+    Listed("Tensor.round", "round", "round_vml_cpu", "GPUs round integers"),
+    Listed("torch.randint", "randint|randperm", "accepted; ", "numbers are made of any type"),
+    Listed(
+        "Tensor.repeat_interleave",
+        "repeat_interleave",
+        "Dimension out of range",
+        "no repeats of nothing",
+    ),
+    Listed(
+        "Tensor.prod",
         "",
         "accepted; PyTorch raises RuntimeError: Autograd not support dtype",
         "PyTorch refuses it since the result has no gradient",
     ),
     Listed(
-        "masked_fill_",
-        "accepted; PyTorch raises RuntimeError: value cannot be converted",
-        "the value is a tensor, which the host does not read",
+        "Tensor.__setitem__",
+        "__setitem__",
+        "accepted; .*single memory location",
+        "x[()] fills, as x[...] does",
     ),
-    # Laid out otherwise
-    Listed("einsum|conj", "strides", "PyTorch gives a view, or a permuted product"),
     Listed(
-        r"angle|div|masked_fill|rpow|__getitem__|where|lerp|addc|clamp",
+        "Tensor.min",
+        "",
+        "result.*strides",
+        "the CPU converts operands first, a GPU does not",
+        mixed=True,
+    ),
+    Listed("Tensor.conj", "einsum|conj", "strides", "PyTorch gives a view, or a permuted product"),
+    Listed(
+        "Tensor.__rpow__",
+        "angle|div|masked_fill|rpow|__getitem__|where|lerp|addc|clamp",
         "strides",
         "PyTorch's order follows intermediate tensors",
     ),
     Listed(
+        "Tensor.bernoulli",
         "unique|bernoulli",
         "needs_gradient False, expected True",
         "has no gradient in PyTorch either",
     ),
     Listed(
-        "cat|concat|stack", "needs_gradient False, expected True", "an empty vector is left out"
+        "torch.cat",
+        "cat|stack",
+        "(?s)needs_gradient False, expected True|gradient.*: None, expected",
+        "an empty vector is left out",
     ),
-    # Gradients
-    Listed("norm", "(?s)gradient.*expected None", "PyTorch gives None for a gradient of zeros"),
-    Listed("norm|mod|pow|std|var", "gradient.*(nan|inf)", "at infinities the formulas differ"),
-    Listed(r"\.(std|var)$", "gradient", "PyTorch counts no elements for dim=()"),
-    Listed("scatter", "returned an invalid gradient", _TORCH),
-    Listed("pow", "backward: accepted; PyTorch raises .*bool tensor", _TORCH),
-    Listed("addcdiv", "backward: accepted; PyTorch raises .*can't be cast", _TORCH),
-    Listed("addmm|baddbmm", "accepted; PyTorch raises .*can't be cast", _TORCH),
-    Listed("addcdiv", "gradient.*values", "PyTorch negates unsigned integers"),
-    Listed("mod", "backward: accepted; .*derivative for aten::remainder", "it is simulated"),
-    Listed("layer_norm|softmax|attention", "gradient", "PyTorch rounds more often in 16 bits"),
-    Listed("sub|add", r"values .*inf.*j", "infinities times complex numbers"),
+    Listed(
+        "Tensor.__imod__",
+        "norm|abs|mod|remainder|pow|std|var|prod|max|min",
+        "gradient",
+        "at infinities the formulas differ",
+        special=True,
+    ),
+    Listed("Tensor.std", r"\.(std|var)$", "gradient", "PyTorch counts no elements for dim=()"),
+    Listed("Tensor.scatter", "scatter", "returned an invalid gradient", "PyTorch's own fault"),
+    Listed(
+        "Tensor.pow",
+        "pow",
+        "backward: accepted; PyTorch raises .*bool tensor",
+        "PyTorch's own fault",
+    ),
+    Listed(
+        "torch.baddbmm",
+        "addmm|baddbmm",
+        "accepted; PyTorch raises .*can't be cast",
+        "PyTorch's own fault",
+    ),
+    Listed(
+        "Tensor.__rmod__",
+        "mod",
+        "backward: accepted; .*derivative for aten::remainder",
+        "it is simulated",
+    ),
+    Listed(
+        "torch.nn.functional.layer_norm",
+        "layer_norm|softmax|attention",
+        "gradient",
+        "PyTorch rounds more often in 16 bits",
+    ),
 )
 """Differences that are meant."""
 
 UNCOMPARED: Final = {
     **dict.fromkeys(
         [
-            "torch.Generator",
             "torch.manual_seed",
             "torch.initial_seed",
-            "torch.no_grad",
-            "torch.enable_grad",
-            "torch.inference_mode",
-            "torch.set_grad_enabled",
             "torch.is_grad_enabled",
             "torch.is_inference_mode_enabled",
         ],
@@ -172,7 +252,6 @@ UNCOMPARED: Final = {
             "Tensor.is_pinned",
             "Tensor.pin_memory",
             "Tensor.cuda",
-            "Tensor.get_device",
         ],
         "a fact of the memory; strides are compared in every row",
     ),
