@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from kernbench.tensors.promotion import Scalar
 
 _MASKS = (dtypes.bool_, dtypes.uint8)
+_BOOLS = (bool, np.bool_)
+_PLAIN = frozenset({int, slice, type(None), type(...)})
 
 # The part of a key that makes no view: an index for each dimension, None for the whole dimension.
 _Advanced = list["Tensor | Array | None"]
@@ -122,7 +124,14 @@ def _tuple(key: Any) -> tuple[Any, ...]:
 def _windowed(self: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, _Advanced | None]:
     """Applies the entries that make a view; returns the view and the remaining indices."""
     old = self.window
-    used = sum(_width(entry) for entry in key)
+    # Most keys are of integers and slices, and need no closer look.
+    plain = _PLAIN.issuperset(map(type, key))
+    if plain:
+        used = len(key) - key.count(None) - key.count(...)
+        dots = ... in key
+    else:
+        used = sum(_width(entry) for entry in key)
+        dots = any(entry is ... for entry in key)
     rank = len(old.shape)
     if used > rank:
         raise DimensionError(
@@ -134,8 +143,8 @@ def _windowed(self: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, _Advanced | N
     basic: list[Any] = []
     advanced: dict[int, Tensor | Array] = {}
     fill = rank - used
-    for entry in key if any(entry is ... for entry in key) else (*key, ...):
-        truth = None if type(entry) is slice else _truth(entry)
+    for entry in key if dots else (*key, ...):
+        truth = None if plain else _truth(entry)
         if entry is None or truth is not None:
             if truth is not None:
                 advanced[len(shape)] = np.zeros(int(truth), np.int64)
@@ -180,7 +189,7 @@ def _truth(entry: Any) -> bool | None:
 
     Such an entry makes a dimension of extent 1, or 0, and the host waits for a mask's value.
     """
-    if isinstance(entry, bool | np.bool_):
+    if isinstance(entry, _BOOLS):
         return bool(entry)
     if isinstance(entry, Tensor):
         single = entry.dtype in _MASKS and not entry.window.shape
@@ -191,7 +200,7 @@ def _truth(entry: Any) -> bool | None:
 
 def _width(entry: Any) -> int:
     """Returns how many dimensions an entry of a key indexes."""
-    if entry is None or entry is ... or isinstance(entry, bool | np.bool_):
+    if entry is None or entry is ... or isinstance(entry, _BOOLS):
         return 0
     if isinstance(entry, Tensor) and entry.dtype in _MASKS:
         return len(entry.window.shape)

@@ -398,6 +398,7 @@ def isclose(
         equal_nan: Whether nan is close to nan.
 
     Raises:
+        OperandError: If `other` is no tensor.
         TensorError: If the types differ.
     """
     if not isinstance(other, Tensor):

@@ -276,6 +276,9 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
         input: The tensor.
         dim: The dimension.
         sizes: Extents of the new dimensions; -1 for one that follows from the others.
+
+    Raises:
+        TensorError: If `sizes` is empty, or does not make up the extent of the dimension.
     """
     shape = input.window.shape
     place = dim_of(dim, len(shape))
