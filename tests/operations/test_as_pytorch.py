@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import kernbench.torch as torch
+import kernbench.torch.distributed as dist
+from kernbench import extend
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.multiprocessing import spawn
+from kernbench.runtime_api.multiprocessing import SpawnException, spawn
 from kernbench.tensors.errors import TensorError
 
 
@@ -165,3 +167,21 @@ def test_a_rank_goes_on_to_an_error_of_its_own(ctx: RuntimeContext) -> None:
         assert torch.tensor(5.0).flip(0).item() == 5
 
     spawn(worker, nprocs=2)
+
+
+def test_an_operation_that_fails_is_told_and_no_deadlock(ctx: RuntimeContext) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(4)
+        if rank == 0:
+            x = extend.fused("mylib::broken", lambda values: values.reshape(3), [x])
+        dist.all_reduce(x)
+        torch.cuda.synchronize()
+
+    with pytest.raises(SpawnException) as caught:
+        spawn(worker, nprocs=2)
+    text = str(caught.value)
+    assert "the computation failed: ValueError: cannot reshape array of size 4" in text
+    assert "mylib::broken was issued at" in text
+    assert "test_as_pytorch.py" in text
+    assert "deadlock" not in text.lower()
