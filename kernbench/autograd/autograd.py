@@ -8,7 +8,8 @@ import numpy as np
 from kernbench.autograd.backward import check_create_graph, run_backward
 from kernbench.autograd.function import Function
 from kernbench.errors import KernbenchError, OptionError, call_site, site_fact
-from kernbench.operations.creation import from_numpy, zeros_like
+from kernbench.operations.creation import zeros_like
+from kernbench.operations.from_values import from_numpy
 from kernbench.process.process import current_process
 from kernbench.tensors import grad_modes
 from kernbench.tensors.errors import TensorError, refuse

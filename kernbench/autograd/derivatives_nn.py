@@ -17,7 +17,7 @@ from kernbench.tensors.tensor import Tensor
 def _embedding(g: Tensor, b: Tensor, like: Like, padding_idx: int | None) -> Tensor:
     def add(grad: Array, ids: Array) -> Array:
         total = np.zeros(like.shape, grad.dtype)
-        np.add.at(total, ids.reshape(-1), grad.reshape(-1, like.shape[1]))
+        np.add.at(total, ids.reshape(-1), grad.reshape(ids.size, like.shape[1]))
         if padding_idx is not None:
             total[padding_idx] = 0
         return total

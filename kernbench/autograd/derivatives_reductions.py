@@ -83,7 +83,7 @@ derivative("min", _chosen)
 def _var(g: Tensor, a: Tensor, like: Like, axes: Axes, correction: int) -> Tensor:
     def slope(grad: Array, x: Array) -> Any:
         gap = x - np.mean(x, axis=axes, keepdims=True)
-        return grad * gap * x.dtype.type(2 / max(_count(like, axes) - correction, 0))
+        return grad * gap * np.divide(2, max(_count(like, axes) - correction, 0), dtype=x.dtype)
 
     return kernel("var_backward", slope, (_kept(g, like, axes), a), like.shape, g.dtype)
 

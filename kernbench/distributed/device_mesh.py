@@ -17,7 +17,7 @@ from kernbench.distributed.groups import (
 from kernbench.distributed.groups import group as default
 from kernbench.errors import OptionError, call_site, site_fact
 from kernbench.memory import dtypes
-from kernbench.operations.creation import tensor
+from kernbench.operations.from_values import tensor
 from kernbench.process.process import current_process
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.tensors.errors import DimensionError, TensorError, refuse

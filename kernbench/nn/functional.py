@@ -122,10 +122,16 @@ def embedding(
     Raises:
         IndexOutOfBoundsError: If a row does not exist (M1); found when the kernel runs.
         OptionError: If `padding_idx` is not a row of the table.
+        TensorError: If `weight` is no matrix.
         UnsupportedError: For other values of arguments that are not simulated.
     """
     refuse_embedding("embedding", max_norm, norm_type, scale_grad_by_freq, sparse)
     check_index("embedding", input)
+    if len(weight.window.shape) != 2:
+        raise TensorError(
+            f"embedding: 'weight' must be 2-D, got a shape of {list(weight.window.shape)}",
+            [site_fact(call_site())],
+        )
     rows, width = weight.window.shape
     if padding_idx is not None:
         if not -rows <= padding_idx < rows:
@@ -351,7 +357,7 @@ def rms_norm(
         normalized_shape: Extents of the normalised dimensions.
         weight: Factors of shape `normalized_shape`; None for 1.
         eps: Number added to the mean square; by default the distance from 1 to the next number of
-            the input's type.
+            the type in which the mean is computed: float32 for 16-bit floats.
 
     Raises:
         TensorError: If the shapes do not fit.
@@ -373,8 +379,8 @@ def rms_norm(
 _EPSILON = {
     dtypes.float64: 2.0**-52,
     dtypes.float32: 2.0**-23,
-    dtypes.float16: 2.0**-10,
-    dtypes.bfloat16: 2.0**-7,
+    dtypes.float16: 2.0**-23,
+    dtypes.bfloat16: 2.0**-23,
 }
 
 

@@ -6,9 +6,10 @@ from typing import Literal
 from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact
 from kernbench.memory import dtypes
 from kernbench.operations.class_loss import ClassLoss
-from kernbench.operations.elementwise import check_complex
+from kernbench.operations.elementwise import broadcast, check_complex
 from kernbench.operations.fused import kernel
 from kernbench.operations.reductions import log_softmax
+from kernbench.operations.unary import refuse_integer
 from kernbench.tensors.errors import TensorError, refuse
 from kernbench.tensors.nodes import edge_of
 from kernbench.tensors.tensor import Tensor
@@ -70,7 +71,11 @@ def mse_loss(
             file,
             line,
         )
+        # PyTorch promotes the types of the broadcast tensors, where no single value counts less.
+        shape = broadcast("mse_loss", [input.window.shape, target.window.shape])
+        input, target = input.expand(shape), target.expand(shape)
     difference = input - target
+    refuse_integer("mse_loss", difference.window.dtype)
     if difference.window.dtype.is_complex:
         check_complex("mse_loss", difference.window.dtype, frozenset())
     return _reduced(difference.square(), reduction)

@@ -39,7 +39,7 @@ class Parameter(Tensor):
                 f"a Parameter is made of a tensor; got {type(data).__name__}",
                 [site_fact(call_site())],
             )
-        super().__init__(data.memory, data.window, data.device)
+        super().__init__(data)
         self.requires_grad = requires_grad
 
     def __repr__(self) -> str:

@@ -13,7 +13,8 @@ from kernbench.distributed.signatures import signature
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import DType, dtypes
 from kernbench.nn.replicas import EVENLY, NAME, DataParallelError
-from kernbench.operations.creation import empty, tensor
+from kernbench.operations.creation import empty
+from kernbench.operations.from_values import tensor
 from kernbench.operations.pointwise import mul
 from kernbench.process.process import Process
 from kernbench.process.types import CPU

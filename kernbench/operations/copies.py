@@ -58,7 +58,7 @@ def copy_(self: Tensor, other: Tensor, non_blocking: bool = False) -> Tensor:
             [site_fact(call_site())],
         )
     process, node = current_process(), None
-    if self.memory.tracked or other.memory.tracked:
+    if (self.memory.tracked or other.memory.tracked) and category(self.dtype) >= FLOATS:
         node = tape.begin(process, "aten::copy", (self, other), out=self)
     _transfer(process, other, self, non_blocking, fresh=False)
     if node is not None:
@@ -350,19 +350,6 @@ byte = _converter(dtypes.uint8)
 bool_ = _converter(dtypes.bool_)
 cfloat = _converter(dtypes.complex64)
 cdouble = _converter(dtypes.complex128)
-
-
-def type_(self: Tensor, dtype: DType | None = None, non_blocking: bool = False) -> Tensor:
-    """Returns the tensor in another type.
-
-    Raises:
-        UnsupportedError: Without a type, when PyTorch returns the name of the tensor's class.
-    """
-    if dtype is None:
-        raise UnsupportedError(
-            "type() without a type is not simulated", [site_fact(call_site())], hint="use .dtype"
-        )
-    return to(self, dtype, non_blocking=non_blocking)
 
 
 def type_as(self: Tensor, other: Tensor) -> Tensor:

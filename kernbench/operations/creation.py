@@ -1,4 +1,4 @@
-"""Makes tensors: new ones, from values, and from other tensors."""
+"""Makes tensors of a shape: unwritten, of one value, of a range."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -7,9 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from kernbench.errors import OperandError, OptionError, call_site, site_fact
+from kernbench.errors import OperandError, call_site, site_fact
 from kernbench.memory import Array, DType, dtypes
-from kernbench.operations.copies import array_to, as_host_tensor, clone, detach, to
 from kernbench.operations.elementwise import ComplexError, layout
 from kernbench.operations.filling import number
 from kernbench.process.process import Process, current_process
@@ -23,17 +22,14 @@ from kernbench.tensors.tensor import Tensor
 
 __all__ = [
     "arange",
-    "as_tensor",
     "empty",
     "empty_like",
     "eye",
-    "from_numpy",
     "full",
     "full_like",
     "linspace",
     "ones",
     "ones_like",
-    "tensor",
     "zeros",
     "zeros_like",
 ]
@@ -517,7 +513,7 @@ def arange(
 
     Raises:
         OperandError: If no bound is given.
-        TensorError: If `step` is 0 or leads away from `end`.
+        TensorError: If `step` is 0 or leads away from `end`, or for bools.
         ComplexError: For complex numbers.
     """
     if end is None:
@@ -535,14 +531,22 @@ def arange(
             else ("upper bound and lower bound inconsistent with step sign")
         )
         raise TensorError(f"arange: {problem}", [site_fact(call_site())])
+    if dtype is dtypes.bool_:
+        raise TensorError("arange is not implemented for torch.bool", [site_fact(call_site())])
     whole = all(isinstance(value, int) for value in (start, end, step))
     dtype = dtype or (dtypes.int64 if whole else dtypes.float32)
+    held, exact = dtype.numpy, dtype.numpy.kind in "iu"
+    first, by = (int(start), int(step)) if exact else (start, step)
+    if dtype is dtypes.int64:
+        # As in PyTorch, only int64 counts from the bounds without their fractions.
+        end, start, step, whole = int(end), first, by, True
+        if not by:
+            raise TensorError("arange: step must be nonzero", [site_fact(call_site())])
     count = -((start - end) // step) if whole else ceil((end - start) / step)
     shape = shape_of(((int(count),),))
-    first, by, held = start, step, dtype.numpy
 
     def values() -> Array:
-        steps: Array = np.arange(count, dtype=np.int64 if whole else np.float64)
+        steps: Array = np.arange(count, dtype=np.int64 if exact or whole else np.float64)
         return (first + steps * by).astype(held, copy=False)
 
     return _make(
@@ -572,7 +576,8 @@ def linspace(
         pin_memory: Whether the result lies in pinned host memory.
 
     Raises:
-        TensorError: If an end is complex and `dtype` is not.
+        TensorError: If an end is complex and `dtype` is not, or `dtype` cannot hold an end, or for
+            bools.
     """
     shape = shape_of(((steps,),))
     if complex in {type(start), type(end)}:
@@ -583,7 +588,12 @@ def linspace(
                 [site_fact(call_site())],
             )
     dtype = dtype or dtypes.float32
+    if dtype is dtypes.bool_:
+        raise TensorError("linspace is not implemented for torch.bool", [site_fact(call_site())])
     held = dtype.numpy
+    if held.kind in "iu":
+        # As in PyTorch, the fractions of the ends are dropped first.
+        start, end = number("linspace", start, dtype).item(), number("linspace", end, dtype).item()
     return _make(
         "linspace",
         shape,
@@ -626,136 +636,3 @@ def eye(
         requires_grad=requires_grad,
         pin_memory=pin_memory,
     )
-
-
-# From values
-
-
-def tensor(
-    data: Any,
-    *,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
-    """Returns a tensor with a copy of numbers, nested sequences of numbers, or an array.
-
-    On a device the call copies from host to device, and the host waits for the copy.
-
-    Args:
-        data: The values.
-        dtype: Element type; by default that of an array or tensor, else bool, int64, float32 or
-            complex64, as the numbers require.
-        device: Device of the result; by default the host on main, a rank's device in a worker.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
-
-    Raises:
-        OperandError: If `data` is no regular array of numbers.
-        OptionError: If nested sequences differ in length.
-        TensorError: If a value does not fit into `dtype`.
-    """
-    process = current_process()
-    if isinstance(data, Tensor):
-        device = process.default_device if device is None else device
-        where = data.device if device is None else find_device(process, device)
-        copied = clone(detach(data))
-        return asked(to(copied, where, dtype or data.dtype), requires_grad)
-    where = find_device(process, device)
-    check_pin(where, pin_memory)
-    array = _array(data, dtype)
-    return asked(array_to(process, array, where, pinned=pin_memory), requires_grad)
-
-
-def _array(data: Any, dtype: DType | None) -> Array:
-    """Returns a new contiguous array of the data given to `torch.tensor`."""
-    values = data if isinstance(data, np.ndarray | np.generic) else _nested(data)
-    try:
-        array = np.array(values, order="C")
-    except ValueError:
-        raise OptionError(
-            "expected sequences of the same length", [site_fact(call_site())]
-        ) from None
-    if dtype is None:
-        kind = array.dtype.kind
-        if isinstance(data, np.ndarray | np.generic):
-            dtype = dtypes.from_numpy(array.dtype)
-        elif array.size == 0 or kind == "f":
-            dtype = dtypes.float32
-        else:
-            dtype = {"b": dtypes.bool_, "i": dtypes.int64, "c": dtypes.complex64}.get(kind)
-    if dtype is None or (dtypes.from_numpy(array.dtype) is None and array.dtype.kind not in "iu"):
-        refusal = OperandError if array.dtype.kind == "U" else TensorError
-        raise refusal(
-            f"no tensor can be made of {type(data).__name__} with elements of {array.dtype}",
-            [site_fact(call_site())],
-        )
-    if array.dtype.kind == "c" and not dtype.is_complex and array.imag.any():
-        raise TensorError(
-            f"value cannot be converted to type {dtype} without overflow",
-            [site_fact(call_site()), "it has an imaginary part"],
-        )
-    if array.dtype.kind in "iu" and array.size and dtype.numpy.kind in "iu":
-        limits = np.iinfo(dtype.numpy)
-        if array.min() < limits.min or array.max() > limits.max:
-            raise TensorError(
-                f"value cannot be converted to type {dtype} without overflow",
-                [site_fact(call_site())],
-            )
-    return dtypes.cast(array, dtype)
-
-
-def _nested(data: Any) -> Any:
-    """Replaces tensors inside of sequences by their values."""
-    if isinstance(data, Tensor):
-        return data.tolist()
-    if isinstance(data, list | tuple) and data and isinstance(data[0], list | tuple | Tensor):
-        return [_nested(entry) for entry in data]
-    return data
-
-
-def as_tensor(data: Any, dtype: DType | None = None, device: DeviceLike | None = None) -> Tensor:
-    """Returns `data` as a tensor, as `torch.as_tensor`; copies only if type or device require it.
-
-    Args:
-        data: A tensor, an array, numbers, or nested sequences of numbers.
-        dtype: Element type; by default as for `tensor`.
-        device: Device of the result; by default that of a tensor and the host for an array, unless
-            the program has set a default device, else as for `tensor`.
-    """
-    process = current_process()
-    if isinstance(data, np.ndarray):
-        data = from_numpy(data)
-    if isinstance(data, Tensor):
-        device = process.default_device if device is None else device
-        where = data.device if device is None else find_device(process, device)
-        return to(data, where, dtype or data.dtype)
-    return tensor(data, dtype=dtype, device=device)
-
-
-def from_numpy(ndarray: Array) -> Tensor:
-    """Returns a host tensor that shares the memory of an array.
-
-    Raises:
-        OperandError: If `ndarray` is no array, or has a type that tensors do not have.
-        OptionError: If a stride of the array is negative.
-    """
-    if not isinstance(ndarray, np.ndarray):
-        raise OperandError(
-            f"expected np.ndarray (got {type(ndarray).__name__})", [site_fact(call_site())]
-        )
-    dtype = dtypes.from_numpy(ndarray.dtype)
-    if dtype is None:
-        raise OperandError(
-            f"can't convert np.ndarray of type {ndarray.dtype}",
-            [site_fact(call_site())],
-            hint=f"supported are {', '.join(each.name for each in dtypes.ALL)}",
-        )
-    if any(step < 0 or step % ndarray.itemsize for step in ndarray.strides):
-        raise OptionError(
-            "the array has negative strides, which tensors do not have",
-            [site_fact(call_site()), f"strides {ndarray.strides}"],
-            hint="copy it first: array.copy()",
-        )
-    return as_host_tensor(current_process(), ndarray, dtype)

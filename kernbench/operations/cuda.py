@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
+from kernbench.operations import typed
 from kernbench.process.act import act
 from kernbench.process.process import MAIN, Process, RankLocal, current_process
 from kernbench.process.types import Device, DeviceLike
@@ -39,6 +40,9 @@ __all__ = [
     "stream",
     "synchronize",
 ]
+
+globals().update(typed.of_types("torch.cuda", "cuda"))
+__all__ += typed.__all__
 
 
 def _sip(process: Process, where: DeviceLike | None) -> int:

@@ -409,7 +409,7 @@ def check_distinct(name: str, out: Tensor) -> None:
         TensorError: If two elements do, as after `expand`.
     """
     for extent, stride in zip(out.window.shape, out.window.strides, strict=True):
-        if stride == 0 and extent > 1:
+        if stride == 0 and extent > 1 and out.window.numel:
             raise TensorError(
                 f"{name}: unsupported operation: more than one element of the written-to tensor "
                 "refers to a single memory location",

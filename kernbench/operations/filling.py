@@ -1,28 +1,58 @@
 """Chooses between elements, and sets elements."""
 
+from math import isfinite
+from typing import Final, overload
+
+import ml_dtypes
 import numpy as np
 
-from kernbench.errors import call_site, site_fact
+from kernbench.errors import OperandError, call_site, site_fact
 from kernbench.memory import Array, DType, View, dtypes
-from kernbench.operations.elementwise import Operand, argument, check_distinct, elementwise
+from kernbench.operations.copies import to
+from kernbench.operations.elementwise import Operand, argument, elementwise
+from kernbench.operations.host_reads import nonzero
 from kernbench.process.process import Process, current_process
 from kernbench.tensors import tape
 from kernbench.tensors.errors import TensorError
-from kernbench.tensors.promotion import Scalar
+from kernbench.tensors.promotion import FLOATS, Scalar, category
 from kernbench.tensors.running import run
 from kernbench.tensors.tensor import Tensor
 
 __all__ = ["masked_fill", "where"]
 
 
-def where(condition: Tensor, input: Operand, other: Operand) -> Tensor:
+@overload
+def where(condition: Tensor) -> tuple[Tensor, ...]: ...
+@overload
+def where(condition: Tensor, input: Operand, other: Operand) -> Tensor: ...
+def where(
+    condition: Tensor, input: Operand | None = None, other: Operand | None = None
+) -> Tensor | tuple[Tensor, ...]:
     """Returns `input` where `condition` is true, else `other`, as `torch.where`.
 
     Args:
-        condition: Tensor of bools; all three shapes broadcast.
+        condition: Tensor of bools or uint8; all three shapes broadcast.
         input: A tensor or a number.
         other: A tensor or a number.
+
+    Returns:
+        A tensor; of a condition alone, the indices of its elements that are not 0, a vector for
+        each dimension, for which the host waits.
+
+    Raises:
+        OperandError: If one of `input` and `other` is missing.
+        TensorError: If the condition is of another type.
     """
+    if input is None and other is None:
+        indices: tuple[Tensor, ...] = nonzero(condition, as_tuple=True)
+        return indices
+    if input is None or other is None:
+        raise OperandError(
+            "where() takes a condition alone, or a condition, input and other",
+            [site_fact(call_site())],
+        )
+    if isinstance(condition, Tensor) and condition.dtype is dtypes.uint8:
+        condition = to(condition, dtypes.bool_)
     _check_mask("where", condition)
     return elementwise("aten::where", np.where, condition, input, other, keep=1)
 
@@ -49,6 +79,12 @@ def masked_fill(input: Tensor, mask: Tensor, value: Operand) -> Tensor:
 def _fill_type(tensor: Tensor, value: Operand) -> DType:
     dtype = tensor.window.dtype
     if isinstance(value, Tensor):
+        if value.window.shape:
+            raise TensorError(
+                "masked_fill only supports a 0-dimensional value tensor, but got tensor with "
+                f"{len(value.window.shape)} dimension(s).",
+                [site_fact(call_site())],
+            )
         _check_real("masked_fill", value, dtype)
     else:
         number("masked_fill", value, dtype)
@@ -56,7 +92,7 @@ def _fill_type(tensor: Tensor, value: Operand) -> DType:
 
 
 def number(name: str, value: Scalar, dtype: DType) -> Array:
-    """Returns a number as a single value of a type; integer types drop the fraction, as in PyTorch.
+    """Returns a number as a single value of a type, as PyTorch converts it, see `fits`.
 
     Args:
         name: Name of the operation, for the error.
@@ -64,20 +100,49 @@ def number(name: str, value: Scalar, dtype: DType) -> Array:
         dtype: Type of the result.
 
     Raises:
-        TensorError: If an integer type cannot hold the number, or an imaginary part would be lost.
+        TensorError: If the type cannot hold the number, or an imaginary part would be lost.
     """
-    if dtype.is_complex or dtype is dtypes.bool_:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not fits(value, dtype):
+        raise _overflow(name, value, dtype)
+    if isinstance(value, complex) and not dtype.is_complex and dtype is not dtypes.bool_:
+        value = value.real
+    if isinstance(value, complex) or dtype.numpy.kind not in "iu":
         return dtypes.cast(value, dtype)
+    return np.asarray(int(value)).astype(dtype.numpy)
+
+
+def fits(value: Scalar, dtype: DType) -> bool:
+    """Returns whether PyTorch converts a number to a type.
+
+    A type without signs takes negative integers down to minus its largest number, modulo its range.
+    A fraction is dropped; infinities and nan stay in floating-point types.
+
+    Args:
+        value: The number.
+        dtype: The type.
+    """
+    if dtype is dtypes.bool_ or dtype.is_complex:
+        return True
     if isinstance(value, complex):
         if value.imag:
-            raise _overflow(name, value, dtype)
+            return False
         value = value.real
     if dtype.is_floating_point:
-        return dtypes.cast(value, dtype)
+        return not isfinite(value) or abs(value) <= _LARGEST[dtype]
     limits = np.iinfo(dtype.numpy)
-    if not limits.min <= int(value) <= limits.max:
-        raise _overflow(name, value, dtype)
-    return np.asarray(int(value), dtype.numpy)
+    if isinstance(value, float):
+        return isfinite(value) and limits.min <= value and int(value) <= limits.max
+    lowest = limits.min if dtype.is_signed else -limits.max
+    return lowest <= value <= limits.max
+
+
+_LARGEST: Final = {
+    dtype: float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
+    for dtype in dtypes.ALL
+    if dtype.is_floating_point
+}
 
 
 def _overflow(name: str, value: object, dtype: DType) -> TensorError:
@@ -107,10 +172,10 @@ def masked_fill_(self: Tensor, mask: Tensor, value: Operand) -> Tensor:
 
 def fill_(self: Tensor, value: Operand) -> Tensor:
     """Sets every element to a number or a single-value tensor."""
-    check_distinct("fill_", self)
     process = current_process()
     node = None
-    if self.memory.tracked or (isinstance(value, Tensor) and value.memory.tracked):
+    tracked = self.memory.tracked or (isinstance(value, Tensor) and value.memory.tracked)
+    if tracked and category(self.dtype) >= FLOATS:
         node = tape.begin(process, "aten::fill", (self, value), out=self)
     _fill(process, self, value)
     if node is not None:

@@ -8,7 +8,7 @@ import numpy as np
 from kernbench.errors import OperandError, OptionError, call_site, site_fact
 from kernbench.memory import Array
 from kernbench.operations.copies import array_to
-from kernbench.operations.elementwise import OPERANDS, check_complex
+from kernbench.operations.elementwise import OPERANDS, broadcast, check_complex
 from kernbench.operations.views import t
 from kernbench.process.process import current_process
 from kernbench.tensors.errors import TensorError, refuse
@@ -158,13 +158,14 @@ def allclose(
         equal_nan: Whether nan is close to nan.
 
     Raises:
-        TensorError: If the types differ; or if the run's default device is `cpu`, and the tensors
-            are on several devices.
+        TensorError: If the types differ, or the shapes do not broadcast; or if the run's default
+            device is `cpu`, and the tensors are on several devices.
     """
     if current_process().strict:
         same_device("allclose", (input, other))
     if input.dtype is not other.dtype:
         raise TensorError(f"{input.dtype} did not match {other.dtype}", [site_fact(call_site())])
+    broadcast("allclose", [input.window.shape, other.window.shape])
     a, b = host_array(input, "allclose"), host_array(other, "allclose")
     wide = np.float64 if input.dtype.is_floating_point else a.dtype
     return bool(np.allclose(a.astype(wide), b.astype(wide), rtol, atol, equal_nan))
@@ -219,7 +220,7 @@ def unique(
     process = current_process()
     arrays = [found[0], found[1].reshape(values.shape), found[2]]
     results = [
-        array_to(process, np.ascontiguousarray(array), input.device)
+        array_to(process, np.array(array, order="C"), input.device)
         for array, give in zip(arrays, wanted, strict=True)
         if give
     ]

@@ -10,8 +10,8 @@ import numpy as np
 from kernbench.errors import OperandError, OptionError, call_site, site_fact
 from kernbench.memory import Array, View, dtypes
 from kernbench.operations.copies import copy_, to
-from kernbench.operations.elementwise import OPERANDS, argument, broadcast
-from kernbench.operations.filling import fill_, masked_fill_
+from kernbench.operations.elementwise import OPERANDS, argument, broadcast, check_distinct
+from kernbench.operations.filling import fill_, masked_fill_, number
 from kernbench.operations.shaping import checked
 from kernbench.operations.views import select
 from kernbench.process.process import Process, current_process
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from kernbench.tensors.promotion import Scalar
 
 _MASKS = (dtypes.bool_, dtypes.uint8)
+_BOOLS = (bool, np.bool_)
+_PLAIN = frozenset({int, slice, type(None), type(...)})
 
 # The part of a key that makes no view: an index for each dimension, None for the whole dimension.
 _Advanced = list["Tensor | Array | None"]
@@ -51,17 +53,24 @@ def setitem(self: Tensor, key: Any, value: Any) -> None:
     Raises:
         DimensionError: If an index is out of range, or the key has too many entries.
         OperandError: If the value is neither tensor nor number.
+        TensorError: If the key holds an index tensor, and the value is a tensor of another type. A
+            single value is converted if the one index tensor is a mask.
     """
     if isinstance(key, Tensor) and key.dtype is dtypes.bool_ and key.device == self.device:
         single = not isinstance(value, Tensor) or not value.window.shape
         if single and key.window.shape == self.window.shape:
             masked_fill_(self, key, value)
             return
-    seen, advanced = _windowed(self, _tuple(key))
+    entries = _tuple(key)
+    seen, advanced = _windowed(self, entries)
     if advanced is not None:
+        if isinstance(value, Tensor) and value.window.dtype is not self.window.dtype:
+            value = _converted(self, entries, value)
+        if isinstance(value, Tensor):
+            value = _trimmed(value, len(_result_shape(seen, advanced)))
         scattered(seen, advanced, value)
     elif isinstance(value, Tensor):
-        copy_(seen, value)
+        copy_(seen, _trimmed(value, len(seen.window.shape)))
     elif isinstance(value, OPERANDS):
         fill_(seen, cast("Scalar", value))
     else:
@@ -70,6 +79,37 @@ def setitem(self: Tensor, key: Any, value: Any) -> None:
             [site_fact(call_site())],
             hint="make a tensor of it first",
         )
+
+
+def _trimmed(value: Tensor, rank: int) -> Tensor:
+    """Returns a value without the leading dimensions of extent 1 that its place does not have."""
+    shape = value.window.shape
+    extra = len(shape) - rank
+    return value.reshape(shape[extra:]) if extra > 0 and set(shape[:extra]) == {1} else value
+
+
+def _converted(self: Tensor, entries: tuple[Any, ...], value: Tensor) -> Tensor:
+    """Returns a single value in the tensor's type if the only index tensor is a mask."""
+    masks = [entry for entry in entries if _is_mask(entry)]
+    indices = [entry for entry in entries if isinstance(entry, Tensor | Sequence | np.ndarray)]
+    dtype = self.window.dtype
+    fits = dtype.is_complex or not value.window.dtype.is_complex
+    if value.window.numel == 1 and fits and len(masks) == 1 and indices in ([], masks):
+        return to(value, dtype)
+    raise TensorError(
+        "Index put requires the source and destination dtypes match, got "
+        f"{dtype} for the destination and {value.window.dtype} for the source.",
+        [site_fact(call_site())],
+        hint=f"convert the value first: value.to({dtype})",
+    )
+
+
+def _is_mask(entry: Any) -> bool:
+    if isinstance(entry, Tensor):
+        return entry.dtype in _MASKS
+    if isinstance(entry, np.ndarray):
+        return bool(entry.dtype == np.bool_)
+    return isinstance(entry, bool) or (isinstance(entry, list) and isinstance(entry[0], bool))
 
 
 def _tuple(key: Any) -> tuple[Any, ...]:
@@ -85,7 +125,14 @@ def _tuple(key: Any) -> tuple[Any, ...]:
 def _windowed(self: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, _Advanced | None]:
     """Applies the entries that make a view; returns the view and the remaining indices."""
     old = self.window
-    used = sum(_width(entry) for entry in key)
+    # Most keys are of integers and slices, and need no closer look.
+    plain = _PLAIN.issuperset(map(type, key))
+    if plain:
+        used = len(key) - key.count(None) - key.count(...)
+        dots = ... in key
+    else:
+        used = sum(_width(entry) for entry in key)
+        dots = any(entry is ... for entry in key)
     rank = len(old.shape)
     if used > rank:
         raise DimensionError(
@@ -97,11 +144,16 @@ def _windowed(self: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, _Advanced | N
     basic: list[Any] = []
     advanced: dict[int, Tensor | Array] = {}
     fill = rank - used
-    for entry in key if any(entry is ... for entry in key) else (*key, ...):
-        if entry is None:
+    for entry in key if dots else (*key, ...):
+        truth = None if plain else _truth(entry)
+        if entry is None or truth is not None:
+            if truth is not None:
+                advanced[len(shape)] = np.zeros(int(truth), np.int64)
+            basic.append(None)
             shape.append(1)
             strides.append(old.shape[dim] * old.strides[dim] if dim < rank else 1)
-        elif entry is ...:
+            continue
+        if entry is ...:
             shape += old.shape[dim : dim + fill]
             strides += old.strides[dim : dim + fill]
             dim, fill = dim + fill, 0
@@ -133,9 +185,23 @@ def _windowed(self: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, _Advanced | N
     return seen, left
 
 
+def _truth(entry: Any) -> bool | None:
+    """Returns the value of a bool or of a mask without dimensions; None for any other entry.
+
+    Such an entry makes a dimension of extent 1, or 0, and the host waits for a mask's value.
+    """
+    if isinstance(entry, _BOOLS):
+        return bool(entry)
+    if isinstance(entry, Tensor):
+        single = entry.dtype in _MASKS and not entry.window.shape
+        return bool(host_array(entry, "__getitem__")) if single else None
+    single = isinstance(entry, np.ndarray) and entry.dtype == np.bool_ and not entry.ndim
+    return bool(entry) if single else None
+
+
 def _width(entry: Any) -> int:
     """Returns how many dimensions an entry of a key indexes."""
-    if entry is None or entry is ...:
+    if entry is None or entry is ... or isinstance(entry, _BOOLS):
         return 0
     if isinstance(entry, Tensor) and entry.dtype in _MASKS:
         return len(entry.window.shape)
@@ -145,18 +211,16 @@ def _width(entry: Any) -> int:
 
 
 def _is_single(entry: Any) -> bool:
-    """Whether an entry is a single integer on the host, in a tensor or an array."""
+    """Whether an entry is a single number, in a tensor or an array."""
     if isinstance(entry, Tensor):
-        return not entry.window.shape and entry.is_cpu and entry.dtype not in _MASKS
+        return not entry.window.shape
     return isinstance(entry, np.ndarray) and not entry.ndim
 
 
 def _position(entry: Any, extent: int, dim: int) -> int:
-    if isinstance(entry, Tensor):
+    if isinstance(entry, Tensor) and not entry.dtype.is_floating_point:
         entry = host_array(entry, "__getitem__").item()
     try:
-        if isinstance(entry, bool):
-            raise TypeError
         index = operator.index(entry)
     except TypeError:
         raise DimensionError(
@@ -201,7 +265,7 @@ def _indices(self: Tensor, entry: Any, dim: int) -> list[Tensor | Array]:
                     [site_fact(call_site())],
                 )
         return list(np.nonzero(values))
-    integers = (dtypes.int64, dtypes.int32, dtypes.int16, dtypes.int8)
+    integers = (dtypes.int64, dtypes.int32)
     whole = entry.dtype in integers if isinstance(entry, Tensor) else entry.dtype.kind in "iu"
     if not whole:
         raise DimensionError(
@@ -349,6 +413,7 @@ def scattered(seen: Tensor, advanced: _Advanced, value: Any) -> None:
         TensorError: If `value` does not broadcast, or is complex and the tensor is not.
     """
     process = current_process()
+    check_distinct("index_put_", seen)
     key = _Key(process, seen, advanced)
     inputs: list[Tensor] = list(key.tensors)
     source: View | Array
@@ -361,7 +426,7 @@ def scattered(seen: Tensor, advanced: _Advanced, value: Any) -> None:
         else:
             source = argument(process, value, None)
     else:
-        source = np.asarray(value)
+        source = number("index_put_", value, seen.dtype)
     shape = _result_shape(seen, advanced)
     if broadcast("index_put_", [shape, source.shape]) != shape:
         raise TensorError(

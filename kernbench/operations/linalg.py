@@ -342,10 +342,10 @@ def _added(name: str, input: Tensor, a: Tensor, b: Tensor, beta: Scalar, alpha: 
     def compute(x: Array, y: Array, z: Array) -> Array:
         product: Array = np.matmul(y, z)
         if alpha != 1:
-            product *= product.dtype.type(alpha)
+            product *= np.asarray(alpha).astype(product.dtype)
         if beta == 0:
             return product
-        product += x if beta == 1 else x * x.dtype.type(beta)
+        product += x if beta == 1 else x * np.asarray(beta).astype(x.dtype)
         return product
 
     sizes = (prod(batch), rows, columns, depth)

@@ -15,9 +15,11 @@ from kernbench.operations.elementwise import (
     elementwise,
 )
 from kernbench.operations.filling import *  # noqa: F403 - one namespace for users
+from kernbench.operations.filling import number
 from kernbench.operations.unary import *  # noqa: F403 - one namespace for users
-from kernbench.operations.unary import describe, refuse_float
+from kernbench.operations.unary import describe, refuse_float, refuse_integer
 from kernbench.tensors.errors import TensorError
+from kernbench.tensors.operands import not_a_tensor
 from kernbench.tensors.promotion import (
     FLOATS,
     Scalar,
@@ -86,15 +88,14 @@ def _binary(
 
     def operation(input: Tensor, other: Operand) -> Tensor:
         if not numbers and not isinstance(other, Tensor):
-            raise OperandError(
-                f"{name}(): argument 'other' must be Tensor, not {type(other).__name__}",
-                [site_fact(call_site())],
-            )
+            raise not_a_tensor(f"{name}(): argument 'other'", "Tensor", other)
         if check is not None:
             check(name, result_type((input, other)))
         return elementwise(label, function, input, other, result=result)
 
     def in_place(self: Tensor, other: Operand) -> Tensor:
+        if not numbers and not isinstance(other, Tensor):
+            raise not_a_tensor(f"{name}_(): argument 'other'", "Tensor", other)
         if check is not None:
             check(name, result_type((self, other)))
         return elementwise(label, function, self, other, result=result, out=self)
@@ -123,12 +124,12 @@ def add(input: Tensor, other: Operand, *, alpha: Scalar = 1, out: Tensor | None 
         alpha: Factor of `other`.
         out: Tensor to write the result to; None for a new one.
     """
-    if alpha == 1:
+    if alpha == 1 and alpha is not True:
         return elementwise("aten::add", np.add, input, other, out=out)
     _check_alpha((input, other), alpha)
     return elementwise(
         "aten::add",
-        lambda a, b: a + b * a.dtype.type(alpha),
+        lambda a, b: a + b * np.asarray(alpha).astype(a.dtype),
         input,
         other,
         out=out,
@@ -143,6 +144,10 @@ def add_(self: Tensor, other: Operand, *, alpha: Scalar = 1) -> Tensor:
 
 def _check_alpha(operands: Sequence[Operand], alpha: Scalar) -> None:
     kind = category(result_type(operands))
+    if isinstance(alpha, bool) and kind:
+        raise TensorError(
+            "Boolean alpha only supported for Boolean results.", [site_fact(call_site())]
+        )
     if isinstance(alpha, complex) and kind <= FLOATS:
         raise TensorError(
             "For non-complex input tensors, argument alpha must not be a complex number.",
@@ -170,12 +175,12 @@ def sub(input: Tensor, other: Operand, *, alpha: Scalar = 1, out: Tensor | None 
     operands = (input, other)
     if input.window.dtype is dtypes.bool_ or _is_bool(other):
         raise _no_bool_sub()
-    if alpha == 1:
+    if alpha == 1 and alpha is not True:
         return elementwise("aten::sub", np.subtract, *operands, out=out)
     _check_alpha(operands, alpha)
     return elementwise(
         "aten::sub",
-        lambda a, b: a - b * a.dtype.type(alpha),
+        lambda a, b: a - b * np.asarray(alpha).astype(a.dtype),
         *operands,
         out=out,
         options={"alpha": alpha},
@@ -275,20 +280,20 @@ def rdiv(input: Tensor, other: Operand) -> Tensor:
     return mul(unary.reciprocal(input), other)
 
 
-def _divisible(b: Array) -> None:
-    if b.dtype.kind in "iu" and not b.all():
+def _divisible(a: Array, b: Array) -> None:
+    if b.dtype.kind in "iu" and not b.all() and np.broadcast(a, b).size:
         raise TensorError("ZeroDivisionError: an integer was divided by zero")
 
 
 def _floor_divide(a: Array, b: Array) -> Array:
-    _divisible(b)
+    _divisible(a, b)
     # numpy gives nan for x // 0.0 where IEEE division, and so PyTorch, gives infinity.
     quotient: Array = np.floor_divide(a, b)
     return quotient if b.dtype.kind != "f" else np.where(b == 0, np.divide(a, b), quotient)
 
 
 def _trunc_divide(a: Array, b: Array) -> Array:
-    _divisible(b)
+    _divisible(a, b)
     if b.dtype.kind == "f":
         return np.trunc(np.divide(a, b))
     quotient: Array = np.floor_divide(a, b)
@@ -297,13 +302,13 @@ def _trunc_divide(a: Array, b: Array) -> Array:
 
 
 def _remainder(a: Array, b: Array) -> Array:
-    _divisible(b)
+    _divisible(a, b)
     result: Array = np.remainder(a, b)
     return result
 
 
 def _fmod(a: Array, b: Array) -> Array:
-    _divisible(b)
+    _divisible(a, b)
     result: Array = np.fmod(a, b)
     return result
 
@@ -404,11 +409,19 @@ def isclose(
 
     Args:
         input: A tensor.
-        other: A tensor; shapes broadcast.
+        other: A tensor of the same type; shapes broadcast.
         rtol: Tolerance relative to `other`.
         atol: Absolute tolerance.
         equal_nan: Whether nan is close to nan.
+
+    Raises:
+        OperandError: If `other` is no tensor.
+        TensorError: If the types differ.
     """
+    if not isinstance(other, Tensor):
+        raise not_a_tensor("isclose(): argument 'other'", "Tensor", other)
+    if input.dtype is not other.dtype:
+        raise TensorError(f"{input.dtype} did not match {other.dtype}", [site_fact(call_site())])
 
     def close(a: Array, b: Array) -> Array:
         return np.isclose(a, b, rtol, atol, equal_nan)
@@ -425,10 +438,12 @@ def clamp(input: Tensor, min: Operand | None = None, max: Operand | None = None)
     Args:
         input: A tensor.
         min: Lower bound, a tensor or a number; None for no bound.
-        max: Upper bound, a tensor or a number; None for no bound.
+        max: Upper bound, of the kind of `min`; None for no bound.
 
     Raises:
-        TensorError: If both bounds are None, or a bound is a tensor on another device.
+        TensorError: If both bounds are None, a bound is a tensor on another device, or the type of
+            the result cannot hold one.
+        OperandError: If one bound is a tensor and the other a number.
     """
     return _clamp(input, min, max, None)
 
@@ -437,7 +452,7 @@ def clamp_(self: Tensor, min: Operand | None = None, max: Operand | None = None)
     """Limits the tensor to `min..max` in place, as `torch.Tensor.clamp_`.
 
     Raises:
-        TensorError: If both bounds are None.
+        TensorError: If both bounds are None, or the type of the result cannot hold one.
     """
     return _clamp(self, min, max, self)
 
@@ -450,6 +465,17 @@ def _clamp(input: Tensor, low: Operand | None, high: Operand | None, out: Tensor
             [site_fact(call_site())],
         )
     check_one_device(name, (input, low, high))
+    bounds = [bound for bound in (low, high) if bound is not None]
+    if len({isinstance(bound, Tensor) for bound in bounds}) > 1:
+        raise OperandError(
+            "clamp() takes two tensors or two numbers as bounds, not one of each",
+            [site_fact(call_site())],
+            hint="torch.tensor(number) makes a tensor of the number",
+        )
+    compute = result_type([input, *bounds])
+    for bound in bounds:
+        if not isinstance(bound, Tensor):
+            number("clamp", bound, compute)
     if high is None and low is not None:
         return elementwise(f"{name}_min", np.maximum, input, low, out=out)
     if low is None and high is not None:
@@ -466,20 +492,36 @@ def lerp(input: Tensor, end: Tensor, weight: Operand) -> Tensor:
 
     Args:
         input: Value at weight 0.
-        end: Value at weight 1; shapes broadcast.
-        weight: A tensor or a number.
+        end: Value at weight 1, of the input's type; shapes broadcast.
+        weight: A tensor of the input's type, or a number.
 
     Raises:
-        TensorError: If `end` is on another device.
+        TensorError: If the types differ, or are not floating-point types, or if `end` is on another
+            device.
     """
     check_one_device("lerp", (input, end))
+    _check_lerp(input, end, weight)
     return elementwise("aten::lerp", _lerp, input, end, weight)
 
 
 def lerp_(self: Tensor, end: Tensor, weight: Operand) -> Tensor:
     """Moves the tensor towards `end` in place, as `torch.Tensor.lerp_`; see `lerp`."""
     check_one_device("lerp_", (self, end))
+    _check_lerp(self, end, weight)
     return elementwise("aten::lerp", _lerp, self, end, weight, out=self)
+
+
+def _check_lerp(start: Tensor, end: Tensor, weight: Operand) -> None:
+    dtype = start.dtype
+    for name, other in (("end", end), ("weight", weight)):
+        if isinstance(other, Tensor) and other.dtype is not dtype:
+            raise TensorError(
+                f"lerp: expected dtype {dtype} for `{name}` but got dtype {other.dtype}",
+                [site_fact(call_site())],
+                hint=f"convert it first: {name}.to({dtype})",
+            )
+    if not dtype.is_complex:
+        refuse_integer("lerp", dtype)
 
 
 def _lerp(start: Array, end: Array, weight: Array) -> Array:
@@ -553,15 +595,17 @@ def _addc(
     out: Tensor | None,
 ) -> Tensor:
     operands = (input, a, b)
-    _check_alpha(operands, value)
-    if function is np.divide and category(result_type(operands)) < FLOATS:
+    dtype = result_type(operands)
+    if function is np.divide and category(result_type((a, b))) < FLOATS:
         raise TensorError(
             "Integer division with addcdiv is no longer supported", [site_fact(call_site())]
         )
+    _refuse_bool("addcmul", dtype)
+    factor = number("addcmul", value, dtype)
     name = "aten::addcmul" if function is np.multiply else "aten::addcdiv"
     return elementwise(
         name,
-        lambda x, y, z: x + x.dtype.type(value) * function(y, z),
+        lambda x, y, z: x + factor.astype(x.dtype) * function(y, z),
         *operands,
         out=out,
         options={"value": value},

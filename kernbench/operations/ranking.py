@@ -7,7 +7,7 @@ import numpy as np
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import Array, DType, dtypes
-from kernbench.operations.elementwise import check_complex
+from kernbench.operations.elementwise import check_complex, layout
 from kernbench.operations.views import dim_of
 from kernbench.process.process import current_process
 from kernbench.tensors import tape
@@ -43,6 +43,7 @@ def along(
     dim: int,
     result: DType,
     shape: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
     **options: Any,
 ) -> Tensor:
     """Applies a numpy function along a dimension, computing in the type of the result.
@@ -54,13 +55,15 @@ def along(
         dim: The dimension.
         result: Type of the result.
         shape: Shape of the result; None: that of `input`.
+        strides: Strides of the result; None: row-major.
         **options: Values that the formula of the gradient needs besides `dim`.
     """
     if input.dtype.is_complex and (name != "cumsum" or not result.is_complex):
         check_complex(name, input.dtype, frozenset())
     place = dim_of(dim, len(input.window.shape))
     process = current_process()
-    out = new_tensor(process, shape or input.window.shape, result, input.device)
+    shape = input.window.shape if shape is None else shape
+    out = new_tensor(process, shape, result, input.device, strides=strides)
     source, target, wanted = input.window, out.window, wide_type(result)
 
     def effect() -> None:
@@ -126,6 +129,8 @@ def topk(
     place = dim_of(dim, len(input.window.shape))
     if not 0 <= k <= (input.window.shape[place] if input.window.shape else 1):
         raise TensorError("selected index k out of range", [site_fact(call_site())])
+    if not k and not input.window.shape:
+        raise TensorError("topk of no element of a 0-d tensor", [site_fact(call_site())])
     return _ranked("topk", input, place, k, largest)
 
 
@@ -146,7 +151,9 @@ def _ranked(name: str, input: Tensor, place: int, k: int, descending: bool) -> V
         return np.take_along_axis(x, order(x, axis), axis)
 
     process = current_process()
-    indices = new_tensor(process, shape, dtypes.int64, input.device)
+    # Sorting keeps the order of dimensions; choosing does not.
+    strides = layout(shape, (input,)) if name == "sort" else None
+    indices = new_tensor(process, shape, dtypes.int64, input.device, strides=strides)
     source, target = input.window, indices.window
 
     def effect() -> None:
@@ -154,5 +161,5 @@ def _ranked(name: str, input: Tensor, place: int, k: int, descending: bool) -> V
         target.adopt(order(x, place) if x.ndim else np.zeros((), np.int64))
 
     run(process, f"aten::{name}", (input,), indices, effect)
-    found = along(name, values, input, place, input.dtype, shape, chosen=indices)
+    found = along(name, values, input, place, input.dtype, shape, strides, chosen=indices)
     return ValuesAndIndices(found, indices)

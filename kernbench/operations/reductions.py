@@ -143,7 +143,7 @@ def _check_complex(name: str, input: Tensor, compute: DType) -> None:
 
 
 def _check_one(name: str, dim: int | None) -> None:
-    if dim is not None and not isinstance(dim, int):
+    if dim is not None and (not isinstance(dim, int) or isinstance(dim, bool)):
         raise OperandError(
             f"{name}(): argument 'dim' must be int, not {type(dim).__name__}",
             [site_fact(call_site())],
@@ -424,6 +424,9 @@ def _test(
     name: str, function: Callable[..., Any], input: Tensor, dim: Dims, keepdim: bool
 ) -> Tensor:
     kind = dtypes.uint8 if input.dtype is dtypes.uint8 else dtypes.bool_
+    if dim is not None and not isinstance(dim, int) and not dim:
+        # Unlike in other reductions, an empty list means no dimension.
+        return (input != 0).to(kind)
     return _reduce(name, function, input, dim, keepdim, result=kind, compute=input.dtype)
 
 
@@ -554,7 +557,10 @@ def norm(
             return np.count_nonzero(size, axis=axis)
         return np.sum(size**order, axis=axis) ** (1 / order)
 
-    return _reduce("norm", length, input, dim, keepdim, result=kind, compute=kind, order=order)
+    empty = abs(order) != float("inf")
+    return _reduce(
+        "norm", length, input, dim, keepdim, result=kind, compute=kind, empty=empty, order=order
+    )
 
 
 def logsumexp(input: Tensor, dim: int | Sequence[int], keepdim: bool = False) -> Tensor:

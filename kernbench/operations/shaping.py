@@ -9,7 +9,7 @@ from kernbench.errors import KernbenchError, OperandError, OptionError, call_sit
 from kernbench.memory import Array, DType, dtypes
 from kernbench.operations import views
 from kernbench.operations.copies import clone
-from kernbench.operations.elementwise import check_distinct, check_out
+from kernbench.operations.elementwise import check_distinct, check_out, layout
 from kernbench.operations.views import *  # noqa: F403 - one namespace for users
 from kernbench.operations.views import dim_of, ints_of
 from kernbench.process.process import current_process
@@ -162,13 +162,18 @@ def hstack(tensors: Sequence[Tensor]) -> Tensor:
 
     This is `torch.hstack`.
     """
-    return cat(tensors, 0 if len(tensors[0].window.shape) == 1 else 1)
+    parts = _at_least_1d(tensors)
+    return cat(parts, 0 if parts and len(parts[0].window.shape) == 1 else 1)
 
 
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
     """Returns tensors joined along the first dimension; a vector is a row, as in `torch.vstack`."""
-    rows = [views.unsqueeze(row, 0) if len(row.window.shape) == 1 else row for row in tensors]
-    return cat(rows, 0)
+    rows = _at_least_1d(tensors)
+    return cat([views.unsqueeze(row, 0) if len(row.window.shape) == 1 else row for row in rows], 0)
+
+
+def _at_least_1d(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [each if each.window.shape else views.unsqueeze(each, 0) for each in tensors]
 
 
 def moved(
@@ -177,6 +182,7 @@ def moved(
     shape: tuple[int, ...],
     function: Callable[[Array], Array],
     others: Sequence[Tensor] = (),
+    strides: tuple[int, ...] | None = None,
     **options: Any,
 ) -> Tensor:
     """Returns a tensor of elements of `input` that a numpy function rearranges.
@@ -187,11 +193,12 @@ def moved(
         shape: Shape of the result.
         function: Takes an array, returns a new one or a view.
         others: Further tensors that the function reads.
+        strides: Strides of the result; None: row-major.
         **options: Values that the formula of the gradient needs.
     """
     process = current_process()
     device = same_device(name, [input, *others])
-    out = new_tensor(process, shape, input.dtype, device)
+    out = new_tensor(process, shape, input.dtype, device, strides=strides)
     source, target = input.window, out.window
     node = None
     if input.memory.tracked and category(input.dtype) >= FLOATS:
@@ -218,7 +225,7 @@ def repeat(self: Tensor, *counts: Any, repeats: Sequence[int] | None = None) -> 
         repeats: Numbers of repetitions, instead of `counts`.
 
     Raises:
-        TensorError: If there are fewer numbers than dimensions.
+        TensorError: If there are fewer numbers than dimensions, or one is negative.
     """
     times, old = ints_of(one_way(counts, repeats)), self.window.shape
     missing = len(times) - len(old)
@@ -226,6 +233,11 @@ def repeat(self: Tensor, *counts: Any, repeats: Sequence[int] | None = None) -> 
         raise TensorError(
             "Number of dimensions of repeat dims can not be smaller than number of dimensions of "
             "tensor",
+            [site_fact(call_site())],
+        )
+    if min(times, default=0) < 0:
+        raise TensorError(
+            f"Trying to create tensor with negative dimension: repeats {list(times)}",
             [site_fact(call_site())],
         )
     shape = tuple([n * k for n, k in zip((1,) * missing + old, times, strict=True)])
@@ -244,8 +256,14 @@ def repeat_interleave(
         output_size: Expected extent of the result along the dimension; None for any.
 
     Raises:
-        TensorError: If the result has another extent than `output_size`.
+        TensorError: If the result has another extent than `output_size`, or `repeats` is negative.
     """
+    if repeats < 0:
+        raise TensorError("Repeats must be non-negative", [site_fact(call_site())])
+    if not input.window.shape:
+        if dim is not None:
+            dim_of(dim, 0)
+        dim = None
     if dim is None:
         shape: tuple[int, ...] = (input.window.numel * repeats,)
     else:
@@ -275,10 +293,26 @@ def flip(input: Tensor, *axes: Any, dims: Sequence[int] | None = None) -> Tensor
         input: The tensor.
         *axes: Dimensions to reverse, one by one or as one sequence.
         dims: Dimensions to reverse, instead of `axes`.
+
+    Raises:
+        TensorError: If a dimension is named twice.
     """
-    wanted = ints_of(one_way(axes, dims))
-    places = tuple([dim_of(dim, len(input.window.shape)) for dim in wanted])
-    return moved("flip", input, input.window.shape, lambda x: np.flip(x, places), dims=places)
+    wanted, shape = ints_of(one_way(axes, dims)), input.window.shape
+    places = tuple([dim_of(dim, len(shape)) for dim in wanted])
+    if len(set(places)) < len(places):
+        raise TensorError(
+            f"flip: a dim appears multiple times in the list of dims {list(wanted)}",
+            [site_fact(call_site())],
+        )
+    places = places if shape else ()
+    return moved(
+        "flip",
+        input,
+        shape,
+        lambda x: np.flip(x, places),
+        strides=layout(shape, (input,)),
+        dims=places,
+    )
 
 
 def roll(
@@ -293,6 +327,7 @@ def roll(
 
     Raises:
         TensorError: If there are not as many shifts as dimensions.
+        DimensionError: If dimensions are given for a 0-d tensor.
     """
     steps = [shifts] if isinstance(shifts, int) else list(shifts)
     if dims is None or dims == ():
@@ -304,15 +339,18 @@ def roll(
             )
         shape = input.window.shape
         return moved("roll", input, shape, lambda x: np.roll(x, steps[0]), shifts=steps, dims=None)
-    axes = [
-        dim_of(dim, len(input.window.shape)) for dim in ([dims] if isinstance(dims, int) else dims)
-    ]
+    shape = input.window.shape
+    axes = [dim_of(dim, len(shape)) for dim in ([dims] if isinstance(dims, int) else dims)]
     if len(axes) != len(steps):
         raise TensorError(
             f"shifts and dimensions must align. shifts: {len(steps)}, dims:{len(axes)}",
             [site_fact(call_site())],
         )
-    shape = input.window.shape
+    if not shape:
+        raise DimensionError(
+            f"roll: Dimension specified as {axes[0]} but tensor has no dimensions",
+            [site_fact(call_site())],
+        )
     return moved("roll", input, shape, lambda x: np.roll(x, steps, axes), shifts=steps, dims=axes)
 
 
@@ -396,6 +434,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
 
     Raises:
         DimensionError: If `index` is no vector.
+        TensorError: If `input` is 0-d, and `index` has more values than one.
         IndexOutOfBoundsError: If an index is out of range (M1); found when the kernel runs.
     """
     check_index("index_select", index)
@@ -405,11 +444,17 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
         raise DimensionError(
             "index_select(): Index is supposed to be a vector", [site_fact(call_site())]
         )
-    shape = (*old[:place], chosen.numel, *old[place + 1 :])
+    if not old and chosen.numel != 1:
+        raise TensorError(
+            f"index_select(): Index to scalar can have only 1 value, got {chosen.numel} value(s)",
+            [site_fact(call_site())],
+        )
+    shape = (*old[:place], chosen.numel, *old[place + 1 :]) if old else ()
+    extent = old[place] if old else 1
 
     def pick(x: Array) -> Array:
-        rows = checked("index_select", chosen.read(), old[place], place, code="M1")
-        return np.take(x, rows.reshape(-1), axis=place)
+        rows = checked("index_select", chosen.read(), extent, place, code="M1")
+        return np.take(x, rows.reshape(-1), axis=place) if old else x
 
     return moved("index_select", input, shape, pick, (index,), dim=place, chosen=index)
 
@@ -428,6 +473,8 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
         IndexOutOfBoundsError: If an index is out of range (M1); found when the kernel runs.
     """
     refuse("gather", sparse_grad=sparse_grad or None)
+    if not input.window.shape and isinstance(index, Tensor):
+        return gather(input.reshape(1), dim, _as_vector(index)).reshape(index.window.shape)
     place = _check_gather("gather", input, dim, index)
     chosen, extent = index.window, input.window.shape[place]
     within = tuple([slice(n) for n in chosen.shape])
@@ -438,6 +485,11 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
         return np.take_along_axis(part, rows.astype(np.int64), place)
 
     return moved("gather", input, chosen.shape, pick, (index,), dim=place, chosen=index)
+
+
+def _as_vector(tensor: Tensor) -> Tensor:
+    """Returns a 0-d tensor as a vector of one element, and any other tensor as it is."""
+    return tensor if tensor.window.shape else tensor.reshape(1)
 
 
 def _check_gather(name: str, input: Tensor, dim: int, index: Tensor) -> int:
@@ -541,6 +593,10 @@ def _scattered(
     src: Tensor | Scalar,
     ufunc: np.ufunc | None,
 ) -> Tensor:
+    if not self.window.shape and isinstance(index, Tensor):
+        values = _as_vector(src) if isinstance(src, Tensor) else src
+        _scattered(name, self.reshape(1), dim, _as_vector(index), values, ufunc)
+        return self
     place = _check_gather(name, self, dim, index)
     check_distinct(name, self)
     tensors = [index] if not isinstance(src, Tensor) else [index, src]

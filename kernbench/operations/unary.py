@@ -69,6 +69,16 @@ def refuse_float(name: str, dtype: DType) -> None:
         raise TensorError(f"{name} is not defined for {dtype}", [site_fact(call_site())])
 
 
+def refuse_integer(name: str, dtype: DType) -> None:
+    """Checks the type of an operation on floating-point numbers.
+
+    Raises:
+        TensorError: For integers and bools.
+    """
+    if not (dtype.is_floating_point or dtype.is_complex):
+        raise TensorError(f"{name} is not implemented for {dtype}", [site_fact(call_site())])
+
+
 def _unary(
     name: str, function: Callable[[Any], Any], *, to_float: bool = False, bools: bool = True
 ) -> tuple[Unary, Unary]:
@@ -236,6 +246,7 @@ def _round(input: Tensor, decimals: int, out: Tensor | None) -> Tensor:
 
 def silu(input: Tensor) -> Tensor:
     """Returns `x * sigmoid(x)` for each element x."""
+    refuse_integer("silu", input.dtype)
     return elementwise("aten::silu", lambda x: x * _sigmoid(x), input)
 
 
@@ -254,6 +265,7 @@ def gelu(input: Tensor, *, approximate: Literal["none", "tanh"] = "none") -> Ten
             f"approximate argument must be either none or tanh, got {approximate!r}",
             [site_fact(call_site())],
         )
+    refuse_integer("gelu", input.dtype)
     function = _gelu if approximate == "none" else _gelu_tanh
     return elementwise("aten::gelu", function, input, options={"approximate": approximate})
 

@@ -276,21 +276,36 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
         input: The tensor.
         dim: The dimension.
         sizes: Extents of the new dimensions; -1 for one that follows from the others.
+
+    Raises:
+        TensorError: If `sizes` is empty, or does not make up the extent of the dimension.
     """
     shape = input.window.shape
     place = dim_of(dim, len(shape))
+    if not sizes:
+        raise TensorError("unflatten: sizes must be non-empty", [site_fact(call_site())])
     inner = _resolved(shape[place : place + 1], tuple(sizes))
     return view(input, *shape[:place], *inner, *shape[place + 1 :])
 
 
 def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
-    """Returns a view without dimensions of extent 1: all of them, or those in `dim`."""
+    """Returns a view without dimensions of extent 1: all of them, or those in `dim`.
+
+    Raises:
+        TensorError: If a dimension is named twice.
+    """
     old = input.window
     rank = len(old.shape)
     if dim is None:
         places = set(range(rank))
     else:
-        places = {dim_of(each, rank) for each in ([dim] if isinstance(dim, int) else dim)}
+        named = [dim] if isinstance(dim, int) else dim
+        places = {dim_of(each, rank) for each in named}
+        if len(places) < len(named):
+            raise TensorError(
+                f"squeeze: a dim appears multiple times in the list of dims {list(named)}",
+                [site_fact(call_site())],
+            )
     kept = [place for place in range(rank) if place not in places or old.shape[place] != 1]
     return _picked(input, kept)
 
@@ -400,18 +415,32 @@ def _order(rank: int, dims: tuple[int, ...]) -> tuple[int, ...]:
     return places
 
 
-def movedim(input: Tensor, source: int, destination: int) -> Tensor:
-    """Returns a view with a dimension moved to another place, as `torch.movedim`.
+def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+    """Returns a view with dimensions moved to other places, as `torch.movedim`.
 
     Args:
         input: The tensor.
-        source: The dimension.
-        destination: Its place in the view.
+        source: The dimension, or several.
+        destination: Its place in the view; as many places as dimensions.
+
+    Raises:
+        TensorError: If there are not as many places as dimensions, or one is named twice.
     """
     rank = len(input.window.shape)
-    dims = list(range(rank))
-    moved = dims.pop(dim_of(source, rank))
-    dims.insert(dim_of(destination, rank), moved)
+    origins, places = (
+        [dim_of(each, rank) for each in ([dims] if isinstance(dims, int) else dims)]
+        for dims in (source, destination)
+    )
+    if len(origins) != len(places) or any(len(set(d)) < len(d) for d in (origins, places)):
+        raise TensorError(
+            "movedim: expected as many places as dimensions, and none of them twice; got "
+            f"source {source} and destination {destination}",
+            [site_fact(call_site())],
+        )
+    moves = sorted(zip(places, origins, strict=True)) if rank else []
+    dims = [dim for dim in range(rank) if dim not in origins]
+    for place, origin in moves:
+        dims.insert(place, origin)
     return _picked(input, dims)
 
 
@@ -472,6 +501,13 @@ def broadcast_to(input: Tensor, size: Sequence[int]) -> Tensor:
     return expand(input, size)
 
 
+def _check_dimensioned(name: str, tensor: Tensor) -> None:
+    if not tensor.window.shape:
+        raise TensorError(
+            f"{name}() cannot be applied to a 0-dim tensor.", [site_fact(call_site())]
+        )
+
+
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     """Returns a view of a range of a dimension, as `torch.narrow`.
 
@@ -482,9 +518,10 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
         length: Extent of the range.
 
     Raises:
-        TensorError: If the range exceeds the dimension.
+        TensorError: If the range exceeds the dimension, or the tensor has no dimension.
     """
     old = input.window
+    _check_dimensioned("narrow", input)
     place = dim_of(dim, len(old.shape))
     extent = old.shape[place]
     begin = start + extent if start < 0 else start
@@ -548,8 +585,10 @@ def split(
         dim: The dimension.
 
     Raises:
-        TensorError: If the extents do not add up to that of the dimension, or are not valid.
+        TensorError: If the extents do not add up to that of the dimension, or are not valid, or the
+            tensor has no dimension.
     """
+    _check_dimensioned("split", tensor)
     place = dim_of(dim, len(tensor.window.shape))
     extent = tensor.window.shape[place]
     if isinstance(split_size_or_sections, int):
@@ -586,8 +625,9 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
         dim: The dimension.
 
     Raises:
-        TensorError: If `chunks` is not positive.
+        TensorError: If `chunks` is not positive, or the tensor has no dimension.
     """
+    _check_dimensioned("chunk", input)
     if chunks <= 0:
         raise TensorError(
             f"chunk expects `chunks` to be greater than 0, got: {chunks}", [site_fact(call_site())]

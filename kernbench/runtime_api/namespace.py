@@ -23,6 +23,7 @@ from kernbench.operations import (
     cuda,
     cuda_rng,
     devices,
+    from_values,
     linalg,
     pointwise,
     random,
@@ -30,6 +31,7 @@ from kernbench.operations import (
     rng,
     sampling,
     shaping,
+    typed,
 )
 from kernbench.process import process
 from kernbench.process.types import Device, Size
@@ -86,6 +88,7 @@ def root() -> Mapping[str, Any]:
         linalg,
         shaping,
         creation,
+        from_values,
         random,
         sampling,
         copies,
@@ -95,6 +98,7 @@ def root() -> Mapping[str, Any]:
     names |= _guarded(complex_numbers)
     return {
         **names,
+        **_public(typed),
         **DTYPES,
         "Tensor": Tensor,
         "Size": Size,

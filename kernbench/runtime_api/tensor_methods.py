@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, cast
 
 from kernbench.autograd import backward, leaves
 from kernbench.errors import OperandError, UnsupportedError, call_site, site_fact
-from kernbench.memory import Storage
+from kernbench.memory import Storage, dtypes
 from kernbench.memory.windows import is_contiguous
 from kernbench.operations import (
     complex_numbers,
@@ -21,6 +21,7 @@ from kernbench.operations import (
     reductions,
     sampling,
     shaping,
+    typed,
     unary,
     views,
 )
@@ -78,6 +79,7 @@ class TensorMethods(Tensor):
     """Everything that `Tensor` has besides its state; a table, never instantiated (ADR 0021)."""
 
     __hash__ = object.__hash__
+    __init__ = typed.init
 
     # Facts
     size, stride, numel, nelement = views.size, views.stride, views.numel, views.numel
@@ -553,6 +555,10 @@ class TensorMethods(Tensor):
     __xor__ = pointwise.bitwise_xor
 
     def __pos__(self) -> "Tensor":
+        if self.window.dtype is dtypes.bool_:
+            raise TensorError(
+                "The `+` operator, on a bool tensor is not supported.", [site_fact(call_site())]
+            )
         return self
 
     def __eq__(self, other: Any) -> "Tensor":  # type: ignore[override]
@@ -589,7 +595,7 @@ class TensorMethods(Tensor):
         )
 
     # Last, since they hide Python's types from the annotations of a class
-    float, int, bool, type = copies.float_, copies.int_, copies.bool_, copies.type_
+    float, int, bool, type = copies.float_, copies.int_, copies.bool_, typed.type_
 
 
 _OF_THE_CLASS: Final = frozenset(

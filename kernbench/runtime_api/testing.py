@@ -6,7 +6,7 @@ import numpy as np
 
 from kernbench.errors import KernbenchError, OptionError, call_site, site_fact
 from kernbench.memory import Array, DType, dtypes
-from kernbench.operations.creation import as_tensor
+from kernbench.operations.from_values import as_tensor
 from kernbench.tensors.errors import refuse
 from kernbench.tensors.running import host_array
 from kernbench.tensors.tensor import Tensor

@@ -6,7 +6,14 @@ from typing import Final
 
 import numpy as np
 
+from kernbench.errors import KernbenchError
+from kernbench.sim_engine.shadow import ShadowError
+
 Effect = Callable[[], None]
+
+
+class EffectError(KernbenchError, RuntimeError):
+    """The computation of a command failed with an error of Python or numpy, which is its cause."""
 
 
 class DataExecutor:
@@ -31,7 +38,16 @@ class DataExecutor:
 
         Raises:
             KernbenchError: A fault of the device, such as a read of unwritten memory.
+            EffectError: If the effect raises anything else.
         """
         if effect is not None and self.enabled:
             self.applied += 1
-            self._quietly.run(effect)
+            try:
+                self._quietly.run(effect)
+            except (KernbenchError, ShadowError):
+                raise
+            except Exception as error:
+                raise EffectError(
+                    f"the computation failed: {type(error).__name__}: {error}",
+                    hint="if the operation is kernbench's own, this is a fault of kernbench",
+                ) from error

@@ -178,7 +178,7 @@ class GraphEngine:
     def complete(self, command: Command, start: int, end: int, effect: Effect | None) -> None:
         """Ends a command: applies its effect, records it, and settles its completion.
 
-        A `KernbenchError` of the effect becomes a fault of the device, see `fail`.
+        An error of the effect becomes a fault of the device, see `fail`.
 
         Args:
             command: The command.

@@ -19,6 +19,9 @@ from kernbench.process.types import Device
 from kernbench.tensors.memory import Label, Memory
 from kernbench.tensors.tensor import Tensor
 
+_bare: Final = Tensor.__new__
+"""Makes a tensor that is still without everything; `Tensor(...)` is what users write."""
+
 
 def wrap(memory: Memory, view: View, device: Device) -> Tensor:
     """Returns a tensor over a part of a memory. Takes no time.
@@ -28,7 +31,10 @@ def wrap(memory: Memory, view: View, device: Device) -> Tensor:
         view: Elements of the storage.
         device: Device of the storage.
     """
-    return Tensor(memory, view, device)
+    tensor = _bare(Tensor)
+    tensor.memory, tensor.window, tensor.device = memory, view, device
+    tensor.graph = tensor.origin = None
+    return tensor
 
 
 def new_tensor(
@@ -64,7 +70,7 @@ def new_tensor(
     if nbytes > _LARGE and process.engine.enable_data:
         _check_room(nbytes, label, device, site)
     view = View(storage.buffer, dtype, shape, strides or plain, 0)
-    return Tensor(Memory(storage, process, pinned=pinned), view, device)
+    return wrap(Memory(storage, process, pinned=pinned), view, device)
 
 
 @cached("tensors.labels")

@@ -4,16 +4,15 @@ The methods are functions of rooms above this one, which name this class. They a
 (`runtime_api.tensor_methods`); `tensor.pyi` tells type checkers what they are (ADR 0021).
 """
 
-from kernbench.memory import DType, View
-from kernbench.process.types import Device, Size
-from kernbench.tensors.memory import Memory
+from kernbench.memory import DType
+from kernbench.process.types import Size
 
 
 class Tensor:
     """`torch.Tensor`: elements on the host or on a device.
 
     Operations are issued and return at once; only what reads values on the host waits. Tensors are
-    made by functions such as `zeros`, not by calling the class.
+    made by `tensors.new`, which does not call the class: that is for users.
 
     Attributes:
         memory: Storage that the tensor shares with its views.
@@ -28,13 +27,6 @@ class Tensor:
 
     # As with PyTorch's tensors, operators of NumPy arrays leave the operation to the tensor.
     __array_priority__ = 1000
-
-    def __init__(self, memory: Memory, window: View, device: Device) -> None:
-        self.memory = memory
-        self.window = window
-        self.device = device
-        self.graph = None
-        self.origin = None
 
     @property
     def shape(self) -> Size:

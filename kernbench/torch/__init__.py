@@ -33,6 +33,7 @@ from kernbench.operations.complex_numbers import *  # noqa: F403 - names only
 from kernbench.operations.copies import *  # noqa: F403
 from kernbench.operations.creation import *  # noqa: F403
 from kernbench.operations.devices import *  # noqa: F403
+from kernbench.operations.from_values import *  # noqa: F403
 from kernbench.operations.linalg import *  # noqa: F403
 from kernbench.operations.pointwise import *  # noqa: F403
 from kernbench.operations.random import *  # noqa: F403
@@ -40,6 +41,7 @@ from kernbench.operations.reductions import *  # noqa: F403
 from kernbench.operations.rng import get_rng_state, seed, set_rng_state
 from kernbench.operations.sampling import *  # noqa: F403
 from kernbench.operations.shaping import *  # noqa: F403
+from kernbench.operations.typed import *  # noqa: F403
 from kernbench.process.types import Device as device  # noqa: N813
 from kernbench.process.types import Size
 from kernbench.runtime_api.namespace import VERSION, not_simulated

@@ -152,7 +152,7 @@ MISTAKES: Final = [
     (lambda x: x[0, 0, 0, 0], IndexError, "too many indices for tensor of dimension 3"),
     (lambda x: x[::-1], ValueError, "step must be greater than zero"),
     (lambda x: x[1.0], IndexError, r"only integers, slices .* are valid indices \(got float\)"),
-    (lambda x: x[True], IndexError, "valid indices"),
+    (lambda x: x["a"], IndexError, "tensors used as indices must be"),
     (lambda x: x[x], IndexError, "tensors used as indices must be"),
     (lambda x: x.sum()[0], IndexError, "too many indices"),
     (lambda x: x.__setitem__(0, [1, 2]), TypeError, "can't assign a list to a tensor"),

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from kernbench.des import DeadlockError, Event
 from kernbench.errors import KernbenchError, call_site
 from kernbench.sim_engine.command import Command, Stream
-from kernbench.sim_engine.data_executor import DataExecutor
+from kernbench.sim_engine.data_executor import DataExecutor, EffectError
 from kernbench.sim_engine.engine import GraphEngine, Hold
 from kernbench.sim_engine.host import Host
 from kernbench.sim_engine.op_log import OpLog, Record, Total
+from kernbench.sim_engine.shadow import ShadowError
 from kernbench.topology import Topology
 
 Effect = Callable[[], None]
@@ -240,10 +241,24 @@ def test_a_fault_stops_its_stream_and_is_reported_once_with_the_place_of_issue(
     assert host.faults == []
 
 
-def test_a_mistake_of_ours_in_an_effect_is_no_fault_of_the_device(engine: GraphEngine) -> None:
+def test_any_error_of_an_effect_is_a_fault_of_its_command(engine: GraphEngine) -> None:
     host, stream = host_of(engine), Stream("s", 0)
-    work = Hold(engine, None, 1, breaking(ZeroDivisionError()))
-    with pytest.raises(ZeroDivisionError):
+    work = Hold(engine, None, 1, breaking(ZeroDivisionError("division by zero")))
+    command = Command("aten::op", "compute", host, stream, work, call_site())
+    engine.submit(command)
+    engine.loop.run()
+    assert (stream.faulted, command.done.time) == (True, 1)
+    with pytest.raises(EffectError) as caught:
+        host.wait(command.done)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    text = "the computation failed: ZeroDivisionError: division by zero\n  aten::op was issued at "
+    assert str(caught.value).startswith(text)
+
+
+def test_a_cache_that_is_wrong_stops_the_run(engine: GraphEngine) -> None:
+    host, stream = host_of(engine), Stream("s", 0)
+    work = Hold(engine, None, 1, breaking(ShadowError("the cache is wrong")))
+    with pytest.raises(ShadowError):
         engine.submit(Command("op", "compute", host, stream, work))
     assert host.faults == []
 

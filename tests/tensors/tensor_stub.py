@@ -41,7 +41,6 @@ class Tensor:
     origin: Origin | None
     __array_priority__: ClassVar[builtins.int]
     __hash__: ClassVar[Callable[[object], builtins.int]]
-    def __init__(self, memory: Memory, window: View, device: Device) -> None: ...
 '''
 
 HIDDEN: Final = ("bool", "float", "int", "type")

@@ -81,7 +81,6 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("scatter_(reduce=", lambda: _x().scatter_(0, _ids(), _x(), reduce="add")),
     ("pin_memory(device=", lambda: _x().pin_memory("cuda")),
     ("is_pinned(device=", lambda: _x().is_pinned("cuda")),
-    ("type() without a type", lambda: _x().type()),
     (
         "DistributedDataParallel(bucket_cap_mb_list=",
         lambda: nn.parallel.DistributedDataParallel(nn.Linear(1, 1), bucket_cap_mb_list=[1]),

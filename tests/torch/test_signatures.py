@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from kernbench.ccl.operations import Reduction
+from kernbench.operations.typed import DTYPES as TYPED
 from kernbench.runtime_api.namespace import root
 
 TABLE: Final = Path(__file__).with_name("torch_2_13_signatures.txt")
@@ -36,6 +37,8 @@ UNCOMPARED: Final = {
     "torch.distributed.ProcessGroup": "made by init_process_group and new_group",
     "torch.distributed.Work": "made by collectives",
     "torch.dtype": "there are no more of them",
+    **{f"torch.{name}": "PyTorch has no signature of it" for name in TYPED},
+    **{f"torch.cuda.{name}": "PyTorch has no signature of it" for name in TYPED},
 }
 """Classes whose constructor is not for users, or is not of PyTorch's kind."""
 
