@@ -75,16 +75,56 @@ class MemorySpec:
 
 
 @dataclass(frozen=True, slots=True)
+class TilesSpec:
+    """Output tiles among which the library chooses for products of some types.
+
+    A PE works on a tile of `a x b` as long as on `a*b + edge*(a + b)` multiply-adds for each step of
+    the sum: the products, and the operands that have to be there for them.
+
+    Attributes:
+        rate: FLOP a second of one PE, without the operands, by dtype name.
+        edge: Multiply-adds for which one operand of a step holds the PE up.
+        tiles: Extents of the tiles; each may lie either way.
+    """
+
+    rate: dict[str, FlopRate]
+    edge: Annotated[int, Range(0, 1 << 16)]
+    tiles: tuple[tuple[Count, Count], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LibrarySpec:
+    """How the library multiplies matrices: it takes what is fastest (ADR 0028).
+
+    Attributes:
+        start: Time of a product beside the launch, its work and its traffic: the first operands, the
+            last results.
+        write_back: Bytes of earlier kernels' results in the SRAM. What a product reads displaces
+            them, so that as many bytes of its traffic as that count twice.
+        split_k: Most parts into which the sum of a product may be split; PEs work on the parts side
+            by side, and a second kernel adds them.
+        kernels: Tiles by type. Products of other types have the one tile of `GemmSpec`.
+    """
+
+    start: Latency
+    write_back: Bytes
+    split_k: Annotated[int, Range(1, 64)]
+    kernels: tuple[TilesSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GemmSpec:
     """The matrix engine of a PE.
 
     Attributes:
         rate: FLOP a second by dtype name (`fp32`, `bf16`, `fp16`, `fp64`, `fp8`, `int8`, `int32`).
         tile: Rows and columns of the output tile that a library kernel gives to one PE.
+        library: What the library's products choose among; if absent, they all have that one tile.
     """
 
     rate: dict[str, FlopRate]
     tile: tuple[Count, Count]
+    library: LibrarySpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
