@@ -456,6 +456,7 @@ class Channel:
                     args,
                     flow,
                     command.ranges,
+                    command.dispatch,
                 )
             )
 

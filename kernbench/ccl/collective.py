@@ -345,6 +345,7 @@ class Collective:
                     {"bytes": nbytes, "links": links},
                     flow,
                     sender.ranges,
+                    sender.dispatch,
                 )
             )
             log.add(
@@ -360,5 +361,6 @@ class Collective:
                     {"bytes": nbytes},
                     flow,
                     receiver.ranges,
+                    receiver.dispatch,
                 )
             )

@@ -174,7 +174,7 @@ class Process:
         frame: Frame of the rank's function; None on main, before its first command, and after it
             returned.
         noted: Whether the search for `frame` is over.
-        dispatch_ps: Host time that issuing a command takes, in picoseconds.
+        dispatches: Host time that each call takes to issue its command, in picoseconds.
         issues_left: Number of commands that the rank may still issue; below 0 without a limit.
         ranges: Names of the ranges that the process is in, the outermost first; see
             `runtime_api.ranges`.
@@ -208,7 +208,7 @@ class Process:
         self.ranges: tuple[str, ...] = ()
         self.site: CallSite | None = None
         self.task: Task | None = None
-        self.dispatch_ps: Final = engine.dispatch_ps
+        self.dispatches: Final = engine.dispatches()
         self._default: dict[int, Stream] = {}
         self._current: dict[int, Stream] = {}
         self._streams: list[Stream] = []

@@ -462,6 +462,7 @@ class KernelWork:
                     args,
                     flow,
                     command.ranges,
+                    command.dispatch,
                 )
             )
 

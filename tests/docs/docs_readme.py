@@ -166,7 +166,10 @@ def simulated(ranks: int, nbytes: int, iterations: int = 4) -> float:
         torch.distributed.init_process_group("nccl")
         x = torch.empty(nbytes // 2, dtype=torch.bfloat16, device="cuda")
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        busy = torch.empty(8192, 8192, dtype=torch.bfloat16, device="cuda")
         torch.distributed.all_reduce(x)
+        torch.distributed.barrier()
+        torch.matmul(busy, busy)  # until its end, the host has issued all that follows
         start.record()
         for _ in range(iterations):
             torch.distributed.all_reduce(x)
