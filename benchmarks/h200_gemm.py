@@ -1,9 +1,9 @@
 """Matrix products on `h200x8`: microseconds that cuBLAS was measured at, and predicted ones.
 
 The reference cells were measured on 2026-11-20 on one NVIDIA H200 (PyTorch 2.11.0, CUDA 13.0):
-`torch.matmul` of `a[m, k]` and `b[n, k].T`, tf32 off, by CUDA events, medians of repeats; the L2 was
-overwritten between calls. `--halves` fits the constants of the machine file on either half of the
-cells and shows the error on the other half.
+`torch.matmul` of `a[m, k]` and `b[n, k].T`, tf32 off, by CUDA events, medians of repeats; the L2
+was overwritten between calls. `--halves` fits the constants of the machine file on either half of
+the cells and shows the error on the other half.
 
 Another table of the kind may be named: CSV with columns `dtype`, `m`, `n`, `k` and `us`.
 """
@@ -142,7 +142,7 @@ def halves(cells: Sequence[Cell]) -> None:
     """Prints what each half of the cells leads to, and how far the other half is off then."""
     sip = load_topology("h200x8").topology_obj.machine.system.sip
     for fitted, rest in (cells[::2], cells[1::2]), (cells[1::2], cells[::2]), (cells, cells):
-        best = min(variants(sip), key=lambda found: mean_error(found, fitted))  # noqa: B023 - at once
+        best = min(variants(sip), key=lambda found: mean_error(found, fitted))
         errors = f"{mean_error(best, fitted):.1%}, the others {mean_error(best, rest):.1%}"
         print(f"fitted on {len(fitted)} cells: {errors} ({constants(best)})")
 

@@ -136,7 +136,7 @@ class LibrarySpec:
     """
 
     start: Latency
-    write_back: Bytes
+    write_back: Annotated[Bytes, Range(0, 10**15)]
     split_k: Annotated[int, Range(1, 64)]
     kernels: tuple[TilesSpec, ...]
 
