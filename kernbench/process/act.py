@@ -127,9 +127,8 @@ def act(
     host.clock += dispatch
     if not process.noted:
         process.note_frame()
-    command = Command(name, category, host, stream, action, site, args)
+    command = Command(name, category, host, stream, action, site, args, dispatch)
     command.ranges = process.ranges
-    command.dispatch = dispatch
     if part is not None:
         command.part = part
         part.issued(process, command)

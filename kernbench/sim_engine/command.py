@@ -127,13 +127,14 @@ class Command:
         action: Action,
         site: CallSite | None = None,
         args: Mapping[str, Any] | None = None,
+        dispatch: int | None = None,
     ) -> None:
         self.name = name
         self.category: Category = category
         self.host = host
         self.stream = stream
         self.issued = host.clock
-        self.dispatch: int | None = None
+        self.dispatch = dispatch
         self.after: Sequence[Event] = ()
         if stream.waits:
             self.after, stream.waits = stream.waits, []
