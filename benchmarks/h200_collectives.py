@@ -3,8 +3,9 @@
 The reference cells were measured on 2026-11-20 on one host with 8 NVIDIA H200, all pairs through
 NVSwitch (PyTorch 2.11.0, CUDA 13.0, NCCL 2.28.9 with NVLS off): bfloat16, CUDA events, mean over
 ranks, medians of repeats; up to 4 MiB 20 calls from a CUDA graph, above back to back. Sizes are as
-nccl-tests counts them. `ring_exchange` is a send to the next and a receive from the previous rank
-in one `batch_isend_irecv`; `incast` one from all other ranks to rank 0. Smaller cells of `send` and
+nccl-tests counts them. `all_to_all` among 2 and 4 was measured so on 2026-11-22, on another host
+with 4 H200. `ring_exchange` is a send to the next and a receive from the previous rank in one
+`batch_isend_irecv`; `incast` one from all other ranks to rank 0. Smaller cells of `send` and
 `incast` are left out: they were called eagerly and are bound by the host's dispatch.
 
 Another table of the kind may be named: CSV with columns `op`, `n`, `bytes` and `us` (and `algo`, of
@@ -46,6 +47,8 @@ MEASURED = {
         [15.4, 15.4, 16.0, 16.7, 17.1, 19.1, 34.8, 70.9, 204.4, 728.0, 2756],
     ),
     ("all_to_all", 8): (0, [12.4, 12.5, 12.6, 13.8, 14.5, 20.1, 43.3, 75.5, 221.3, 770.9, 2930]),
+    ("all_to_all", 2): (0, [11.0, 11.1, 12.5, 12.8, 12.9, 17.4, 24.9, 48.9, 137.6, 472.0, 1615]),
+    ("all_to_all", 4): (0, [11.1, 11.1, 11.7, 12.8, 13.3, 18.7, 27.6, 87.0, 189.7, 665.4, 2389]),
     ("ring_exchange", 8): (
         0,
         [13.4, 14.0, 14.8, 16.3, 24.2, 29.8, 65.8, 225.2, 830.6, 909.3, 3010],

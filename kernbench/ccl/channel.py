@@ -469,6 +469,7 @@ class Channel:
                     args,
                     flow,
                     command.ranges,
+                    command.dispatch,
                 )
             )
 

@@ -346,6 +346,7 @@ class Collective:
                     {"bytes": nbytes, "links": links},
                     flow,
                     sender.ranges,
+                    sender.dispatch,
                 )
             )
             log.add(
@@ -361,5 +362,6 @@ class Collective:
                     {"bytes": nbytes},
                     flow,
                     receiver.ranges,
+                    receiver.dispatch,
                 )
             )

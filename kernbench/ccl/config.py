@@ -106,6 +106,8 @@ class QueueProfile:
         line: Unit in which messages go over links; lines of payload alone if absent.
         own_share: Rate at which a rank passes over the share that it reduces or forwards itself, in
             addition to its exchanges; no time if absent.
+        sent_share: Rate at which a rank passes over all that it sends to others, in addition to its
+            exchanges; no time if absent.
         p2p: How much of a link a message between two ranks gets; all of it if absent.
     """
 
@@ -119,6 +121,7 @@ class QueueProfile:
     notice: Latency | None = None
     line: LineProfile | None = None
     own_share: Bandwidth | None = None
+    sent_share: Bandwidth | None = None
     p2p: P2pChannels | None = None
 
 
@@ -501,6 +504,7 @@ def _queue(file: CclFile, spec: AlgorithmSpec, profile: QueueProfile) -> QueueSp
         line,
         profile.launch,
         profile.own_share,
+        profile.sent_share,
     )
 
 

@@ -158,8 +158,8 @@ def launches_of(queue: QueueSpec, system: SystemSpec, sips: Sequence[int]) -> li
     return [system.sip_of(sip).collective_launch for sip in sips]
 
 
-def pass_over(queue: QueueSpec, own: int) -> int:
-    """Returns how long a rank is busy with its own share alone, in picoseconds.
+def pass_over(queue: QueueSpec, own: int, others: int) -> int:
+    """Returns how long a rank is busy with shares beside its exchanges, in picoseconds.
 
     The own share is the part of the data that the rank reduces or forwards itself. NCCL's kernels
     go through a buffer in loops of few chunks. In each loop the first primitive only sends and the
@@ -167,11 +167,16 @@ def pass_over(queue: QueueSpec, own: int) -> int:
     meanwhile a link idles. In measurements a loop takes longer than its messages need on the link,
     by about a third of a chunk's time.
 
+    Grouped sends and receives copy the own share on channels of its own, beside the messages. There
+    what the loops lose goes with the bytes that are sent to others, whatever the number of ranks.
+
     Args:
         queue: How queues are built.
         own: Bytes of the own share.
+        others: Bytes that the rank sends to others.
     """
-    return 0 if queue.own_share is None else queue.own_share.duration_ps(own)
+    time = 0 if queue.own_share is None else queue.own_share.duration_ps(own)
+    return time if queue.sent_share is None else time + queue.sent_share.duration_ps(others)
 
 
 @dataclass(frozen=True, slots=True)

@@ -342,7 +342,7 @@ class Estimator:
         if not nbytes:
             return start_up
         if n > 1 and not OPERATIONS[operation].rooted:
-            start_up += pass_over(chosen.queue, nbytes // n)
+            start_up += pass_over(chosen.queue, nbytes // n, nbytes - nbytes // n)
         time = self._exchanges(chosen, algorithm, operation, nbytes, sips)
         return None if time is None else start_up + time
 

@@ -125,23 +125,27 @@ class Prepared:
     def start_ups(self) -> list[int]:
         """Time before the first exchange of each rank, in picoseconds.
 
-        The time is the launch plus the pass over the rank's own share (see `costs.pass_over`). The
+        The time is the launch plus the pass over the rank's shares (see `costs.pass_over`). The
         end of the rank is the same wherever in the collective the pass lies.
         """
         queue, system = self.shape.chosen.queue, self._machine.topology.machine.system
         launches = launches_of(queue, system, self.shape.sips)
         return [
-            launch + pass_over(queue, self._own_bytes(rank)) for rank, launch in enumerate(launches)
+            launch + pass_over(queue, *self._shares(rank)) for rank, launch in enumerate(launches)
         ]
 
-    def _own_bytes(self, rank: int) -> int:
-        """Returns the bytes that a rank reduces or forwards itself; 0 for rooted operations."""
+    def _shares(self, rank: int) -> tuple[int, int]:
+        """Returns the bytes that a rank reduces or forwards itself, and those for the others.
+
+        Rooted operations have no such shares.
+        """
         n = len(self.shape.sips)
         if self.operation.rooted or n == 1:
-            return 0
+            return 0, 0
         row = self._blocks[rank if len(self._blocks) > 1 else 0]
-        elements = -(-int(row[0]) // n) if self.operation.blocks == "one" else int(row[rank])
-        return elements * self.shape.dtype.itemsize
+        own = -(-int(row[0]) // n) if self.operation.blocks == "one" else int(row[rank])
+        itemsize = self.shape.dtype.itemsize
+        return own * itemsize, (int(row[:n].sum()) - own) * itemsize
 
     @cached_property
     def planned(self) -> bool:

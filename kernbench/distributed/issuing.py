@@ -125,6 +125,7 @@ def issue(
         reads=() if sources is targets else sources if len(sources) < 2 else _joined(sources),
         writes=targets if len(targets) < 2 else _joined(targets),
         site=site,
+        issue="hosted" if on_host else None,
     )
     (exchange,) = entered
     if not on_host:

@@ -20,7 +20,7 @@ from kernbench.process.act import act
 from kernbench.process.process import Process, current_process
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.transfers import Transfer
-from kernbench.sim_engine.command import Command
+from kernbench.sim_engine.command import Command, Issue
 from kernbench.sim_engine.engine import Hold
 from kernbench.tensors.running import wait_for
 from kernbench.tensors.tensor import Tensor
@@ -258,21 +258,23 @@ def issue_batch(process: Process, name: str, messages: Sequence[Message]) -> Wor
     follow(batch, process.current_stream(sip))
     # Taken before the messages, so that the command that joins them waits for the same events.
     waits, batch.waits = batch.waits, []
-    commands = []
+    commands: list[Command] = []
     for number, (post, peer) in enumerate(messages):
         if peer == process.rank and post not in copies:
             continue
         stream = process.side_stream(f"message {number} of batches", sip)
         stream.waits.extend(waits)
         follow(stream, batch)
+        how: Issue = "batched" if commands else "batch"
         if peer == process.rank:
-            commands.append(post.copy_to(copies[post], stream))
+            commands.append(post.copy_to(copies[post], stream, how))
         else:
-            commands.append(post.issue(peer, stream)[0])
+            commands.append(post.issue(peer, stream, how=how)[0])
     for command in commands:
         batch.waits.append(command.done)
         batch.learn({**command.stream.seen, command.stream: command.number})
-    joined = act(process, name, "event", batch, Hold(process.engine, None, 0, None))
+    hold = Hold(process.engine, None, 0, None)
+    joined = act(process, name, "event", batch, hold, issue="joined")
     return handle(process, joined, ())
 
 

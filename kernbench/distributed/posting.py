@@ -17,7 +17,7 @@ from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.meeting import Call
 from kernbench.ranks.transfers import Mailbox, Transfer, TransferMismatchError
 from kernbench.ranks.world import world_of
-from kernbench.sim_engine.command import Action, Command, Stream
+from kernbench.sim_engine.command import Action, Command, Issue, Stream
 from kernbench.sim_engine.engine import Hold
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.tensor import Tensor
@@ -118,7 +118,11 @@ class Post:
         )
 
     def issue(
-        self, peer: int | None, stream: Stream | None = None, mail: Any = None
+        self,
+        peer: int | None,
+        stream: Stream | None = None,
+        mail: Any = None,
+        how: Issue = "message",
     ) -> tuple[Command, Transfer]:
         """Joins the call with the other side's call, and issues the rank's command; does not wait.
 
@@ -127,6 +131,7 @@ class Post:
             stream: Stream of the command; None for the stream of the pair of ranks, behind all
                 commands that the current stream holds now.
             mail: Value that the other side finds in the transfer, beside the simulated bytes.
+            how: What the host calls, for a message between devices.
 
         Returns:
             The command for which the rank waits, and the transfer.
@@ -153,7 +158,7 @@ class Post:
         if sends and self._is_eager():
             command = self._copy_away(stream, asking, meet)
             transfer = found[0]
-            self._send_copy(peer, transfer, command)
+            self._send_copy(peer, transfer, command, how)
         else:
             command = act(
                 process,
@@ -165,6 +170,7 @@ class Post:
                 writes=() if sends else (self._tensor,),
                 site=self._site,
                 asking=asking,
+                issue="hosted" if self.hosted else how,
             )
             (transfer,) = found
         log = world_of(process).eager
@@ -242,7 +248,7 @@ class Post:
             asking=asking,
         )
 
-    def _send_copy(self, peer: int | None, transfer: Transfer, copied: Command) -> None:
+    def _send_copy(self, peer: int | None, transfer: Transfer, copied: Command, how: Issue) -> None:
         """Sends the buffer that `_copy_away` has filled, after the copy is done."""
         process = self.process
         log = world_of(process).eager
@@ -252,7 +258,7 @@ class Post:
         stream = process.side_stream(name, process.device_index)
         stream.waits.append(copied.done)
         entered = self._joined(transfer, peer)
-        act(process, self._name, "collective", stream, lambda: entered, site=self._site)
+        act(process, self._name, "collective", stream, lambda: entered, site=self._site, issue=how)
 
     def _meet(self, peer: int | None, mail: Any) -> Transfer:
         process, view, world = self.process, self._tensor.window, world_of(self.process)
@@ -341,12 +347,13 @@ class Post:
             code="P6",
         )
 
-    def copy_to(self, other: "Post", stream: Stream) -> Command:
+    def copy_to(self, other: "Post", stream: Stream, how: Issue) -> Command:
         """Issues the copy that a message to oneself is; does not wait.
 
         Args:
             other: The receive.
             stream: Stream of the command.
+            how: What the host calls to issue the command.
         """
         process, source, target = self.process, self._tensor, other._tensor
         view, wanted = source.window, target.window
@@ -368,6 +375,7 @@ class Post:
             writes=(target,),
             site=self._site,
             asking=process.current_stream(process.device_index),
+            issue=how,
         )
 
 

@@ -1,10 +1,11 @@
 """Durations of library kernels: launch, then the slower of memory and engines."""
 
+from collections.abc import Iterator
 from typing import Final
 
 from kernbench.caches import cached
 from kernbench.topology import Topology
-from kernbench.topology.spec import SipSpec
+from kernbench.topology.spec import LibrarySpec, SipSpec
 from kernbench.units import PS_PER_S
 
 
@@ -19,6 +20,7 @@ class Library:
         hbm_bytes_per_s: HBM bandwidth of all cubes together, in bytes a second.
         elementwise: `_elementwise`, with all answers kept.
         matmul: `_matmul`, with all answers kept.
+        tiles: What the library chooses among, by element type; types with one tile are not in it.
     """
 
     def __init__(self, sip: SipSpec) -> None:
@@ -26,31 +28,90 @@ class Library:
         self._sip: Final = sip
         self.num_pes: Final = cubes * sip.cube.pes
         self.hbm_bytes_per_s: Final = cubes * sip.cube.hbm.bandwidth.per_second
+        self._sram_bytes_per_s: Final = cubes * sip.cube.sram.bandwidth.per_second
         self._math_per_s: Final = self.num_pes * sip.pe.math.per_second
+        chosen = () if sip.pe.gemm.library is None else sip.pe.gemm.library.kernels
+        self.tiles: Final = {dtype: kernels for kernels in chosen for dtype in kernels.rate}
         self.elementwise: Final = cached("hw.elementwise")(self._elementwise)
         self.matmul: Final = cached("hw.matmul")(self._matmul)
 
     def _elementwise(self, nbytes: int, operations: int) -> int:
         """Returns picoseconds: launch, then the slower of HBM traffic and the MATH engines."""
         return self._sip.launch + max(
-            -(-nbytes * PS_PER_S // self.hbm_bytes_per_s),
+            self._traffic(nbytes),
             -(-operations * PS_PER_S // self._math_per_s),
         )
 
-    def _matmul(self, machine_dtype: str, m: int, n: int, k: int, nbytes: int) -> int:
-        """Returns picoseconds: launch, then the slower of HBM traffic and waves of output tiles.
+    def _matmul(
+        self, machine_dtype: str, m: int, n: int, k: int, nbytes: int, batch: int = 1
+    ) -> int:
+        """Returns the picoseconds of a batch of products of m x k and k x n, with the launch.
 
-        A PE computes one tile at a time and the last wave is as long as a full one, so sizes that
-        leave PEs idle cost what they cost on a GPU.
+        A batch is one launch, and the tiles of all its products fill the PEs together. A PE
+        computes one tile at a time and the last wave is as long as a full one, so sizes that leave
+        PEs idle cost what they cost on a GPU. If the machine file says what the library chooses
+        among, the fastest choice counts; else there is one tile.
+
+        Args:
+            machine_dtype: Element type as the machine file names it, such as `bf16`.
+            m: Rows of each result.
+            n: Columns of each result.
+            k: Extent that is summed over.
+            nbytes: Bytes of all operands and results.
+            batch: Number of products.
         """
         gemm = self._sip.pe.gemm
-        rows, columns = gemm.tile
-        tiles = -(-m // rows) * -(-n // columns)
-        waves = -(-tiles // self.num_pes)
-        tile_time = gemm.rate[machine_dtype].duration_ps(2 * rows * columns * k)
+        if gemm.library is not None and machine_dtype in self.tiles:
+            return min(self._choices(gemm.library, machine_dtype, (batch, m, n, k), nbytes))
+        tile_time = gemm.rate[machine_dtype].duration_ps(2 * gemm.tile[0] * gemm.tile[1] * k)
         return self._sip.launch + max(
-            waves * tile_time, -(-nbytes * PS_PER_S // self.hbm_bytes_per_s)
+            self._waves(batch, m, n, gemm.tile) * tile_time, self._traffic(nbytes)
         )
+
+    def _choices(
+        self,
+        library: LibrarySpec,
+        machine_dtype: str,
+        sizes: tuple[int, int, int, int],
+        nbytes: int,
+    ) -> Iterator[int]:
+        """Yields the picoseconds of each way in which the library could compute products.
+
+        More of m, n, k or bytes makes no way faster, and none of them adds a way; so a larger
+        product is never faster.
+        """
+        batch, m, n, k = sizes
+        fixed = self._sip.launch + library.start
+        traffic = self._traffic(nbytes + min(nbytes, library.write_back))
+        kernels = self.tiles[machine_dtype]
+        rate = kernels.rate[machine_dtype]
+        if min(m, n) == 1:  # the MATH engines multiply with a vector
+            yield fixed + max(traffic, -(-batch * m * n * k * PS_PER_S // self._math_per_s))
+        for parts in range(1, library.split_k + 1):
+            adding = 0
+            if parts > 1:  # the parts are written, read and added
+                moved = (2 * parts + 1) * batch * m * n * _SUM_BYTES.get(machine_dtype, 4)
+                adding = self._sip.launch - (-moved * PS_PER_S // self._sram_bytes_per_s)
+            for a, b in kernels.tiles:
+                work = 2 * -(-k // parts) * (a * b + kernels.edge * (a + b))
+                tile_time = rate.duration_ps(work)
+                waves = min(
+                    self._waves(batch * parts, m, n, (a, b)),
+                    self._waves(batch * parts, m, n, (b, a)),
+                )
+                yield fixed + max(waves * tile_time, traffic) + adding
+
+    def _waves(self, batch: int, m: int, n: int, tile: tuple[int, int]) -> int:
+        """Returns how often the PEs take one tile each until all tiles are computed."""
+        tiles = batch * -(-m // tile[0]) * -(-n // tile[1])
+        return -(-tiles // self.num_pes)
+
+    def _traffic(self, nbytes: int) -> int:
+        return -(-nbytes * PS_PER_S // self.hbm_bytes_per_s)
+
+
+_SUM_BYTES: Final = {"fp64": 8}
+"""Bytes of a partial sum; of types that are not here, 4."""
 
 
 @cached("hw.machines")

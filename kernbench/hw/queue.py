@@ -57,6 +57,7 @@ class QueueSpec:
         launch: Start-up of a collective, in picoseconds; None for the start-up of the machine file.
         own_share: Rate at which a rank passes over the share that it reduces or forwards itself;
             the pass overlaps with none of the rank's own messages. None if there is no such pass.
+        sent_share: The same for all that a rank sends to others.
         rate: Highest rate of a message on the first link, flags included; None for the rate of the
             DMA engine.
         slot_size_at: Place in a file that gives `slot_size`; empty if no file does.
@@ -72,6 +73,7 @@ class QueueSpec:
     line: Line = PLAIN
     launch: int | None = None
     own_share: Bandwidth | None = None
+    sent_share: Bandwidth | None = None
     rate: Bandwidth | None = None
     slot_size_at: str = field(default="", compare=False)
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from kernbench.caches import cached
 from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.hw.library import Library
 from kernbench.memory import Array, DType, dtypes
 from kernbench.operations.elementwise import broadcast, check_out
 from kernbench.operations.pointwise import mul
-from kernbench.process.process import Process, current_process
+from kernbench.process.process import current_process
 from kernbench.tensors import tape
 from kernbench.tensors.errors import TensorError, refuse
 from kernbench.tensors.new import new_tensor
@@ -104,20 +105,16 @@ def check_gemm(
     same_device(name, tensors)
 
 
-def _gemm_ps(process: Process, sip: int, dtype: DType, sizes: _Sizes, nbytes: int) -> int:
+def _gemm_ps(library: Library, machine_dtype: str, sizes: _Sizes, nbytes: int) -> int:
     """Returns the picoseconds that a device takes for a batch of products of m x k and k x n.
 
-    A batch is one launch, and the tiles of all its products fill the PEs together. A product with
-    a vector runs on the MATH engines, since memory bounds its time.
+    Without a choice of the library, a product with a vector runs on the MATH engines, since memory
+    bounds its time.
     """
     batch, m, n, k = sizes
-    device = process.engine.devices[sip]
-    library = device.library
-    if min(m, n) <= 1 or not batch * k:
+    if not batch * m * n * k or (min(m, n) == 1 and machine_dtype not in library.tiles):
         return library.elementwise(nbytes, batch * m * n * k)
-    rows = device.sip.pe.gemm.tile[0]
-    height = m if batch == 1 else batch * -(-m // rows) * rows
-    return library.matmul(dtype.machine_name, height, n, k, nbytes)
+    return library.matmul(machine_dtype, m, n, k, nbytes, batch)
 
 
 def product(
@@ -154,7 +151,9 @@ def product(
     for source in sources:
         nbytes += source.nbytes
     sip = device.index
-    duration = None if sip is None else _gemm_ps(process, sip, dtype, sizes, nbytes)
+    duration = None
+    if sip is not None:
+        duration = _gemm_ps(process.engine.devices[sip].library, dtype.machine_name, sizes, nbytes)
 
     def effect() -> None:
         values = function(*[source.read().astype(wanted, copy=False) for source in sources])

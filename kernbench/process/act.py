@@ -7,7 +7,7 @@ from kernbench.errors import CallSite, KernbenchError, site_fact
 from kernbench.memory import HOST_SIP, UninitialisedReadError, View
 from kernbench.process.access import Guard
 from kernbench.process.process import Part, Process, StepBudgetError
-from kernbench.sim_engine.command import Action, Command, Stream
+from kernbench.sim_engine.command import Action, Command, Issue, Stream
 from kernbench.sim_engine.data_executor import Effect
 from kernbench.sim_engine.op_log import Category
 
@@ -70,6 +70,7 @@ def act(
     args: Mapping[str, Any] | None = None,
     asking: Stream | None = None,
     new_version: bool = True,
+    issue: Issue | None = None,
 ) -> Command:
     """Issues a command that touches memory; waits only if the launch queue is full.
 
@@ -92,6 +93,8 @@ def act(
         asking: The user's current stream, if the command goes to a stream of its own. Commands for
             which that stream has waited then count as waited for.
         new_version: Whether writing makes a new version of a block, which autograd notices.
+        issue: What the host calls, which decides how long issuing takes; None: what the category
+            says.
 
     Raises:
         OwnershipError: If a block belongs to another rank (M14).
@@ -127,10 +130,11 @@ def act(
     if callable(action):
         assert args is None, "what the function returns says it"
         action, part, args = action()
-    host.clock += process.dispatch_ps
+    dispatch = process.dispatches[issue or category]
+    host.clock += dispatch
     if not process.noted:
         process.note_frame()
-    command = Command(name, category, host, stream, action, site, args)
+    command = Command(name, category, host, stream, action, site, args, dispatch)
     command.ranges = process.ranges
     if part is not None:
         command.part = part

@@ -186,7 +186,7 @@ class Process:
             returned.
         noted: Whether the search for `frame` is over.
         inference: Whether the process is in `inference_mode`; see `tensors.grad_modes`.
-        dispatch_ps: Host time that issuing a command takes, in picoseconds.
+        dispatches: Host time that each call takes to issue its command, in picoseconds.
         issues_left: Number of commands that the rank may still issue; below 0 without a limit.
         left_at_read: The same after the latest read of a value by the host.
         ranges: Names of the ranges that the process is in, the outermost first; see
@@ -228,7 +228,7 @@ class Process:
         self.site: CallSite | None = None
         self.inference = False
         self.task: Task | None = None
-        self.dispatch_ps: Final = engine.dispatch_ps
+        self.dispatches: Final = engine.dispatches()
         self._default: dict[int, Stream] = {}
         self._current: dict[int, Stream] = {}
         self._streams: list[Stream] = []

@@ -56,8 +56,8 @@ def breakdown(op_log: OpLog, dispatch_ps: int) -> list[RankBreakdown]:
 
     Args:
         op_log: Log of the run; it must hold all records.
-        dispatch_ps: Host time in picoseconds that issuing a command took; it ended when the command
-            was issued.
+        dispatch_ps: Host time in picoseconds that issuing a command took, of records that do not
+            say themselves; it ended when the command was issued.
 
     Raises:
         UsageError: If the log has no records.
@@ -127,12 +127,13 @@ def host_interval(record: Record, dispatch: int) -> tuple[int, int]:
 
     Args:
         record: A record of a command, or of an action of the host.
-        dispatch: Host time in picoseconds that issuing a command took.
+        dispatch: Host time in picoseconds that issuing a command took, if the record does not say.
     """
     # All parts of a command carry the time of its one issue: their intervals are the same.
     if record.category == "host":
         return record.start, record.end
-    return record.issued - dispatch, record.issued
+    took = dispatch if record.dispatch is None else record.dispatch
+    return record.issued - took, record.issued
 
 
 def _share(time: int, span: int) -> str:

@@ -57,8 +57,8 @@ def range_breakdown(
 
     Args:
         op_log: Log of the run; it must hold all records.
-        dispatch_ps: Host time in picoseconds that issuing a command took; it ended when the command
-            was issued.
+        dispatch_ps: Host time in picoseconds that issuing a command took, of records that do not
+            say themselves; it ended when the command was issued.
         within: Enclosing ranges, the outermost first. Only commands inside them count, by the
             ranges one level further in, and the span goes from the first action of any rank inside
             them to the last. By default everything counts.

@@ -17,6 +17,7 @@ from itertools import count, groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from kernbench.report.breakdown import host_interval
 from kernbench.report.files import replacing
 from kernbench.report.records import Entry, Sites, full_records, in_order, is_engine, plain
 from kernbench.sim_engine.op_log import Category, OpLog, Record
@@ -57,8 +58,9 @@ def write_trace(
         topology: The machine on which the run took place.
         path: The JSON file to write; compressed if its name ends in `.gz`. The file appears when it
             is complete.
-        dispatch_ps: Host time in picoseconds that issuing a command took. If not 0, each command is
-            also shown on its host, with an arrow to where it ran.
+        dispatch_ps: Host time in picoseconds that issuing a command took, of records that do not
+            say themselves. If not 0, each command is also shown on its host, with an arrow to where
+            it ran.
         sips: SIP of each rank whose number differs from that of its SIP; None if there is none.
 
     Raises:
@@ -316,7 +318,7 @@ def _event_order(slice_: _Slice) -> tuple[int, bool, int]:
 
 def _launch(record: Record, dispatch_ps: int) -> Record:
     """Returns a record of the time that the host took to issue a command."""
-    start, end = record.issued - dispatch_ps, record.issued
+    start, end = host_interval(record, dispatch_ps)
     return Record(record.name, "host", record.rank, _HOST_TRACK, end, start, end, record.site)
 
 

@@ -1,12 +1,30 @@
 """A command of a stream, and the streams."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from kernbench.des import Event
 from kernbench.errors import CallSite
 from kernbench.sim_engine.host import Host
 from kernbench.sim_engine.op_log import Category
+
+Issue = Literal[
+    "compute",
+    "kernel",
+    "copy",
+    "collective",
+    "event",
+    "hosted",
+    "message",
+    "batch",
+    "batched",
+    "joined",
+]
+"""What the host calls to issue a command, which decides how long that takes.
+
+`hosted` is a collective or message between hosts; `batch` the first message of a batch, `batched` a
+later one, `joined` what waits for all of them.
+"""
 
 
 class Stream:
@@ -70,6 +88,7 @@ class Command:
         host: The processor that issued the command.
         stream: The stream of the command.
         issued: When the command was issued, in picoseconds.
+        dispatch: Host time that issuing it took until then, in picoseconds; None if nobody says.
         after: Events that the command waits for, its predecessor in the stream first; empty if all
             are settled when the command is submitted.
         number: Number of the command in its stream, from 1.
@@ -88,6 +107,7 @@ class Command:
         "after",
         "args",
         "category",
+        "dispatch",
         "done",
         "host",
         "issued",
@@ -109,12 +129,14 @@ class Command:
         action: Action,
         site: CallSite | None = None,
         args: Mapping[str, Any] | None = None,
+        dispatch: int | None = None,
     ) -> None:
         self.name = name
         self.category: Category = category
         self.host = host
         self.stream = stream
         self.issued = host.clock
+        self.dispatch = dispatch
         self.after: Sequence[Event] = ()
         if stream.waits:
             self.after, stream.waits = stream.waits, []

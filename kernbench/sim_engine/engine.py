@@ -10,7 +10,7 @@ from kernbench.hw.device import Device
 from kernbench.hw.library import libraries_of
 from kernbench.hw.network import Network
 from kernbench.memory import UninitialisedReadError
-from kernbench.sim_engine.command import Command
+from kernbench.sim_engine.command import Command, Issue
 from kernbench.sim_engine.data_executor import DataExecutor, Effect
 from kernbench.sim_engine.dials import Detail, Fidelity
 from kernbench.sim_engine.op_log import OpLog, Record
@@ -88,8 +88,22 @@ class GraphEngine:
 
     @property
     def dispatch_ps(self) -> int:
-        """Host time that issuing a command takes, in picoseconds."""
+        """Host time that issuing a command takes unless the machine says otherwise; picoseconds."""
         return self.topology.machine.system.host.dispatch if self.timed else 0
+
+    def dispatches(self) -> dict[str, int]:
+        """Returns the host time that each call takes to issue its command, in picoseconds."""
+        usual, own = self.dispatch_ps, self.topology.machine.system.host.dispatch_of
+        names = get_args(Issue) if self.timed else ()
+        given = {name: time for name in names if (time := getattr(own, name, None)) is not None}
+        found: dict[str, int] = dict.fromkeys(get_args(Issue), usual) | given
+        if "batch" in given:
+            return found | {"batched": 0, "joined": 0}
+        return found | {
+            "batch": found["message"],
+            "batched": found["message"],
+            "joined": found["event"],
+        }
 
     @property
     def enable_data(self) -> bool:
@@ -207,6 +221,7 @@ class GraphEngine:
                     command.site,
                     command.args or {},
                     ranges=command.ranges,
+                    dispatch=command.dispatch,
                 )
             )
         # Whoever holds the event or the command does not hold what the command worked on.

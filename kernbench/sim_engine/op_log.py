@@ -28,6 +28,8 @@ class Record:
         args: Further facts for reports: bytes, shapes, sequence numbers.
         flow: Number that a send and its receive share; 0 for all other records.
         ranges: Names of the program's ranges that hold it, the outermost first.
+        dispatch: Host time in picoseconds that issuing it took until `issued`; None if the report
+            is to say.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Record:
     args: Mapping[str, Any] = field(default_factory=dict)
     flow: int = 0
     ranges: tuple[str, ...] = ()
+    dispatch: int | None = None
 
 
 @dataclass(slots=True)

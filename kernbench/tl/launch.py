@@ -535,6 +535,7 @@ class KernelWork:
                     args,
                     flow,
                     command.ranges,
+                    command.dispatch,
                 )
             )
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from kernbench.config import Changes, Loaded, Problem, did_you_mean, value_at
 from kernbench.topology.links import leaves_of, sip_name
-from kernbench.topology.spec import ChangedSpec, EdgeSpec, MachineSpec, Part, SystemSpec
+from kernbench.topology.spec import ChangedSpec, EdgeSpec, GemmSpec, MachineSpec, Part, SystemSpec
 from kernbench.units import format_bytes
 
 MAX_PES: Final = 1 << 20
@@ -21,6 +21,7 @@ _NETWORK: Final = "system.sips.network"
 _CHANGED: Final = "system.sips.changed"
 _SHAPE: Final = ("cubes", "shape")
 _PES: Final = ("cube", "pes")
+_LIBRARY: Final = ("pe", "gemm", "library")
 _NODE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _SHOWN_NODES: Final = 8
 _KINDS: Final = {
@@ -39,6 +40,7 @@ def check_machine(loaded: Loaded[MachineSpec]) -> list[Problem]:
     if problems := _check_size(loaded, system):
         return problems  # the further checks take time and memory in proportion to the size
     problems = _check_cubes(loaded, system) + _check_network_fields(loaded, system)
+    problems += _check_library(loaded, "system.sip.pe.gemm", system.sip.pe.gemm)
     problems += _check_changed(loaded, system)
     if system.sips.network.kind == "graph" and system.sips.network.edges is not None:
         problems += _check_edges(loaded, system) or _check_connected(loaded, system)
@@ -73,6 +75,30 @@ def _check_cubes(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Proble
     return [loaded.problem("F5", "system.sip.cubes.link", message)]
 
 
+def _check_library(loaded: Loaded[MachineSpec], place: str, gemm: GemmSpec) -> list[Problem]:
+    """Checks that each type of products has its tiles once, and that there are tiles."""
+    problems = []
+    first: dict[str, str] = {}
+    for number, kernels in enumerate(() if gemm.library is None else gemm.library.kernels):
+        field = f"{place}.library.kernels[{number}]"
+        if not kernels.tiles:
+            problems.append(loaded.problem("F3", f"{field}.tiles", "expected a tile, got none"))
+        for dtype in kernels.rate:
+            here = f"{field}.rate.{dtype}"
+            if dtype not in gemm.rate:
+                message = (
+                    f"expected one of {', '.join(gemm.rate)}, as in {place}.rate; got {dtype!r}"
+                )
+                hint = did_you_mean(dtype, gemm.rate)
+                problems.append(loaded.problem("F7", here, message, hint))
+            elif first.setdefault(dtype, here) != here:
+                message = (
+                    f"expected each type once, got it again; first {_line(loaded, first[dtype])}"
+                )
+                problems.append(loaded.problem("F7", here, message))
+    return problems
+
+
 def _check_changed(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Problem]:
     """Checks the SIPs that differ; afterwards `SystemSpec.sip_of` can be asked for any SIP."""
     problems = []
@@ -94,6 +120,9 @@ def _check_changed(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Prob
                 f"leave all SIPs at the same cubes, got {got}"
             )
             problems.append(loaded.problem("F12", f"{place}.sip.cubes.shape", message))
+        if not problems and (*_LIBRARY, "kernels") in entry.sip.values:
+            gemm = entry.sip.applied(usual).pe.gemm
+            problems += _check_library(loaded, f"{place}.sip.pe.gemm", gemm)
     return problems or _check_once(loaded, system)
 
 

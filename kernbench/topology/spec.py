@@ -43,20 +43,49 @@ Two processes of one small host reach about this through Gloo's TCP (PyTorch 2.1
 
 
 @dataclass(frozen=True, slots=True)
+class DispatchSpec:
+    """Host times of issuing commands of some kinds; what is absent takes `HostSpec.dispatch`.
+
+    Attributes:
+        compute: An operation on tensors.
+        kernel: A `tl` kernel.
+        copy: A copy between memories.
+        collective: A collective between devices.
+        message: A send or a receive between devices that is not in a batch.
+        batch: A batch of messages between devices, however many; if absent, each costs as a message
+            and the end of the batch as an event.
+        event: Recording an event.
+    """
+
+    compute: Latency | None = None
+    kernel: Latency | None = None
+    copy: Latency | None = None
+    collective: Latency | None = None
+    message: Latency | None = None
+    batch: Latency | None = None
+    event: Latency | None = None
+
+
+_ALL_ALIKE: Final = DispatchSpec()
+
+
+@dataclass(frozen=True, slots=True)
 class HostSpec:
     """The processor that issues commands; one per rank.
 
     Attributes:
-        dispatch: Host time of issuing one command.
+        dispatch: Host time of issuing one command, or of one look at whether one is done.
         launch_queue: Commands that may be outstanding on a device before the host blocks.
         pcie: Path between host and device, each direction.
         gloo: Path of a message between the hosts of two ranks, through Gloo.
+        dispatch_of: Host times of issuing commands of some kinds, in place of `dispatch`.
     """
 
     dispatch: Latency
     launch_queue: Count
     pcie: LinkSpec
     gloo: LinkSpec = _GLOO
+    dispatch_of: DispatchSpec = _ALL_ALIKE
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +104,44 @@ class MemorySpec:
 
 
 @dataclass(frozen=True, slots=True)
+class TilesSpec:
+    """Output tiles among which the library chooses for products of some types.
+
+    For each step of the sum a PE works on a tile of `a x b` as long as on `a*b + edge*(a + b)`
+    multiply-adds: the products, and the operands that have to be there for them.
+
+    Attributes:
+        rate: FLOP a second of one PE, without the operands, by dtype name.
+        edge: Multiply-adds for which one operand of a step holds the PE up.
+        tiles: Extents of the tiles; each may lie either way.
+    """
+
+    rate: dict[str, FlopRate]
+    edge: Annotated[int, Range(0, 1 << 16)]
+    tiles: tuple[tuple[Count, Count], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LibrarySpec:
+    """How the library multiplies matrices: it takes what is fastest (ADR 0028).
+
+    Attributes:
+        start: Time of a product beside the launch, its work and its traffic: the first operands,
+            the last results.
+        write_back: Bytes of earlier kernels' results in the SRAM. What a product reads displaces
+            them, so that as many bytes of its traffic as that count twice.
+        split_k: Most parts into which the sum of a product may be split; PEs work on the parts side
+            by side, and a second kernel adds them.
+        kernels: Tiles by type. Products of other types have the one tile of `GemmSpec`.
+    """
+
+    start: Latency
+    write_back: Annotated[Bytes, Range(0, 10**15)]
+    split_k: Annotated[int, Range(1, 64)]
+    kernels: tuple[TilesSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GemmSpec:
     """The matrix engine of a PE.
 
@@ -82,10 +149,12 @@ class GemmSpec:
         rate: FLOP a second by dtype name (`fp32`, `bf16`, `fp16`, `fp64`, `fp8`, `int8`, `int32`).
             `tf32` is the rate of `tl.dot` of float32; without it, that of `fp32` is taken.
         tile: Rows and columns of the output tile that a library kernel gives to one PE.
+        library: What the library's products choose among; if absent, they all have that one tile.
     """
 
     rate: dict[str, FlopRate]
     tile: tuple[Count, Count]
+    library: LibrarySpec | None = None
 
 
 @dataclass(frozen=True, slots=True)

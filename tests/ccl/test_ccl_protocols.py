@@ -121,6 +121,25 @@ def test_who_has_a_share_in_charge_takes_it_through(
         assert [a - b for a, b in zip(slow, fast, strict=True)] == [added] * ranks
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_a_sent_share_goes_with_what_a_rank_sends(
+    topology: Callable[[str], Topology], ranks: int
+) -> None:
+    machine, path = topology("sip8"), shipped_ccl_file()
+    chosen = choose(load_ccl(path), path, "nccl_p2p")
+    slow, fast = (
+        simulate(
+            machine,
+            replace(chosen, queue=replace(chosen.queue, sent_share=rate)),
+            even("all_to_all", ranks, 1000),
+        ).ends
+        for rate in (Bandwidth(10**9), None)
+    )
+    # A block of 1000 fp32 elements to each other rank, at a byte a nanosecond.
+    added = (ranks - 1) * 4000 * 1000
+    assert [a - b for a, b in zip(slow, fast, strict=True)] == [added] * ranks
+
+
 @pytest.mark.parametrize(
     ("nbytes", "ranks", "channels"),
     [
@@ -230,6 +249,11 @@ MEASURED: Final = [
     ("reduce_scatter", 2, 1024 * MIB, 2031.5, 0.1),
     ("reduce_scatter", 8, 256 * MIB, 728.0, 0.1),
     ("all_to_all", 8, 256 * MIB, 770.9, 0.1),
+    ("all_to_all", 8, 1024 * MIB, 2930.1, 0.1),
+    ("all_to_all", 4, 256 * MIB, 665.4, 0.1),
+    ("all_to_all", 4, 1024 * MIB, 2389.3, 0.1),
+    ("all_to_all", 2, 256 * MIB, 472.0, 0.1),
+    ("all_to_all", 2, 1024 * MIB, 1614.7, 0.1),
     ("all_reduce", 2, KIB, 11.5, 0.2),
     ("all_reduce", 2, 4 * MIB, 36.3, 0.2),
     ("all_reduce", 8, KIB, 20.6, 0.2),

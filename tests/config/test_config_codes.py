@@ -59,8 +59,8 @@ NODES = """kind: graph
             "dispatch: 2 us\n    dispach: 2 us",
             """\
 [F1] m.yaml: 1 problem
-  m.yaml:8:5: system.host.dispach: expected one of dispatch, launch_queue, pcie, gloo, got an \
-unknown key [F1]
+  m.yaml:8:5: system.host.dispach: expected one of dispatch, launch_queue, pcie, gloo, dispatch_of\
+, got an unknown key [F1]
           dispach: 2 us
           ^
       did you mean `dispatch`?""",

@@ -166,7 +166,10 @@ def simulated(ranks: int, nbytes: int, iterations: int = 4) -> float:
         torch.distributed.init_process_group("nccl")
         x = torch.empty(nbytes // 2, dtype=torch.bfloat16, device="cuda")
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        busy = torch.empty(8192, 8192, dtype=torch.bfloat16, device="cuda")
         torch.distributed.all_reduce(x)
+        torch.distributed.barrier()
+        torch.matmul(busy, busy)  # until its end, the host has issued all that follows
         start.record()
         for _ in range(iterations):
             torch.distributed.all_reduce(x)
@@ -178,19 +181,21 @@ def simulated(ranks: int, nbytes: int, iterations: int = 4) -> float:
     return sum(times) / ranks
 
 
-def simulated_matmul(size: int) -> float:
-    """Returns the microseconds of a square bfloat16 matmul on `h200x8`, without data."""
+def simulated_matmul(m: int, n: int, k: int, dtype: str = "bfloat16") -> float:
+    """Returns the microseconds of a matmul on `h200x8`, without data."""
     import kernbench.torch as torch
     from kernbench.testing import Kernbench
 
     times = []
 
     def worker(rank: int) -> None:
-        a = torch.empty(size, size, dtype=torch.bfloat16, device="cuda")
+        a = torch.empty(m, k, dtype=getattr(torch, dtype), device="cuda")
+        b = torch.empty(k, n, dtype=getattr(torch, dtype), device="cuda")
+        busy = torch.empty(4096, 4096, dtype=torch.bfloat16, device="cuda")
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.matmul(a, a)  # keeps the device busy, so that the host's dispatch is hidden
+        torch.matmul(busy, busy)  # keeps the device busy, so that the host's dispatch is hidden
         start.record()
-        torch.matmul(a, a)
+        torch.matmul(a, b)
         end.record()
         end.synchronize()
         times.append(1000 * start.elapsed_time(end))
@@ -201,19 +206,30 @@ def simulated_matmul(size: int) -> float:
 
 _SIZES: Final = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _ROW: Final = re.compile(r"^\| (\d+) \| (\d+) (.iB) \| ([\d.]+) \|.*$", re.MULTILINE)
+_PRODUCT: Final = re.compile(
+    r"^\| (\w+) (\d+) x (\d+) x (\d+) \| ([\d.]+) \|[^|]*\|[^|]*\| (.*) \|$", re.MULTILINE
+)
 
 
 def with_accuracy(text: str) -> str:
-    """Returns a text whose rows `ranks, size, measured` say what kernbench says."""
+    """Returns a text whose rows of all-reduces and products say what kernbench says."""
 
     def row(match: re.Match[str]) -> str:
         ranks, number, unit, measured = match.groups()
         us = simulated(int(ranks), int(number) * _SIZES[unit])
-        shown = f"{us:.0f}" if us >= 100 else f"{us:.1f}"
-        error = f"{us / float(measured) - 1:+.0%}"
-        return f"| {ranks} | {number} {unit} | {measured} | {shown} | {error} |"
+        return f"| {ranks} | {number} {unit} | {measured} | {compared(us, measured)} |"
 
-    return _ROW.sub(row, text)
+    def product(match: re.Match[str]) -> str:
+        dtype, *sizes, measured, before = match.groups()
+        m, n, k = map(int, sizes)
+        us = simulated_matmul(m, n, k, dtype)
+        return f"| {dtype} {m} x {n} x {k} | {measured} | {compared(us, measured)} | {before} |"
+
+    def compared(us: float, measured: str) -> str:
+        shown = f"{us:.0f}" if us >= 100 else f"{us:.1f}"
+        return f"{shown} | {us / float(measured) - 1:+.0%}"
+
+    return _PRODUCT.sub(product, _ROW.sub(row, text))
 
 
 def main() -> None:

@@ -78,7 +78,7 @@ def test_what_pytest_leaves_out_is_run_at_the_end_of_the_gate() -> None:
 def test_the_accuracy_is_what_is_simulated_now() -> None:
     assert docs_readme.with_accuracy(TEXT) == TEXT
     (measured, simulated) = re.findall(r"takes (\d+) us there and (\d+) us here", TEXT)[0]
-    assert round(docs_readme.simulated_matmul(8192)) == int(simulated)
+    assert round(docs_readme.simulated_matmul(8192, 8192, 8192)) == int(simulated)
     assert abs(int(simulated) / int(measured) - 1) < 0.1
 
 

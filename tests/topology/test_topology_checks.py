@@ -205,3 +205,45 @@ def test_one_sip_needs_no_cables() -> None:
     Path("m.yaml").write_text(SIP8.replace("kind: ring", "kind: graph\n      edges: []"))
     topology = load_topology("m.yaml", ["system.sips.count=1"]).topology_obj
     assert topology.sip_route(0, 0) == ()
+
+
+LIBRARY = "{{start: 1 us, write_back: 0 B, split_k: 1, kernels: [{}]}}"
+TILES = "{{rate: {{{}: 1 TFLOP/s}}, edge: 0, tiles: [{}]}}"
+
+
+def library(*kernels: str) -> str:
+    """A machine whose library has these tiles."""
+    tile = "        tile: [64, 64]\n"
+    assert tile in SIP8
+    return SIP8.replace(tile, f"{tile}        library: {LIBRARY.format(', '.join(kernels))}\n")
+
+
+@pytest.mark.parametrize(
+    ("kernels", "code", "expected"),
+    [
+        ([TILES.format("bf16", "")], "F3", "kernels[0].tiles: expected a tile, got none"),
+        (
+            [TILES.format("bf61", "[8, 8]")],
+            "F7",
+            "kernels[0].rate.bf61: expected one of fp64, fp32, fp16, bf16, fp8, int8, int32, as in "
+            "system.sip.pe.gemm.rate; got 'bf61'",
+        ),
+        (
+            [TILES.format("bf16", "[8, 8]")] * 2,
+            "F7",
+            "kernels[1].rate.bf16: expected each type once, got it again; first on line",
+        ),
+    ],
+)
+def test_a_library_that_has_no_choice_or_two(kernels: list[str], code: str, expected: str) -> None:
+    text = error(library(*kernels))
+    assert text.startswith(f"[{code}] m.yaml: 1 problem\n")
+    assert f"system.sip.pe.gemm.library.{expected}" in text
+
+
+def test_a_changed_library_is_checked_as_well() -> None:
+    text = library(TILES.format("bf16", "[8, 8]"))
+    kernels = TILES.format("bf61", "[8, 8]")
+    changed = f"{{which: [1], sip: {{pe: {{gemm: {{library: {{kernels: [{kernels}]}}}}}}}}}}"
+    text = text.replace("    count: 8\n", f"    count: 8\n    changed: [{changed}]\n")
+    assert "changed[0].sip.pe.gemm.library.kernels[0].rate.bf61: expected one of" in error(text)
