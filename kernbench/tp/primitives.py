@@ -234,23 +234,26 @@ def embedding_bwd(saved: EmbeddingSaved, dout: torch.Tensor) -> torch.Tensor:
 class CrossEntropySaved(NamedTuple):
     """What the gradient of the loss needs.
 
+    Backward takes the exponentials anew: until then no tensor of the logits' size is kept but the
+    logits, and a pass makes one in float32 at a time.
+
     Attributes:
-        powers: Exponentials of the logits, over that of the largest.
-        total: Their sum over the whole vocabulary.
-        chosen: Column of the target's logit; 0 where another rank has it.
+        logits: This rank's part.
+        peak: The largest logit of the whole vocabulary.
+        total: The sum of the exponentials of all logits, each over that of the largest.
+        chosen: Column of the target's logit; 0 where this rank has none.
         absent: Where that is.
         smoothing: Share of the loss that goes to all classes evenly.
         classes: Size of the whole vocabulary.
-        dtype: Of the logits.
     """
 
-    powers: torch.Tensor
+    logits: torch.Tensor
+    peak: torch.Tensor
     total: torch.Tensor
     chosen: torch.Tensor
     absent: torch.Tensor
     smoothing: float
     classes: int
-    dtype: torch.dtype
 
 
 def cross_entropy_fwd(
@@ -262,7 +265,8 @@ def cross_entropy_fwd(
 
     Args:
         logits: `[..., V/tp]`, this rank's part of the vocabulary.
-        target: `[...]`, ids of the whole vocabulary.
+        target: `[...]`, ids of the whole vocabulary; a negative one names none, see
+            `vocab_parallel_cross_entropy`.
         label_smoothing: From 0 up to 1, without it.
         group: Which ranks share the vocabulary.
 
@@ -272,7 +276,8 @@ def cross_entropy_fwd(
     Raises:
         ParallelAssertionError: If the smoothing is out of range, or shapes do not fit.
         OperandError: If the targets are no integers.
-        IndexOutOfBoundsError: If there is no such class (M1); found when the kernel runs.
+        IndexOutOfBoundsError: If a target lies above the vocabulary (M1); found when the kernel
+            runs.
     """
     if not 0 <= label_smoothing < 1:
         raise refuse_assertion(f"label_smoothing must be in [0, 1); got {label_smoothing}")
@@ -289,35 +294,55 @@ def cross_entropy_fwd(
             f"vocabulary has {classes}"
         )
     first = dist.get_rank(group) * columns
-    chosen = _ids_from("cross_entropy", target, first, classes, logits.ndim - 1)
-    wide = logits if logits.dtype is torch.float64 else logits.float()
-    peak = wide.amax(-1)
-    if size_of(group) > 1:
-        dist.all_reduce(peak, dist.ReduceOp.MAX, group)
-    shifted = wide - peak.unsqueeze(-1)
+    chosen = _targets_from(target, first, classes, logits.ndim - 1)
     absent = (chosen < 0) | (chosen >= columns)
     chosen = chosen.masked_fill(absent, 0)
+    # 16-bit logits have their largest one exactly: only what is subtracted from them is wider.
+    peak = _wide(logits.amax(-1))
+    if size_of(group) > 1:
+        dist.all_reduce(peak, dist.ReduceOp.MAX, group)
+    shifted = logits - peak.unsqueeze(-1)
     picked = shifted.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).masked_fill(absent, 0)
     picked = all_reduce(picked, group)
-    powers = shifted.exp()
-    total = all_reduce(powers.sum(-1), group)
-    lse = total.log()
     # Spread over the other classes, the target keeps 1 - label_smoothing of the whole.
     smoothing = label_smoothing * classes / (classes - 1) if label_smoothing else 0.0
+    mean = shifted.sum(-1) if smoothing else None
+    total = all_reduce(shifted.exp_().sum(-1), group)
+    lse = total.log()
     loss = lse - picked
-    if smoothing:
-        mean = all_reduce(shifted.sum(-1), group) / classes
+    if mean is not None:
+        mean = all_reduce(mean, group) / classes
         loss = (1 - smoothing) * loss + smoothing * (lse - mean)
-    kept = (powers, total, chosen, absent, smoothing, classes, logits.dtype)
+    kept = (logits, peak, total, chosen, absent, smoothing, classes)
     return loss, CrossEntropySaved(*kept)
 
 
 def cross_entropy_bwd(saved: CrossEntropySaved, dout: torch.Tensor) -> torch.Tensor:
     """Returns the gradient of this rank's logits, in their type; needs no message."""
-    powers, total, chosen, absent, smoothing, classes, dtype = saved
-    grad = powers / total.unsqueeze(-1)
+    logits, peak, total, chosen, absent, smoothing, classes = saved
+    grad = (logits - peak.unsqueeze(-1)).exp_()
+    grad.mul_((dout / total).unsqueeze(-1))
     if smoothing:
-        grad = grad - smoothing / classes
-    share = torch.full_like(dout, smoothing - 1).masked_fill(absent, 0)
+        grad.sub_((dout * (smoothing / classes)).unsqueeze(-1))
+    share = (dout * (smoothing - 1)).masked_fill(absent, 0)
     grad.scatter_add_(-1, chosen.unsqueeze(-1), share.unsqueeze(-1))
-    return (grad * dout.unsqueeze(-1)).to(dtype)
+    return grad.to(logits.dtype)
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    return x if x.dtype is torch.float64 else x.float()
+
+
+def _targets_from(target: torch.Tensor, first: int, classes: int, dim: int) -> torch.Tensor:
+    """Returns `target - first`; one above the vocabulary is an error, when the kernel runs (M1).
+
+    A negative one stays negative: no rank has it.
+    """
+    check_index("cross_entropy", target)
+
+    def subtract(values: Any) -> Any:
+        named = values >= 0
+        checked_indices("cross_entropy", np.where(named, values, 0), classes, dim)
+        return np.where(named, values - first, -1)
+
+    return fused("aten::sub", subtract, (target,))
