@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
+from kernbench.operations import random
 from kernbench.operations.random import manual_seed
 from kernbench.process.act import act
 from kernbench.process.process import MAIN, Process, RankLocal, current_process
@@ -13,6 +14,7 @@ from kernbench.process.types import Device, DeviceLike
 from kernbench.sim_engine import command
 from kernbench.sim_engine.engine import Hold
 from kernbench.tensors.errors import refuse
+from kernbench.tensors.tensor import Tensor
 from kernbench.units import PS_PER_US
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "empty_cache",
     "get_device_name",
     "get_device_properties",
+    "get_rng_state",
     "is_available",
     "is_initialized",
     "manual_seed_all",
@@ -35,6 +38,7 @@ __all__ = [
     "memory_reserved",
     "reset_peak_memory_stats",
     "set_device",
+    "set_rng_state",
     "set_stream",
     "stream",
     "synchronize",
@@ -382,3 +386,24 @@ def get_device_name(device: DeviceLike | None = None) -> str:
 def manual_seed_all(seed: int) -> None:
     """Seeds the generators of the calling rank."""
     manual_seed(seed)
+
+
+def get_rng_state(device: DeviceLike = "cuda") -> Tensor:
+    """Returns `torch.get_rng_state()`: a rank has one generator, for the host and its devices.
+
+    Args:
+        device: One of the calling rank's.
+    """
+    _sip(current_process(), device)
+    return random.get_rng_state()
+
+
+def set_rng_state(new_state: Tensor, device: DeviceLike = "cuda") -> None:
+    """Does what `torch.set_rng_state` does: a rank has one generator, for the host and its devices.
+
+    Args:
+        new_state: From `get_rng_state`.
+        device: One of the calling rank's.
+    """
+    _sip(current_process(), device)
+    random.set_rng_state(new_state)

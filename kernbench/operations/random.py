@@ -25,6 +25,7 @@ from kernbench.tensors.tensor import Tensor
 __all__ = [
     "Generator",
     "bernoulli",
+    "get_rng_state",
     "initial_seed",
     "manual_seed",
     "normal",
@@ -34,6 +35,7 @@ __all__ = [
     "randn",
     "randn_like",
     "randperm",
+    "set_rng_state",
 ]
 
 
@@ -45,6 +47,16 @@ def manual_seed(seed: int) -> Generator:
 def initial_seed() -> int:
     """Returns the seed of the calling rank's default generator."""
     return DEFAULT_GENERATOR.of(current_process()).initial_seed()
+
+
+def get_rng_state() -> Tensor:
+    """Returns where the calling rank's default generator is, see `Generator.get_state`."""
+    return DEFAULT_GENERATOR.of(current_process()).get_state()
+
+
+def set_rng_state(new_state: Tensor) -> None:
+    """Lets the calling rank's default generator go on from a state, see `Generator.set_state`."""
+    DEFAULT_GENERATOR.of(current_process()).set_state(new_state)
 
 
 Draw = Callable[[np.random.Generator], Array]
