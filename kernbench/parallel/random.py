@@ -12,7 +12,7 @@ import kernbench.torch as torch
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.extend import RankLocal, current_rank, draw_from
 from kernbench.parallel import parallel_state
-from kernbench.parallel.parallel_state import find_worker
+from kernbench.parallel.held import find_worker
 
 __all__ = [
     "DATA_PARALLEL",
