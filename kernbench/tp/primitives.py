@@ -35,6 +35,8 @@ class LinearOptions(NamedTuple):
         allreduce_dgrad: Whether the input's gradient is summed over the ranks.
         kernel: Who multiplies.
         gradient_accumulation_fusion: Whether the weight's gradient is added to its `main_grad`.
+        grad_output_buffer: A list that gets the output's gradient when the weight's is put off.
+        wgrad_deferral_limit: How many gradients it takes; 0 for any number.
     """
 
     group: Group
@@ -42,6 +44,8 @@ class LinearOptions(NamedTuple):
     allreduce_dgrad: bool = False
     kernel: GemmKernel = "tile"
     gradient_accumulation_fusion: bool = False
+    grad_output_buffer: list[torch.Tensor] | None = None
+    wgrad_deferral_limit: int = 0
 
 
 class LinearSaved(NamedTuple):
@@ -97,6 +101,7 @@ def linear_bwd(
     With `gradient_accumulation_fusion` the weight's is added to `weight.main_grad`. What is
     returned in its place is None; or, if the weight has an attribute `grad_added_to_main_grad`,
     which is then set, a tensor that was never written: zeros if `weight.zero_out_wgrad` is set.
+    While the `grad_output_buffer` has room it gets `dout` instead, and nothing is added yet.
 
     Args:
         saved: From `linear_fwd`.
@@ -104,11 +109,12 @@ def linear_bwd(
         needed: Which of the three to compute; None stands for the others.
     """
     x, weight, options = saved
-    group, sequence_parallel, allreduce_dgrad, kernel, fused_accumulation = options
+    group, sequence_parallel, allreduce_dgrad, kernel, fused_accumulation, later, limit = options
+    put_off = needed[1] and later is not None and not 0 < limit <= len(later)
     alone = size_of(group) == 1
     rows = dout.reshape(-1, dout.shape[-1])
     whole, gathering = x, None
-    if sequence_parallel and not alone and needed[1]:
+    if sequence_parallel and not alone and needed[1] and not put_off:
         assert x is not None
         whole = _like(x, x.shape[0] * size_of(group))
         gathering = dist.all_gather_into_tensor(whole, x.contiguous(), group, async_op=True)
@@ -126,17 +132,36 @@ def linear_bwd(
         gathering.wait()
     if needed[1]:
         assert whole is not None
-        columns = whole.reshape(-1, whole.shape[-1])
+        if put_off:
+            assert later is not None
+            later.append(dout)
+        elif fused_accumulation:
+            assert weight is not None
+            add_to_main_grad(weight, whole, dout)
+        else:
+            dweight = gemm(rows.T, whole.reshape(-1, whole.shape[-1]), kernel=kernel)
         if fused_accumulation:
             assert weight is not None
-            gemm_into(_main_grad(weight), rows.T, columns)
             dweight = _placeholder(weight)
-        else:
-            dweight = gemm(rows.T, columns, kernel=kernel)
     dbias = rows.sum(0) if needed[2] else None
     if reducing is not None:
         reducing.wait()
     return dx, dweight, dbias
+
+
+def add_to_main_grad(weight: torch.Tensor, x: torch.Tensor, dout: torch.Tensor) -> None:
+    """Adds the gradient of a weight to its `main_grad`.
+
+    Args:
+        weight: `[out, in]`.
+        x: `[..., in]`, the whole input.
+        dout: `[..., out]`, the gradient of the output.
+
+    Raises:
+        ParallelError: If the weight has no `main_grad`.
+    """
+    rows, columns = dout.reshape(-1, dout.shape[-1]), x.reshape(-1, x.shape[-1])
+    gemm_into(_main_grad(weight), rows.T, columns)
 
 
 def _main_grad(weight: torch.Tensor) -> torch.Tensor:
