@@ -11,7 +11,7 @@ from kernbench.parallel.held import (
     group_for,
     group_getter,
     held_of,
-    missing,
+    no_group,
     plain,
     settable,
     setter,
@@ -71,7 +71,7 @@ def get_hierarchical_context_parallel_groups(
     """
     rank, held = held_of("get_hierarchical_context_parallel_groups")
     if check_initialized and not held.hierarchy:
-        raise missing(rank, held, HIERARCHY.words)
+        raise no_group(rank, held, HIERARCHY.words)
     return list(held.hierarchy) or None
 
 
@@ -143,7 +143,7 @@ def get_hybrid_data_context_parallel_groups(
         return whole
     found = groups.get(f"hybrid{group_size}")
     if found is None and check_initialized:
-        raise missing(rank, held, f"hybrid data and context parallel (of {group_size} ranks)")
+        raise no_group(rank, held, f"hybrid data and context parallel (of {group_size} ranks)")
     return found
 
 
@@ -265,7 +265,7 @@ def get_inter_distributed_optimizer_instance_group(
     """
     rank, held = held_of("get_inter_distributed_optimizer_instance_group")
     if check_initialized:
-        raise missing(rank, held, "inter distributed optimizer instance")
+        raise no_group(rank, held, "inter distributed optimizer instance")
     return None
 
 

@@ -91,7 +91,7 @@ def held_of(name: str) -> tuple[int, Held]:
     return find_worker(name), HELD.get()
 
 
-def missing(rank: int, held: Held, words: str) -> ParallelStateError:
+def no_group(rank: int, held: Held, words: str) -> ParallelStateError:
     """Returns the error of a group that is not there.
 
     Args:
@@ -111,11 +111,19 @@ def missing(rank: int, held: Held, words: str) -> ParallelStateError:
 
 
 def group_for(name: str, kind: str) -> ProcessGroup:
-    """Returns a group of the calling rank, for the accessor of a name."""
+    """Returns a group of the calling rank.
+
+    Args:
+        name: Of the accessor that asks, for the report.
+        kind: Which group.
+
+    Raises:
+        ParallelStateError: If there is none.
+    """
     rank, held = held_of(name)
     group = (held.groups or {}).get(kind)
     if group is None:
-        raise missing(rank, held, WORDS[kind])
+        raise no_group(rank, held, WORDS[kind])
     return group
 
 
@@ -125,7 +133,13 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def named(name: str, doc: str, function: _F) -> _F:
-    """Gives a function that was made here the name under which the module has it."""
+    """Gives a function that was made here the name under which a module has it, and returns it.
+
+    Args:
+        name: The name.
+        doc: Its docstring.
+        function: The function.
+    """
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return function
@@ -216,11 +230,19 @@ def setter(of: str) -> Callable[[int | None], None]:
     """Returns the function that replaces the answer of an accessor."""
     name = f"s{of[1:]}"
 
-    def set_(value: int | None) -> None:
+    def put(value: int | None) -> None:
         numbers = held_of(name)[1].numbers
         if value is None:
             numbers.pop(of, None)
         else:
             numbers[of] = value
 
-    return named(name, f"Sets what `{of}` returns on the calling rank; None undoes it.", set_)
+    # Megatron-Core's words, which users may pass by name.
+    def set_rank(rank: int | None) -> None:
+        put(rank)
+
+    def set_size(world_size: int | None) -> None:
+        put(world_size)
+
+    doc = f"Sets what `{of}` returns on the calling rank; None undoes it."
+    return named(name, doc, set_rank if of.endswith("_rank") else set_size)
