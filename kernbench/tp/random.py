@@ -87,11 +87,22 @@ class _Checkpoint(torch.autograd.Function):
         with random.forked_rng(*ctx.states), torch.enable_grad():
             out = ctx.function(*args)
         outs = out if isinstance(out, tuple) else (out,)
+        if len(outs) != len(grads):
+            raise refuse(
+                f"checkpoint: the function returned {len(grads)} values the first time and "
+                f"{len(outs)} the second time",
+                hint="let it take the same course both times",
+            )
         pairs = [
             (each, grad)
             for each, grad in zip(outs, grads, strict=True)
             if isinstance(each, torch.Tensor) and each.requires_grad
         ]
+        if not pairs:
+            raise refuse(
+                "none of output has requires_grad=True, this checkpoint() is not necessary",
+                hint="call the function itself",
+            )
         torch.autograd.backward([each for each, _ in pairs], [grad for _, grad in pairs])
         return (
             None,

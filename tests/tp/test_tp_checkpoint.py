@@ -213,6 +213,52 @@ def test_gradients_of_chosen_tensors_are_refused(kernbench: Kernbench) -> None:
     spawn(kernbench, 1, worker)
 
 
+def test_one_inside_of_another(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        model_parallel_cuda_manual_seed(3, tp_rank=rank, ep_rank=0, etp_rank=0)
+        state, states = torch.get_rng_state(), get_cuda_rng_tracker().get_states()
+        found = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for again in (False, True):
+                torch.set_rng_state(state)
+                get_cuda_rng_tracker().set_states(states)
+
+                def inner(x: torch.Tensor) -> torch.Tensor:
+                    return noisy(noisy(x) * 0.1)
+
+                def outer(x: torch.Tensor, again: bool) -> torch.Tensor:
+                    y: torch.Tensor = checkpoint(inner, False, x) if again else inner(x)
+                    return noisy(y * 0.1)
+
+                x = leaf(5, seed=1)
+                y = checkpoint(outer, False, x, True) if again else outer(x, False)
+                y.sum().backward()
+                found.append((y.tolist(), grad_of(x).tolist()))
+        assert found[0] == found[1]
+
+    kernbench.spawn(worker, nprocs=2)
+
+
+def test_functions_that_give_backward_nothing_are_refused(kernbench: Kernbench) -> None:
+    def worker(group: Group) -> None:
+        x = leaf(3, seed=1)
+        y = checkpoint(lambda t: t.detach() * 2, False, x)
+        with pytest.raises(RuntimeError, match=r"this checkpoint\(\) is not necessary"):
+            y.sum().backward()
+        calls: list[int] = []
+
+        def shrinking(t: torch.Tensor) -> Any:
+            calls.append(1)
+            return (t * 2, t * 3) if len(calls) == 1 else t * 2
+
+        first, _ = checkpoint(shrinking, False, x)
+        with pytest.raises(RuntimeError, match="returned 2 values the first time and 1 the second"):
+            first.sum().backward()
+
+    spawn(kernbench, 1, worker)
+
+
 def test_parts_that_do_not_divide_are_refused_at_once(kernbench: Kernbench) -> None:
     def worker(rank: int) -> None:
         dist.init_process_group("nccl")

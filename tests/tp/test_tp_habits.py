@@ -14,8 +14,8 @@ from kernbench.parallel import parallel_state as ps
 from kernbench.testing import Kernbench
 from kernbench.torch.distributed.comm_debug import CommDebugMode
 from kernbench.torch.nn.init import normal_
-from kernbench.tp.config import ModelParallelConfig
 from kernbench.tp.affine import _initialize_affine_weight_cpu, _initialize_affine_weight_gpu
+from kernbench.tp.config import ModelParallelConfig
 from kernbench.tp.utils import Group
 
 IN, OUT = 4, 12
