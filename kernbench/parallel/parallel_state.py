@@ -49,11 +49,7 @@ from kernbench.parallel.accessors import (
     get_intra_distributed_optimizer_instance_group,
     get_model_parallel_group,
     get_model_parallel_src_rank,
-    get_pipeline_model_parallel_first_rank,
     get_pipeline_model_parallel_group,
-    get_pipeline_model_parallel_last_rank,
-    get_pipeline_model_parallel_next_rank,
-    get_pipeline_model_parallel_prev_rank,
     get_pipeline_model_parallel_rank,
     get_pipeline_model_parallel_world_size,
     get_position_embedding_group,
@@ -69,10 +65,6 @@ from kernbench.parallel.accessors import (
     get_virtual_pipeline_model_parallel_world_size,
     has_separate_all_gather_group,
     is_initialized,
-    is_pipeline_first_stage,
-    is_pipeline_last_stage,
-    is_rank_in_embedding_group,
-    is_rank_in_position_embedding_group,
     is_unitialized,
     model_parallel_is_initialized,
     set_data_parallel_rank,
@@ -106,6 +98,16 @@ from kernbench.parallel.layout import (
     plan_hybrid,
     plan_levels,
     whole_number,
+)
+from kernbench.parallel.stages import (
+    get_pipeline_model_parallel_first_rank,
+    get_pipeline_model_parallel_last_rank,
+    get_pipeline_model_parallel_next_rank,
+    get_pipeline_model_parallel_prev_rank,
+    is_pipeline_first_stage,
+    is_pipeline_last_stage,
+    is_rank_in_embedding_group,
+    is_rank_in_position_embedding_group,
 )
 from kernbench.torch.distributed import ProcessGroup
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.errors import KernbenchError
-from kernbench.parallel import accessors, held, layout
+from kernbench.parallel import accessors, held, layout, stages
 from kernbench.parallel import parallel_state as ps
 from kernbench.parallel.layout import Grid
 from kernbench.process.process import current_process
@@ -849,7 +849,7 @@ def test_nothing_survives_a_spawn_and_contexts_are_apart(kernbench: Kernbench) -
 @pytest.mark.parametrize("name", ps.__all__)
 def test_names_are_documented_and_their_own(name: str) -> None:
     thing = getattr(ps, name)
-    assert thing.__module__ in {each.__name__ for each in (ps, layout, held, accessors)}
+    assert thing.__module__ in {each.__name__ for each in (ps, layout, held, accessors, stages)}
     assert thing.__doc__
     assert not re.search(r"[{}]", thing.__doc__)
     assert name in {thing.__name__, "is_initialized"}
