@@ -58,7 +58,15 @@ class _Checkpoint(torch.autograd.Function):
     def forward(ctx: Any, function: Callable[..., Any], distribute: bool, *args: Any) -> Any:
         ctx.function = function
         ctx.states = torch.get_rng_state(), random.get_all_rng_states()
+        before = _versions(args)
         out = function(*args)
+        written = [at for at, each in enumerate(_versions(args)) if each != before[at]]
+        if written and any(ctx.needs_input_grad):
+            raise refuse(
+                f"checkpoint: the function writes its argument {written[0]} in place, and would "
+                "begin with other values the second time",
+                hint="let it make a new tensor",
+            )
         kept = [each if isinstance(each, torch.Tensor) else None for each in args]
         ctx.rest = [None if isinstance(each, torch.Tensor) else each for each in args]
         ctx.wanted = [each is not None and each.requires_grad for each in kept]
@@ -111,6 +119,10 @@ class _Checkpoint(torch.autograd.Function):
         )
 
 
+def _versions(args: tuple[Any, ...]) -> list[int | None]:
+    return [each._version if isinstance(each, torch.Tensor) else None for each in args]
+
+
 def checkpoint(
     function: Callable[..., _R], distribute_saved_activations: bool | None, *args: Any
 ) -> _R:
@@ -132,8 +144,10 @@ def checkpoint(
     Raises:
         ParallelAssertionError: If the ranks cannot share the first argument equally, or it is no
             tensor.
+        ParallelError: If the function writes an argument in place and backward is to call it again;
+            in backward, if that is for chosen tensors only, as by `autograd.grad`, or if the
+            function then returns another number of values, or none with a gradient.
         ParallelStateError: If it is to be shared and model parallelism is not initialised.
-        ParallelError: In a backward pass for chosen tensors only, as by `autograd.grad`.
     """
     if distribute_saved_activations:
         if not args or not isinstance(args[0], torch.Tensor):

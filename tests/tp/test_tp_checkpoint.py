@@ -259,6 +259,30 @@ def test_functions_that_give_backward_nothing_are_refused(kernbench: Kernbench) 
     spawn(kernbench, 1, worker)
 
 
+@pytest.mark.parametrize("distribute", [False, True])
+def test_a_function_that_writes_its_argument_is_refused(
+    kernbench: Kernbench, distribute: bool
+) -> None:
+    """The second call would begin with what the first one left."""
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        ps.initialize_model_parallel(2)
+        x = leaf(4, seed=1) * 1
+
+        def run(t: torch.Tensor) -> torch.Tensor:
+            return t.mul_(2).exp()
+
+        with pytest.raises(RuntimeError, match="writes its argument 0 in place") as caught:
+            checkpoint(run, distribute, x)
+        assert isinstance(caught.value, KernbenchError)
+        with torch.no_grad():
+            checkpoint(run, distribute, x)
+        ps.destroy_model_parallel()
+
+    kernbench.spawn(worker, nprocs=2)
+
+
 def test_parts_that_do_not_divide_are_refused_at_once(kernbench: Kernbench) -> None:
     def worker(rank: int) -> None:
         dist.init_process_group("nccl")
