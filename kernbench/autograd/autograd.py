@@ -14,11 +14,11 @@ from kernbench.process.process import current_process
 from kernbench.tensors import grad_modes
 from kernbench.tensors.errors import TensorError, refuse
 from kernbench.tensors.grad_modes import *  # noqa: F403 - one namespace for users
-from kernbench.tensors.nodes import edge_of, recording
+from kernbench.tensors.nodes import edge_of, grad_state_of, recording
 from kernbench.tensors.running import host_array
 from kernbench.tensors.tensor import Tensor
 
-__all__ = ["Function", "backward", "grad", "gradcheck"]
+__all__ = ["Function", "_is_checkpoint_valid", "backward", "grad", "gradcheck"]
 __all__ += grad_modes.__all__
 
 
@@ -119,6 +119,14 @@ def backward(
     given = _several(grad_tensors) if grad_tensors is not None else [None] * len(roots)
     chosen = None if inputs is None else _several(inputs)
     run_backward(roots, given, retain_graph=bool(retain_graph), inputs=chosen)
+
+
+def _is_checkpoint_valid() -> bool:
+    """Returns whether a pass inside of the one under way may add to the gradients of leaves.
+
+    It may not under `grad`, or `backward(inputs=...)`, which promise to leave other leaves alone.
+    """
+    return not grad_state_of(current_process()).chosen
 
 
 class GradcheckError(KernbenchError, RuntimeError):

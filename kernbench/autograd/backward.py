@@ -80,7 +80,8 @@ def run_backward(
     before, process.site = process.site, process.call_site()
     tape = grad_state_of(process)
     # A pass may run inside another one; each has its own callbacks at the end.
-    around, tape.at_end = tape.at_end, []
+    around, tape.at_end = (tape.at_end, tape.chosen), []
+    tape.chosen = inputs is not None
     try:
         with recording(process, False):
             roots = [
@@ -96,7 +97,8 @@ def run_backward(
                 callback()
             return found
     finally:
-        process.site, tape.at_end = before, around
+        process.site = before
+        tape.at_end, tape.chosen = around
 
 
 def _root_edge(place: int, tensor: Tensor) -> Edge:

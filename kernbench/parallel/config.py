@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import kernbench.torch as torch
+from kernbench.errors import OptionError, call_site, site_fact
 
 GemmKernel = Literal["tile", "library"]
 """Who multiplies matrices: the tile kernel of `kernbench.tp.kernels`, or the machine's library.
@@ -32,6 +33,10 @@ class ModelParallelConfig:
             a device needs room for its shard only.
         gradient_accumulation_fusion: Whether the product that computes the gradient of a linear
             layer's weight adds it to `weight.main_grad`, which the weight must have.
+        defer_embedding_wgrad_compute: Whether a column-parallel layer with buffers for it puts the
+            gradient of its weight off until `drain_embedding_wgrad_compute`; needs
+            `gradient_accumulation_fusion`.
+        wgrad_deferral_limit: How many microbatches are put off; 0 for any number.
         deterministic_mode: Has no effect: every run is deterministic.
         kernel: Who multiplies matrices, where a layer does not say.
     """
@@ -44,5 +49,27 @@ class ModelParallelConfig:
     perform_initialization: bool = True
     use_cpu_initialization: bool = False
     gradient_accumulation_fusion: bool = False
+    defer_embedding_wgrad_compute: bool = False
+    wgrad_deferral_limit: int = 0
     deterministic_mode: bool = False
     kernel: GemmKernel = "tile"
+
+    def __post_init__(self) -> None:
+        """Refuses what Megatron-Core refuses.
+
+        Raises:
+            OptionError: If gradients are put off that are not added to `main_grad`, or fewer than
+                none.
+        """
+        if self.defer_embedding_wgrad_compute and not self.gradient_accumulation_fusion:
+            raise OptionError(
+                "Cannot defer embedding wgrad compute when gradient accumulation fusion is not "
+                "used",
+                [site_fact(call_site())],
+                hint="ModelParallelConfig(gradient_accumulation_fusion=True)",
+            )
+        if self.wgrad_deferral_limit < 0:
+            raise OptionError(
+                f"wgrad_deferral_limit={self.wgrad_deferral_limit}: expected at least 0",
+                [site_fact(call_site())],
+            )

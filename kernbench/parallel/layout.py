@@ -109,7 +109,13 @@ _ENDS: Final = {
 
 HIERARCHY: Final = Kind("dense", "cp", "hierarchical context parallel")
 
-WORDS: Final = {name: kind.words for name, kind in (KINDS | _ENDS).items()}
+WORDS: Final = {name: kind.words for name, kind in (KINDS | _ENDS).items()} | {
+    "dp_cp_ag": "data and context parallel all-gather",
+    "dp_gloo": "data parallel gloo",
+    "dp_cp_gloo": "data and context parallel gloo",
+    "expt_dp_gloo": "expert data parallel gloo",
+}
+"""What a kind is called; the last ones are groups of other kinds once more."""
 
 
 class Plan(NamedTuple):
@@ -203,12 +209,14 @@ def lay_out(
     return {"dense": dense, "expert": expert}
 
 
-def _first_and_last(ranks: list[int]) -> list[int]:
-    return [ranks[0], ranks[-1]] if len(ranks) > 1 else ranks
+def default_embedding_ranks(pp_ranks: list[int]) -> list[int]:
+    """Returns the ranks of a pipeline that hold the word embedding: the first and the last."""
+    return [pp_ranks[0], pp_ranks[-1]] if len(pp_ranks) > 1 else [pp_ranks[0]]
 
 
-def _first(ranks: list[int]) -> list[int]:
-    return ranks[:1]
+def default_position_embedding_ranks(pp_ranks: list[int]) -> list[int]:
+    """Returns the rank of a pipeline that holds the position embedding: the first."""
+    return pp_ranks[:1]
 
 
 def _ends(dense: Grid, choices: dict[str, tuple[str, ChooseRanks]]) -> Iterator[Plan]:
@@ -258,6 +266,78 @@ def plan_levels(dense: Grid, sizes: Sequence[int]) -> list[Plan]:
     ]
 
 
+def plan_hybrid(dense: Grid) -> list[Plan]:
+    """Cuts each group of data and context ranks into neighbours: 2, then 4, then 8, ... of them.
+
+    Args:
+        dense: The grid of dense layers.
+
+    Raises:
+        ParallelStateError: If a group has an odd number of ranks.
+    """
+    wholes = dense.groups(KINDS["dp_cp"].axes)
+    count = len(wholes[0])
+    if count % 2:
+        raise ParallelStateError(
+            "Hybrid context parallel requires an even number of ranks",
+            [site_fact(call_site()), f"{count} ranks differ in data and context"],
+        )
+    # Megatron-Core's sizes: powers of 2 below the last one that is not above the number of ranks.
+    sizes = [2**power for power in range(1, int(math.log2(count)))]
+    return [
+        Plan(
+            f"hybrid{size}",
+            f"HYBRID_DP_CP_GROUP_{size}",
+            [whole[at : at + size] for whole in wholes for at in range(0, count, size)],
+        )
+        for size in sizes
+    ]
+
+
+class RankGenerator:
+    """Megatron-Core's layout of one grid: which ranks differ in which axes.
+
+    Args:
+        tp: Ranks along the tensor axis.
+        ep: Along the expert axis; 1 if `cp` is not.
+        dp: Along the data axis.
+        pp: Along the pipeline axis.
+        cp: Along the context axis.
+        order: Names of the axes with `-` between them, the one first in which neighbours differ.
+        rank_offset: The first rank.
+
+    Attributes:
+        world_size: Ranks of the grid.
+
+    Raises:
+        ParallelStateError: If both experts and contexts are shared.
+        LayoutError: If the order leaves an axis out, or has another name.
+    """
+
+    def __init__(
+        self, tp: int, ep: int, dp: int, pp: int, cp: int, order: str, rank_offset: int = 0
+    ) -> None:
+        if ep > 1 and cp > 1:
+            raise ParallelStateError(
+                f"RankGenerator(ep={ep}, cp={cp}): a grid has an expert or a context axis",
+                [site_fact(call_site())],
+            )
+        sizes = {"tp": tp, "pp": pp, "dp": dp, "ep": ep, "cp": cp}
+        self._grid: Final = _grid(_axes(order), sizes, rank_offset, order)
+        self.tp, self.ep, self.dp, self.pp, self.cp = tp, ep, dp, pp, cp
+        self.rank_offset = rank_offset
+        self.world_size = math.prod(sizes.values())
+        self.order = "-".join(self._grid.sizes)
+
+    def get_ranks(self, token: str) -> list[list[int]]:
+        """Returns the groups of ranks that differ only in some axes.
+
+        Args:
+            token: Their names, such as `tp-cp`.
+        """
+        return [list(group) for group in self._grid.groups(token)]
+
+
 def plan_groups(
     grids: dict[str, Grid],
     choose_embedding: ChooseRanks | None,
@@ -275,8 +355,11 @@ def plan_groups(
         LayoutError: If such a function chooses what it was not given.
     """
     choices: dict[str, tuple[str, ChooseRanks]] = {
-        "embd": ("get_embedding_ranks", choose_embedding or _first_and_last),
-        "pos_embd": ("get_position_embedding_ranks", choose_position or _first),
+        "embd": ("get_embedding_ranks", choose_embedding or default_embedding_ranks),
+        "pos_embd": (
+            "get_position_embedding_ranks",
+            choose_position or default_position_embedding_ranks,
+        ),
     }
     whole = [
         Plan(name, kind.description, grids[kind.grid].groups(kind.axes))

@@ -5,52 +5,155 @@ here all ranks share the interpreter, so what a rank is told lives with its proc
 the spawn.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, TypeVar, cast, overload
 
 import kernbench.torch.distributed as dist
-from kernbench.errors import KernbenchError, call_site, site_fact
-from kernbench.extend import RankLocal, agree, current_rank
+from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.extend import agree
+from kernbench.parallel.accessors import (
+    destroy_global_memory_buffer,
+    get_all_ranks,
+    get_amax_reduction_group,
+    get_context_parallel_global_ranks,
+    get_context_parallel_group,
+    get_context_parallel_rank,
+    get_context_parallel_world_size,
+    get_data_modulo_expert_parallel_group,
+    get_data_parallel_group,
+    get_data_parallel_group_gloo,
+    get_data_parallel_rank,
+    get_data_parallel_src_rank,
+    get_data_parallel_world_size,
+    get_embedding_group,
+    get_expert_data_parallel_group,
+    get_expert_data_parallel_group_gloo,
+    get_expert_data_parallel_rank,
+    get_expert_data_parallel_world_size,
+    get_expert_model_parallel_group,
+    get_expert_model_parallel_rank,
+    get_expert_model_parallel_src_rank,
+    get_expert_model_parallel_world_size,
+    get_expert_tensor_and_model_parallel_group,
+    get_expert_tensor_and_model_parallel_rank,
+    get_expert_tensor_and_model_parallel_world_size,
+    get_expert_tensor_model_pipeline_parallel_group,
+    get_expert_tensor_parallel_group,
+    get_expert_tensor_parallel_rank,
+    get_expert_tensor_parallel_world_size,
+    get_global_memory_buffer,
+    get_global_symmetric_memory_buffer,
+    get_hierarchical_context_parallel_groups,
+    get_hybrid_data_context_parallel_groups,
+    get_inter_distributed_optimizer_instance_group,
+    get_intra_distributed_optimizer_instance_group,
+    get_model_parallel_group,
+    get_model_parallel_src_rank,
+    get_pipeline_model_parallel_group,
+    get_pipeline_model_parallel_rank,
+    get_pipeline_model_parallel_world_size,
+    get_position_embedding_group,
+    get_tensor_and_context_parallel_group,
+    get_tensor_and_context_parallel_rank,
+    get_tensor_and_context_parallel_world_size,
+    get_tensor_and_data_parallel_group,
+    get_tensor_model_parallel_group,
+    get_tensor_model_parallel_rank,
+    get_tensor_model_parallel_src_rank,
+    get_tensor_model_parallel_world_size,
+    get_virtual_pipeline_model_parallel_rank,
+    get_virtual_pipeline_model_parallel_world_size,
+    has_separate_all_gather_group,
+    is_initialized,
+    is_unitialized,
+    model_parallel_is_initialized,
+    set_data_parallel_rank,
+    set_expert_model_parallel_rank,
+    set_expert_model_parallel_world_size,
+    set_expert_tensor_parallel_rank,
+    set_expert_tensor_parallel_world_size,
+    set_pipeline_model_parallel_rank,
+    set_pipeline_model_parallel_world_size,
+    set_tensor_model_parallel_rank,
+    set_tensor_model_parallel_world_size,
+    set_virtual_pipeline_model_parallel_rank,
+    set_virtual_pipeline_model_parallel_world_size,
+)
+from kernbench.parallel.held import (
+    HELD,
+    GlobalMemoryBuffer,
+    OutsideWorkerError,
+    held_of,
+)
 from kernbench.parallel.layout import (
-    HIERARCHY,
-    WORDS,
     ChooseRanks,
     LayoutError,
     ParallelStateError,
     Plan,
+    RankGenerator,
+    default_embedding_ranks,
+    default_position_embedding_ranks,
     lay_out,
     plan_groups,
+    plan_hybrid,
     plan_levels,
     whole_number,
+)
+from kernbench.parallel.stages import (
+    get_pipeline_model_parallel_first_rank,
+    get_pipeline_model_parallel_last_rank,
+    get_pipeline_model_parallel_next_rank,
+    get_pipeline_model_parallel_prev_rank,
+    is_pipeline_first_stage,
+    is_pipeline_last_stage,
+    is_rank_in_embedding_group,
+    is_rank_in_position_embedding_group,
 )
 from kernbench.torch.distributed import ProcessGroup
 
 __all__ = [
+    "GlobalMemoryBuffer",
     "LayoutError",
     "OutsideWorkerError",
     "ParallelStateError",
+    "RankGenerator",
+    "default_embedding_ranks",
+    "default_position_embedding_ranks",
+    "destroy_global_memory_buffer",
     "destroy_model_parallel",
+    "get_all_ranks",
+    "get_amax_reduction_group",
     "get_context_parallel_global_ranks",
     "get_context_parallel_group",
     "get_context_parallel_rank",
     "get_context_parallel_world_size",
+    "get_data_modulo_expert_parallel_group",
     "get_data_parallel_group",
+    "get_data_parallel_group_gloo",
     "get_data_parallel_rank",
     "get_data_parallel_src_rank",
     "get_data_parallel_world_size",
     "get_embedding_group",
     "get_expert_data_parallel_group",
+    "get_expert_data_parallel_group_gloo",
+    "get_expert_data_parallel_rank",
+    "get_expert_data_parallel_world_size",
     "get_expert_model_parallel_group",
     "get_expert_model_parallel_rank",
+    "get_expert_model_parallel_src_rank",
     "get_expert_model_parallel_world_size",
     "get_expert_tensor_and_model_parallel_group",
+    "get_expert_tensor_and_model_parallel_rank",
+    "get_expert_tensor_and_model_parallel_world_size",
     "get_expert_tensor_model_pipeline_parallel_group",
     "get_expert_tensor_parallel_group",
     "get_expert_tensor_parallel_rank",
     "get_expert_tensor_parallel_world_size",
+    "get_global_memory_buffer",
+    "get_global_symmetric_memory_buffer",
     "get_hierarchical_context_parallel_groups",
+    "get_hybrid_data_context_parallel_groups",
+    "get_inter_distributed_optimizer_instance_group",
     "get_intra_distributed_optimizer_instance_group",
     "get_model_parallel_group",
     "get_model_parallel_src_rank",
@@ -63,6 +166,8 @@ __all__ = [
     "get_pipeline_model_parallel_world_size",
     "get_position_embedding_group",
     "get_tensor_and_context_parallel_group",
+    "get_tensor_and_context_parallel_rank",
+    "get_tensor_and_context_parallel_world_size",
     "get_tensor_and_data_parallel_group",
     "get_tensor_model_parallel_group",
     "get_tensor_model_parallel_rank",
@@ -70,13 +175,20 @@ __all__ = [
     "get_tensor_model_parallel_world_size",
     "get_virtual_pipeline_model_parallel_rank",
     "get_virtual_pipeline_model_parallel_world_size",
+    "has_separate_all_gather_group",
     "initialize_model_parallel",
     "is_initialized",
     "is_pipeline_first_stage",
     "is_pipeline_last_stage",
     "is_rank_in_embedding_group",
     "is_rank_in_position_embedding_group",
+    "is_unitialized",
     "model_parallel_is_initialized",
+    "set_data_parallel_rank",
+    "set_expert_model_parallel_rank",
+    "set_expert_model_parallel_world_size",
+    "set_expert_tensor_parallel_rank",
+    "set_expert_tensor_parallel_world_size",
     "set_pipeline_model_parallel_rank",
     "set_pipeline_model_parallel_world_size",
     "set_tensor_model_parallel_rank",
@@ -86,89 +198,28 @@ __all__ = [
 ]
 
 
-class OutsideWorkerError(KernbenchError, RuntimeError):
-    """Parallel state was asked for where no rank is running."""
-
-
-# What a rank is told
-
-
-@dataclass(slots=True)
-class _Held:
-    """Parallel state of one rank.
-
-    Attributes:
-        groups: By the name of a kind; None before `initialize_model_parallel`. Empty for a rank
-            outside of the layout.
-        hierarchy: A group for each level of context parallelism, if levels were asked for.
-        numbers: By accessor, what takes the place of its own answer.
-    """
-
-    groups: dict[str, ProcessGroup] | None = None
-    hierarchy: list[ProcessGroup] = field(default_factory=list)
-    numbers: dict[str, int] = field(default_factory=dict)
-
-
-def find_worker(name: str) -> int:
-    """Returns the calling rank.
-
-    Args:
-        name: Of the function that needs one, for the report.
-
-    Raises:
-        OutsideWorkerError: If no rank is running here.
-    """
-    rank = current_rank()
-    if rank is None:
-        raise OutsideWorkerError(
-            f"{name}() was called outside of a worker, where there is no rank",
-            [site_fact(call_site())],
-            hint="it must run inside a worker that torch.multiprocessing.spawn has started",
-        )
-    return rank
-
-
-_HELD: Final = RankLocal("parallel state", _Held)
-
-
-def _held(name: str) -> tuple[int, _Held]:
-    return find_worker(name), _HELD.get()
-
-
-def _missing(rank: int, held: _Held, words: str) -> ParallelStateError:
-    called = held.groups is not None
-    return ParallelStateError(
-        f"{words} group is not initialized",
-        [
-            site_fact(call_site()),
-            *([f"rank {rank} is in no {words} group of this layout"] if called else []),
-        ],
-        hint="" if called else "call initialize_model_parallel() in every worker first",
-    )
-
-
-def _group(name: str, kind: str) -> ProcessGroup:
-    """Returns a group of the calling rank, for the accessor of a name."""
-    rank, held = _held(name)
-    group = (held.groups or {}).get(kind)
-    if group is None:
-        raise _missing(rank, held, WORDS[kind])
-    return group
-
-
 def initialize_model_parallel(
     tensor_model_parallel_size: int = 1,
     pipeline_model_parallel_size: int = 1,
     virtual_pipeline_model_parallel_size: int | None = None,
-    *,
+    pipeline_model_parallel_comm_backend: str | None = None,
+    use_sharp: bool = False,
     context_parallel_size: int = 1,
     hierarchical_context_parallel_sizes: Sequence[int] | None = None,
+    hybrid_context_parallel: bool = False,
     expert_model_parallel_size: int = 1,
+    num_distributed_optimizer_instances: int = 1,
     expert_tensor_parallel_size: int | None = None,
-    order: str = "tp-cp-ep-dp-pp",
+    nccl_communicator_config_path: str | None = None,
     distributed_timeout_minutes: int = 30,
+    order: str = "tp-cp-ep-dp-pp",
     get_embedding_ranks: ChooseRanks | None = None,
     get_position_embedding_ranks: ChooseRanks | None = None,
+    create_gloo_process_groups: bool = False,
+    high_priority_stream_groups: Sequence[str] | None = None,
+    sharp_enabled_group: str | None = None,
+    create_all_gather_group: bool = False,
+    *,
     rank_offset: int = 0,
     local_world_size: int | None = None,
 ) -> None:
@@ -178,15 +229,27 @@ def initialize_model_parallel(
         tensor_model_parallel_size: Ranks that share each layer.
         pipeline_model_parallel_size: Stages that the layers are dealt out to.
         virtual_pipeline_model_parallel_size: Pieces of the model that a stage holds, if several.
+        pipeline_model_parallel_comm_backend: None or "nccl"; others are not simulated.
+        use_sharp: Must be False: sums in the network are not simulated.
         context_parallel_size: Ranks that share each sequence.
         hierarchical_context_parallel_sizes: Their number as a product, nearest neighbours first.
+        hybrid_context_parallel: Whether groups of 2, 4, 8, ... neighbours among the ranks that
+            differ in data and context are made, see `get_hybrid_data_context_parallel_groups`.
         expert_model_parallel_size: Ranks that the experts are dealt out to.
+        num_distributed_optimizer_instances: Must be 1: distributed optimisers are not simulated.
         expert_tensor_parallel_size: Ranks that share each expert; None: as for other layers.
-        order: Of the axes, the one in which neighbouring ranks differ first.
+        nccl_communicator_config_path: Must be None: a machine file says how collectives run.
         distributed_timeout_minutes: Ignored by design: a hang is found when it happens.
+        order: Of the axes, the one in which neighbouring ranks differ first.
         get_embedding_ranks: Chooses, from the ranks of a pipeline, those that hold the word
             embedding; None: the first and the last.
         get_position_embedding_ranks: Likewise for the position embedding; None: the first.
+        create_gloo_process_groups: Whether the data-parallel groups are made for tensors on the
+            host, too. Megatron-Core does unless told otherwise; here most programs do without.
+        high_priority_stream_groups: Must be empty: priorities of streams are not simulated.
+        sharp_enabled_group: Must be None, as `use_sharp` must be False.
+        create_all_gather_group: Whether the data-parallel group with context parallelism is made
+            once more, for all-gathers beside reduce-scatters.
         rank_offset: The first rank of the layout.
         local_world_size: Ranks in the layout; None: all from `rank_offset` on. Others are in none
             of its groups.
@@ -196,11 +259,21 @@ def initialize_model_parallel(
             hierarchical sizes do not give `context_parallel_size`; if pipelines differ between
             dense and expert layers.
         LayoutError: If the ranks cannot be laid out like this.
+        UnsupportedError: For what is not simulated.
         GroupMismatchError: If ranks call it differently (C9). Functions that choose ranks are
             compared by what they choose.
     """
     del distributed_timeout_minutes
-    rank, held = _held("initialize_model_parallel")
+    _refuse(
+        pipeline_model_parallel_comm_backend=pipeline_model_parallel_comm_backend
+        not in {None, "nccl"},
+        use_sharp=use_sharp,
+        num_distributed_optimizer_instances=num_distributed_optimizer_instances != 1,
+        nccl_communicator_config_path=nccl_communicator_config_path is not None,
+        high_priority_stream_groups=bool(high_priority_stream_groups),
+        sharp_enabled_group=sharp_enabled_group is not None,
+    )
+    rank, held = held_of("initialize_model_parallel")
     here = site_fact(call_site())
     if not dist.is_initialized():
         raise ParallelStateError(
@@ -249,11 +322,15 @@ def initialize_model_parallel(
     plans = plan_groups(grids, get_embedding_ranks, get_position_embedding_ranks)
     sizes = hierarchical_context_parallel_sizes
     levels = [] if sizes is None else plan_levels(grids["dense"], sizes)
+    hybrid = plan_hybrid(grids["dense"]) if hybrid_context_parallel else []
     agree(
         "initialize_model_parallel",
         {
             **shape,
             "hierarchical_context_parallel_sizes": None if sizes is None else [*sizes],
+            "hybrid_context_parallel": bool(hybrid_context_parallel),
+            "create_gloo_process_groups": bool(create_gloo_process_groups),
+            "create_all_gather_group": bool(create_all_gather_group),
             "order": order.lower(),
             "rank_offset": rank_offset,
             "local_world_size": world,
@@ -263,18 +340,49 @@ def initialize_model_parallel(
     # Nothing has been made so far; what fails from here on takes the groups along.
     with ExitStack() as undo:
         undo.enter_context(dist.group_scope())
-        made = {plan.name: _split(plan) for plan in plans}
+        made = {plan.name: _split(plan) for plan in [*plans, *hybrid]}
+        again = {plan.name: plan for plan in plans}
+        if create_all_gather_group:
+            made["dp_cp_ag"] = _split(_once_more(again["dp_cp"], "with_cp_ag"))
+        for name in ("dp", "dp_cp", "expt_dp") if create_gloo_process_groups else ():
+            made[f"{name}_gloo"] = _of_gloo(_once_more(again[name], "gloo"))
         hierarchy = [_split(plan) for plan in levels]
         undo.pop_all()
     held.groups = {name: group for name, group in made.items() if group is not None}
     held.hierarchy = [group for group in hierarchy if group is not None]
+    held.memory = GlobalMemoryBuffer()
     if virtual is not None:
-        held.numbers |= {_VIRTUAL_RANK: 0, _VIRTUAL_SIZE: virtual}
+        held.numbers |= {
+            "get_virtual_pipeline_model_parallel_rank": 0,
+            "get_virtual_pipeline_model_parallel_world_size": virtual,
+        }
 
 
 def _split(plan: Plan) -> ProcessGroup | None:
     # One call for all groups of a kind: `new_group` would need one each, on every rank.
     return dist.split_group(None, plan.parts, group_desc=plan.description)
+
+
+def _of_gloo(plan: Plan) -> ProcessGroup | None:
+    group: ProcessGroup | None
+    group, _ = dist.new_subgroups_by_enumeration(
+        plan.parts, backend="gloo", group_desc=plan.description
+    )
+    return group
+
+
+def _once_more(plan: Plan, words: str) -> Plan:
+    return plan._replace(description=f"{plan.description}_{words.upper()}")
+
+
+def _refuse(**given: bool) -> None:
+    for name, wrong in given.items():
+        if wrong:
+            raise UnsupportedError(
+                f"initialize_model_parallel({name}=...) is not simulated",
+                [site_fact(call_site())],
+                hint=f"leave {name} out",
+            )
 
 
 def destroy_model_parallel() -> None:
@@ -286,386 +394,10 @@ def destroy_model_parallel() -> None:
         KernbenchError: If asynchronous operations have not been waited for (C13); it may be called
             again after that.
     """
-    _, held = _held("destroy_model_parallel")
+    _, held = held_of("destroy_model_parallel")
     live = {group.name for group in dist.live_groups()}
     for group in [*(held.groups or {}).values(), *held.hierarchy]:
         # The user may have destroyed it, perhaps together with all others.
         if group.name in live:
             dist.destroy_process_group(group)
-    _HELD.forget()
-
-
-def model_parallel_is_initialized() -> bool:
-    """Returns whether the calling rank has groups; never raises."""
-    try:
-        _, held = _held("model_parallel_is_initialized")
-    except KernbenchError:
-        return False
-    return bool(held.groups)
-
-
-is_initialized = model_parallel_is_initialized
-
-
-# Accessors that differ only in what they look at are made from their names.
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def _named(name: str, doc: str, function: _F) -> _F:
-    """Gives a function that was made here the name under which the module has it."""
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
-    return function
-
-
-class _GetGroup(Protocol):
-    """The type of `get_..._group`; the group is there unless it is asked for without a check."""
-
-    @overload
-    def __call__(self, check_initialized: Literal[True] = True) -> ProcessGroup: ...
-    @overload
-    def __call__(self, check_initialized: bool) -> ProcessGroup | None: ...
-
-
-def _group_getter(kind: str) -> _GetGroup:
-    words = WORDS[kind]
-    name = f"get_{words.replace(' ', '_')}_group"
-
-    def get(check_initialized: bool = True) -> ProcessGroup | None:
-        if check_initialized:
-            return _group(name, kind)
-        return (_held(name)[1].groups or {}).get(kind)
-
-    doc = f"""Returns the {words} group of the calling rank.
-
-    Args:
-        check_initialized: Whether to refuse, rather than to return None, if there is none.
-
-    Raises:
-        ParallelStateError: If there is none.
-    """
-    return cast(_GetGroup, _named(name, doc, get))
-
-
-get_tensor_model_parallel_group = _group_getter("tp")
-get_pipeline_model_parallel_group = _group_getter("pp")
-get_context_parallel_group = _group_getter("cp")
-get_model_parallel_group = _group_getter("mp")
-get_tensor_and_context_parallel_group = _group_getter("tp_cp")
-get_embedding_group = _group_getter("embd")
-get_position_embedding_group = _group_getter("pos_embd")
-get_expert_model_parallel_group = _group_getter("ep")
-get_expert_tensor_parallel_group = _group_getter("expt_tp")
-get_expert_data_parallel_group = _group_getter("expt_dp")
-get_expert_tensor_and_model_parallel_group = _group_getter("tp_ep")
-get_expert_tensor_model_pipeline_parallel_group = _group_getter("tp_ep_pp")
-get_intra_distributed_optimizer_instance_group = _group_getter("intra_dist_opt")
-
-
-def get_hierarchical_context_parallel_groups(
-    check_initialized: bool = True,
-) -> list[ProcessGroup] | None:
-    """Returns the calling rank's group at each level of context parallelism, the nearest first.
-
-    Args:
-        check_initialized: Whether to refuse, rather than to return None, if there are none.
-
-    Raises:
-        ParallelStateError: If there are none.
-    """
-    rank, held = _held("get_hierarchical_context_parallel_groups")
-    if check_initialized and not held.hierarchy:
-        raise _missing(rank, held, HIERARCHY.words)
-    return list(held.hierarchy) or None
-
-
-def get_data_parallel_group(with_context_parallel: bool = False) -> ProcessGroup:
-    """Returns the ranks that hold the same parameters and see other data.
-
-    Args:
-        with_context_parallel: Whether other parts of the same sequences count as other data.
-
-    Raises:
-        ParallelStateError: If there is none.
-    """
-    return _group("get_data_parallel_group", _data(with_context_parallel))
-
-
-def get_tensor_and_data_parallel_group(with_context_parallel: bool = False) -> ProcessGroup:
-    """Returns the ranks that differ in their shard of layers and in their data.
-
-    Args:
-        with_context_parallel: Whether other parts of the same sequences count as other data.
-
-    Raises:
-        ParallelStateError: If there is none.
-    """
-    return _group("get_tensor_and_data_parallel_group", f"tp_{_data(with_context_parallel)}")
-
-
-def _data(with_context_parallel: bool) -> str:
-    return "dp_cp" if with_context_parallel else "dp"
-
-
-def _place(group: ProcessGroup) -> int:
-    return group.rank()
-
-
-def _size(group: ProcessGroup) -> int:
-    return group.size()
-
-
-_MEASURES: Final[dict[str, tuple[str, Callable[[ProcessGroup], int]]]] = {
-    "rank": ("place of the calling rank in", _place),
-    "world_size": ("number of ranks in", _size),
-}
-"""What is asked of a group, in the names of functions."""
-
-
-def _settable(kind: str, measure: str) -> Callable[[], int]:
-    """Returns an accessor whose answer `set_...` may replace."""
-    words, measured = _MEASURES[measure]
-    name = f"get_{WORDS[kind].replace(' ', '_')}_{measure}"
-
-    def get() -> int:
-        found = _held(name)[1].numbers.get(name)
-        return measured(_group(name, kind)) if found is None else found
-
-    doc = f"""Returns the {words} its {WORDS[kind]} group, or what `s{name[1:]}` has set.
-
-    Raises:
-        ParallelStateError: If there is neither.
-    """
-    return _named(name, doc, get)
-
-
-def _plain(kind: str, measure: str) -> Callable[[], int]:
-    """Returns an accessor that may be asked before `torch.distributed` is initialised."""
-    words, measured = _MEASURES[measure]
-    name = f"get_{WORDS[kind].replace(' ', '_')}_{measure}"
-
-    def get() -> int:
-        find_worker(name)
-        return measured(_group(name, kind)) if dist.is_initialized() else 0
-
-    doc = f"""Returns the {words} its {WORDS[kind]} group; 0 without `torch.distributed`.
-
-    Raises:
-        ParallelStateError: If there is no such group.
-    """
-    return _named(name, doc, get)
-
-
-def _setter(of: str) -> Callable[[int | None], None]:
-    """Returns the function that replaces the answer of an accessor."""
-    name = f"s{of[1:]}"
-
-    def set_(value: int | None) -> None:
-        numbers = _held(name)[1].numbers
-        if value is None:
-            numbers.pop(of, None)
-        else:
-            numbers[of] = value
-
-    return _named(name, f"Sets what `{of}` returns on the calling rank; None undoes it.", set_)
-
-
-get_tensor_model_parallel_rank = _settable("tp", "rank")
-get_tensor_model_parallel_world_size = _settable("tp", "world_size")
-get_pipeline_model_parallel_rank = _settable("pp", "rank")
-get_pipeline_model_parallel_world_size = _settable("pp", "world_size")
-get_context_parallel_rank = _plain("cp", "rank")
-get_context_parallel_world_size = _plain("cp", "world_size")
-get_expert_model_parallel_rank = _plain("ep", "rank")
-get_expert_model_parallel_world_size = _plain("ep", "world_size")
-get_expert_tensor_parallel_rank = _plain("expt_tp", "rank")
-get_expert_tensor_parallel_world_size = _plain("expt_tp", "world_size")
-
-_VIRTUAL_RANK: Final = "get_virtual_pipeline_model_parallel_rank"
-_VIRTUAL_SIZE: Final = "get_virtual_pipeline_model_parallel_world_size"
-
-set_tensor_model_parallel_rank = _setter("get_tensor_model_parallel_rank")
-set_tensor_model_parallel_world_size = _setter("get_tensor_model_parallel_world_size")
-set_pipeline_model_parallel_rank = _setter("get_pipeline_model_parallel_rank")
-set_pipeline_model_parallel_world_size = _setter("get_pipeline_model_parallel_world_size")
-set_virtual_pipeline_model_parallel_rank = _setter(_VIRTUAL_RANK)
-set_virtual_pipeline_model_parallel_world_size = _setter(_VIRTUAL_SIZE)
-
-
-def get_virtual_pipeline_model_parallel_rank() -> int | None:
-    """Returns which piece of its stage the calling rank is at; None without virtual stages."""
-    return _held(_VIRTUAL_RANK)[1].numbers.get(_VIRTUAL_RANK)
-
-
-def get_virtual_pipeline_model_parallel_world_size() -> int | None:
-    """Returns how many pieces of the model a stage holds; None without virtual stages."""
-    return _held(_VIRTUAL_SIZE)[1].numbers.get(_VIRTUAL_SIZE)
-
-
-def get_data_parallel_rank(with_context_parallel: bool = False) -> int:
-    """Returns the place of the calling rank in `get_data_parallel_group`.
-
-    Args:
-        with_context_parallel: See there.
-
-    Returns:
-        The place; 0 without `torch.distributed`.
-
-    Raises:
-        ParallelStateError: If there is no such group.
-    """
-    find_worker("get_data_parallel_rank")
-    return get_data_parallel_group(with_context_parallel).rank() if dist.is_initialized() else 0
-
-
-def get_data_parallel_world_size(with_context_parallel: bool = False) -> int:
-    """Returns the number of ranks in `get_data_parallel_group`.
-
-    Args:
-        with_context_parallel: See there.
-
-    Returns:
-        The number; 0 without `torch.distributed`.
-
-    Raises:
-        ParallelStateError: If there is no such group.
-    """
-    find_worker("get_data_parallel_world_size")
-    return get_data_parallel_group(with_context_parallel).size() if dist.is_initialized() else 0
-
-
-def get_context_parallel_global_ranks() -> list[int]:
-    """Returns the global ranks of the calling rank's context parallel group.
-
-    Raises:
-        ParallelStateError: If there is none.
-    """
-    return list(_group("get_context_parallel_global_ranks", "cp").ranks)
-
-
-def get_tensor_model_parallel_src_rank() -> int:
-    """Returns the first global rank of the calling rank's tensor model parallel group.
-
-    Raises:
-        ParallelStateError: If there is none.
-    """
-    return _group("get_tensor_model_parallel_src_rank", "tp").ranks[0]
-
-
-def get_model_parallel_src_rank() -> int:
-    """Returns the first global rank of the calling rank's model parallel group.
-
-    Raises:
-        ParallelStateError: If there is none.
-    """
-    return _group("get_model_parallel_src_rank", "mp").ranks[0]
-
-
-def get_data_parallel_src_rank(with_context_parallel: bool = False) -> int:
-    """Returns the first global rank of `get_data_parallel_group`.
-
-    Args:
-        with_context_parallel: See there.
-
-    Raises:
-        ParallelStateError: If there is none.
-    """
-    return _group("get_data_parallel_src_rank", _data(with_context_parallel)).ranks[0]
-
-
-# The pipeline
-
-
-def get_pipeline_model_parallel_first_rank() -> int:
-    """Returns the global rank of the first stage of the calling rank's pipeline.
-
-    Raises:
-        ParallelStateError: If there is none.
-    """
-    return _group("get_pipeline_model_parallel_first_rank", "pp").ranks[0]
-
-
-def get_pipeline_model_parallel_last_rank() -> int:
-    """Returns the global rank of the last stage of the calling rank's pipeline.
-
-    Raises:
-        ParallelStateError: If there is none.
-    """
-    return _group("get_pipeline_model_parallel_last_rank", "pp").ranks[-1]
-
-
-def get_pipeline_model_parallel_next_rank() -> int:
-    """Returns the global rank of the next stage; after the last comes the first.
-
-    Raises:
-        ParallelStateError: If there is no pipeline.
-    """
-    return _stage_beside("get_pipeline_model_parallel_next_rank", 1)
-
-
-def get_pipeline_model_parallel_prev_rank() -> int:
-    """Returns the global rank of the previous stage; before the first comes the last.
-
-    Raises:
-        ParallelStateError: If there is no pipeline.
-    """
-    return _stage_beside("get_pipeline_model_parallel_prev_rank", -1)
-
-
-def _stage_beside(name: str, step: int) -> int:
-    ranks = _group(name, "pp").ranks
-    return ranks[(get_pipeline_model_parallel_rank() + step) % len(ranks)]
-
-
-def is_pipeline_first_stage(ignore_virtual: bool = True, vp_stage: int | None = None) -> bool:
-    """Returns whether the calling rank has the beginning of the model.
-
-    Args:
-        ignore_virtual: Whether to ask for the rank, whichever piece it is at.
-        vp_stage: Which piece; needed with virtual stages unless they are ignored.
-
-    Raises:
-        ParallelStateError: If there is no pipeline, or `vp_stage` is left out.
-    """
-    find_worker("is_pipeline_first_stage")
-    at_piece = ignore_virtual or _is_piece(vp_stage, last=False)
-    return at_piece and get_pipeline_model_parallel_rank() == 0
-
-
-def is_pipeline_last_stage(ignore_virtual: bool = True, vp_stage: int | None = None) -> bool:
-    """Returns whether the calling rank has the end of the model.
-
-    Args:
-        ignore_virtual: Whether to ask for the rank, whichever piece it is at.
-        vp_stage: Which piece; needed with virtual stages unless they are ignored.
-
-    Raises:
-        ParallelStateError: If there is no pipeline, or `vp_stage` is left out.
-    """
-    find_worker("is_pipeline_last_stage")
-    at_piece = ignore_virtual or _is_piece(vp_stage, last=True)
-    return at_piece and (
-        get_pipeline_model_parallel_rank() == get_pipeline_model_parallel_world_size() - 1
-    )
-
-
-def _is_piece(vp_stage: int | None, last: bool) -> bool:
-    pieces = get_virtual_pipeline_model_parallel_world_size()
-    if pieces is None:
-        return True
-    if vp_stage is None:
-        raise ParallelStateError(
-            "vp_stage must be passed with virtual pipeline stages", [site_fact(call_site())]
-        )
-    return vp_stage == (pieces - 1 if last else 0)
-
-
-def is_rank_in_embedding_group() -> bool:
-    """Returns whether the calling rank holds the word embedding; False before it is known."""
-    return "embd" in (_held("is_rank_in_embedding_group")[1].groups or {})
-
-
-def is_rank_in_position_embedding_group() -> bool:
-    """Returns whether the calling rank holds the position embedding; False before it is known."""
-    return "pos_embd" in (_held("is_rank_in_position_embedding_group")[1].groups or {})
+    HELD.forget()

@@ -31,15 +31,17 @@ class GradState:
         count: Number of nodes made so far; also the number of the latest node.
         at_end: Functions to call, in order, at the end of the backward pass that is under way.
         ranges: Names of the ranges that the rank is in, from its process.
+        chosen: Whether the backward pass that is under way is for some tensors only.
     """
 
-    __slots__ = ("at_end", "count", "enabled", "ranges")
+    __slots__ = ("at_end", "chosen", "count", "enabled", "ranges")
 
     def __init__(self) -> None:
         self.enabled = True
         self.count = 0
         self.at_end: list[Callable[[], None]] = []
         self.ranges: tuple[str, ...] = ()
+        self.chosen = False
 
 
 GRAD_STATE: Final = RankLocal("gradients", lambda _: GradState())

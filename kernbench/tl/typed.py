@@ -256,7 +256,13 @@ class TypedProgram(Program):
         return Tile(self, tuple(shape), dtype, None, None)
 
     def number(self, value: Scalar, dtype: DType, name: str = "") -> Tile:
-        """See `Program.number`."""
+        """Returns a tile of a number; see `Program.number`.
+
+        Args:
+            value: The number.
+            dtype: Its type.
+            name: What the kernel calls it.
+        """
         return self._block((), dtype)
 
     def _formula(self, symbol: Symbol, name: str = "", wrapped: str = "") -> Tile:

@@ -1,8 +1,12 @@
-"""Models in shards: which rank computes what, and how shards become whole again."""
+"""Models in shards: which rank computes what, and how shards become whole again.
+
+Functions and classes have their names here, too, as in `megatron.core.tensor_parallel`.
+"""
 
 from kernbench.tp import (
     config,
     cross_entropy,
+    data,
     gradients,
     groups,
     kernels,
@@ -13,17 +17,94 @@ from kernbench.tp import (
     random,
     utils,
 )
+from kernbench.tp.cross_entropy import vocab_parallel_cross_entropy
+from kernbench.tp.gradients import param_is_not_tensor_parallel_duplicate
+from kernbench.tp.layers import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+    copy_tensor_model_parallel_attributes,
+    linear_with_frozen_weight,
+    linear_with_grad_accumulation_and_async_allreduce,
+    set_defaults_if_not_set_tensor_model_parallel_attributes,
+    set_tensor_model_parallel_attributes,
+)
+from kernbench.tp.linear import drain_embedding_wgrad_compute
+from kernbench.tp.mappings import (
+    all_gather_last_dim_from_tensor_parallel_region,
+    all_to_all,
+    all_to_all_hp2sp,
+    all_to_all_sp2hp,
+    copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
+    gather_from_tensor_model_parallel_region,
+    reduce_from_tensor_model_parallel_region,
+    reduce_scatter_last_dim_to_tensor_parallel_region,
+    reduce_scatter_to_sequence_parallel_region,
+    scatter_to_sequence_parallel_region,
+    scatter_to_tensor_model_parallel_region,
+)
+from kernbench.tp.random import (
+    CudaRNGStatesTracker,
+    checkpoint,
+    get_cuda_rng_tracker,
+    get_data_parallel_rng_tracker_name,
+    get_expert_parallel_rng_tracker_name,
+    model_parallel_cuda_manual_seed,
+)
+from kernbench.tp.utils import (
+    VocabUtility,
+    broadcast_data,
+    gather_split_1d_tensor,
+    split_tensor_along_last_dim,
+    split_tensor_into_1d_equal_chunks,
+)
 
 __all__ = [
+    "ColumnParallelLinear",
+    "CudaRNGStatesTracker",
+    "RowParallelLinear",
+    "VocabParallelEmbedding",
+    "VocabUtility",
+    "all_gather_last_dim_from_tensor_parallel_region",
+    "all_to_all",
+    "all_to_all_hp2sp",
+    "all_to_all_sp2hp",
+    "broadcast_data",
+    "checkpoint",
     "config",
+    "copy_tensor_model_parallel_attributes",
+    "copy_to_tensor_model_parallel_region",
     "cross_entropy",
+    "data",
+    "drain_embedding_wgrad_compute",
+    "gather_from_sequence_parallel_region",
+    "gather_from_tensor_model_parallel_region",
+    "gather_split_1d_tensor",
+    "get_cuda_rng_tracker",
+    "get_data_parallel_rng_tracker_name",
+    "get_expert_parallel_rng_tracker_name",
     "gradients",
     "groups",
     "kernels",
     "layers",
+    "linear_with_frozen_weight",
+    "linear_with_grad_accumulation_and_async_allreduce",
     "mappings",
+    "model_parallel_cuda_manual_seed",
     "parallel_state",
+    "param_is_not_tensor_parallel_duplicate",
     "primitives",
     "random",
+    "reduce_from_tensor_model_parallel_region",
+    "reduce_scatter_last_dim_to_tensor_parallel_region",
+    "reduce_scatter_to_sequence_parallel_region",
+    "scatter_to_sequence_parallel_region",
+    "scatter_to_tensor_model_parallel_region",
+    "set_defaults_if_not_set_tensor_model_parallel_attributes",
+    "set_tensor_model_parallel_attributes",
+    "split_tensor_along_last_dim",
+    "split_tensor_into_1d_equal_chunks",
     "utils",
+    "vocab_parallel_cross_entropy",
 ]

@@ -76,6 +76,7 @@ def finalize_model_grads(
     model: _Modules,
     num_tokens: torch.Tensor | None = None,
     pg_collection: ProcessGroupCollection | None = None,
+    force_all_reduce: bool | None = False,
     *,
     tp_group: Group | None = None,
 ) -> None:
@@ -95,11 +96,14 @@ def finalize_model_grads(
             context parallelism, if that is not 0.
         pg_collection: The groups `tp`, `expt_tp`, `embd`, `pos_embd`, `pp` and `dp_cp`; those that
             it does not have are left out. By default those of `parallel_state`.
+        force_all_reduce: Has no effect: without a distributed optimiser gradients are always
+            all-reduced.
         tp_group: Who shares the rows; then nothing is done over other groups.
 
     Raises:
         ParallelError: If both `tp_group` and one of the other two are given.
     """
+    del force_all_reduce
     if tp_group is not None and (num_tokens is not None or pg_collection is not None):
         raise refuse("finalize_model_grads takes tp_group, or num_tokens and pg_collection")
     pieces = [model] if isinstance(model, torch.nn.Module) else list(model)

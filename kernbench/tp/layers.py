@@ -22,95 +22,41 @@ from kernbench.parallel.shards import (
     shard_of,
     transposed_pieces,
 )
+from kernbench.tp.affine import (  # noqa: F401 - names that Megatron-Core has here
+    _initialize_affine_weight_cpu,
+    _initialize_affine_weight_gpu,
+    copy_tensor_model_parallel_attributes,
+    set_defaults_if_not_set_tensor_model_parallel_attributes,
+    set_tensor_model_parallel_attributes,
+)
+from kernbench.tp.gradients import param_is_not_tensor_parallel_duplicate
 from kernbench.tp.kernels import check_linear
+from kernbench.tp.linear import (
+    linear_with_frozen_weight,
+    linear_with_grad_accumulation_and_async_allreduce,
+    parallel_linear,
+)
 from kernbench.tp.mappings import (
     gather_from_tensor_model_parallel_region,
     reduce_from_tensor_model_parallel_region,
     reduce_scatter_to_sequence_parallel_region,
     scatter_to_tensor_model_parallel_region,
 )
-from kernbench.tp.primitives import (
-    EmbeddingSaved,
-    LinearOptions,
-    LinearSaved,
-    embedding_bwd,
-    embedding_fwd,
-    linear_bwd,
-    linear_fwd,
-)
+from kernbench.tp.primitives import EmbeddingSaved, embedding_bwd, embedding_fwd
 from kernbench.tp.utils import VocabUtility, group_of
 
-__all__ = ["ColumnParallelLinear", "RowParallelLinear", "VocabParallelEmbedding", "parallel_linear"]
-
-
-class _ParallelLinear(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        options: LinearOptions,
-    ) -> torch.Tensor:
-        out, saved = linear_fwd(x, weight, bias, options)
-        for_input, for_weight, _, _ = ctx.needs_input_grad
-        # A frozen weight keeps no input.
-        ctx.save_for_backward(saved.x if for_weight else None, saved.weight if for_input else None)
-        ctx.options = options
-        if options.gradient_accumulation_fusion:
-            # Itself, for its attributes.
-            ctx.parameter = weight
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-        x, weight = ctx.saved_tensors
-        if ctx.options.gradient_accumulation_fusion:
-            weight = ctx.parameter
-        saved = LinearSaved(x, weight, ctx.options)
-        return *linear_bwd(saved, grad, ctx.needs_input_grad[:3]), None
-
-
-def parallel_linear(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    *,
-    allreduce_dgrad: bool,
-    sequence_parallel: bool,
-    tp_group: Group | None = None,
-    kernel: GemmKernel = "tile",
-    gradient_accumulation_fusion: bool = False,
-) -> torch.Tensor:
-    """Returns `x @ weight.T + bias` of this rank's part of a weight; does not wait on the host.
-
-    Backward issues the collective of the input's gradient before the product that gives the
-    weight's, and waits for it after.
-
-    Args:
-        x: `[s, b, in]`; with `sequence_parallel` `[s/tp, b, in]`, gathered first.
-        weight: `[out, in]`, of the same type.
-        bias: `[out]`.
-        allreduce_dgrad: Whether the input's gradient is summed over the ranks.
-        sequence_parallel: Whether the input is cut along dimension 0, and its gradient summed and
-            cut.
-        tp_group: Which ranks; by default the tensor-parallel group.
-        kernel: Who multiplies.
-        gradient_accumulation_fusion: Whether the weight's gradient is added to `weight.main_grad`
-            by the product that computes it; see `primitives.linear_bwd`.
-
-    Returns:
-        `[s, b, out]`.
-
-    Raises:
-        ParallelError: If both `allreduce_dgrad` and `sequence_parallel` are asked for, or the
-            weight has no `main_grad` to add to.
-    """
-    options = LinearOptions(
-        group_of(tp_group), sequence_parallel, allreduce_dgrad, kernel, gradient_accumulation_fusion
-    )
-    out: torch.Tensor = _ParallelLinear.apply(x, weight, bias, options)
-    return out
+__all__ = [
+    "ColumnParallelLinear",
+    "RowParallelLinear",
+    "VocabParallelEmbedding",
+    "copy_tensor_model_parallel_attributes",
+    "linear_with_frozen_weight",
+    "linear_with_grad_accumulation_and_async_allreduce",
+    "parallel_linear",
+    "param_is_not_tensor_parallel_duplicate",
+    "set_defaults_if_not_set_tensor_model_parallel_attributes",
+    "set_tensor_model_parallel_attributes",
+]
 
 
 class ColumnParallelLinear(torch.nn.Module):
@@ -129,10 +75,16 @@ class ColumnParallelLinear(torch.nn.Module):
         keep_master_weight_for_test: Whether `master_weight` keeps the dense weight.
         skip_bias_add: Whether `forward` returns the bias rather than to add it.
         skip_weight_param_allocation: Whether `forward` is given the weight.
+        embedding_activation_buffer: A list that gets the inputs of which the weight's gradient is
+            computed later, see `config.defer_embedding_wgrad_compute`; else it is not used.
+        grad_output_buffer: A list that gets the gradients of the outputs, likewise.
         is_expert: Whether it belongs to an expert: with several ranks or several groups of experts
             whoever dispatches tokens communicates, and this layer does not.
+        tp_comm_buffer_name: Has no effect, as in Megatron-Core: the name of a buffer that layers of
+            Transformer Engine have.
         disable_grad_reduce: Whether the input's gradient stays that of this rank's part alone.
         tp_group: Which ranks; by default the tensor-parallel group, or that of experts.
+        name: What the layer is called; kept as `name` and of no effect, as in Megatron-Core.
         kernel: Who multiplies; by default what the configuration says.
 
     Attributes:
@@ -161,17 +113,34 @@ class ColumnParallelLinear(torch.nn.Module):
         keep_master_weight_for_test: bool = False,
         skip_bias_add: bool = False,
         skip_weight_param_allocation: bool = False,
+        embedding_activation_buffer: list[torch.Tensor] | None = None,
+        grad_output_buffer: list[torch.Tensor] | None = None,
         is_expert: bool = False,
+        tp_comm_buffer_name: str | None = None,
         disable_grad_reduce: bool = False,
         tp_group: Group | None = None,
+        name: str | None = None,
         kernel: GemmKernel | None = None,
     ) -> None:
         super().__init__()
+        del tp_comm_buffer_name
+        self.name = name
         self.input_size = input_size
         self.output_size = output_size
         self.gather_output = gather_output
         self.skip_bias_add = skip_bias_add
         self.config = config
+        self.embedding_activation_buffer = embedding_activation_buffer
+        self.grad_output_buffer = grad_output_buffer
+        if config.defer_embedding_wgrad_compute and (
+            embedding_activation_buffer is None or grad_output_buffer is None
+        ):
+            raise refuse(
+                "config.defer_embedding_wgrad_compute needs embedding_activation_buffer and "
+                "grad_output_buffer",
+                hint="pass a list for each, and call drain_embedding_wgrad_compute at the end; "
+                "layers whose gradient is not put off take a config without it",
+            )
         self.tp_group = layer_group(tp_group, is_expert)
         self.kernel = kernel or config.kernel
         expert_ranks = expert_ranks_of(config, self.tp_group, tp_group, is_expert)
@@ -241,6 +210,13 @@ class ColumnParallelLinear(torch.nn.Module):
             raise refuse(
                 f"supplied weight's shape is {tuple(weight.shape)}, not {expected} as expected"
             )
+        later = None
+        if self.config.defer_embedding_wgrad_compute and weight.requires_grad:
+            later, kept = self.grad_output_buffer, self.embedding_activation_buffer
+            assert kept is not None
+            limit = self.config.wgrad_deferral_limit
+            if not limit or len(kept) < limit:
+                kept.append(input_.detach())
         out = parallel_linear(
             input_,
             weight,
@@ -250,6 +226,8 @@ class ColumnParallelLinear(torch.nn.Module):
             tp_group=self.tp_group,
             kernel=self.kernel,
             gradient_accumulation_fusion=self.config.gradient_accumulation_fusion,
+            grad_output_buffer=later,
+            wgrad_deferral_limit=self.config.wgrad_deferral_limit,
         )
         gather = self.gather_output if runtime_gather_output is None else runtime_gather_output
         if gather:
@@ -280,7 +258,9 @@ class RowParallelLinear(torch.nn.Module):
             input that is not parallel is dealt out like that, which takes a copy.
         keep_master_weight_for_test: Whether `master_weight` keeps the dense weight.
         is_expert: See `ColumnParallelLinear`; the bias is then left to the caller too.
+        tp_comm_buffer_name: Has no effect, see `ColumnParallelLinear`.
         tp_group: Which ranks; by default the tensor-parallel group, or that of experts.
+        name: What the layer is called; kept as `name` and of no effect, as in Megatron-Core.
         kernel: Who multiplies; by default what the configuration says.
 
     Attributes:
@@ -312,10 +292,14 @@ class RowParallelLinear(torch.nn.Module):
         stride: int = 1,
         keep_master_weight_for_test: bool = False,
         is_expert: bool = False,
+        tp_comm_buffer_name: str | None = None,
         tp_group: Group | None = None,
+        name: str | None = None,
         kernel: GemmKernel | None = None,
     ) -> None:
         super().__init__()
+        del tp_comm_buffer_name
+        self.name = name
         self.input_size = input_size
         self.output_size = output_size
         self.input_is_parallel = input_is_parallel

@@ -21,6 +21,7 @@ do not make up a tensor are refused with a `ParallelAssertionError`.
 from collections.abc import Sequence
 
 import kernbench.torch as torch
+from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.extend import guard
 from kernbench.parallel import differentiable
 from kernbench.parallel.exchanges import Cut, Exchange
@@ -93,6 +94,7 @@ def gather_from_sequence_parallel_region(
     tensor_parallel_output_grad: bool = True,
     group: Group | None = None,
     output_split_sizes: Sequence[int] | None = None,
+    use_global_buffer: bool = False,
 ) -> torch.Tensor:
     """Returns the parts of dimension 0 below each other: `[n, ...]` to `[n*tp, ...]`.
 
@@ -102,10 +104,13 @@ def gather_from_sequence_parallel_region(
             its gradients must be summed; False if the work is replicated.
         group: Which ranks.
         output_split_sizes: Rows of each rank; None if they have equally many.
+        use_global_buffer: Must be False: the result has memory of its own.
 
     Raises:
         ParallelAssertionError: If the parts do not make up the tensor.
+        UnsupportedError: If it is to lie in the global memory buffer.
     """
+    _refuse_buffer("gather_from_sequence_parallel_region", use_global_buffer)
     replicated = not tensor_parallel_output_grad
     return differentiable.gather(input_, Cut(group_of(group), 0, output_split_sizes, replicated))
 
@@ -114,6 +119,7 @@ def reduce_scatter_to_sequence_parallel_region(
     input_: torch.Tensor,
     group: Group | None = None,
     input_split_sizes: Sequence[int] | None = None,
+    use_global_buffer: bool = False,
 ) -> torch.Tensor:
     """Returns the calling rank's part of the sum: `[n, ...]` to `[n/tp, ...]`.
 
@@ -121,10 +127,13 @@ def reduce_scatter_to_sequence_parallel_region(
         input_: Of one shape on all ranks.
         group: Which ranks.
         input_split_sizes: Rows that each rank gets; None for equal parts.
+        use_global_buffer: Must be False: the result has memory of its own.
 
     Raises:
         ParallelAssertionError: If the parts do not make up the tensor.
+        UnsupportedError: If it is to lie in the global memory buffer.
     """
+    _refuse_buffer("reduce_scatter_to_sequence_parallel_region", use_global_buffer)
     return differentiable.reduce_scatter(input_, Cut(group_of(group), 0, input_split_sizes))
 
 
@@ -149,7 +158,7 @@ def reduce_scatter_last_dim_to_tensor_parallel_region(
 def all_to_all(
     group: Group | None,
     input_: torch.Tensor,
-    output_split_sizes: Sequence[int] | None = None,
+    output_split_sizes_: Sequence[int] | None = None,
     input_split_sizes: Sequence[int] | None = None,
 ) -> torch.Tensor:
     """Gives the i-th part of each rank's rows to rank i, and returns what came, by rank.
@@ -157,14 +166,14 @@ def all_to_all(
     Args:
         group: Which ranks.
         input_: Cut along dimension 0.
-        output_split_sizes: Rows that come from each rank; None for equal parts.
+        output_split_sizes_: Rows that come from each rank; None for equal parts.
         input_split_sizes: Rows that go to each rank; None for equal parts.
 
     Raises:
         ParallelAssertionError: If the parts do not make up the tensor.
     """
     return differentiable.exchange(
-        input_, Exchange(group_of(group), output_split_sizes, input_split_sizes)
+        input_, Exchange(group_of(group), output_split_sizes_, input_split_sizes)
     )
 
 
@@ -184,6 +193,15 @@ def all_to_all_hp2sp(input_: torch.Tensor, group: Group | None = None) -> torch.
         ParallelAssertionError: If the ranks cannot share the rows equally.
     """
     return differentiable.hidden_to_sequence(input_, group_of(group))
+
+
+def _refuse_buffer(name: str, use_global_buffer: bool) -> None:
+    if use_global_buffer:
+        raise UnsupportedError(
+            f"{name}(use_global_buffer=True) is not simulated",
+            [site_fact(call_site())],
+            hint="leave it out: the values are the same, in memory that the result alone has",
+        )
 
 
 guard(globals())

@@ -35,6 +35,8 @@ class LinearOptions(NamedTuple):
         allreduce_dgrad: Whether the input's gradient is summed over the ranks.
         kernel: Who multiplies.
         gradient_accumulation_fusion: Whether the weight's gradient is added to its `main_grad`.
+        grad_output_buffer: A list that gets the output's gradient when the weight's is put off.
+        wgrad_deferral_limit: How many gradients it takes; 0 for any number.
     """
 
     group: Group
@@ -42,6 +44,8 @@ class LinearOptions(NamedTuple):
     allreduce_dgrad: bool = False
     kernel: GemmKernel = "tile"
     gradient_accumulation_fusion: bool = False
+    grad_output_buffer: list[torch.Tensor] | None = None
+    wgrad_deferral_limit: int = 0
 
 
 class LinearSaved(NamedTuple):
@@ -97,6 +101,7 @@ def linear_bwd(
     With `gradient_accumulation_fusion` the weight's is added to `weight.main_grad`. What is
     returned in its place is None; or, if the weight has an attribute `grad_added_to_main_grad`,
     which is then set, a tensor that was never written: zeros if `weight.zero_out_wgrad` is set.
+    While the `grad_output_buffer` has room it gets `dout` instead, and nothing is added yet.
 
     Args:
         saved: From `linear_fwd`.
@@ -104,11 +109,12 @@ def linear_bwd(
         needed: Which of the three to compute; None stands for the others.
     """
     x, weight, options = saved
-    group, sequence_parallel, allreduce_dgrad, kernel, fused_accumulation = options
+    group, sequence_parallel, allreduce_dgrad, kernel, fused_accumulation, later, limit = options
+    put_off = needed[1] and later is not None and not 0 < limit <= len(later)
     alone = size_of(group) == 1
     rows = dout.reshape(-1, dout.shape[-1])
     whole, gathering = x, None
-    if sequence_parallel and not alone and needed[1]:
+    if sequence_parallel and not alone and needed[1] and not put_off:
         assert x is not None
         whole = _like(x, x.shape[0] * size_of(group))
         gathering = dist.all_gather_into_tensor(whole, x.contiguous(), group, async_op=True)
@@ -126,17 +132,36 @@ def linear_bwd(
         gathering.wait()
     if needed[1]:
         assert whole is not None
-        columns = whole.reshape(-1, whole.shape[-1])
+        if put_off:
+            assert later is not None
+            later.append(dout)
+        elif fused_accumulation:
+            assert weight is not None
+            add_to_main_grad(weight, whole, dout)
+        else:
+            dweight = gemm(rows.T, whole.reshape(-1, whole.shape[-1]), kernel=kernel)
         if fused_accumulation:
             assert weight is not None
-            gemm_into(_main_grad(weight), rows.T, columns)
             dweight = _placeholder(weight)
-        else:
-            dweight = gemm(rows.T, columns, kernel=kernel)
     dbias = rows.sum(0) if needed[2] else None
     if reducing is not None:
         reducing.wait()
     return dx, dweight, dbias
+
+
+def add_to_main_grad(weight: torch.Tensor, x: torch.Tensor, dout: torch.Tensor) -> None:
+    """Adds the gradient of a weight to its `main_grad`.
+
+    Args:
+        weight: `[out, in]`.
+        x: `[..., in]`, the whole input.
+        dout: `[..., out]`, the gradient of the output.
+
+    Raises:
+        ParallelError: If the weight has no `main_grad`.
+    """
+    rows, columns = dout.reshape(-1, dout.shape[-1]), x.reshape(-1, x.shape[-1])
+    gemm_into(_main_grad(weight), rows.T, columns)
 
 
 def _main_grad(weight: torch.Tensor) -> torch.Tensor:
@@ -234,23 +259,26 @@ def embedding_bwd(saved: EmbeddingSaved, dout: torch.Tensor) -> torch.Tensor:
 class CrossEntropySaved(NamedTuple):
     """What the gradient of the loss needs.
 
+    Backward takes the exponentials anew: until then no tensor of the logits' size is kept but the
+    logits, and a pass makes one in float32 at a time.
+
     Attributes:
-        powers: Exponentials of the logits, over that of the largest.
-        total: Their sum over the whole vocabulary.
-        chosen: Column of the target's logit; 0 where another rank has it.
+        logits: This rank's part.
+        peak: The largest logit of the whole vocabulary.
+        total: The sum of the exponentials of all logits, each over that of the largest.
+        chosen: Column of the target's logit; 0 where this rank has none.
         absent: Where that is.
         smoothing: Share of the loss that goes to all classes evenly.
         classes: Size of the whole vocabulary.
-        dtype: Of the logits.
     """
 
-    powers: torch.Tensor
+    logits: torch.Tensor
+    peak: torch.Tensor
     total: torch.Tensor
     chosen: torch.Tensor
     absent: torch.Tensor
     smoothing: float
     classes: int
-    dtype: torch.dtype
 
 
 def cross_entropy_fwd(
@@ -262,7 +290,8 @@ def cross_entropy_fwd(
 
     Args:
         logits: `[..., V/tp]`, this rank's part of the vocabulary.
-        target: `[...]`, ids of the whole vocabulary.
+        target: `[...]`, ids of the whole vocabulary; a negative one names none, see
+            `vocab_parallel_cross_entropy`.
         label_smoothing: From 0 up to 1, without it.
         group: Which ranks share the vocabulary.
 
@@ -272,7 +301,8 @@ def cross_entropy_fwd(
     Raises:
         ParallelAssertionError: If the smoothing is out of range, or shapes do not fit.
         OperandError: If the targets are no integers.
-        IndexOutOfBoundsError: If there is no such class (M1); found when the kernel runs.
+        IndexOutOfBoundsError: If a target lies above the vocabulary (M1); found when the kernel
+            runs.
     """
     if not 0 <= label_smoothing < 1:
         raise refuse_assertion(f"label_smoothing must be in [0, 1); got {label_smoothing}")
@@ -289,35 +319,55 @@ def cross_entropy_fwd(
             f"vocabulary has {classes}"
         )
     first = dist.get_rank(group) * columns
-    chosen = _ids_from("cross_entropy", target, first, classes, logits.ndim - 1)
-    wide = logits if logits.dtype is torch.float64 else logits.float()
-    peak = wide.amax(-1)
-    if size_of(group) > 1:
-        dist.all_reduce(peak, dist.ReduceOp.MAX, group)
-    shifted = wide - peak.unsqueeze(-1)
+    chosen = _targets_from(target, first, classes, logits.ndim - 1)
     absent = (chosen < 0) | (chosen >= columns)
     chosen = chosen.masked_fill(absent, 0)
+    # 16-bit logits have their largest one exactly: only what is subtracted from them is wider.
+    peak = _wide(logits.amax(-1))
+    if size_of(group) > 1:
+        dist.all_reduce(peak, dist.ReduceOp.MAX, group)
+    shifted = logits - peak.unsqueeze(-1)
     picked = shifted.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).masked_fill(absent, 0)
     picked = all_reduce(picked, group)
-    powers = shifted.exp()
-    total = all_reduce(powers.sum(-1), group)
-    lse = total.log()
     # Spread over the other classes, the target keeps 1 - label_smoothing of the whole.
     smoothing = label_smoothing * classes / (classes - 1) if label_smoothing else 0.0
+    mean = shifted.sum(-1) if smoothing else None
+    total = all_reduce(shifted.exp_().sum(-1), group)
+    lse = total.log()
     loss = lse - picked
-    if smoothing:
-        mean = all_reduce(shifted.sum(-1), group) / classes
+    if mean is not None:
+        mean = all_reduce(mean, group) / classes
         loss = (1 - smoothing) * loss + smoothing * (lse - mean)
-    kept = (powers, total, chosen, absent, smoothing, classes, logits.dtype)
+    kept = (logits, peak, total, chosen, absent, smoothing, classes)
     return loss, CrossEntropySaved(*kept)
 
 
 def cross_entropy_bwd(saved: CrossEntropySaved, dout: torch.Tensor) -> torch.Tensor:
     """Returns the gradient of this rank's logits, in their type; needs no message."""
-    powers, total, chosen, absent, smoothing, classes, dtype = saved
-    grad = powers / total.unsqueeze(-1)
+    logits, peak, total, chosen, absent, smoothing, classes = saved
+    grad = (logits - peak.unsqueeze(-1)).exp_()
+    grad.mul_((dout / total).unsqueeze(-1))
     if smoothing:
-        grad = grad - smoothing / classes
-    share = torch.full_like(dout, smoothing - 1).masked_fill(absent, 0)
+        grad.sub_((dout * (smoothing / classes)).unsqueeze(-1))
+    share = (dout * (smoothing - 1)).masked_fill(absent, 0)
     grad.scatter_add_(-1, chosen.unsqueeze(-1), share.unsqueeze(-1))
-    return (grad * dout.unsqueeze(-1)).to(dtype)
+    return grad.to(logits.dtype)
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    return x if x.dtype is torch.float64 else x.float()
+
+
+def _targets_from(target: torch.Tensor, first: int, classes: int, dim: int) -> torch.Tensor:
+    """Returns `target - first`; one above the vocabulary is an error, when the kernel runs (M1).
+
+    A negative one stays negative: no rank has it.
+    """
+    check_index("cross_entropy", target)
+
+    def subtract(values: Any) -> Any:
+        named = values >= 0
+        checked_indices("cross_entropy", np.where(named, values, 0), classes, dim)
+        return np.where(named, values - first, -1)
+
+    return fused("aten::sub", subtract, (target,))

@@ -48,29 +48,29 @@ def group_of(group: Group | None) -> Group:
 
 
 def split_tensor_into_1d_equal_chunks(
-    tensor: torch.Tensor, new_buffer: bool = False, group: Group | None = None
+    tensor: torch.Tensor, new_buffer: bool = False, tp_group: Group | None = None
 ) -> torch.Tensor:
     """Returns the calling rank's part of the flattened tensor: a view, or a copy.
 
     Args:
         tensor: Of any shape; elements that the ranks cannot share equally are left out.
         new_buffer: Whether to copy.
-        group: Who shares; by default the tensor-parallel group.
+        tp_group: Who shares; by default the tensor-parallel group.
     """
-    group = group_of(group)
+    group = group_of(tp_group)
     size = tensor.numel() // size_of(group)
     part = tensor.reshape(-1).narrow(0, size * dist.get_rank(group), size)
     return part.clone() if new_buffer else part
 
 
-def gather_split_1d_tensor(tensor: torch.Tensor, group: Group | None = None) -> torch.Tensor:
+def gather_split_1d_tensor(tensor: torch.Tensor, tp_group: Group | None = None) -> torch.Tensor:
     """Returns the parts of all ranks, one behind the other; not recorded for gradients.
 
     Args:
         tensor: `[n]`, contiguous.
-        group: Who shares; by default the tensor-parallel group.
+        tp_group: Who shares; by default the tensor-parallel group.
     """
-    group = group_of(group)
+    group = group_of(tp_group)
     gathered = torch.empty(
         tensor.numel() * size_of(group), dtype=tensor.dtype, device=tensor.device
     )
@@ -123,7 +123,7 @@ def broadcast_data(
     keys: Sequence[_Key],
     data: Mapping[_Key, torch.Tensor] | None,
     datatype: torch.dtype,
-    group: Group | None = None,
+    tp_group: Group | None = None,
 ) -> dict[_Key, torch.Tensor]:
     """Gives every rank of a group the tensors of its first one; the host waits for their shapes.
 
@@ -131,7 +131,7 @@ def broadcast_data(
         keys: Which tensors, in the same order on all ranks.
         data: On the first rank, the tensors; on others it is not looked at.
         datatype: Type of all of them.
-        group: Which ranks; by default the tensor-parallel group.
+        tp_group: Which ranks; by default the tensor-parallel group.
 
     Returns:
         New tensors on the calling rank's device.
@@ -139,7 +139,7 @@ def broadcast_data(
     Raises:
         ParallelAssertionError: If the first rank gives no data, or a tensor of another type.
     """
-    group = group_of(group)
+    group = group_of(tp_group)
     first = dist.get_rank(group) == 0
     given: list[torch.Tensor] = []
     if first:

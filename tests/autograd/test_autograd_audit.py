@@ -29,6 +29,7 @@ is_floating_point is_complex get_device
 numpy item tolist
 multinomial seed get_rng_state set_rng_state
 bernoulli empty empty_like eye from_numpy full full_like linspace manual_seed initial_seed
+get_rng_state set_rng_state
 normal ones ones_like rand rand_like randint randn randn_like randperm zeros zeros_like arange
 as_tensor tensor new_empty new_zeros new_ones new_full normal_ uniform_
 backward detach detach_ register_hook register_post_accumulate_grad_hook requires_grad_

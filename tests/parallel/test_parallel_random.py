@@ -134,3 +134,108 @@ def test_outside_of_a_worker(ctx: RuntimeContext) -> None:
         streams.get_rng_tracker()
     with pytest.raises(RuntimeError, match=r"model_parallel_manual_seed\(\) was called outside"):
         streams.model_parallel_manual_seed(0)
+
+
+# Megatron-Core's names
+
+
+def test_its_seeds_under_megatrons_name(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        ps.initialize_model_parallel(2, expert_model_parallel_size=3, order="dp-ep-tp-cp-pp")
+        tp, ep = ps.get_tensor_model_parallel_rank(), ps.get_expert_model_parallel_rank()
+        etp = ps.get_expert_tensor_parallel_rank()
+        streams.model_parallel_cuda_manual_seed(11)
+        tracker = streams.get_cuda_rng_tracker()
+        assert tracker.is_initialized()
+        seeds = (11, 11 + 2718 + tp, 11 + 1024 + 100 * ep + etp)
+        for name, seed in zip(NAMES, seeds, strict=True):
+            with tracker.fork(name):
+                assert draw() == numbers(seed)
+        streams.model_parallel_cuda_manual_seed(7, tp_rank=5, force_reset_rng=True)
+        assert streams.get_cuda_rng_tracker() is not tracker
+        with streams.get_cuda_rng_tracker().fork():
+            assert draw() == numbers(7 + 2718 + 5)
+        ps.destroy_model_parallel()
+
+    kernbench.spawn(worker, nprocs=6)
+
+
+def test_states_are_kept_and_set(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        tracker = streams.get_cuda_rng_tracker()
+        assert tracker.get_states() == {}
+        assert not tracker.is_initialized()
+        tracker.add("a", 10 + rank)
+        # Two numbers of 32 bits are one of the generator's: a state holds the half that is left.
+        with tracker.fork("a"):
+            first = draw(3)
+        kept = tracker.get_states()
+        with tracker.fork("a"):
+            rest = draw(5)
+        assert first + rest == numbers(10 + rank, 8)
+        tracker.add("b", 99)
+        tracker.set_states(kept)
+        assert list(tracker.get_states()) == ["a"]
+        with tracker.fork("a"):
+            assert draw(5) == rest
+        other = streams.CudaRNGStatesTracker()
+        other.set_states(kept)
+        assert other.is_initialized()
+        with other.fork("a"):
+            assert draw(5) == rest
+        assert streams.get_all_rng_states().keys() == {"a"}
+        tracker.reset()
+        assert tracker.get_states() == {}
+        assert not tracker.is_initialized()
+
+    kernbench.spawn(worker, nprocs=3)
+
+
+def test_a_state_is_that_of_the_generator(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        tracker = streams.CudaRNGStatesTracker()
+        tracker.add("a", 5)
+        torch.manual_seed(5)
+        assert torch.equal(tracker.get_states()["a"], torch.cuda.get_rng_state())
+        state = torch.get_rng_state()
+        found = draw(3)
+        torch.cuda.set_rng_state(state)
+        assert draw(3) == found
+        assert torch.initial_seed() == 5
+        with pytest.raises(TypeError, match="expected a state of a random generator"):
+            torch.set_rng_state(torch.zeros(3))
+        tracker = streams.get_cuda_rng_tracker()
+        tracker.add("b", 1)
+        with pytest.raises(TypeError, match="expected a state of a random generator"):
+            tracker.set_states({"c": torch.zeros(3)})
+        assert list(tracker.get_states()) == ["b"]
+
+    kernbench.spawn(worker, nprocs=1)
+
+
+def test_what_is_not_simulated_is_refused_by_name(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        for option, words in (
+            ("use_te_rng_tracker", "Transformer Engine"),
+            ("inference_rng_tracker", "not tracked"),
+            ("use_cudagraphable_rng", "graphs of device commands"),
+        ):
+            for function in (streams.get_cuda_rng_tracker, streams.initialize_rng_tracker):
+                with pytest.raises(NotImplementedError, match=words):
+                    function(**{option: True})
+            seeding = option.removeprefix("use_") if "te" in option else option
+            with pytest.raises(NotImplementedError, match=words):
+                streams.model_parallel_cuda_manual_seed(1, **{seeding: True})
+
+    kernbench.spawn(worker, nprocs=1)
+
+
+def test_states_without_data(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        torch.set_rng_state(torch.get_rng_state())
+        tracker = streams.get_cuda_rng_tracker()
+        tracker.add("a", 1)
+        tracker.set_states(tracker.get_states())
+
+    kernbench.spawn(worker, nprocs=1, data=False)

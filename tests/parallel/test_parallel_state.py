@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.errors import KernbenchError
-from kernbench.parallel import layout
+from kernbench.parallel import accessors, held, layout, stages
 from kernbench.parallel import parallel_state as ps
 from kernbench.parallel.layout import Grid
 from kernbench.process.process import current_process
@@ -48,7 +48,15 @@ SETTABLE = [
 ]
 PLAIN = [
     f"get_{axis}_parallel_{what}"
-    for axis in ("context", "expert_model", "expert_tensor", "data")
+    for axis in (
+        "context",
+        "expert_model",
+        "expert_tensor",
+        "data",
+        "expert_data",
+        "tensor_and_context",
+        "expert_tensor_and_model",
+    )
     for what in ("rank", "world_size")
 ]
 NEEDS_GROUPS = [
@@ -58,6 +66,13 @@ NEEDS_GROUPS = [
     "get_tensor_and_data_parallel_group",
     "get_context_parallel_global_ranks",
     "get_tensor_model_parallel_src_rank",
+    "get_expert_model_parallel_src_rank",
+    "get_all_ranks",
+    "get_data_parallel_group_gloo",
+    "get_expert_data_parallel_group_gloo",
+    "get_hybrid_data_context_parallel_groups",
+    "get_inter_distributed_optimizer_instance_group",
+    "get_amax_reduction_group",
     "get_model_parallel_src_rank",
     "get_data_parallel_src_rank",
     "get_pipeline_model_parallel_first_rank",
@@ -68,6 +83,7 @@ NEEDS_GROUPS = [
     "is_pipeline_last_stage",
 ]
 FORGIVING: dict[str, object] = {
+    "has_separate_all_gather_group": False,
     "is_rank_in_embedding_group": False,
     "is_rank_in_position_embedding_group": False,
     "get_virtual_pipeline_model_parallel_rank": None,
@@ -301,6 +317,9 @@ def check_groups(layout: tuple[int, list[str], dict[str, int]]) -> None:
             ("context", "dense", "cp"),
             ("expert_model", "expert", "ep"),
             ("expert_tensor", "expert", "tp"),
+            ("expert_data", "expert", "dp"),
+            ("tensor_and_context", "dense", "tp-cp"),
+            ("expert_tensor_and_model", "expert", "tp-ep"),
         ):
             members = mine(grid, token)
             assert call(f"get_{axis}_parallel_rank") == members.index(rank)
@@ -308,6 +327,14 @@ def check_groups(layout: tuple[int, list[str], dict[str, int]]) -> None:
         assert ps.get_context_parallel_global_ranks() == mine("dense", "cp")
         assert ps.get_tensor_model_parallel_src_rank() == mine("dense", "tp")[0]
         assert ps.get_model_parallel_src_rank() == mine("dense", "tp-pp")[0]
+        assert ps.get_expert_model_parallel_src_rank() == mine("expert", "ep")[0]
+        for with_cp, only, axes in (
+            (True, False, "tp-dp-cp"),
+            (True, True, "tp-cp"),
+            (False, False, "tp-dp"),
+            (False, True, "tp"),
+        ):
+            assert list(ps.get_amax_reduction_group(with_cp, only).ranks) == mine("dense", axes)
         pipeline = mine("dense", "pp")
         assert pipeline == mine("expert", "pp")
         stage = pipeline.index(rank)
@@ -822,12 +849,12 @@ def test_nothing_survives_a_spawn_and_contexts_are_apart(kernbench: Kernbench) -
 @pytest.mark.parametrize("name", ps.__all__)
 def test_names_are_documented_and_their_own(name: str) -> None:
     thing = getattr(ps, name)
-    assert thing.__module__ in {ps.__name__, layout.__name__}
+    assert thing.__module__ in {each.__name__ for each in (ps, layout, held, accessors, stages)}
     assert thing.__doc__
     assert not re.search(r"[{}]", thing.__doc__)
     assert name in {thing.__name__, "is_initialized"}
     if name in CHECKED:
-        assert str(inspect.signature(thing)).startswith("(check_initialized: bool = True)")
+        assert str(inspect.signature(thing)).startswith("(check_initialized: bool = True")
 
 
 def test_all_accessors_are_listed() -> None:

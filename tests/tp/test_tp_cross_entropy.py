@@ -1,5 +1,9 @@
 """The loss of a shared vocabulary is the dense one, with and without smoothing."""
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import pytest
 from tp_cases import (
     DTYPES,
@@ -14,6 +18,7 @@ from tp_cases import (
 )
 
 import kernbench.torch as torch
+import kernbench.torch.distributed as dist
 from kernbench.testing import Kernbench
 from kernbench.torch.distributed.comm_debug import CommDebugMode
 from kernbench.tp.cross_entropy import vocab_parallel_cross_entropy
@@ -122,5 +127,134 @@ def test_errors(kernbench: Kernbench) -> None:
         assert text(logits, target[1:], 0.0) == (
             "a target of shape [4, 2] does not fit logits of shape [5, 2, 16]"
         )
+
+    spawn(kernbench, 2, worker)
+
+
+def oracle(
+    whole: np.ndarray[Any, Any], target: np.ndarray[Any, Any], eps: float, dout: float
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Returns loss and gradient as Megatron-Core has them, in float64.
+
+    A negative target takes nothing from the logarithm, and from the gradient.
+    """
+    classes = whole.shape[-1]
+    shifted = whole - whole.max(-1, keepdims=True)
+    lse = np.log(np.exp(shifted).sum(-1))
+    chosen = target[..., None] == np.arange(classes)
+    picked = np.where(target < 0, 0.0, (shifted * chosen).sum(-1))
+    share = eps * classes / (classes - 1)
+    loss = (1 - share) * (lse - picked) + share * (lse - shifted.mean(-1))
+    softmax = np.exp(shifted - lse[..., None])
+    return loss, dout * (softmax - (1 - share) * chosen - share / classes)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("order", [[0], [2, 0, 1]])
+def test_a_negative_target_names_no_class(
+    kernbench: Kernbench, order: list[int], smoothing: float
+) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        # The ranks of the group stand in another order than those of the world.
+        group = dist.new_group(order, sort_ranks=False) if len(order) > 1 else dist.group.WORLD
+        assert group is not None
+        whole = draw(4, 1, 6, seed=1, dtype=torch.float64)
+        target = torch.tensor([[5], [-100], [0], [-1]], device="cuda")
+        logits = part(whole, group, -1).requires_grad_()
+        loss = vocab_parallel_cross_entropy(logits, target, smoothing, group)
+        loss.backward(torch.full_like(loss, 1.5))
+        values = whole.cpu().numpy()
+        expected, grad = oracle(values, target.cpu().numpy(), smoothing, 1.5)
+        np.testing.assert_allclose(loss.detach().cpu().numpy(), expected, rtol=1e-12)
+        mine = np.split(grad, len(order), -1)[dist.get_rank(group)]
+        np.testing.assert_allclose(grad_of(logits).cpu().numpy(), mine, atol=1e-12)
+        dist.destroy_process_group()
+
+    kernbench.spawn(worker, nprocs=len(order))
+
+
+def test_a_loss_mask_leaves_negative_targets_out(kernbench: Kernbench) -> None:
+    def worker(group: Group) -> None:
+        found = []
+        for ignored in (-100, 0):
+            logits = part(draw(3, 1, 8, seed=1), group, -1).requires_grad_()
+            target = torch.tensor([[3], [ignored], [7]], device="cuda")
+            mask = torch.tensor([[1.0], [0.0], [1.0]], device="cuda")
+            losses = vocab_parallel_cross_entropy(logits, target, 0.0, group)
+            loss = (losses * mask).sum() / mask.sum()
+            loss.backward()
+            found.append((loss.item(), grad_of(logits).tolist()))
+        assert found[0] == found[1]
+
+    spawn(kernbench, 2, worker)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [1, 2])
+def test_its_peak_is_at_most_1_6_copies_of_the_logits_in_float32(
+    kernbench: Kernbench, size: int, dtype: torch.dtype, smoothing: float
+) -> None:
+    """Beside the logits themselves, and with the gradient that backward returns."""
+
+    def worker(group: Group) -> None:
+        logits = leaf(16, 4, 512, seed=1, dtype=dtype)
+        target = torch.full((16, 4), 3, device="cuda")
+        copy = logits.numel() * 4
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        loss = vocab_parallel_cross_entropy(logits, target, smoothing, group)
+        forward = torch.cuda.max_memory_allocated() - before
+        kept = torch.cuda.memory_allocated() - before
+        loss.backward(torch.ones_like(loss))
+        peak = torch.cuda.max_memory_allocated() - before
+        assert copy <= forward <= peak <= 1.6 * copy
+        assert kept < 0.1 * copy
+
+    spawn(kernbench, size, worker)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_its_time_is_that_of_its_passes_over_the_logits(
+    kernbench: Kernbench, dtype: torch.dtype
+) -> None:
+    """Ten passes of float32 in Megatron-Core, whose kernels are not fused either."""
+
+    def worker(group: Group) -> None:
+        def time(run: Callable[[], object]) -> float:
+            torch.cuda.synchronize()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            run()
+            end.record()
+            torch.cuda.synchronize()
+            found: float = begin.elapsed_time(end)
+            return found
+
+        logits = leaf(2048, 2, 16384, seed=1, dtype=dtype)
+        target = torch.full((2048, 2), 3, device="cuda")
+        wide = torch.empty(2048, 2, 16384, device="cuda")
+        one = time(wide.zero_)
+
+        def step() -> None:
+            loss = vocab_parallel_cross_entropy(logits, target, 0.0, group)
+            loss.backward(torch.ones_like(loss))
+
+        assert 9 < time(step) / one < 15
+
+    spawn(kernbench, 2, worker, data=False)
+
+
+def test_a_graph_that_is_kept_gives_the_same_gradient_again(kernbench: Kernbench) -> None:
+    def worker(group: Group) -> None:
+        logits = leaf(S, B, V, seed=1)
+        target = torch.zeros(S, B, dtype=torch.int64, device="cuda")
+        loss = vocab_parallel_cross_entropy(logits, target, 0.1, group)
+        loss.backward(torch.ones_like(loss), retain_graph=True)
+        first = grad_of(logits).tolist()
+        logits.grad = None
+        loss.backward(torch.ones_like(loss))
+        assert grad_of(logits).tolist() == first
 
     spawn(kernbench, 2, worker)

@@ -246,9 +246,9 @@ def test_splitting(kernbench: Kernbench) -> None:
         views, copies = (split_tensor_along_last_dim(x, 4, each) for each in (False, True))
         assert [each.shape for each in views] == [(3, 2)] * 4
         assert [each.is_contiguous() for each in (*views, *copies)] == [False] * 4 + [True] * 4
-        mine = split_tensor_into_1d_equal_chunks(x, group=group)
+        mine = split_tensor_into_1d_equal_chunks(x, tp_group=group)
         assert mine.tolist() == x.reshape(-1)[12 * dist.get_rank() :][:12].tolist()
-        new = split_tensor_into_1d_equal_chunks(x, new_buffer=True, group=group)
+        new = split_tensor_into_1d_equal_chunks(x, new_buffer=True, tp_group=group)
         assert new.data_ptr() != mine.data_ptr()
         assert gather_split_1d_tensor(new, group).tolist() == x.reshape(-1).tolist()
 

@@ -192,7 +192,7 @@ def test_an_id_that_no_rank_has(kernbench: Kernbench, size: int, wrong: int) -> 
     failed(kernbench, size, summary, worker)
 
 
-@pytest.mark.parametrize("wrong", [-100, 8])
+@pytest.mark.parametrize("wrong", [8, 99])
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_a_target_that_no_rank_has(kernbench: Kernbench, size: int, wrong: int) -> None:
     def worker(group: Group) -> None:

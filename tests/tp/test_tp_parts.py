@@ -23,6 +23,7 @@ def test_data_parallelism_over_other_parts_is_refused(kernbench: Kernbench) -> N
     """Four ranks, two experts, one of them on ranks 0 and 2; the dense layers are the same."""
 
     def worker(rank: int) -> None:
+        torch.manual_seed(1)
         dist.init_process_group("nccl")
         parallel_state.initialize_model_parallel(expert_model_parallel_size=2)
         config = ModelParallelConfig(expert_model_parallel_size=2)

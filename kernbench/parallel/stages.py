@@ -1,0 +1,120 @@
+"""Where a rank stands in its pipeline, and what lies there; public through `parallel_state`."""
+
+from kernbench.errors import call_site, site_fact
+from kernbench.parallel.accessors import (
+    get_pipeline_model_parallel_rank,
+    get_pipeline_model_parallel_world_size,
+    get_virtual_pipeline_model_parallel_world_size,
+)
+from kernbench.parallel.held import find_worker, group_for, held_of
+from kernbench.parallel.layout import ParallelStateError
+
+
+def get_pipeline_model_parallel_first_rank() -> int:
+    """Returns the global rank of the first stage of the calling rank's pipeline.
+
+    Raises:
+        ParallelStateError: If there is none.
+    """
+    return group_for("get_pipeline_model_parallel_first_rank", "pp").ranks[0]
+
+
+def get_pipeline_model_parallel_last_rank() -> int:
+    """Returns the global rank of the last stage of the calling rank's pipeline.
+
+    Raises:
+        ParallelStateError: If there is none.
+    """
+    return group_for("get_pipeline_model_parallel_last_rank", "pp").ranks[-1]
+
+
+def get_pipeline_model_parallel_next_rank() -> int:
+    """Returns the global rank of the next stage; after the last comes the first.
+
+    Raises:
+        ParallelStateError: If there is no pipeline.
+    """
+    return _stage_beside("get_pipeline_model_parallel_next_rank", 1)
+
+
+def get_pipeline_model_parallel_prev_rank() -> int:
+    """Returns the global rank of the previous stage; before the first comes the last.
+
+    Raises:
+        ParallelStateError: If there is no pipeline.
+    """
+    return _stage_beside("get_pipeline_model_parallel_prev_rank", -1)
+
+
+def _stage_beside(name: str, step: int) -> int:
+    ranks = group_for(name, "pp").ranks
+    return ranks[(get_pipeline_model_parallel_rank() + step) % len(ranks)]
+
+
+def is_pipeline_first_stage(ignore_virtual: bool = True, vp_stage: int | None = None) -> bool:
+    """Returns whether the calling rank has the beginning of the model.
+
+    Args:
+        ignore_virtual: Whether to ask for the rank, whichever piece it is at.
+        vp_stage: Which piece; needed with virtual stages unless they are ignored.
+
+    Raises:
+        ParallelStateError: If there is no pipeline, or `vp_stage` is left out.
+    """
+    find_worker("is_pipeline_first_stage")
+    at_piece = ignore_virtual or _is_piece(vp_stage, last=False)
+    return at_piece and get_pipeline_model_parallel_rank() == 0
+
+
+def is_pipeline_last_stage(ignore_virtual: bool = True, vp_stage: int | None = None) -> bool:
+    """Returns whether the calling rank has the end of the model.
+
+    Args:
+        ignore_virtual: Whether to ask for the rank, whichever piece it is at.
+        vp_stage: Which piece; needed with virtual stages unless they are ignored.
+
+    Raises:
+        ParallelStateError: If there is no pipeline, or `vp_stage` is left out.
+    """
+    find_worker("is_pipeline_last_stage")
+    at_piece = ignore_virtual or _is_piece(vp_stage, last=True)
+    return at_piece and (
+        get_pipeline_model_parallel_rank() == get_pipeline_model_parallel_world_size() - 1
+    )
+
+
+def _is_piece(vp_stage: int | None, last: bool) -> bool:
+    pieces = get_virtual_pipeline_model_parallel_world_size()
+    if pieces is None:
+        return True
+    if vp_stage is None:
+        raise ParallelStateError(
+            "vp_stage must be passed with virtual pipeline stages", [site_fact(call_site())]
+        )
+    return vp_stage == (pieces - 1 if last else 0)
+
+
+def is_rank_in_embedding_group(ignore_virtual: bool = True, vp_stage: int | None = None) -> bool:
+    """Returns whether the calling rank holds the word embedding; False before it is known.
+
+    Args:
+        ignore_virtual: Whether to ask for the rank, whichever piece it is at.
+        vp_stage: Which piece; needed with virtual stages unless they are ignored.
+
+    Raises:
+        ParallelStateError: If `vp_stage` is left out.
+    """
+    group = (held_of("is_rank_in_embedding_group")[1].groups or {}).get("embd")
+    if group is None:
+        return False
+    if not ignore_virtual:
+        if group.rank() == 0:
+            return is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage)
+        if group.rank() == group.size() - 1:
+            return is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage)
+    return True
+
+
+def is_rank_in_position_embedding_group() -> bool:
+    """Returns whether the calling rank holds the position embedding; False before it is known."""
+    return "pos_embd" in (held_of("is_rank_in_position_embedding_group")[1].groups or {})
