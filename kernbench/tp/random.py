@@ -155,8 +155,9 @@ def checkpoint(
                 "checkpoint(distribute_saved_activations=True): the first argument is no tensor"
             )
         ensure_divisibility(args[0].numel(), size_of(group_of(None)))
-    tensors = [each for each in args if isinstance(each, torch.Tensor)]
-    if torch.is_grad_enabled() and not any(each.requires_grad for each in tensors):
+    if not torch.is_grad_enabled():
+        return function(*args)  # nobody goes back, so nothing is kept
+    if not any(isinstance(each, torch.Tensor) and each.requires_grad for each in args):
         warnings.warn(
             "None of the inputs have requires_grad=True. Gradients will be None", stacklevel=2
         )
