@@ -20,8 +20,8 @@ from kernbench.tensors.errors import TensorError
 from kernbench.tensors.generators import (
     DEFAULT_GENERATOR,
     Generator,
-    default_generator,
     default_generators,
+    generator_on,
 )
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.running import find_device, run
@@ -80,14 +80,7 @@ def _drawn(
 def _fill(
     process: Process, name: str, out: Tensor, generator: Generator | None, draw: Draw
 ) -> None:
-    source = generator or default_generator(process, out.device).of(process)
-    if process.strict and source.device.type != out.device.type and generator is not None:
-        raise TensorError(
-            f"Expected a '{out.device.type}' device type for generator but found "
-            f"'{source.device.type}'",
-            [site_fact(call_site())],
-            hint=f"make it with torch.Generator('{out.device.type}')",
-        )
+    source = generator_on(process, out.device, generator)
     values = draw(source.numbers) if process.engine.enable_data else None
     target = out.window
     node = None

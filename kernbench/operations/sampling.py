@@ -6,7 +6,7 @@ from kernbench.errors import call_site, site_fact
 from kernbench.memory import Array, dtypes
 from kernbench.process.process import current_process
 from kernbench.tensors.errors import TensorError
-from kernbench.tensors.generators import Generator, default_generator
+from kernbench.tensors.generators import Generator, generator_on
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.running import run
 from kernbench.tensors.tensor import Tensor
@@ -31,8 +31,9 @@ def multinomial(
         generator: Source of the numbers; by default the calling rank's generator.
 
     Raises:
-        TensorError: If the shape, the type or the number of samples does not fit; if a weight is
-            negative or not finite, or all are 0, which is found when the kernel runs.
+        TensorError: If the shape, the type or the number of samples does not fit, or the generator
+            is for another kind of device; if a weight is negative or not finite, or all are 0,
+            which is found when the kernel runs.
     """
     window = input.window
     if not window.dtype.is_floating_point or window.dtype.itemsize == 1:
@@ -48,13 +49,14 @@ def multinomial(
             f"{num_samples} samples of {categories} categories",
         )
     process = current_process()
+    source = generator_on(process, input.device, generator)
     rows = window.shape[:-1]
     shape = (*rows, num_samples)
     out = new_tensor(process, shape, dtypes.int64, input.device)
     target = out.window
     draws = None
     if process.engine.enable_data:
-        numbers = (generator or default_generator(process, input.device).of(process)).numbers
+        numbers = source.numbers
         draw = numbers.random if replacement else numbers.standard_exponential
         draws = draw(shape if replacement else window.shape)
 

@@ -87,7 +87,7 @@ class RngTracker:
         Raises:
             OperandError: If one is no state of a generator; then nothing is changed.
         """
-        streams = {name: torch.Generator() for name in states}
+        streams = {name: torch.Generator("cuda") for name in states}
         for name, stream in streams.items():
             stream.set_state(states[name])
         for name, known in self._streams.items():
@@ -240,24 +240,37 @@ def get_data_parallel_rng_tracker_name() -> str:
     return DATA_PARALLEL
 
 
+RngStates = tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]
+"""States of the default generators of the host and of the device, and of the tracker's streams."""
+
+
+def rng_states() -> RngStates:
+    """Returns where everything stands that the calling rank draws from."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state(), _TRACKER.get().get_states()
+
+
 @contextmanager
-def forked_rng(default: torch.Tensor, streams: Mapping[str, torch.Tensor]) -> Iterator[None]:
+def forked_rng(states: RngStates) -> Iterator[None]:
     """Lets the block draw what was drawn from states on; after it all go on where they stood.
 
     Args:
-        default: State of the default generator.
-        streams: States of the calling rank's tracker.
+        states: From `rng_states` of the calling rank.
     """
     tracker = _TRACKER.get()
-    before, known, was = torch.get_rng_state(), tracker.get_states(), tracker.is_initialized()
+    before, was = rng_states(), tracker.is_initialized()
     try:
-        torch.set_rng_state(default)
-        tracker.set_states(streams)
+        _go_to(states)
         yield
     finally:
-        torch.set_rng_state(before)
-        tracker.set_states(known)
+        _go_to(before)
         tracker._initialized = was
+
+
+def _go_to(states: RngStates) -> None:
+    host, device, streams = states
+    torch.set_rng_state(host)
+    torch.cuda.set_rng_state(device)
+    _TRACKER.get().set_states(streams)
 
 
 def model_parallel_cuda_manual_seed(

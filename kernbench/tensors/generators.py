@@ -151,6 +151,29 @@ def default_generator(process: Process, device: Device) -> RankLocal[Generator]:
     return DEVICE_GENERATOR if apart else DEFAULT_GENERATOR
 
 
+def generator_on(process: Process, device: Device, generator: Generator | None) -> Generator:
+    """Returns what numbers for a tensor are drawn from.
+
+    Args:
+        process: The rank.
+        device: Where the tensor is.
+        generator: What the program gave; None for the rank's default generator.
+
+    Raises:
+        TensorError: If devices are kept apart, and the generator is for another kind.
+    """
+    if generator is None:
+        return default_generator(process, device).of(process)
+    if process.strict and generator.device.type != device.type:
+        raise TensorError(
+            f"Expected a '{device.type}' device type for generator but found "
+            f"'{generator.device.type}'",
+            [site_fact(call_site())],
+            hint=f"make it with torch.Generator('{device.type}')",
+        )
+    return generator
+
+
 def device_generator(process: Process) -> Generator:
     """Returns the generator that a rank draws from on its device unless told otherwise."""
     return default_generator(process, Device("cuda", process.device_index)).of(process)

@@ -57,7 +57,7 @@ class _Checkpoint(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, function: Callable[..., Any], distribute: bool, *args: Any) -> Any:
         ctx.function = function
-        ctx.states = torch.get_rng_state(), random.get_all_rng_states()
+        ctx.states = random.rng_states()
         before = _versions(args)
         out = function(*args)
         written = [at for at, each in enumerate(_versions(args)) if each != before[at]]
@@ -92,7 +92,7 @@ class _Checkpoint(torch.autograd.Function):
             rest if each is None else each.detach().requires_grad_(wanted)
             for each, rest, wanted in zip(kept, ctx.rest, ctx.wanted, strict=True)
         ]
-        with random.forked_rng(*ctx.states), torch.enable_grad():
+        with random.forked_rng(ctx.states), torch.enable_grad():
             out = ctx.function(*args)
         outs = out if isinstance(out, tuple) else (out,)
         if len(outs) != len(grads):

@@ -260,6 +260,7 @@ def test_host_and_device_draw_from_generators_of_their_own(kernbench: Kernbench)
             lambda: torch.rand(2, device="cuda", generator=torch.Generator()),
             lambda: torch.randperm(2, device="cuda", generator=torch.Generator()),
             lambda: torch.bernoulli(there, generator=torch.Generator()),
+            lambda: torch.multinomial(there, 1, generator=torch.Generator()),
             lambda: nn.init.normal_(there, generator=torch.Generator()),
         ]
         for call in calls:

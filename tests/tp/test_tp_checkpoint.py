@@ -34,9 +34,9 @@ def noisy(x: torch.Tensor, scale: Any = 1.0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("distribute", [None, True])
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize(("ranks", "default_device"), [(1, "cuda"), (3, "cuda"), (3, "cpu")])
 def test_backward_draws_the_numbers_of_forward(
-    kernbench: Kernbench, ranks: int, distribute: bool | None
+    kernbench: Kernbench, ranks: int, default_device: str, distribute: bool | None
 ) -> None:
     def worker(rank: int) -> None:
         dist.init_process_group("nccl")
@@ -46,20 +46,20 @@ def test_backward_draws_the_numbers_of_forward(
             model_parallel_cuda_manual_seed(3)
             x = leaf(6, 8, seed=1)
             scale = leaf(1, seed=2)
-            torch.rand(rank)  # ranks stand at different places of their streams
+            torch.rand(rank, device="cuda")  # ranks stand at different places of their streams
             y = checkpoint(noisy, distribute, x, scale) if again else noisy(x, scale)
-            middle = torch.rand(3).tolist()
+            middle = torch.rand(3, device="cuda").tolist()
             with get_cuda_rng_tracker().fork():
-                middle += torch.rand(3).tolist()
+                middle += torch.rand(3, device="cuda").tolist()
             y.backward(draw(6, 8, seed=3))
-            after = torch.rand(3).tolist()
+            after = torch.rand(3, device="cuda").tolist()
             with get_cuda_rng_tracker().fork():
-                after += torch.rand(3).tolist()
+                after += torch.rand(3, device="cuda").tolist()
             found.append((y.tolist(), grad_of(x).tolist(), grad_of(scale).tolist(), middle, after))
         assert found[0] == found[1]
         ps.destroy_model_parallel()
 
-    kernbench.spawn(worker, nprocs=ranks)
+    kernbench.spawn(worker, nprocs=ranks, default_device=default_device)
 
 
 @pytest.mark.parametrize(("distribute", "copies"), [(False, 1.0), (True, 0.25)])

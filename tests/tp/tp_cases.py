@@ -36,7 +36,7 @@ def spawn(
 def draw(*shape: int, seed: int, dtype: Any = torch.float32) -> torch.Tensor:
     """Returns numbers on the rank's device, the same ones on all ranks with the same seed."""
     return torch.randn(
-        *shape, generator=torch.Generator().manual_seed(seed), dtype=dtype, device="cuda"
+        *shape, generator=torch.Generator("cuda").manual_seed(seed), dtype=dtype, device="cuda"
     )
 
 
