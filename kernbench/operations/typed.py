@@ -37,7 +37,8 @@ def made(dtype: DType, data: tuple[Any, ...], device: DeviceLike | None = None) 
     Args:
         dtype: Element type.
         data: Extents of an unwritten tensor, one by one or as a `torch.Size`; or one sequence or
-            array of numbers; or one tensor, whose memory the result shares.
+            array of numbers; or one tensor, whose memory the result shares; nothing for a vector
+            without elements.
         device: Device of the result; by default that of a tensor, else as for `torch.tensor`.
 
     Raises:
@@ -55,7 +56,8 @@ def made(dtype: DType, data: tuple[Any, ...], device: DeviceLike | None = None) 
             raise OperandError(
                 f"new(): data must be a sequence (got {type_name(only)})", [site_fact(call_site())]
             )
-    return empty(shape_of(data), dtype=dtype, device=device)
+    shape = shape_of(data) if data else (0,)
+    return empty(shape, dtype=dtype, device=device)
 
 
 def init(

@@ -38,6 +38,7 @@ from kernbench.process.types import Device, Size
 from kernbench.ranks.spawning import SpawnSession
 from kernbench.runtime_api import distributed, multiprocessing, nvtx, profiler, testing
 from kernbench.runtime_api.tensor_methods import Tensor
+from kernbench.runtime_api.version import TorchVersion
 from kernbench.tensors.operands import guard
 
 DTYPES: Final[Mapping[str, dtypes.DType]] = {
@@ -54,7 +55,7 @@ DTYPES: Final[Mapping[str, dtypes.DType]] = {
 """Element types by PyTorch's names."""
 
 
-VERSION: Final = "2.13.0+kernbench"
+VERSION: Final = TorchVersion("2.13.0+kernbench")
 """`torch.__version__`: the release of PyTorch whose names and behaviour this package has."""
 
 GRAD_MODES: Final = (

@@ -247,3 +247,10 @@ def test_the_accelerator_is_the_rank_s_device(kernbench: Kernbench) -> None:
 def test_the_version_is_pytorchs(ctx: RuntimeContext) -> None:
     assert [int(part) for part in torch.__version__.split(".")[:2]] == [2, 13]
     assert ctx.__version__ == torch.__version__
+    assert torch.__version__ >= (2, 13)
+    assert torch.__version__ >= "2.9", "as a version, not letter by letter"
+    assert "2.13.0" < torch.__version__ < "2.13.1.dev20260101"
+    assert "2.13.0rc1" < torch.__version__ < "2.13.0.post1"
+    assert torch.__version__ == "2.13+kernbench"
+    assert torch.__version__ != (2, 13)
+    assert torch.__version__ < "unknown"
