@@ -13,7 +13,7 @@ from kernbench.operations.fused import widened
 from kernbench.process.process import current_process
 from kernbench.process.types import Device
 from kernbench.tensors.nodes import recording
-from kernbench.tensors.running import run_on_many
+from kernbench.tensors.running import plain, run_on_many
 from kernbench.tensors.tensor import Tensor
 
 Group = dict[str, Any]
@@ -25,7 +25,8 @@ class Optimizer:
 
     Subclasses name the tensors that they keep per parameter and define how one step changes arrays.
     A step issues one kernel for all parameters of a group that have one type and one device. It
-    computes 16-bit floats in float32 and rounds once; the host does not wait.
+    computes 16-bit floats in float32 and rounds once; the host waits only for options that are
+    tensors, such as a learning rate.
 
     Args:
         params: Parameters, or groups of them: mappings with `params` and options of their own.
@@ -154,7 +155,7 @@ class Optimizer:
         members: Sequence[tuple[Tensor, Tensor, list[Tensor], dict[str, Any]]],
     ) -> None:
         # The kernel uses the options at the time of the call, whenever it runs.
-        options = {name: value for name, value in group.items() if name != "params"}
+        options = {name: plain(value) for name, value in group.items() if name != "params"}
         views = [
             (parameter.window, grad.window, [each.window for each in kept], state["step"])
             for parameter, grad, kept, state in members

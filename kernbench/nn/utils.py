@@ -18,7 +18,7 @@ from kernbench.process.types import Device
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.tensors.errors import TensorError, refuse
 from kernbench.tensors.nodes import recording
-from kernbench.tensors.running import run_on_many
+from kernbench.tensors.running import plain, run_on_many
 from kernbench.tensors.tensor import Tensor
 
 __all__ = ["clip_grad_norm_", "clip_grads_with_norm_", "get_total_norm"]
@@ -119,7 +119,7 @@ def clip_grads_with_norm_(
     """Scales the gradients of parameters so that their norm is at most `max_norm`.
 
     The call issues two kernels, one for the factor and one for all gradients of a device; the host
-    does not wait, unless it has gradients of its own.
+    does not wait, unless it has gradients of its own, or `max_norm` is a tensor.
 
     Args:
         parameters: The parameters.
@@ -134,6 +134,7 @@ def clip_grads_with_norm_(
     grads = _grads(parameters)
     if not grads:
         return
+    max_norm = plain(max_norm)
     with recording(current_process(), False):
         factor = elementwise(
             "aten::clip_coefficient",

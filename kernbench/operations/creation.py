@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Sequence
-from math import ceil
+from math import ceil, isfinite
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from kernbench.tensors.errors import TensorError, one_way
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.nodes import require
 from kernbench.tensors.promotion import Scalar, scalar_type
-from kernbench.tensors.running import find_device, run
+from kernbench.tensors.running import find_device, plain, run
 from kernbench.tensors.tensor import Tensor
 
 __all__ = [
@@ -254,6 +254,7 @@ def full(
         OutOfMemoryError: If the device has no room for the result (M7).
     """
     shape = shape_of((size,))
+    fill_value = plain(fill_value)
     dtype = dtype or scalar_type(fill_value)
     filler, held = number("full", fill_value, dtype), dtype.numpy
     return _make(
@@ -513,17 +514,20 @@ def arange(
 
     Raises:
         OperandError: If no bound is given.
-        TensorError: If `step` is 0 or leads away from `end`, or for bools.
+        TensorError: If `step` is 0 or leads away from `end`, an end is not finite, or for bools.
         ComplexError: For complex numbers.
     """
     if end is None:
         start, end = 0, start
     elif start is None:
         start = 0
+    start, end, step = plain(start), plain(end), plain(step)
     if end is None:
         raise OperandError("arange() needs an end", [site_fact(call_site())])
     if complex in {type(start), type(end), type(step)} or (dtype is not None and dtype.is_complex):
         raise ComplexError('"arange" not implemented for complex numbers', [site_fact(call_site())])
+    if not (isfinite(start) and isfinite(end)):
+        raise TensorError(f"arange: unsupported range: {start} -> {end}", [site_fact(call_site())])
     if step == 0 or (end - start) * (1 if step > 0 else -1) < 0:
         problem = (
             "step must be nonzero"
@@ -579,7 +583,7 @@ def linspace(
         TensorError: If an end is complex and `dtype` is not, or `dtype` cannot hold an end, or for
             bools.
     """
-    shape = shape_of(((steps,),))
+    shape, start, end = shape_of(((steps,),)), plain(start), plain(end)
     if complex in {type(start), type(end)}:
         dtype = dtype or dtypes.complex64
         if not dtype.is_complex:

@@ -14,8 +14,9 @@ from kernbench.operations.host_reads import nonzero
 from kernbench.process.process import Process, current_process
 from kernbench.tensors import tape
 from kernbench.tensors.errors import TensorError
+from kernbench.tensors.operands import type_name
 from kernbench.tensors.promotion import FLOATS, Scalar, category
-from kernbench.tensors.running import run
+from kernbench.tensors.running import plain, run
 from kernbench.tensors.tensor import Tensor
 
 __all__ = ["masked_fill", "where"]
@@ -96,14 +97,20 @@ def number(name: str, value: Scalar, dtype: DType) -> Array:
 
     Args:
         name: Name of the operation, for the error.
-        value: The number.
+        value: The number, or a tensor with one element, for which the host waits.
         dtype: Type of the result.
 
     Raises:
+        OperandError: If it is neither.
         TensorError: If the type cannot hold the number, or an imaginary part would be lost.
     """
+    value = plain(value)
     if isinstance(value, np.generic):
         value = value.item()
+    if not isinstance(value, int | float | complex):
+        raise OperandError(
+            f"{name}: expected a number, got {type_name(value)}", [site_fact(call_site())]
+        )
     if not fits(value, dtype):
         raise _overflow(name, value, dtype)
     if isinstance(value, complex) and not dtype.is_complex and dtype is not dtypes.bool_:

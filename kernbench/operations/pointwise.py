@@ -27,7 +27,7 @@ from kernbench.tensors.promotion import (
     promote_types,
     result_type,
 )
-from kernbench.tensors.running import check_one_device
+from kernbench.tensors.running import check_one_device, plain
 from kernbench.tensors.tensor import Tensor
 
 __all__ = [
@@ -126,6 +126,7 @@ def add(input: Tensor, other: Operand, *, alpha: Scalar = 1, out: Tensor | None 
     """
     if alpha == 1 and alpha is not True:
         return elementwise("aten::add", np.add, input, other, out=out)
+    alpha = plain(alpha)
     _check_alpha((input, other), alpha)
     return elementwise(
         "aten::add",
@@ -177,6 +178,7 @@ def sub(input: Tensor, other: Operand, *, alpha: Scalar = 1, out: Tensor | None 
         raise _no_bool_sub()
     if alpha == 1 and alpha is not True:
         return elementwise("aten::sub", np.subtract, *operands, out=out)
+    alpha = plain(alpha)
     _check_alpha(operands, alpha)
     return elementwise(
         "aten::sub",

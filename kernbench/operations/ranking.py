@@ -8,7 +8,7 @@ import numpy as np
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import Array, DType, dtypes
 from kernbench.operations.elementwise import check_complex, layout
-from kernbench.operations.views import dim_of
+from kernbench.operations.views import dim_of, whole
 from kernbench.process.process import current_process
 from kernbench.tensors import tape
 from kernbench.tensors.errors import TensorError
@@ -123,10 +123,11 @@ def topk(
         sorted: Not needed: the elements are always sorted.
 
     Raises:
+        OperandError: If `k` is no integer.
         TensorError: If the dimension has fewer than `k` elements.
     """
     del sorted
-    place = dim_of(dim, len(input.window.shape))
+    place, k = dim_of(dim, len(input.window.shape)), whole("topk(): argument 'k'", k)
     if not 0 <= k <= (input.window.shape[place] if input.window.shape else 1):
         raise TensorError("selected index k out of range", [site_fact(call_site())])
     if not k and not input.window.shape:

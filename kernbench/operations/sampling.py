@@ -4,6 +4,7 @@ import numpy as np
 
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import Array, dtypes
+from kernbench.operations.views import whole
 from kernbench.process.process import current_process
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.generators import Generator, generator_on
@@ -31,6 +32,7 @@ def multinomial(
         generator: Source of the numbers; by default the calling rank's generator.
 
     Raises:
+        OperandError: If `num_samples` is no integer.
         TensorError: If the shape, the type or the number of samples does not fit, or the generator
             is for another kind of device; if a weight is negative or not finite, or all are 0,
             which is found when the kernel runs.
@@ -40,6 +42,7 @@ def multinomial(
         raise _refused(f"multinomial only supports floating-point dtypes, got: {window.dtype}")
     if len(window.shape) not in {1, 2}:
         raise _refused("prob_dist must be 1 or 2 dim")
+    num_samples = whole("multinomial(): argument 'num_samples'", num_samples)
     if num_samples <= 0:
         raise _refused("cannot sample n_sample <= 0 samples")
     categories = window.shape[-1]

@@ -11,7 +11,7 @@ from kernbench.operations import views
 from kernbench.operations.copies import clone
 from kernbench.operations.elementwise import check_distinct, check_out, layout
 from kernbench.operations.views import *  # noqa: F403 - one namespace for users
-from kernbench.operations.views import dim_of, ints_of
+from kernbench.operations.views import dim_of, ints_of, whole
 from kernbench.process.process import current_process
 from kernbench.process.types import Device
 from kernbench.tensors import tape
@@ -256,8 +256,10 @@ def repeat_interleave(
         output_size: Expected extent of the result along the dimension; None for any.
 
     Raises:
+        OperandError: If `repeats` is no integer.
         TensorError: If the result has another extent than `output_size`, or `repeats` is negative.
     """
+    repeats = whole("repeat_interleave(): argument 'repeats'", repeats)
     if repeats < 0:
         raise TensorError("Repeats must be non-negative", [site_fact(call_site())])
     if not input.window.shape:
@@ -326,10 +328,11 @@ def roll(
         dims: Dimensions to shift; without any, all elements are shifted in row-major order.
 
     Raises:
+        OperandError: If a shift is no integer.
         TensorError: If there are not as many shifts as dimensions.
         DimensionError: If dimensions are given for a 0-d tensor.
     """
-    steps = [shifts] if isinstance(shifts, int) else list(shifts)
+    steps = ints_of((shifts,))
     if dims is None or dims == ():
         axes = None
         if len(steps) != 1:

@@ -14,6 +14,7 @@ from kernbench.process.process import current_process
 from kernbench.tensors import tape
 from kernbench.tensors.errors import DimensionError, TensorError, one_way
 from kernbench.tensors.new import wrap
+from kernbench.tensors.operands import type_name
 from kernbench.tensors.tensor import Tensor
 
 __all__ = [
@@ -76,6 +77,24 @@ def ints_of(values: tuple[Any, ...]) -> tuple[int, ...]:
         return tuple([operator.index(value) for value in given])
     except TypeError:
         raise OperandError(f"expected integers; got {given!r}", [site_fact(call_site())]) from None
+
+
+def whole(argument: str, value: Any) -> int:
+    """Returns an integer argument.
+
+    Args:
+        argument: Its name in the report, such as `topk(): argument 'k'`.
+        value: What was given.
+
+    Raises:
+        OperandError: If it is no integer.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise OperandError(
+            f"{argument} must be int, not {type_name(value)}", [site_fact(call_site())]
+        ) from None
 
 
 # Facts
@@ -566,8 +585,16 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
 
 
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    """Returns a view for each index of a dimension, without that dimension."""
+    """Returns a view for each index of a dimension, without that dimension.
+
+    Raises:
+        DimensionError: If there is no such dimension, as in a 0-d tensor.
+    """
     place = dim_of(dim, len(input.window.shape))
+    if not input.window.shape:
+        raise DimensionError(
+            f"Dimension specified as {place} but tensor has no dimensions", [site_fact(call_site())]
+        )
     rows = tuple([select(input, place, index) for index in range(input.window.shape[place])])
     tape.forbid_writes(rows, "several")
     return rows

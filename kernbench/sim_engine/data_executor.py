@@ -1,7 +1,7 @@
 """Applies data effects at completion; only kernel launches write bytes elsewhere (ADR 0009)."""
 
 from collections.abc import Callable
-from contextvars import Context
+from contextvars import Context, ContextVar
 from typing import Final
 
 import numpy as np
@@ -11,9 +11,16 @@ from kernbench.sim_engine.shadow import ShadowError
 
 Effect = Callable[[], None]
 
+_INSIDE: Final = ContextVar("inside of an effect", default=False)
+
 
 class EffectError(KernbenchError, RuntimeError):
     """The computation of a command failed with an error of Python or numpy, which is its cause."""
+
+
+def in_effect() -> bool:
+    """Returns whether an effect is running, in which no host can wait."""
+    return _INSIDE.get()
 
 
 class DataExecutor:
@@ -32,6 +39,7 @@ class DataExecutor:
         # own, since no two threads may be inside one context.
         self._quietly: Final = Context()
         self._quietly.run(np.seterr, all="ignore")
+        self._quietly.run(_INSIDE.set, True)
 
     def apply(self, effect: Effect | None) -> None:
         """Applies the effect of a command that is completing (ADR 0002).

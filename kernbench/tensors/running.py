@@ -2,12 +2,19 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from kernbench.caches import cached
-from kernbench.errors import CallSite, KernbenchError, NoDataError, call_site, site_fact
+from kernbench.errors import (
+    CallSite,
+    KernbenchError,
+    NoDataError,
+    OperandError,
+    call_site,
+    site_fact,
+)
 from kernbench.memory import Array, UninitialisedReadError
 from kernbench.process.access import OwnershipError
 from kernbench.process.act import act, act_at_once
@@ -15,6 +22,7 @@ from kernbench.process.process import MAIN, Process, current_process
 from kernbench.process.types import CPU, Device, DeviceLike
 from kernbench.ranks.roll import roll_of
 from kernbench.sim_engine.command import Command
+from kernbench.sim_engine.data_executor import in_effect
 from kernbench.sim_engine.engine import Hold, tell_writer
 from kernbench.sim_engine.host import Read
 from kernbench.tensors.errors import TensorError
@@ -130,12 +138,19 @@ def host_array(tensor: Tensor, what: str) -> Array:
 
     Raises:
         NoDataError: While data is off.
+        OperandError: If a kernel reads it, which was given a tensor instead of a number.
         UninitialisedReadError: If some elements were never written.
         AccessError: If a command on the tensor is under way that nobody has waited for.
         LivelockError: If the rank reads the same value for ever, and nothing else is left to
             happen (K6).
     """
     process = current_process()
+    if in_effect():
+        raise OperandError(
+            f"a tensor of shape {list(tensor.window.shape)} was given where the operation takes a "
+            "number",
+            hint="tensor.item() waits for its value; pass that",
+        )
     if not process.engine.enable_data:
         raise NoDataError(
             f"{what}() needs values, and data is off",
@@ -155,6 +170,25 @@ def host_array(tensor: Tensor, what: str) -> Array:
     block, version = window.buffer.allocation, tensor.memory.version
     process.host.read(Read(block, version, window.offset, window.shape) if idle else None)
     return copied[0]
+
+
+def plain(value: Any) -> Any:
+    """Returns a value that should be a number; the host waits for that of a tensor, as in PyTorch.
+
+    Args:
+        value: A tensor with one element, or anything else, which is returned as it is.
+
+    Raises:
+        TensorError: If it is a tensor with another number of elements.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    if value.window.numel != 1:
+        raise TensorError(
+            f"a Tensor with {value.window.numel} elements cannot be converted to Scalar",
+            [site_fact(call_site())],
+        )
+    return host_array(value, "item").item()
 
 
 def read_back(

@@ -118,6 +118,9 @@ REFUSED: Final[list[tuple[Callable[[], Any], type[Exception], str]]] = [
     (lambda: torch.zeros(2, dtype=torch.int8).clamp(max=300), RuntimeError, "without overflow"),
     (lambda: torch.where(torch.tensor([True]), 1), TypeError, "condition alone"),
     (lambda: torch.arange(0, 5, 0.5, dtype=torch.int64), RuntimeError, "step must be nonzero"),
+    (lambda: torch.arange(float("inf")), RuntimeError, "unsupported range: 0 -> inf"),
+    (lambda: torch.tensor(5.0).unbind(), IndexError, "0 but tensor has no dimensions"),
+    (lambda: torch.zeros(2).fill_("a"), TypeError, "expected a number, got str"),  # type: ignore[arg-type]
     (lambda: torch.zeros(2)[torch.tensor([0], dtype=torch.int8)], IndexError, "must be long"),
     (lambda: torch.Tensor(2.5), TypeError, "data must be a sequence"),
     (lambda: torch.FloatTensor(torch.tensor([1])), TypeError, "expected FloatTensor"),
