@@ -1,7 +1,7 @@
 """Chooses between elements, and sets elements."""
 
 from math import isfinite
-from typing import Final, overload
+from typing import Any, Final, overload
 
 import ml_dtypes
 import numpy as np
@@ -104,13 +104,8 @@ def number(name: str, value: Scalar, dtype: DType) -> Array:
         OperandError: If it is neither.
         TensorError: If the type cannot hold the number, or an imaginary part would be lost.
     """
-    value = plain(value)
-    if isinstance(value, np.generic):
-        value = value.item()
-    if not isinstance(value, int | float | complex):
-        raise OperandError(
-            f"{name}: expected a number, got {type_name(value)}", [site_fact(call_site())]
-        )
+    if type(value) not in _NUMBERS:
+        value = _as_number(name, value)
     if not fits(value, dtype):
         raise _overflow(name, value, dtype)
     if isinstance(value, complex) and not dtype.is_complex and dtype is not dtypes.bool_:
@@ -118,6 +113,20 @@ def number(name: str, value: Scalar, dtype: DType) -> Array:
     if isinstance(value, complex) or dtype.numpy.kind not in "iu":
         return dtypes.cast(value, dtype)
     return np.asarray(int(value)).astype(dtype.numpy)
+
+
+_NUMBERS: Final = frozenset({bool, int, float, complex})
+
+
+def _as_number(name: str, value: Any) -> Scalar:
+    value = plain(value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, int | float | complex):
+        raise OperandError(
+            f"{name}: expected a number, got {type_name(value)}", [site_fact(call_site())]
+        )
+    return value
 
 
 def fits(value: Scalar, dtype: DType) -> bool:
