@@ -59,6 +59,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "ccl.machines": _MACHINES,
     "hw.machines": _MACHINES,
     "tl.machines": _MACHINES,
+    "topology.machines": _MACHINES,
     # Of one machine.
     "ccl.estimates": 4096,
     "ccl.mixtures": 1024,

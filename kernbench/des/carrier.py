@@ -7,7 +7,7 @@ kind so far.
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -74,22 +74,15 @@ def _run_jobs() -> None:
     with its pool, although the garbage collector does not see what a suspended greenlet refers to.
     """
     while True:
-        _run_job(getcurrent())
-        _hub().switch()
-
-
-def _run_job(carrier: greenlet) -> None:
-    assert isinstance(carrier, _GreenletCarrier)
-    job, carrier.job = carrier.job, None
-    assert job is not None
-    job()
-    carrier.subject = None
-
-
-def _hub() -> greenlet:
-    hub = getcurrent().parent
-    assert hub is not None
-    return hub
+        carrier: Any = getcurrent()
+        job, carrier.job = carrier.job, None
+        del carrier
+        job()
+        del job
+        carrier = getcurrent()
+        carrier.subject, hub = None, carrier.parent
+        del carrier
+        hub.switch()
 
 
 class CarrierPool:

@@ -107,8 +107,15 @@ class Allocator:
             OutOfMemoryError: If no hole is large enough.
         """
         reserved = -(-(nbytes or 1) // self._alignment) * self._alignment
-        offset = self._take_hole(reserved)
-        if offset is None:
+        holes = self._holes
+        for index, (offset, size) in enumerate(holes):
+            if size > reserved:
+                holes[index] = offset + reserved, size - reserved
+                break
+            if size == reserved:
+                del holes[index]
+                break
+        else:
             raise self._out_of_memory(nbytes, label, site)
         self._count += 1
         self.allocated += reserved
@@ -153,16 +160,6 @@ class Allocator:
     def live(self) -> list[Allocation]:
         """Returns the blocks in use, oldest first."""
         return list(self._live.values())
-
-    def _take_hole(self, reserved: int) -> int | None:
-        for index, (offset, size) in enumerate(self._holes):
-            if size == reserved:
-                del self._holes[index]
-                return offset
-            if size > reserved:
-                self._holes[index] = (offset + reserved, size - reserved)
-                return offset
-        return None
 
     def _out_of_memory(self, nbytes: int, label: object, site: CallSite | None) -> OutOfMemoryError:
         assert self.capacity is not None

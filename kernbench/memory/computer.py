@@ -93,11 +93,15 @@ class Room:
 
     Args:
         look: Returns how many bytes are left; None if nobody knows.
+
+    Attributes:
+        unlooked: Bytes that tensors have taken since the last look; who takes some adds them, and
+            calls `lacks` when they make `STEP`.
     """
 
     def __init__(self, look: Callable[[], int | None] = available_bytes) -> None:
         self._look: Final = look
-        self._unlooked = 0
+        self.unlooked = 0
 
     def lacks(self, nbytes: int) -> int | None:
         """Returns how many bytes are left if they are too few for a tensor; None if they suffice.
@@ -105,10 +109,7 @@ class Room:
         Args:
             nbytes: Bytes that the tensor takes now.
         """
-        self._unlooked += nbytes
-        if self._unlooked < STEP:
-            return None
-        self._unlooked = 0
+        self.unlooked = 0
         left = self._look()
         # The next operation may take as much once more before it is seen.
         return left if left is not None and left < nbytes + STEP else None

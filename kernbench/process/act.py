@@ -114,12 +114,14 @@ def act(
             and pending[0][0].stream is line
         ):
             continue
-        at = line if memory.sip in {sip, HOST_SIP} else process.current_stream(memory.sip)
+        home = memory.sip
+        at = line if home in (sip, HOST_SIP) else process.current_stream(home)
         memory.check(process, at, block.window, "read")
     for block in writes:
         memory = block.memory
         if memory.writes or memory.reads or memory.owner is not process:
-            at = line if memory.sip in {sip, HOST_SIP} else process.current_stream(memory.sip)
+            home = memory.sip
+            at = line if home in (sip, HOST_SIP) else process.current_stream(home)
             memory.check(process, at, block.window, "wrote")
     host = process.host
     site = site or process.call_site()

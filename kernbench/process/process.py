@@ -188,7 +188,7 @@ class Process:
         inference: Whether the process is in `inference_mode`; see `tensors.grad_modes`.
         dispatches: Host time that each call takes to issue its command, in picoseconds.
         issues_left: Number of commands that the rank may still issue; below 0 without a limit.
-        left_at_read: The same after the latest read of a value by the host.
+        left_at_read: The same when the host was told last what it reads.
         ranges: Names of the ranges that the process is in, the outermost first; see
             `runtime_api.ranges`.
         stopped: Where the rank was when it was about to be aborted, for the flight record.
@@ -228,7 +228,7 @@ class Process:
         self.site: CallSite | None = None
         self.inference = False
         self.task: Task | None = None
-        self.dispatches: Final = engine.dispatches()
+        self.dispatches: Final = engine.dispatches
         self._default: dict[int, Stream] = {}
         self._current: dict[int, Stream] = {}
         self._streams: list[Stream] = []

@@ -29,8 +29,8 @@ class Read(NamedTuple):
 _LAUNCHES: Final = 1024
 """Number of commands after which a host lets others catch up."""
 
-_READS: Final = 256
-"""Number of reads after which a host lets others catch up."""
+READS: Final = 256
+"""Number of reads of values after which a host lets others catch up."""
 
 
 _MOST_DOUBLINGS: Final = 50
@@ -54,6 +54,8 @@ class Host:
         polled: Event that the host looked at last.
         polls: Number of fruitless looks in a row: looks at an event that is not under way, while no
             other event is left to happen either.
+        reads: Number of values in memory that the host has read since it told `have_read`.
+        copies_read: How many of these were on a device.
         repeats: Number of reads in a row of one value in memory that nothing has written since.
         repeated: What was read in these reads.
         fruitless: Called after each fruitless look, and now and then during repeated reads while
@@ -71,11 +73,11 @@ class Host:
         self.faults: list[BaseException] = []
         self.polled: Event | None = None
         self.polls = 0
+        self.reads = 0
+        self.copies_read = 0
         self.repeats = 0
         self.repeated: Read | None = None
         self.fruitless: Callable[[], None] | None = None
-        self._launches = 0
-        self._reads = 0
         self._read_at = -1
         self._outstanding: deque[Event] = deque()
         self._queue: Final = queue
@@ -86,8 +88,7 @@ class Host:
         Args:
             done: Completion of the command.
         """
-        self._launches += 1
-        if not self._launches % _LAUNCHES:
+        if not self.issued % _LAUNCHES:
             self._catch_up()
         outstanding = self._outstanding
         outstanding.append(done)
@@ -146,26 +147,25 @@ class Host:
         if hopeless and self.fruitless is not None:
             self.fruitless()
 
-    def read(self, what: Read | None) -> None:
-        """Notes that the host has read a value; now and then lets all other tasks catch up.
+    def have_read(self, what: Read | None) -> None:
+        """Lets all other tasks catch up, after `READS` reads of values in memory.
 
         Args:
-            what: The value, if nothing has been issued since the read before; else None.
+            what: The value that was read last, if the host did nothing but read; else None.
 
         Raises:
             BaseException: An error that `fruitless` raises.
         """
-        self.repeats = self.repeats + 1 if what is not None and what == self.repeated else 0
+        self.reads = self.copies_read = 0
+        self.repeats = self.repeats + READS if what is not None and what == self.repeated else 0
         self.repeated = what
-        self._reads += 1
-        if not self._reads % _READS:
-            if self.repeats and self.clock == self._read_at:
-                # Reads of host memory take no time. A loop of them must reach what comes later.
-                self.clock += 1 << min(self.repeats // _READS, _MOST_DOUBLINGS)
-            self._read_at = self.clock
-            hopeless = self._catch_up()
-            if hopeless and self.repeats and self.fruitless is not None:
-                self.fruitless()
+        if self.repeats and self.clock == self._read_at:
+            # Reads of host memory take no time. A loop of them must reach what comes later.
+            self.clock += 1 << min(self.repeats // READS, _MOST_DOUBLINGS)
+        self._read_at = self.clock
+        hopeless = self._catch_up()
+        if hopeless and self.repeats and self.fruitless is not None:
+            self.fruitless()
 
     def _catch_up(self) -> bool:
         """Lets all other tasks reach this host's local time, since it may run ahead for ever.

@@ -78,6 +78,14 @@ def result_type(operands: Sequence[Tensor | Scalar]) -> DType:
     Raises:
         UnsupportedError: If the result would be a complex number of float16.
     """
+    if len(operands) == 2 and isinstance(operands[0], Tensor):
+        # Nearly all operations: two tensors of one type, or floats and a real number.
+        known, other = operands[0].window.dtype, operands[1]
+        if isinstance(other, Tensor):
+            if other.window.dtype is known:
+                return known
+        elif known.is_floating_point and not isinstance(other, complex):
+            return known
     dimensioned: DType | None = None
     single: DType | None = None
     number: DType | None = None

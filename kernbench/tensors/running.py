@@ -24,7 +24,7 @@ from kernbench.ranks.roll import roll_of
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.data_executor import in_effect
 from kernbench.sim_engine.engine import Hold, tell_writer
-from kernbench.sim_engine.host import Read
+from kernbench.sim_engine.host import READS, Read
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.tensor import Tensor
 
@@ -157,19 +157,28 @@ def host_array(tensor: Tensor, what: str) -> Array:
             [site_fact(call_site())],
             hint="run with --data on, or data=True",
         )
-    idle = process.issues_left == process.left_at_read
+    host = process.host
     copied: list[Array] = []
     if tensor.is_cpu:
         act_at_once(process, what, lambda: copied.append(tensor.window.read()), reads=(tensor,))
     else:
+        host.copies_read += 1
         read_back(process, tensor, lambda values: copied.append(np.array(values)))
     schedule = roll_of(process).schedule
     if schedule is not None:
         schedule.read(process.rank, copied[0])
-    process.left_at_read, window = process.issues_left, tensor.window
-    block, version = window.buffer.allocation, tensor.memory.version
-    process.host.read(Read(block, version, window.offset, window.shape) if idle else None)
+    host.reads += 1
+    if host.reads == READS:
+        _have_read(process, tensor)
     return copied[0]
+
+
+def _have_read(process: Process, tensor: Tensor) -> None:
+    """Tells the host after a number of reads what it reads, and whether it does nothing else."""
+    host, window = process.host, tensor.window
+    issued, process.left_at_read = process.left_at_read - process.issues_left, process.issues_left
+    read = Read(window.buffer.allocation, tensor.memory.version, window.offset, window.shape)
+    host.have_read(read if issued == host.copies_read else None)
 
 
 def plain(value: Any) -> Any:

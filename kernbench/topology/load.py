@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernbench.caches import cached
 from kernbench.config import ConfigError, Problem, did_you_mean, load_with_marks, shipped
 from kernbench.topology.checks import check_machine
 from kernbench.topology.spec import MachineSpec
@@ -40,10 +41,20 @@ def load_topology(path: str | Path, overrides: Sequence[str] = ()) -> TopologyHa
         ConfigError: Everything that is wrong with the file.
     """
     file = _find(path)
+    try:
+        content = file.read_bytes()
+    except OSError:
+        content = b""  # what is wrong with the file is told when it is read as YAML
+    return TopologyHandle(file, _loaded(file, content, tuple(overrides)))
+
+
+@cached("topology.machines")
+def _loaded(file: Path, content: bytes, overrides: tuple[str, ...]) -> Topology:
+    """Returns the machine of a file; `content` tells whether the file has changed."""
     loaded = load_with_marks(MachineSpec, file, overrides)
     if problems := check_machine(loaded):
         raise ConfigError(loaded.name, problems)
-    return TopologyHandle(file, Topology(loaded.value, loaded.raw))
+    return Topology(loaded.value, loaded.raw)
 
 
 def _find(path: str | Path) -> Path:
