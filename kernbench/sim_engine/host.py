@@ -32,6 +32,8 @@ _LAUNCHES: Final = 1024
 _READS: Final = 256
 """Number of reads after which a host lets others catch up."""
 
+_MOST_VALUES: Final = 64
+"""Most values whose reads count as repeated when a loop looks at several."""
 
 _MOST_DOUBLINGS: Final = 50
 """The longest step of a loop of reads is 2 to this power of picoseconds, some 19 minutes."""
@@ -54,8 +56,9 @@ class Host:
         polled: Event that the host looked at last.
         polls: Number of fruitless looks in a row: looks at an event that is not under way, while no
             other event is left to happen either.
-        repeats: Number of reads in a row of one value in memory that nothing has written since.
-        repeated: What was read in these reads.
+        repeats: Number of reads in a row of values in memory that it has read before, and that
+            nothing has written since.
+        repeated: What was read last.
         fruitless: Called after each fruitless look, and now and then during repeated reads while
             nothing else is left to happen; may raise.
     """
@@ -73,6 +76,7 @@ class Host:
         self.polls = 0
         self.repeats = 0
         self.repeated: Read | None = None
+        self._values: set[Read] = set()
         self.fruitless: Callable[[], None] | None = None
         self._launches = 0
         self._reads = 0
@@ -155,7 +159,16 @@ class Host:
         Raises:
             BaseException: An error that `fruitless` raises.
         """
-        self.repeats = self.repeats + 1 if what is not None and what == self.repeated else 0
+        if what is None:
+            self.repeats = 0
+            self._values.clear()
+        elif what in self._values:
+            self.repeats += 1
+        else:
+            self.repeats = 0
+            if len(self._values) >= _MOST_VALUES:
+                self._values.clear()
+            self._values.add(what)
         self.repeated = what
         self._reads += 1
         if not self._reads % _READS:

@@ -132,7 +132,7 @@ def host_array(tensor: Tensor, what: str) -> Array:
         NoDataError: While data is off.
         UninitialisedReadError: If some elements were never written.
         AccessError: If a command on the tensor is under way that nobody has waited for.
-        LivelockError: If the rank reads the same value for ever, and nothing else is left to
+        LivelockError: If the rank reads the same values for ever, and nothing else is left to
             happen (K6).
     """
     process = current_process()
