@@ -203,11 +203,11 @@ def test_a_state_is_that_of_the_generator(kernbench: Kernbench) -> None:
         torch.cuda.set_rng_state(state)
         assert draw(3) == found
         assert torch.initial_seed() == 5
-        with pytest.raises(RuntimeError, match="RNG state must be a torch.ByteTensor"):
+        with pytest.raises(RuntimeError, match=r"RNG state must be a torch\.ByteTensor"):
             torch.set_rng_state(torch.zeros(3))
         tracker = streams.get_cuda_rng_tracker()
         tracker.add("b", 1)
-        with pytest.raises(RuntimeError, match="RNG state must be a torch.ByteTensor"):
+        with pytest.raises(RuntimeError, match=r"RNG state must be a torch\.ByteTensor"):
             tracker.set_states({"c": torch.zeros(3)})
         assert list(tracker.get_states()) == ["b"]
 
