@@ -11,7 +11,7 @@ from kernbench.distributed.comm_debug import count
 from kernbench.distributed.groups import home_of
 from kernbench.distributed.signatures import Signature, on_hosts
 from kernbench.distributed.works import Work
-from kernbench.errors import CallSite
+from kernbench.errors import CallSite, UsageError
 from kernbench.memory import HOST_SIP, View
 from kernbench.process.act import Block, Entered, Span, act
 from kernbench.process.process import Process
@@ -398,7 +398,11 @@ class _Pairwise:
         sizes = tuple([self._sends[place] for place in range(len(self._parts))])
         taken = [sum(column) for column in zip(*sizes, strict=True)]
         largest = max(*(sum(row) for row in sizes), *taken) * what.wire.itemsize
-        prepared = _prepare(process, self._group, what, largest, sizes)
+        try:
+            prepared = _prepare(process, self._group, what, largest, sizes)
+        except UsageError as error:  # the others, whose calls have returned, wait for it
+            world_of(process).blame(self._group.ranks, error)
+            raise
         collective = self._collective = Collective(
             process.ctx.collectives, prepared, line=self._group
         )

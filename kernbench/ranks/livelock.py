@@ -18,7 +18,7 @@ _LOOKS: Final = 10_000
 """Polls of all ranks together, with nothing else left to happen, that make a livelock."""
 
 READS: Final = 100_000
-"""Reads of one unchanged value in a row, with nothing else left to happen, that make a livelock."""
+"""Reads of unchanged values in a row, with nothing else left to happen, that make a livelock."""
 
 _LEAST: Final = 100
 """Polls of one rank that make a livelock, at least, however many ranks there are."""

@@ -32,6 +32,8 @@ _LAUNCHES: Final = 1024
 READS: Final = 256
 """Number of reads of values after which a host lets others catch up."""
 
+_MOST_VALUES: Final = 64
+"""Most values whose reads count as repeated when a loop looks at several."""
 
 _MOST_DOUBLINGS: Final = 50
 """The longest step of a loop of reads is 2 to this power of picoseconds, some 19 minutes."""
@@ -56,8 +58,9 @@ class Host:
             other event is left to happen either.
         reads: Number of values in memory that the host has read since it told `have_read`.
         copies_read: How many of these were on a device.
-        repeats: Number of reads in a row of one value in memory that nothing has written since.
-        repeated: What was read in these reads.
+        repeats: Number of reads in a row of values in memory that it has read before, and that
+            nothing has written since; one in `READS` is looked at.
+        repeated: What was read last.
         fruitless: Called after each fruitless look, and now and then during repeated reads while
             nothing else is left to happen; may raise.
     """
@@ -77,6 +80,7 @@ class Host:
         self.copies_read = 0
         self.repeats = 0
         self.repeated: Read | None = None
+        self._values: set[Read] = set()
         self.fruitless: Callable[[], None] | None = None
         self._read_at = -1
         self._outstanding: deque[Event] = deque()
@@ -157,7 +161,16 @@ class Host:
             BaseException: An error that `fruitless` raises.
         """
         self.reads = self.copies_read = 0
-        self.repeats = self.repeats + READS if what is not None and what == self.repeated else 0
+        if what is None:
+            self.repeats = 0
+            self._values.clear()
+        elif what in self._values:
+            self.repeats += READS
+        else:
+            self.repeats = 0
+            if len(self._values) >= _MOST_VALUES:
+                self._values.clear()
+            self._values.add(what)
         self.repeated = what
         if self.repeats and self.clock == self._read_at:
             # Reads of host memory take no time. A loop of them must reach what comes later.

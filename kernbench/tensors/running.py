@@ -141,7 +141,7 @@ def host_array(tensor: Tensor, what: str) -> Array:
         OperandError: If a kernel reads it, which was given a tensor instead of a number.
         UninitialisedReadError: If some elements were never written.
         AccessError: If a command on the tensor is under way that nobody has waited for.
-        LivelockError: If the rank reads the same value for ever, and nothing else is left to
+        LivelockError: If the rank reads the same values for ever, and nothing else is left to
             happen (K6).
     """
     process = current_process()

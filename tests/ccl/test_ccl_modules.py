@@ -206,6 +206,23 @@ def test_f12_a_slot_that_is_smaller_than_a_chunk(kernbench: Kernbench) -> None:
         ) in str(caught.value)
 
 
+def test_f12_is_told_by_all_ranks_of_a_collective_that_the_last_one_completes(
+    kernbench: Kernbench,
+) -> None:
+    def exchanges(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(4096, device="cuda")
+        try:
+            dist.all_to_all_single(torch.empty_like(x), x)
+        except UsageError:
+            assert rank == 3  # the calls of the others have returned
+        torch.cuda.synchronize()
+
+    with pytest.raises(SpawnException) as caught:
+        kernbench.spawn(exchanges, nprocs=4, overrides=["defaults.slot_size=16 B"])
+    assert str(caught.value).startswith("ranks 0-3 failed\nranks 0-3: UsageError: [F12] a slot of")
+
+
 # What is wrong with a module
 
 

@@ -102,6 +102,21 @@ def test_k6_a_value_that_nobody_writes(
     ]
 
 
+def test_k6_several_values_that_nobody_writes(
+    kernbench: Kernbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(livelock, "READS", 1000)
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        flag, ready = torch.zeros(1), torch.zeros(3)
+        while rank == 0 and flag.item() == 0 and ready[2].item() == 0:
+            pass
+        dist.barrier()
+
+    assert "[K6] rank 0 polls for ever" in told(kernbench, worker, max_time_ps=10**12)
+
+
 def test_a_deadlock_of_others_is_told_though_a_rank_reads_for_ever(kernbench: Kernbench) -> None:
     def worker(rank: int) -> None:
         dist.init_process_group("nccl")
