@@ -53,6 +53,9 @@ class DataParallelError(KernbenchError, RuntimeError):
 IGNORED: Final = "_ddp_params_and_buffers_to_ignore"
 """Attribute of a module, with PyTorch's name: parameters and buffers that a wrapper leaves out."""
 
+EXPERTS: Final = "EXPERT_DATA_PARALLEL_GROUP"
+"""Description that Megatron-Core gives to the group of the ranks that hold the same experts."""
+
 PARTS: Final = "parts_group"
 """Attribute of a parameter: the group whose ranks hold different parts on purpose."""
 
@@ -81,7 +84,8 @@ def check_parts(
 
     A shard of `kernbench.tp` knows whose other parts are. Of a parameter that somebody else has
     marked `allreduce = False` it is known that its data-parallel group is another one than that of
-    parameters without the mark.
+    parameters without the mark; and, if the rank is in a group that Megatron-Core describes as that
+    of the ranks with the same experts, which group that is.
 
     Args:
         process: The calling rank.
@@ -89,16 +93,20 @@ def check_parts(
         named: Their parameters, with their names.
 
     Raises:
-        DataParallelError: If ranks of the group hold other parts of a parameter; if only some of
-            the parameters are marked.
+        DataParallelError: If ranks of the group hold other parts of a parameter, or other experts;
+            if only some of the parameters are marked.
     """
     if group.size() == 1:
         return
     marked = [pair for pair in named if getattr(pair[1], "allreduce", True) is False]
-    mixed = {name for name, _ in marked} if len(marked) < len(named) else set()
+    experts = {name for name, _ in marked}
+    mixed = experts if len(marked) < len(named) else set()
+    apart = _with_other_experts(process, group)
     for name, parameter in named:
         parts = getattr(parameter, PARTS, None)
         others = [r for r in group.ranks if parts and r != process.rank and r in parts.ranks]
+        if parts is None and name in experts:
+            others = apart
         if not others and name not in mixed:
             continue
         why = (
@@ -115,6 +123,14 @@ def check_parts(
             f"experts; take them out of this one with {NAME}."
             "_set_params_and_buffers_to_ignore_for_model(module, names)",
         )
+
+
+def _with_other_experts(process: Process, group: ProcessGroup) -> list[int]:
+    """Returns the ranks of a group that hold other experts, as far as groups tell."""
+    for held in world_of(process).held.get(process.rank, {}).values():
+        if held.desc == EXPERTS:
+            return [rank for rank in group.ranks if rank not in held.ranks]
+    return []
 
 
 def check_alike(

@@ -169,6 +169,28 @@ def test_experts_by_themselves_are_averaged(kernbench: Kernbench) -> None:
     kernbench.spawn(worker, nprocs=2)
 
 
+def test_experts_over_the_group_of_dense_layers_are_refused(kernbench: Kernbench) -> None:
+    """Ranks 0 and 1 hold one expert, 2 and 3 another, as Megatron-Core describes its groups."""
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        mine = None
+        for ranks in ([0, 1], [2, 3]):
+            made = dist.new_group(ranks, group_desc="EXPERT_DATA_PARALLEL_GROUP")
+            mine = made if rank in ranks else mine
+        model = Experts(rank, dense=False)
+        with pytest.raises(DataParallelError, match=r"would overwrite expert\.weight") as caught:
+            DistributedDataParallel(model)
+        others = "ranks 2-3" if rank < 2 else "ranks 0-1"
+        assert f"{others} of the group hold another part" in str(caught.value)
+        assert model.expert.weight.tolist() == [[rank, rank]] * 2
+        DistributedDataParallel(model, process_group=mine)
+        assert model.expert.weight.tolist() == [[rank // 2 * 2] * 2] * 2
+        dist.destroy_process_group()
+
+    kernbench.spawn(worker, nprocs=4)
+
+
 def test_a_parameter_of_the_wrapped_module_cannot_be_ignored(kernbench: Kernbench) -> None:
     """PyTorch leaves its values alone but averages its gradient."""
 
