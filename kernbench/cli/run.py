@@ -92,8 +92,10 @@ def _run(spec: RunSpec, output: Output, tries: Tries) -> int:
         raise UsageError("--quiet and --verbose: expected one of them")
     if explore == 1 or (explore and spec.schedule is not None):
         raise UsageError("--explore takes 2 schedules or more, and not with --schedule")
-    if hash_seeds == 1 or (hash_seeds and explore):
-        raise UsageError("--hash-seeds takes 2 seeds or more, and not with --explore")
+    if hash_seeds == 1:
+        raise UsageError("--hash-seeds takes 2 seeds or more")
+    if hash_seeds and explore:
+        raise UsageError("--hash-seeds and --explore: expected one of them")
     file = None if spec.ccl is None else Path(spec.ccl)
     check_default(file, spec.ccl_overrides, load_machine(spec).machine.system)
     for path in (output.trace, output.flight_recorder, output.json):

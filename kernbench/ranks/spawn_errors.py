@@ -195,7 +195,7 @@ class SpawnInterrupted(KeyboardInterrupt):
     """A spawn was stopped from outside (R5); its cause is the interrupt itself.
 
     Args:
-        time_ps: Simulated time in picoseconds.
+        time_ps: Simulated time in picoseconds that the foremost rank has reached.
         places: Lines that say where all ranks were.
 
     Attributes:

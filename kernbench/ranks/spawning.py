@@ -153,7 +153,7 @@ class Spawn:
             if isinstance(raised, KeyboardInterrupt):
                 interrupt = raised
         if interrupt is not None:
-            raise SpawnInterrupted(loop.now, self._stood) from interrupt
+            raise SpawnInterrupted(max(loop.now, *clocks), self._stood) from interrupt
         if self._errors:
             order = sorted(self._errors, key=lambda rank: (self._failed_at[rank], rank))
             errors = {rank: self._errors[rank] for rank in order}

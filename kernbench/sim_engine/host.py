@@ -35,8 +35,8 @@ READS: Final = 256
 _MOST_VALUES: Final = 64
 """Most values whose reads count as repeated when a loop looks at several."""
 
-_MOST_DOUBLINGS: Final = 50
-"""The longest step of a loop of reads is 2 to this power of picoseconds, some 19 minutes."""
+_MOST_DOUBLINGS: Final = 36
+"""The longest step of a loop of reads is 2 to this power of picoseconds, some 70 ms."""
 
 
 class Host:

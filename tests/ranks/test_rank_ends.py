@@ -96,7 +96,7 @@ def test_r5_an_interrupt_is_told_with_the_places_of_all_ranks(
     assert not out
     call = "all_reduce([4], torch.float32, sum)"
     assert [re.sub(r"at /.*?: ", "at FILE: ", line) for line in err.splitlines()] == [
-        "interrupted at 0 ps of simulated time",
+        "interrupted at 6 us of simulated time",
         f"  rank 0 waits in {call} at 2 us, at FILE: dist.all_reduce(x)",
         "  rank 1 runs at 0 ps, at FILE: raise KeyboardInterrupt",
     ]
