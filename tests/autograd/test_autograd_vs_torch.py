@@ -14,6 +14,8 @@ from kernbench.runtime_api.context import RuntimeContext
 pytest.importorskip("torch.version", reason="PyTorch is not installed")
 theirs: Any = importlib.import_module("torch")
 
+pytestmark = pytest.mark.torch
+
 for part in ("functions", "hooks", "modes", "passes", "views"):
     importlib.import_module(f"autograd_programs_{part}")
 
