@@ -180,9 +180,9 @@ def _other_group(place: Place, rng: random.Random) -> Mutant | None:
             codes |= found
     marks = place.parts({call.event})
     program = place.with_step(other)
-    # It is missing in one group, and not expected in the other.
+    # It is missing in one group, not expected in the other, and awaited in what comes behind.
     return Mutant(
-        "another group", place.rank, program, frozenset(codes), marks, guilty=False, reports=2
+        "another group", place.rank, program, frozenset(codes), marks, guilty=False, reports=3
     )
 
 
