@@ -275,6 +275,7 @@ class Post:
         box = world.mailboxes.get(key)
         if box is None:
             box = world.mailboxes[key] = Mailbox(self.group, destination, self._tag, world.awaited)
+            world.mailboxes_of.setdefault((self.group.name, destination), []).append(box)
         try:
             transfer = box.enter(call, process, view, process.rank if sends else peer, sends=sends)
         except TransferMismatchError as error:

@@ -176,10 +176,8 @@ def near_misses(
 def _of_other_tags(world: World, transfer: Transfer) -> list[Transfer]:
     """Returns, for each other tag and rank, the earliest message that differs in the tag only."""
     found = []
-    for box in world.mailboxes.values():
-        if box.group is not transfer.box.group or box.destination != transfer.destination:
-            continue
-        if box is transfer.box:
+    for box in world.mailboxes_of[transfer.box.group.name, transfer.destination]:
+        if box is transfer.box or box.group is not transfer.box.group:
             continue
         if not is_receive(transfer):
             assert transfer.source is not None

@@ -35,6 +35,7 @@ class World(Roll):
         announced: Choices of an algorithm that `on_choice` has been told.
         warned: Whether a rank has been warned that it holds many groups.
         mailboxes: Places where sends and receives meet, by group, destination and tag.
+        mailboxes_of: The same, by group and destination.
         eager: Log of what ranks did together; None unless some messages are sent without their
             receive.
         unwaited: Asynchronous commands that a rank has not waited for, by rank, then by handle.
@@ -49,6 +50,7 @@ class World(Roll):
     announced: set[tuple[Any, ...]] = field(default_factory=set)
     warned: bool = False
     mailboxes: dict[tuple[str, int, int], Mailbox] = field(default_factory=dict)
+    mailboxes_of: dict[tuple[str, int], list[Mailbox]] = field(default_factory=dict)
     eager: EagerLog | None = None
     unwaited: dict[int, dict[object, Command]] = field(default_factory=dict)
 
