@@ -14,6 +14,7 @@ import kernbench.torch.distributed as dist
 from kernbench.parallel.config import ModelParallelConfig
 from kernbench.parallel.groups import ProcessGroupCollection
 from kernbench.parallel.members import Group, refuse, size_of
+from kernbench.parallel.shards import is_expert
 
 __all__ = ["DistributedDataParallel", "DistributedDataParallelConfig"]
 
@@ -162,7 +163,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._names: dict[int, str] = {id(param): name for name, param in named}
         self._buckets: list[_Bucket] = []
         for experts in (False, True):
-            self._deal([p for _, p in named if _is_expert(p) == experts], experts, limit)
+            self._deal([p for _, p in named if is_expert(p) == experts], experts, limit)
         for bucket in self._buckets:
             for param in bucket.params:
                 param.grad_added_to_main_grad = False
@@ -237,7 +238,7 @@ class DistributedDataParallel(torch.nn.Module):
     def broadcast_params(self) -> None:
         """Gives all ranks the parameters of the first rank that holds the same ones."""
         for param in self.module.parameters():
-            group = self._expert_group if _is_expert(param) else self._dense_group
+            group = self._expert_group if is_expert(param) else self._dense_group
             if size_of(group) > 1:
                 dist.broadcast(param.detach(), dist.get_process_group_ranks(group)[0], group)
 
@@ -248,7 +249,3 @@ class DistributedDataParallel(torch.nn.Module):
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Takes over what `state_dict` returned."""
         return self.module.load_state_dict(*args, **kwargs)
-
-
-def _is_expert(param: torch.Tensor) -> bool:
-    return getattr(param, "allreduce", True) is False

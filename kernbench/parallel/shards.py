@@ -19,6 +19,11 @@ PARTS: Final = "parts_group"
 """Attribute of a parameter: the group whose ranks hold different parts of it on purpose."""
 
 
+def is_expert(parameter: torch.Tensor) -> bool:
+    """Returns whether a parameter has Megatron-Core's mark of an expert's, `allreduce = False`."""
+    return getattr(parameter, "allreduce", True) is False
+
+
 def marked(parameter: torch.nn.Parameter, **marks: Any) -> torch.nn.Parameter:
     """Returns a parameter with the attributes by which Megatron-Core knows it."""
     for name, value in marks.items():

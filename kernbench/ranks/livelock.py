@@ -68,11 +68,7 @@ class LivelockGuard:
         """Raises in a rank that can poll, or read, for ever; a fault of a device comes first."""
         if blame_faults(self._world, self._processes):
             return
-        verdict = self._verdict(process)
-        verdict.pronounce(self._world)
-        for rank, error in verdict.errors():
-            if rank == process.rank:
-                raise error
+        self._verdict(process).pronounce(self._world, process.rank)
 
     def _verdict(self, process: Process) -> Verdict:
         pollers = [

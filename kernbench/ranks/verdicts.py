@@ -77,10 +77,18 @@ class Verdict:
             error.view = view
             yield rank, error
 
-    def pronounce(self, world: World) -> None:
-        """Blames each rank with its error."""
+    def pronounce(self, world: World, running: int | None = None) -> None:
+        """Blames each rank with its error.
+
+        Args:
+            world: The ranks.
+            running: The rank that runs, in which its error is raised; None if none does.
+        """
         for rank, error in self.errors():
             world.blame([rank], error)
+        for rank, error in self.errors():
+            if rank == running:
+                raise error
 
 
 def gatherings(world: World) -> list[Gathering[Any]]:

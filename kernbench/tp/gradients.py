@@ -11,7 +11,7 @@ from typing import Any
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.extend import guard
-from kernbench.parallel import parallel_state
+from kernbench.parallel import parallel_state, shards
 from kernbench.parallel.groups import ProcessGroupCollection
 from kernbench.parallel.members import refuse
 from kernbench.tp.utils import Group, group_of, size_of
@@ -23,10 +23,6 @@ _Parameters = torch.Tensor | Iterable[torch.Tensor]
 def _grad(param: torch.Tensor) -> torch.Tensor | None:
     held = getattr(param, "main_grad", None)
     return param.grad if held is None else held
-
-
-def _is_expert(param: torch.Tensor) -> bool:
-    return getattr(param, "allreduce", True) is False
 
 
 def _listed(parameters: _Parameters) -> list[torch.Tensor]:
@@ -60,9 +56,9 @@ def param_is_not_tensor_parallel_duplicate(
     """
     if getattr(param, "tensor_model_parallel", False):
         return True
-    if _is_expert(param) and expert_tp_group is not None:
+    if shards.is_expert(param) and expert_tp_group is not None:
         group = expert_tp_group
-    elif _is_expert(param) and tp_group is None:
+    elif shards.is_expert(param) and tp_group is None:
         group = parallel_state.get_expert_tensor_parallel_group()
     else:
         group = group_of(tp_group)
@@ -117,8 +113,8 @@ def finalize_model_grads(
             finish()
     params = _unique(pieces)
     rows = [p for p in params if getattr(p, "sequence_parallel", False)]
-    _sum_together([p for p in rows if not _is_expert(p)], groups.tp)
-    _sum_together([p for p in rows if _is_expert(p)], groups.expt_tp or groups.tp)
+    _sum_together([p for p in rows if not shards.is_expert(p)], groups.tp)
+    _sum_together([p for p in rows if shards.is_expert(p)], groups.expt_tp or groups.tp)
     embeddings = [p for p in params if getattr(p, "shared_embedding", False)]
     _sum_together(embeddings, groups.embd, missing_as_zero=True)
     _sum_together(_position_embeddings(pieces), groups.pos_embd, missing_as_zero=True)
@@ -284,17 +280,17 @@ def clip_grad_norm_(
     else:
         groups = pg_collection or ProcessGroupCollection.use_mpu_process_groups()
     members = _listed(parameters)
-    if groups.ep is None and any(map(_is_expert, members)):
+    if groups.ep is None and any(map(shards.is_expert, members)):
         raise refuse(
             "some parameters are experts' (allreduce = False), and the groups of experts are not "
             "given",
             hint="give pg_collection with ep, expt_tp and tp_ep_pp, or neither it nor tp_group",
         )
     counted = [*_counted(members, groups.tp, groups.expt_tp)]
-    dense = [grad for param, grad in counted if not _is_expert(param)] or _nothing(members)
+    dense = [grad for param, grad in counted if not shards.is_expert(param)] or _nothing(members)
     norm = get_grad_norm_fp32(dense, norm_type, groups.mp)
     if groups.ep is not None and size_of(groups.ep) > 1:
-        experts = [grad for param, grad in counted if _is_expert(param)]
+        experts = [grad for param, grad in counted if shards.is_expert(param)]
         experts = experts or _nothing(members)
         norm = _both(norm, get_grad_norm_fp32(experts, norm_type, groups.tp_ep_pp), norm_type)
     clip_grad_by_total_norm_fp32(members, max_norm, norm)
