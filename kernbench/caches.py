@@ -39,6 +39,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "memory.gaps": 4096,
     "memory.strides": 4096,
     "operations.laid_out": 4096,
+    "operations.left": 1024,
     "operations.matmul": 4096,
     "operations.order": 1024,
     "operations.strides": 1024,

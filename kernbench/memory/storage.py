@@ -357,8 +357,11 @@ class View:
         Raises:
             UninitialisedReadError: If some elements were never written.
         """
-        if self.buffer.unwritten is not None:
+        buffer = self.buffer
+        if buffer.unwritten is not None:
             self._check_written()
+        if self._array is not None and buffer.data is self._data:  # as in `array`, without a call
+            return self._array
         return self.array()
 
     def write(self) -> Array:
@@ -383,8 +386,11 @@ class View:
         if buffer.fixed:
             self.store(values)
             return
-        array = cast(values, self.dtype)
         shape, dtype = self.shape, self.dtype.numpy
+        if isinstance(values, np.ndarray) and values.dtype is dtype:
+            array = values  # nearly always
+        else:
+            array = cast(values, self.dtype)
         flags = array.flags
         if not (
             flags.c_contiguous

@@ -1,6 +1,7 @@
 """The one path of all elementwise operations: promotion, broadcasting, effect, duration."""
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -149,20 +150,31 @@ def elementwise(
         node = tape.begin(process, name, operands, options, None if adopt else out, site)
     inputs = tensors
     sources: list[View | Array] = []
+    alike = True
     for position, operand in enumerate(operands):
         if isinstance(operand, Tensor):
             if operand.device is device or operand.device == device:
-                sources.append(operand.window)
+                window = operand.window
+                sources.append(window)
+                alike = alike and window.dtype.numpy is wanted
                 continue
+            alike = False
             inputs = [tensor for tensor in tensors if tensor.device == device]
             sources.append(argument(process, operand, wanted if position >= keep else None))
-        elif result is dtypes.bool_:
+            continue
+        alike = False
+        if result is dtypes.bool_:
             sources.append(np.asarray(operand).astype(compute.numpy).astype(wanted))
         else:
             sources.append(np.asarray(operand).astype(wanted))
     effect = None
     if process.engine.executor.enabled:
-        effect = _effect(function, sources, keep, compute, result, wanted, out.window, fresh=adopt)
+        if alike and adopt and not keep and compute.itemsize != 2:
+            effect = _plain_effect(function, sources, out.window)
+        else:
+            effect = _effect(
+                function, sources, keep, compute, result, wanted, out.window, fresh=adopt
+            )
     run(process, name, inputs, out, effect, site=site)
     if node is not None:
         tape.finish(node, out)
@@ -178,6 +190,11 @@ def _laid_out(name: str, windows: _Windows) -> tuple[tuple[int, ...], tuple[int,
     """Returns the shape of a result, and its strides if it is a new tensor."""
     shape = broadcast(name, [extents for extents, _ in windows])
     return shape, _strides(shape, windows)
+
+
+def _plain_effect(function: Callable[..., Any], views: Any, target: View) -> Callable[[], None]:
+    """Returns what `_effect` does if nothing is converted and the result is a new tensor."""
+    return lambda: target.adopt(function(*map(View.read, views)))
 
 
 def _effect(
@@ -210,13 +227,12 @@ def _effect(
         and target.dtype.numpy == wanted
     )
 
-    if fresh and not keep and compute.itemsize != 2 and _all_of(sources, wanted):
-        views: Any = sources
-        return lambda: target.adopt(function(*map(View.read, views)))
+    short = fresh and compute.itemsize == 2 and not keep
+    by_blocks = short and prod(target.shape) > _BLOCK
 
     def effect() -> None:
         arrays = [source.read() if isinstance(source, View) else source for source in sources]
-        if fresh and compute.itemsize == 2 and not keep and target.numel > _BLOCK:
+        if by_blocks:
             shape = target.shape
             if all(not a.ndim or (a.shape == shape and a.flags.c_contiguous) for a in arrays):
                 target.adopt(_by_blocks(function, arrays, wanted, target))
@@ -230,14 +246,6 @@ def _effect(
             target.store(function(*arrays))
 
     return effect
-
-
-def _all_of(sources: Sequence[View | Array], wanted: Any) -> bool:
-    """Returns whether all sources are views of one numpy type."""
-    for source in sources:
-        if not isinstance(source, View) or source.dtype.numpy != wanted:
-            return False
-    return True
 
 
 _BLOCK: Final = 1 << 15

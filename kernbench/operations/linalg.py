@@ -47,9 +47,9 @@ def _check_types(name: str, tensors: Sequence[Tensor]) -> DType:
         TensorError: If types differ, since PyTorch promotes none here, or the type is bool.
         UnsupportedError: For 8-bit floats.
     """
-    dtype = tensors[0].dtype
+    dtype = tensors[0].window.dtype
     for tensor in tensors:
-        if tensor.dtype is not dtype:
+        if tensor.window.dtype is not dtype:
             raise TensorError(
                 f"{name}: expected the operands to have the same dtype, but got: {dtype} != "
                 f"{tensor.dtype}",
@@ -140,7 +140,7 @@ def product(
     dtype = _check_types(name, tensors)
     device = same_device(name, tensors)
     process = current_process()
-    site = process.call_site()
+    site = process.site or call_site()
     if out is None:
         result = new_tensor(process, shape, dtype, device, site)
     else:

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, overload
 
 import numpy as np
 
+from kernbench.caches import cached
 from kernbench.errors import OperandError, call_site, site_fact
 from kernbench.memory import Array, DType, dtypes
 from kernbench.operations import host_reads, ranking
@@ -63,6 +64,7 @@ def _axes(dim: Dims, rank: int) -> tuple[int, ...]:
     return axes if rank else ()
 
 
+@cached("operations.left")
 def _left(shape: tuple[int, ...], axes: tuple[int, ...], keepdim: bool) -> tuple[int, ...]:
     if keepdim:
         return tuple([1 if d in axes else n for d, n in enumerate(shape)])
@@ -109,7 +111,7 @@ def _reduce(
             [site_fact(call_site()), f"input of shape {list(shape)}"],
         )
     process = current_process()
-    site = process.call_site()
+    site = process.site or call_site()
     out = new_tensor(process, _left(shape, axes, keepdim), result, input.device, site)
     source, target, wanted = input.window, out.window, wide_type(compute)
 
@@ -153,7 +155,8 @@ def _check_one(name: str, dim: int | None) -> None:
 def _sum_type(input: Tensor, dtype: DType | None) -> DType:
     if dtype is not None:
         return dtype
-    return input.dtype if category(input.dtype) >= FLOATS else dtypes.int64
+    own = input.window.dtype
+    return own if own.is_floating_point or own.is_complex else dtypes.int64
 
 
 def sum(

@@ -125,8 +125,7 @@ def act(
             memory.check(process, at, block.window, "wrote")
     host = process.host
     site = site or process.call_site()
-    process.issues_left -= 1
-    if not process.issues_left:
+    if host.issued == process.budget:
         raise StepBudgetError(process.name, site)
     part = None
     if callable(action):

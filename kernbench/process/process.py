@@ -187,8 +187,8 @@ class Process:
         noted: Whether the search for `frame` is over.
         inference: Whether the process is in `inference_mode`; see `tensors.grad_modes`.
         dispatches: Host time that each call takes to issue its command, in picoseconds.
-        issues_left: Number of commands that the rank may still issue; below 0 without a limit.
-        left_at_read: The same when the host was told last what it reads.
+        budget: Number of commands that the rank may issue; None without a limit.
+        issued_at_read: Number of commands issued when the host was told last what it reads.
         ranges: Names of the ranges that the process is in, the outermost first; see
             `runtime_api.ranges`.
         stopped: Where the rank was when it was about to be aborted, for the flight record.
@@ -222,8 +222,8 @@ class Process:
         self.heard: Callable[[object, Sequence[View], Action], Action] | None = None
         self.frame: FrameType | None = None
         self.noted = rank == MAIN  # main has no function
-        self.issues_left = -1
-        self.left_at_read = 0
+        self.budget: int | None = None
+        self.issued_at_read = 0
         self.ranges: tuple[str, ...] = ()
         self.site: CallSite | None = None
         self.inference = False
@@ -439,8 +439,9 @@ def current_process() -> Process:
                 hint="a kernel uses kernbench.tl only; compute host values before the launch",
                 code="C20",
             )
-    main = _current_main()
-    driver = main.ctx.engine.loop.driver
+    entered = _ENTERED.get()
+    main = entered[-1] if entered else _latest_main()
+    driver = main.engine.loop.driver
     if driver is not None and driver != get_ident():
         raise KernbenchError(
             "a thread uses a context while another thread simulates on it",
@@ -452,10 +453,7 @@ def current_process() -> Process:
     return main
 
 
-def _current_main() -> Process:
-    entered = _ENTERED.get()
-    if entered:
-        return entered[-1]
+def _latest_main() -> Process:
     for made in (_MADE.get(), _latest):
         process = None if made is None else made()
         if process is not None:

@@ -59,7 +59,7 @@ class LivelockGuard:
         process.host.polls = 0
         if choose_late(self._world):
             return
-        issued = [other.issues_left for other in self._processes]
+        issued = [other.host.issued for other in self._processes]
         before, self._before = self._before, issued
         if issued == before:
             self._conclude(process)

@@ -185,7 +185,7 @@ class Spawn:
         for process in self._processes:
             if ctx.calls is not None:
                 process.heard = ctx.calls.of(process)
-            process.issues_left = ctx.spec.step_budget + 1 if ctx.spec.step_budget else -1
+            process.budget = ctx.spec.step_budget or None
             process.host.fruitless = guard.watch(process)
             task = self._loop.start(
                 self._rank_main,

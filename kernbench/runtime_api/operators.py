@@ -1,13 +1,13 @@
 """Operators of tensors with operands that are neither tensors nor numbers."""
 
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Final
 
 import numpy as np
 
 from kernbench.errors import OperandError, call_site, site_fact
-from kernbench.operations.elementwise import OPERANDS
+from kernbench.operations.elementwise import OPERANDS, elementwise
 from kernbench.tensors.operands import hint_for, not_a_tensor, type_name
 from kernbench.tensors.tensor import Tensor
 
@@ -29,6 +29,14 @@ MIRRORS: Final[Mapping[str, str | None]] = {
 }
 """For each operator of a tensor the one that Python asks the other operand for; None for none."""
 
+_DIRECT: Final[Mapping[str, Method]] = {
+    "__add__": partial(elementwise, "aten::add", np.add),
+    "__radd__": partial(elementwise, "aten::add", np.add),
+    "__mul__": partial(elementwise, "aten::mul", np.multiply),
+    "__rmul__": partial(elementwise, "aten::mul", np.multiply),
+}
+"""What the functions of the most frequent operators do without further arguments."""
+
 
 def with_foreign(name: str, method: Method) -> Method:
     """Returns an operator that leaves operands of other kinds to their own operators.
@@ -41,14 +49,17 @@ def with_foreign(name: str, method: Method) -> Method:
         method: What it does with tensors and numbers.
     """
     mirror = MIRRORS[name]
+    products = name == "__matmul__"
+    operands = (Tensor,) if products else OPERANDS
+    direct = _DIRECT.get(name, method)
 
     @wraps(method)
     def operator(self: Tensor, other: Any) -> Any:
-        if type(other) is Tensor or isinstance(other, OPERANDS):
-            return method(self, other)
+        if type(other) is Tensor or isinstance(other, operands):
+            return direct(self, other)
         if mirror is None or _has_own(other, mirror):
             return NotImplemented
-        if mirror == "__rmatmul__":
+        if products:
             raise not_a_tensor("matmul(): argument 'other'", "Tensor", other)
         raise OperandError(
             f"{name} takes tensors and numbers; got {type_name(other)}",

@@ -618,12 +618,12 @@ def _put_in_place() -> None:
                 if own != function.__qualname__:
                     function.__qualname__ = f"Tensor.{own}"
         method = value
-        if isinstance(value, FunctionType):
+        if name in MIRRORS:
+            method = with_foreign(name, value)
+        elif isinstance(value, FunctionType):
             method = guarded_function(value, skip=1)
         elif isinstance(value, property) and isinstance(value.fset, FunctionType):
             method = value.setter(guarded_function(value.fset, skip=1))
-        if name in MIRRORS:
-            method = with_foreign(name, method)
         setattr(Tensor, name, method)
 
 

@@ -176,7 +176,7 @@ def host_array(tensor: Tensor, what: str) -> Array:
 def _have_read(process: Process, tensor: Tensor) -> None:
     """Tells the host after a number of reads what it reads, and whether it does nothing else."""
     host, window = process.host, tensor.window
-    issued, process.left_at_read = process.left_at_read - process.issues_left, process.issues_left
+    issued, process.issued_at_read = host.issued - process.issued_at_read, host.issued
     read = Read(window.buffer.allocation, tensor.memory.version, window.offset, window.shape)
     host.have_read(read if issued == host.copies_read else None)
 

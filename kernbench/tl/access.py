@@ -8,7 +8,6 @@ import numpy as np
 from kernbench.caches import cached
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import Array, UninitialisedReadError, View
-from kernbench.tl.operands import common_shape
 from kernbench.tl.symbols import Affine, Box, Shape, Symbol, broadcast
 from kernbench.tl.tile import Pointer, Tile
 from kernbench.tl.types import Scalar, convert
@@ -271,18 +270,15 @@ def locate(
 
     Args:
         pointer: The block of pointers.
-        mask: Lanes to touch; None for all.
+        mask: Lanes to touch, which `operands.check_mask` accepts; None for all.
         verb: `load` or `store`.
         who: Names the program, for errors.
         repeat: Whether several lanes may touch one element.
 
     Raises:
         OutOfBoundsError: If an active lane lies outside of the tensor.
-        TileOperandError: If the mask does not fit the pointers.
     """
     view, offsets = pointer.view, pointer.offsets
-    if mask is not None:
-        common_shape(f"tl.{verb} with pointers and a mask", [pointer.shape, mask.shape])
     if isinstance(offsets, range):
         if mask is None and offsets.step == 1:
             if offsets and (offsets.start < 0 or offsets.stop > extent(view)):

@@ -1,9 +1,13 @@
 """Which shapes go together, and the errors of shapes that do not (K2)."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.memory import DType, dtypes
 from kernbench.tl.symbols import Shape, broadcast
+
+_WHOLE: Final = slice(None)
 
 
 class TileOperandError(KernbenchError):
@@ -64,20 +68,20 @@ def check_stored(value: Shape, pointers: Shape) -> None:
         )
 
 
-def check_mask(verb: str, boolean: bool, dtype: str, mask: Shape, pointers: Shape) -> None:
+def check_mask(verb: str, dtype: DType, mask: Shape, pointers: Shape) -> None:
     """Refuses a mask that Triton does not compile.
 
     Args:
         verb: `load` or `store`.
-        boolean: Whether the mask holds truth values.
-        dtype: Type of the mask, for the error.
+        dtype: Type of the mask.
         mask: Shape of the mask.
         pointers: Shape of the pointers.
 
     Raises:
-        TileOperandError: If the mask holds numbers, or has lanes where one pointer has none.
+        TileOperandError: If the mask holds numbers, does not broadcast with the pointers, or has
+            lanes where there are no pointers.
     """
-    if not boolean:
+    if dtype is not dtypes.bool_:
         raise refusal(
             f"tl.{verb} takes a mask of truth values; got {dtype}", hint="compare: x != 0"
         )
@@ -86,9 +90,10 @@ def check_mask(verb: str, boolean: bool, dtype: str, mask: Shape, pointers: Shap
             f"tl.{verb} of one element got a mask of shape {list(mask)}",
             hint="add the lanes to the pointer: ptr + tl.arange(0, n)",
         )
-    if verb == "store" and common_shape("tl.store with pointers and a mask", [pointers, mask]) != (
-        pointers
-    ):
+    if mask == pointers:
+        return
+    shape = common_shape(f"tl.{verb} with pointers and a mask", [pointers, mask])
+    if verb == "store" and shape != pointers:
         raise refusal(
             f"tl.store to pointers of shape {list(pointers)} got a mask of shape {list(mask)}",
             hint="the pointers need a lane for each element of the mask",
@@ -125,12 +130,13 @@ def check_key(keys: Sequence[object], shape: Shape) -> None:
         TileOperandError: If an entry is another one, or `:` stands more often than the tile has
             axes.
     """
-    if any(key is not None and key != slice(None) for key in keys):
-        raise refusal(
-            f"a tile is indexed with None and ':' only; got {', '.join(map(repr, keys))}",
-            f"the tile has shape {list(shape)}",
-            hint="load what you need instead, or choose with tl.where",
-        )
+    for key in keys:
+        if key is not None and key != _WHOLE:
+            raise refusal(
+                f"a tile is indexed with None and ':' only; got {', '.join(map(repr, keys))}",
+                f"the tile has shape {list(shape)}",
+                hint="load what you need instead, or choose with tl.where",
+            )
     kept = len(keys) - keys.count(None)
     if kept > len(shape):
         raise refusal(

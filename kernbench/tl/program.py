@@ -174,16 +174,14 @@ class Program:
         return Tile(self, (), dtype, types.constant(value, dtype), None, name=name)
 
     def _formula(self, symbol: Symbol, name: str = "", wrapped: str = "") -> Tile:
-        return Tile(
-            self, symbol.shape, symbol.dtype, None, None, symbol=symbol, name=name, wrapped=wrapped
-        )
+        return Tile(self, symbol.shape, symbol.dtype, None, None, symbol, None, name, wrapped)
 
     def tile(self, value: Tile | Scalar) -> Tile:
         """Returns a tile as it is, and one of Python's numbers as a tile of its type in Triton."""
-        value = plain(value)
         if isinstance(value, Tile):
             return value
-        number: Scalar = value.item() if isinstance(value, np.generic) else value
+        given = plain(value)
+        number: Scalar = given.item() if isinstance(given, np.generic) else given
         return self.number(number, types.type_of(number))
 
     def full(self, shape: Sequence[int], value: Scalar | Tile, dtype: DType) -> Tile:
@@ -226,15 +224,19 @@ class Program:
         wrapped: str = "",
     ) -> Tile:
         """Returns the tile that a function gives; it has values if all operands have values."""
+        recorder = None if ready is None else self._recorder
+        known, raw = recorder is None, []
         for each in operands:
-            if not wrapped and isinstance(each, Tile):
-                wrapped = each.wrapped
-        if ready is not None and self._recorder is not None:
-            number = self._recorder.compute(self.ids, function, operands)
-            return Tile(self, shape, dtype, None, ready, number=number, wrapped=wrapped)
-        raw = [t.values if isinstance(t, Tile) else t for t in operands]
-        values = None if any(value is None for value in raw) else function(*raw)
-        return Tile(self, shape, dtype, values, ready, wrapped=wrapped)
+            if isinstance(each, Tile):
+                wrapped = wrapped or each.wrapped
+                if known:
+                    raw.append(each.values)
+                    known = raw[-1] is not None
+            else:
+                raw.append(each)
+        values = function(*raw) if known else None
+        number = None if recorder is None else recorder.compute(self.ids, function, operands)
+        return Tile(self, shape, dtype, values, ready, None, number, "", wrapped)
 
     def _check_room(self, verb: str, shape: tuple[int, ...], dtype: DType) -> None:
         nbytes, capacity = _count(shape) * dtype.itemsize, self.costs.pe.tcm.capacity
@@ -268,12 +270,13 @@ class Program:
             TileOperandError: If the mask or `other` does not fit the pointers.
         """
         self.pe.issue()
-        mask = self._mask("load", pointer, mask)
         dtype = pointer.dtype
         filler, computed = types.undefined(dtype), None
+        if mask is not None:
+            mask = self._mask("load", pointer, mask)
+        elif other is not None:
+            raise refusal("tl.load got other= without mask=", hint="leave other out")
         if other is not None:
-            if mask is None:
-                raise refusal("tl.load got other= without mask=", hint="leave other out")
             other = self.tile(other)
             if other.shape and not pointer.shape:
                 raise refusal(f"tl.load of one element got an other of shape {list(other.shape)}")
@@ -286,11 +289,9 @@ class Program:
         tile = self._load(pointer, mask, filler)
         return tile if computed is None or mask is None else self.where(mask, tile, computed)
 
-    def _mask(self, verb: str, pointer: Pointer, mask: Tile | bool | None) -> Tile | None:
-        if mask is None:
-            return None
+    def _mask(self, verb: str, pointer: Pointer, mask: Tile | bool) -> Tile:
         mask = self.tile(mask)
-        check_mask(verb, mask.dtype is dtypes.bool_, str(mask.dtype), mask.shape, pointer.shape)
+        check_mask(verb, mask.dtype, mask.shape, pointer.shape)
         return mask
 
     def _load(self, pointer: Pointer, mask: Tile | None, other: Any) -> Tile:
@@ -310,7 +311,7 @@ class Program:
         ready = self.pe.load(through, dma, self._hbm.latency)
         if self._trace is not None:
             self._span("load", "copy", "dma.load", ready - dma - self._hbm.latency, ready)
-        return Tile(self, region.shape, dtype, values, ready, number=number)
+        return Tile(self, region.shape, dtype, values, ready, None, number)
 
     def store(
         self, pointer: Pointer, value: Tile | Scalar, mask: Tile | bool | None = None
@@ -323,7 +324,8 @@ class Program:
             mask: Lanes to store; None for all.
         """
         self.pe.issue()
-        mask = self._mask("store", pointer, mask)
+        if mask is not None:
+            mask = self._mask("store", pointer, mask)
         tile = self.tile(value)
         region = locate(pointer, mask, "store", self._describe, repeat=False)
         check_stored(tile.shape, region.shape)
@@ -379,28 +381,26 @@ class Program:
             TileOperandError: If Triton does not compile the function for these operands.
         """
         each: Any
+        tiles, wrapped = [], ""
         for each in operands:
-            if isinstance(each, constexpr):
+            if isinstance(each, Tile):
+                tiles.append(each)
+                wrapped = wrapped or each.wrapped
+            elif isinstance(each, constexpr):
                 return self.elementwise(name, *map(plain, operands))
         try:
             symbol = indices.formula_of(name, operands)
         except ValueError:
             symbol = None  # `common_shape` reports shapes that do not fit
         if symbol is not None:
-            wrapped = ""
-            for each in operands:
-                if isinstance(each, Tile) and each.wrapped:
-                    wrapped = each.wrapped
-            return self._formula(symbol, wrapped=wrapped)
-        tiles = [t for t in operands if isinstance(t, Tile)]
+            return self._formula(symbol, "", wrapped)
         shape = common_shape(f"{name} of tiles", [tile.shape for tile in tiles])
         function, dtype, given = arithmetic.elementwise(name, operands)
         computed = [t for t in tiles if t.ready is not None]
         ready = self._math(name, computed, _count(shape)) if computed else None
-        wrapped = ""
         # A recording has no values of computed tiles, and neither has a run without data.
         beyond = None
-        if ready is None or self._recorder is None:
+        if not dtype.is_floating_point and (ready is None or self._recorder is None):
             beyond = arithmetic.exact_range(name, given, dtype)
         if beyond is not None:
             site, text = call_site(), indices.wrapped_text(name, operands, dtype, beyond)
@@ -442,7 +442,19 @@ class Program:
         Raises:
             TileOperandError: If an offset is no whole number, or shapes do not fit.
         """
-        first, second = self.tile(offsets), self.tile(by)
+        second = self.tile(by)
+        b = second.symbol
+        if isinstance(offsets, int) and not offsets and isinstance(b, Affine):
+            return second
+        first = self.tile(offsets)
+        a = first.symbol
+        if isinstance(a, Affine) and isinstance(b, Affine):
+            try:
+                symbol = symbols.moved(a, b)
+            except ValueError:
+                symbol = None  # `common_shape` reports shapes that do not fit
+            if symbol is not None:
+                return self._formula(symbol, "", first.wrapped or second.wrapped)
         for each in (first, second):
             if each.dtype.is_floating_point:
                 raise refusal(
@@ -452,14 +464,6 @@ class Program:
         nowhere = isinstance(offsets, int) and not offsets
         if nowhere and (second.ready is None or second.dtype is dtypes.int64):
             return second
-        a, b = first.symbol, second.symbol
-        if isinstance(a, Affine) and isinstance(b, Affine):
-            try:
-                symbol = symbols.moved(a, b)
-            except ValueError:
-                symbol = None  # `common_shape` reports shapes that do not fit
-            if symbol is not None:
-                return self._formula(symbol, wrapped=first.wrapped or second.wrapped)
         return self.elementwise("add", self._widened(first), self._widened(second))
 
     def _widened(self, tile: Tile) -> Tile:
@@ -524,7 +528,7 @@ class Program:
             dtype: Type in which `add` adds; None for the usual one.
         """
         check_axis(name, axis, tile.shape)
-        shape = () if axis is None else tuple(np.delete(tile.shape, axis).tolist())
+        shape = () if axis is None else tile.shape[:axis] + tile.shape[axis:][1:]
         if dtype is not None:
             types.check_cast(tile.dtype, dtype)
         function, result = arithmetic.reduction(name, tile.dtype, axis, dtype)
@@ -587,7 +591,7 @@ class Program:
             name = "tf32"
         products = 3 if name == "tf32" and precision == "tf32x3" else 1
         duration = self.costs.gemm(name, m, n, products * k)
-        done = self.pe.gemm(max(t.ready or 0 for t in operands), duration)
+        done = self.pe.gemm(max([tile.ready or 0 for tile in operands]), duration)
         self._span("dot", "compute", "gemm", done - duration, done)
         return self._result((m, n), dtype, function, operands, done)
 
@@ -600,7 +604,7 @@ class Program:
     def _math(self, name: str, operands: Sequence[Tile], elements: int) -> int:
         self.pe.issue()
         duration = self.costs.math(elements)
-        done = self.pe.math(max(tile.ready or 0 for tile in operands), duration)
+        done = self.pe.math(max([tile.ready or 0 for tile in operands]), duration)
         self._span(name, "compute", "math", done - duration, done)
         return done
 

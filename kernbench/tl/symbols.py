@@ -5,7 +5,9 @@ window on its tensor, and a mask of bounds is a part of the window. Other index 
 instead of a formula.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import add
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,8 +19,6 @@ Shape = tuple[int, ...]
 
 _ENDS: Final = {dtypes.int32: 1 << 31, dtypes.int64: 1 << 40}
 """Numbers of a formula lie in `-end..end-1`: all that int32 has; int64 wraps around far beyond."""
-
-_WHOLE: Final = slice(None)
 
 
 @cached("tl.shapes")
@@ -64,14 +64,14 @@ class Affine(NamedTuple):
     def expand(self, key: Sequence[Any]) -> "Affine":
         """Returns the block with an axis of extent 1 for each None of a key."""
         shape, strides = _insert(self.shape, key, 1), _insert(self.strides, key, 0)
-        return Affine(self.base, shape, strides, self.dtype)
+        return _affine((self.base, shape, strides, self.dtype))
 
     def broadcast(self, shape: Shape) -> "Affine":
         """Returns the block broadcast to a larger shape."""
         if shape == self.shape:
             return self
         strides = (0,) * (len(shape) - len(self.strides)) + self.strides
-        return Affine(self.base, shape, strides, self.dtype)
+        return _affine((self.base, shape, strides, self.dtype))
 
     def to(self, dtype: DType) -> "Affine | None":
         """Returns the block with another type; None if that has no formula."""
@@ -82,12 +82,16 @@ class Affine(NamedTuple):
     def bounds(self) -> tuple[int, int]:
         """Returns the smallest and the largest element of a block that is not empty."""
         low = high = self.base
-        for extent, stride in zip(self.shape, self.strides, strict=True):
+        for axis, stride in enumerate(self.strides):
             if stride < 0:
-                low += (extent - 1) * stride
-            else:
-                high += (extent - 1) * stride
+                low += (self.shape[axis] - 1) * stride
+            elif stride:
+                high += (self.shape[axis] - 1) * stride
         return low, high
+
+
+_affine: Final[Callable[[tuple[int, Shape, Shape, DType]], Affine]] = partial(tuple.__new__, Affine)
+"""Makes a block of its fields without a call of Python, since index arithmetic makes many."""
 
 
 class Box(NamedTuple):
@@ -130,8 +134,8 @@ Symbol = Affine | Box
 
 
 def _insert(values: Any, key: Sequence[Any], filler: Any) -> Any:
-    rest = list(values)
-    found = [filler if entry is None else rest.pop(0) for entry in key]
+    rest = iter(values)
+    found = [filler if entry is None else next(rest) for entry in key]
     return (*found, *rest)
 
 
@@ -143,7 +147,8 @@ def arange(start: int, end: int) -> Affine:
 
 def constant(value: int, dtype: DType = dtypes.int32) -> Affine | None:
     """Returns a block of a single integer; None if it is too large for a formula of its type."""
-    return _checked(Affine(value, (), (), dtype))
+    end = _ENDS[dtype]
+    return _affine((value, (), (), dtype)) if -end <= value < end else None
 
 
 def _quotient(a: int, b: int) -> int:
@@ -168,9 +173,9 @@ def combine(name: str, a: Affine, b: Affine) -> Symbol | None:
     if a.dtype is not b.dtype:
         a, b = a._replace(dtype=dtypes.int64), b._replace(dtype=dtypes.int64)
     if name == "add":
-        return _checked(_sum(a, b))
+        return _checked(_sum(a, b, a.dtype))
     if name == "subtract":
-        return _checked(_sum(a, _scaled(b, -1)))
+        return _checked(_sum(a, _scaled(b, -1), a.dtype))
     if name == "multiply":
         if b.uniform:
             return _checked(_scaled(a.broadcast(broadcast(a.shape, b.shape)), b.base))
@@ -201,7 +206,9 @@ _SWAPPED: Final = {
 
 def _checked(block: Affine) -> Affine | None:
     """Returns the block if its type holds all of its numbers; else None."""
-    low, high = block.bounds() if block.shape else (block.base, block.base)
+    low = high = block.base
+    if block.shape:
+        low, high = block.bounds()
     end = _ENDS[block.dtype]
     return block if -end <= low and high < end else None
 
@@ -212,25 +219,26 @@ def moved(offsets: Affine, by: Affine) -> Affine | None:
     Raises:
         ValueError: If the shapes do not broadcast.
     """
-    return _checked(_sum(offsets, by)._replace(dtype=dtypes.int64))
+    return _checked(_sum(offsets, by, dtypes.int64))
 
 
 def _scaled(block: Affine, by: int) -> Affine:
     strides = tuple([stride * by for stride in block.strides])
-    return Affine(block.base * by, block.shape, strides, block.dtype)
+    return _affine((block.base * by, block.shape, strides, block.dtype))
 
 
-def _sum(a: Affine, b: Affine) -> Affine:
+def _sum(a: Affine, b: Affine, dtype: DType) -> Affine:
     base = a.base + b.base
     if not b.shape:
-        return Affine(base, a.shape, a.strides, a.dtype)
+        return _affine((base, a.shape, a.strides, dtype))
     if not a.shape:
-        return Affine(base, b.shape, b.strides, a.dtype)
+        return _affine((base, b.shape, b.strides, dtype))
     left, right = a.strides, b.strides
     missing = len(right) - len(left)
-    left, right = (0,) * missing + left, (0,) * -missing + right
-    strides = tuple([x + y for x, y in zip(left, right, strict=True)])
-    return Affine(base, broadcast(a.shape, b.shape), strides, a.dtype)
+    if missing:
+        left, right = (0,) * missing + left, (0,) * -missing + right
+    strides = tuple(map(add, left, right))
+    return _affine((base, broadcast(a.shape, b.shape), strides, dtype))
 
 
 def _compared(name: str, block: Affine, bound: int) -> Box | None:

@@ -118,7 +118,6 @@ class Tile:
         dtype: DType,
         values: np.ndarray[Any, Any] | None,
         ready: int | None,
-        *,
         symbol: Symbol | None = None,
         number: int | None = None,
         name: str = "",
@@ -241,13 +240,13 @@ class Pointer:
     offsets: "int | range | Tile"
 
     def __add__(self, other: "int | Tile") -> "Pointer":
+        if isinstance(other, Tile) and not isinstance(self.offsets, range):
+            return Pointer(self.view, other.program.move(self.offsets, other))
         if isinstance(self.offsets, range):
             if not isinstance(other, int):
                 raise TypeError("a run of elements moves by whole numbers only")
             run = self.offsets
             return Pointer(self.view, range(run.start + other, run.stop + other, run.step))
-        if isinstance(other, Tile):
-            return Pointer(self.view, other.program.move(self.offsets, other))
         if not isinstance(other, int):
             raise refusal(
                 f"a pointer moves by whole numbers; got {other!r}",

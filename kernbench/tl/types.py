@@ -36,6 +36,12 @@ def ends(dtype: DType) -> tuple[int, int]:
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if dtype.is_signed else (0, (1 << bits) - 1)
 
 
+_OF_NUMBERS: Final = tuple(
+    (dtype, *ends(dtype)) for dtype in (dtypes.int32, dtypes.uint32, dtypes.int64, dtypes.uint64)
+)
+"""Types that Python's integers have, each with its smallest and largest number."""
+
+
 def type_of(value: Scalar) -> DType:
     """Returns the type of one of Python's numbers as a tile.
 
@@ -48,8 +54,7 @@ def type_of(value: Scalar) -> DType:
         size = abs(value)
         normal = float(_FLOAT32.tiny) <= size <= float(_FLOAT32.max)
         return dtypes.float32 if normal or not size or not np.isfinite(size) else dtypes.float64
-    for dtype in (dtypes.int32, dtypes.uint32, dtypes.int64, dtypes.uint64):
-        low, high = ends(dtype)
+    for dtype, low, high in _OF_NUMBERS:
         if low <= value <= high:
             return dtype
     raise refusal(f"{value} is too large for a kernel: no type of whole numbers has it")
