@@ -17,6 +17,7 @@ from kernbench.operations.random import drawn_mask
 from kernbench.operations.shaping import check_index, checked, repeat_interleave
 from kernbench.operations.unary import gelu
 from kernbench.tensors.errors import TensorError, refuse
+from kernbench.tensors.operands import not_a_tensor
 from kernbench.tensors.tensor import Tensor
 
 __all__ = [
@@ -268,6 +269,8 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         OptionError: If `p` is not between 0 and 1.
         UnsupportedError: For `inplace`.
     """
+    if not isinstance(input, Tensor):
+        raise not_a_tensor("dropout(): argument 'input'", "Tensor", input)
     check_probability(p)
     if inplace:
         raise UnsupportedError("dropout(inplace=True) is not simulated", [site_fact(call_site())])

@@ -610,7 +610,7 @@ def attributes_of(methods: type) -> dict[str, Any]:
 
 
 def _put_in_place() -> None:
-    """Gives `Tensor` its methods; methods that take tensors name an argument that is not one."""
+    """Gives `Tensor` its methods; all but operators name an argument of a wrong kind."""
     for name, value in attributes_of(TensorMethods).items():
         for function in (value, getattr(value, "fget", None), getattr(value, "fset", None)):
             if isinstance(function, FunctionType):
@@ -619,9 +619,10 @@ def _put_in_place() -> None:
                     function.__qualname__ = f"Tensor.{own}"
         method = value
         if isinstance(value, FunctionType):
-            method = guarded_function(value, skip=1)
+            # Operators check their operands themselves, and their time counts.
+            method = value if name.startswith("__") else guarded_function(value)
         elif isinstance(value, property) and isinstance(value.fset, FunctionType):
-            method = value.setter(guarded_function(value.fset, skip=1))
+            method = value.setter(guarded_function(value.fset))
         if name in MIRRORS:
             method = with_foreign(name, method)
         setattr(Tensor, name, method)
