@@ -432,7 +432,8 @@ def scaled_dot_product_attention(
     _check_attention(query, key, value)
     if enable_gqa:
         key, value = (_grouped(query, each) for each in (key, value))
-    factor = 1 / sqrt(query.window.shape[-1]) if scale is None else scale
+    # Without features, every score is 0.
+    factor = 1 / sqrt(max(query.window.shape[-1], 1)) if scale is None else scale
     scores = matmul(query, key.mT)
     weights = _attention_weights(scores, attn_mask, factor, is_causal)
     return matmul(dropout(weights, dropout_p), value)

@@ -11,6 +11,7 @@ from kernbench.operations import (
     complex_numbers,
     copies,
     creation,
+    cuda,
     filling,
     host_reads,
     indexing,
@@ -84,6 +85,7 @@ class TensorMethods(Tensor):
     # Facts
     size, stride, numel, nelement = views.size, views.stride, views.numel, views.numel
     is_pinned = copies.is_pinned
+    record_stream = cuda.record_stream
 
     @property
     def ndim(self) -> int:
@@ -620,7 +622,8 @@ def _put_in_place() -> None:
         method = value
         if isinstance(value, FunctionType):
             # Operators check their operands themselves, and their time counts.
-            method = value if name.startswith("__") else guarded_function(value)
+            checked = name.startswith("__") and name != "__matmul__"
+            method = value if checked else guarded_function(value)
         elif isinstance(value, property) and isinstance(value.fset, FunctionType):
             method = value.setter(guarded_function(value.fset))
         if name in MIRRORS:

@@ -13,7 +13,9 @@ from kernbench.tensors.tensor import Tensor
 _TENSORS: Final = frozenset({"Parameter", "Tensor"})
 _NUMBERS: Final = frozenset({"Scalar", "bool", "complex", "float", "int"})
 _SERIES: Final = frozenset({"Iterable", "Sequence", "list", "tuple"})
-_ANYTHING: Final = frozenset({"Any", "Callable", "Self", "T", "_empty", "object", "type"})
+_ANYTHING: Final = frozenset(
+    {"Any", "Callable", "Self", "T", "_empty", "ndarray", "object", "type"}
+)
 _ALIASES: Final = {
     "DeviceLike": "str | int | Device",
     "Dims": "int | Sequence[int] | None",
@@ -163,11 +165,12 @@ def in_words(kind: str) -> str:
     parts = options(kind)
     numbers = [part for part in parts if part in _NUMBERS]
     words = ["Tensor"] if _TENSORS.intersection(parts) else []
-    words += [f"{numbers[0]}"] if len(numbers) == 1 and numbers != ["Scalar"] else []
+    several = "Scalar" in numbers or {"int", "float"} <= set(numbers)
+    words += [] if several else numbers
     for part in parts:
         if _stem(part) in _SERIES:
             words.append(f"{_stem(part).lower()} of {in_words(_inner(part))}s")
-    words += ["number"] if len(numbers) > 1 or numbers == ["Scalar"] else []
+    words += ["number"] if several else []
     for part in parts:
         if part.startswith("Literal["):
             words.append(f"one of {part[len('Literal[') : -1]}")

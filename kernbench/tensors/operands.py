@@ -3,8 +3,8 @@
 The public functions do not check the kinds of their arguments: this is the one place that does. The
 types of a call's arguments are compared with the annotations of the function that the user called,
 once for each combination of types. What only the entries of a list show is compared when the call
-has failed, with any exception. If no argument is the reason, an exception of Python's own becomes an
-error that names the call and the cause.
+has failed, with any exception. If no argument is the reason, an exception of Python's own becomes
+an error that names the call and the cause.
 """
 
 import functools
@@ -110,21 +110,23 @@ def guarded_function(function: FunctionType) -> Function:
     if function in _guards:
         return _guards[function]
     plain = _plain(function)
-    judged: set[tuple[Any, ...]] = set()
+    known: set[tuple[Any, ...]] = set()
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         try:
             # The types of tensors and of operands that functions check themselves need no look.
-            if kwargs:
-                types = (*map(type, args), *kwargs, *map(type, kwargs.values()))
-                if types not in judged:
-                    _judge(function, args, kwargs, judged, types)
-            elif len(args) > plain or (args and not isinstance(args[0], Tensor)):
+            if len(args) > plain or (args and not isinstance(args[0], Tensor)):
                 types = tuple(map(type, args))
-                if types not in judged:
-                    _judge(function, args, kwargs, judged, types)
+                if types not in known:
+                    _judge(function, args, kwargs)
+                    _remember(known, types)
+            for item in kwargs.items():
+                pair = item[0], type(item[1])
+                if pair not in known:
+                    _judge(function, args, kwargs)
+                    _remember(known, pair)
             return function(*args, **kwargs)
         except SYMPTOMS as error:
             wrong = refusal(function, args, kwargs, error)
@@ -153,18 +155,15 @@ def _plain(function: FunctionType) -> int:
     return count
 
 
-def _judge(
-    function: FunctionType,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    judged: set[tuple[Any, ...]],
-    types: tuple[Any, ...],
-) -> None:
+def _judge(function: FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     wrong = _mistake(function, args, kwargs, deep=False)
     if wrong is not None:
         raise wrong
-    if len(judged) < _KNOWN_TYPES:
-        judged.add(types)
+
+
+def _remember(known: set[tuple[Any, ...]], types: tuple[Any, ...]) -> None:
+    if len(known) < _KNOWN_TYPES:
+        known.add(types)
 
 
 def refusal(
@@ -297,8 +296,9 @@ def _refused(
     for _ in place:
         kind = kinds.entry_kind(kind)
     where = name + "".join(f"[{index}]" for index in place)
+    expected = "Tensor" if place and kinds.takes_tensors(kind) else kinds.in_words(kind)
     error = not_a_tensor(
-        f"{_name(function)}(): argument {where!r}", kinds.in_words(kind), kinds.entry(value, place)
+        f"{_name(function)}(): argument {where!r}", expected, kinds.entry(value, place)
     )
     if not kinds.takes_tensors(kind):
         error.hint = f"the call is {_usage(function)}"
