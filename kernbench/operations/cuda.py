@@ -390,7 +390,7 @@ def manual_seed_all(seed: int) -> None:
     device_generator(current_process()).manual_seed(seed)
 
 
-def record_stream(self: Tensor, stream: Stream) -> None:
+def record_stream(self: Tensor, stream: object) -> None:
     """Tells that a stream uses the tensor's memory, as `torch.Tensor.record_stream`.
 
     PyTorch's allocator needs it, since it may hand out the memory of a dead tensor while another
@@ -399,7 +399,7 @@ def record_stream(self: Tensor, stream: Stream) -> None:
 
     Args:
         self: The tensor.
-        stream: The stream.
+        stream: The `torch.cuda.Stream`.
 
     Raises:
         OperandError: If `stream` is no stream.

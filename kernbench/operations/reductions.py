@@ -53,8 +53,6 @@ Dims = int | Sequence[int] | None
 
 def _axes(dim: Dims, rank: int) -> tuple[int, ...]:
     """Returns the dimensions to reduce; None or an empty list means all."""
-    if dim is not None and not isinstance(dim, int | list | tuple) and hasattr(dim, "__index__"):
-        dim = dim.__index__()
     if dim is None or (not isinstance(dim, int) and not dim):
         return tuple(range(rank))
     axes = tuple([dim_of(each, rank) for each in ([dim] if isinstance(dim, int) else dim)])

@@ -75,15 +75,6 @@ def takes_tensors(kind: str) -> bool:
     )
 
 
-def takes_numbers(kind: str) -> bool:
-    """Returns whether a number is among what a kind takes.
-
-    Args:
-        kind: Text of an annotation.
-    """
-    return not _NUMBERS.isdisjoint(options(kind))
-
-
 def wrong_entry(value: Any, kind: str, *, strict: bool, deep: bool) -> list[int] | None:
     """Returns where a value does not fit a kind: indices of its first entry that is wrong.
 

@@ -120,12 +120,12 @@ def guarded_function(function: FunctionType) -> Function:
             if len(args) > plain or (args and not isinstance(args[0], Tensor)):
                 types = tuple(map(type, args))
                 if types not in known:
-                    _judge(function, args, kwargs)
+                    args, kwargs = _judge(function, args, kwargs)
                     _remember(known, types)
             for item in kwargs.items():
                 pair = item[0], type(item[1])
                 if pair not in known:
-                    _judge(function, args, kwargs)
+                    args, kwargs = _judge(function, args, kwargs)
                     _remember(known, pair)
             return function(*args, **kwargs)
         except SYMPTOMS as error:
@@ -149,19 +149,44 @@ def _plain(function: FunctionType) -> int:
     count = 1
     for name in code.co_varnames[1 : code.co_argcount]:
         kind = kinds.text(annotations.get(name, Any))
-        if not (kind == "Any" or (kinds.takes_tensors(kind) and kinds.takes_numbers(kind))):
+        operand = kinds.takes_tensors(kind) and "float" in kinds.options(kind)
+        if not (kind == "Any" or operand):
             break
         count += 1
     return count
 
 
-def _judge(function: FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _judge(
+    function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the arguments, with Python's integers for numpy's where integers are taken.
+
+    Raises:
+        OperandError: If the type of an argument is none that the function takes.
+    """
     wrong = _mistake(function, args, kwargs, deep=False)
     if wrong is not None:
         raise wrong
+    if not any(isinstance(each, np.integer) for each in (*args, *kwargs.values())):
+        return args, kwargs
+    bound = _signature(function).bind(*args, **kwargs)
+    for name, value in bound.arguments.items():
+        parts = kinds.options(kinds.text(_signature(function).parameters[name].annotation))
+        if "int" not in parts or "float" in parts:
+            continue
+        if isinstance(value, np.integer):
+            bound.arguments[name] = int(value)
+        elif isinstance(value, tuple):
+            bound.arguments[name] = tuple(
+                [int(each) if isinstance(each, np.integer) else each for each in value]
+            )
+    return bound.args, bound.kwargs
 
 
 def _remember(known: set[tuple[Any, ...]], types: tuple[Any, ...]) -> None:
+    # Numpy's integers are converted at every call.
+    if any(isinstance(each, type) and issubclass(each, np.integer) for each in types):
+        return
     if len(known) < _KNOWN_TYPES:
         known.add(types)
 

@@ -339,6 +339,12 @@ def test_what_a_callback_of_the_user_raises_is_passed_on(ctx: RuntimeContext) ->
 def test_the_types_that_pytorch_takes_are_taken(ctx: RuntimeContext) -> None:
     x: Any = torch.ones(2, 3)
     assert x.sum(np.int64(0), keepdim=np.bool_(True)).shape == (1, 3)
+    zero: Any = np.int64(0)
+    for wide in (x.any(np.int64(0)), x.all(dim=np.int32(0)), torch.amax(x, zero)):
+        assert wide.shape == (3,)
+    assert x.max(zero)[0].shape == (3,)
+    assert x.transpose(np.int64(0), np.int64(1)).shape == (3, 2)
+    assert torch.nn.LayerNorm(zero + 3)(x).shape == (2, 3)
     assert x.narrow(0, torch.tensor(1), 1).shape == (1, 3)
     assert x.view(torch.Size([3, 2])).shape == (3, 2)
     assert torch.add(1, x).tolist() == [[2.0] * 3] * 2  # type: ignore[arg-type]
