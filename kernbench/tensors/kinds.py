@@ -15,6 +15,8 @@ _NUMBERS: Final = frozenset({"Scalar", "bool", "complex", "float", "int"})
 _SERIES: Final = frozenset({"Iterable", "Sequence", "list", "tuple"})
 _ANYTHING: Final = frozenset(
     {"Any", "Callable", "Self", "T", "_empty", "ndarray", "object", "type"}
+    # A rank outside of a group has a number in its place.
+    | {"ProcessGroup"}
 )
 _ALIASES: Final = {
     "DeviceLike": "str | int | Device",

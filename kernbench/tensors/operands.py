@@ -204,8 +204,9 @@ def refusal(
     """
     if _from_user(error):
         return None
-    wrong = _mistake(function, args, kwargs, deep=True)
-    if wrong is not None or isinstance(error, KernbenchError):
+    told = isinstance(error, KernbenchError)
+    wrong = _mistake(function, args, kwargs, deep=True, tensors_only=told)
+    if wrong is not None or told:
         return wrong
     kind = next((ours for theirs, ours in _CLASSES if isinstance(error, theirs)), OperandError)
     shown = [*map(_shown, args), *(f"{name}={_shown(value)}" for name, value in kwargs.items())]
@@ -261,7 +262,12 @@ def _is_library(frame: FrameType) -> bool:
 
 
 def _mistake(
-    function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], *, deep: bool
+    function: Function,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    deep: bool,
+    tensors_only: bool = False,
 ) -> OperandError | None:
     """Returns the error for arguments that a function does not take; None if it takes them."""
     signature = _signature(function)
@@ -282,6 +288,8 @@ def _mistake(
     for name, kind in sorted(annotated.items(), key=lambda item: not kinds.takes_tensors(item[1])):
         parameter, value = signature.parameters[name], given[name]
         if parameter.kind is inspect.Parameter.VAR_KEYWORD or name == "self":
+            continue
+        if tensors_only and not kinds.takes_tensors(kind):
             continue
         several = parameter.kind is inspect.Parameter.VAR_POSITIONAL
         for each in value if several else [value]:

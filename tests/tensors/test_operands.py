@@ -287,7 +287,7 @@ USAGE = "hint: the call is sum(input, dim=None, keepdim=False, *, dtype=None)"
     ("call", "text"),
     [
         (lambda x: x.sum(1.5), "sum(): argument 'dim' must be int or sequence of ints or None"),
-        (lambda x: x.sum([0, "a"]), "sum(): argument 'dim[1]' must be int, not str"),
+        (lambda x: x.sum([0, "a"]), "a dimension is an int, not str"),
         (lambda x: x.sum(0, keepdim=1), "sum(): argument 'keepdim' must be bool, not int"),
         (lambda x: x.sum(True), "sum(): argument 'dim' must be int or sequence of ints or None"),
         (lambda x: x.sum(0, unknown=1), "sum(): got an unexpected keyword argument 'unknown'"),
