@@ -266,6 +266,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         inplace: Must be False.
 
     Raises:
+        OperandError: If `input` is no tensor.
         OptionError: If `p` is not between 0 and 1.
         UnsupportedError: For `inplace`.
     """

@@ -219,6 +219,9 @@ def refusal(
 
 def _taken(function: Function, name: str, kind: str) -> str:
     """Returns what a parameter takes: its annotation, and what PyTorch takes beside it."""
+    if function.__module__.startswith("kernbench.distributed.") and kinds.takes_tensors(kind):
+        # What a rank gave to a collective is told with the rank and the group, by that room.
+        return "Any"
     if name == "input" and function.__name__ in _ONE_TENSOR_OF_TWO:
         return f"{kind} | Scalar"
     return f"{kind} | None" if name in _NONE_IS_FALSE else kind
