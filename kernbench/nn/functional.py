@@ -335,6 +335,8 @@ def layer_norm(
     axes = _check_norm("layer_norm", input, normalized_shape, weight, bias)
 
     def compute(x: Array, w: Array | None, b: Array | None) -> Array:
+        if not x.size:
+            return x
         gap = x - np.mean(x, axis=axes, keepdims=True)
         gap /= np.sqrt(np.mean(gap * gap, axis=axes, keepdims=True) + x.dtype.type(eps))
         if w is not None:
@@ -370,6 +372,8 @@ def rms_norm(
     added = _EPSILON[input.dtype] if eps is None else eps
 
     def compute(x: Array, w: Array | None) -> Array:
+        if not x.size:
+            return x
         size = np.mean(x * x, axis=axes, keepdims=True) + x.dtype.type(added)
         result: Array = x / np.sqrt(size)
         return result if w is None else result * w

@@ -90,6 +90,9 @@ def wrong_entry(value: Any, kind: str, *, strict: bool, deep: bool) -> list[int]
     Returns:
         Indices, none if the value as a whole is wrong; None if it fits.
     """
+    if kind == "None":
+        # The function itself says that the option is not simulated.
+        return None
     nested = None
     for option in options(kind):
         stem = _stem(option)

@@ -381,3 +381,15 @@ def test_losses_of_nothing(ctx: RuntimeContext, shape: tuple[int, ...]) -> None:
 def test_attention_of_nothing(ctx: RuntimeContext, shape: tuple[int, ...]) -> None:
     x = torch.zeros(shape)
     assert F.scaled_dot_product_attention(x, x, x).shape == shape
+
+
+@pytest.mark.parametrize("norm", [F.layer_norm, F.rms_norm])
+def test_norms_of_nothing(ctx: RuntimeContext, norm: Any) -> None:
+    for shape, normalized in (((0, 3), (0, 3)), ((2, 0), (0,)), ((0, 3), (3,))):
+        x, weight = torch.zeros(shape, requires_grad=True), torch.ones(normalized)
+        weight.requires_grad_()
+        norm(x, normalized, weight).sum().backward()
+        assert x.grad is not None
+        assert weight.grad is not None
+        assert x.grad.shape == shape
+        assert weight.grad.shape == normalized

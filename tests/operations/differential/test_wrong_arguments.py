@@ -27,10 +27,11 @@ OF_PYTORCH: Final = (AttributeError, TypeError)
 """What PyTorch raises for an argument of a wrong kind."""
 
 TAKEN: Final = re.compile(
-    r"\b(argsort|prod|max|min|squeeze|arange|bernoulli|eye|randint|scatter_?|normal|sum|mean|movedim|"
+    r"\b(argsort|prod|var|std|flip|permute|reshape|max|min|squeeze|arange|bernoulli|eye|randint|scatter_?|normal|sum|mean|movedim|"
     r"logsumexp|clamp_?|repeat_interleave|roll|round_?|nn\.CrossEntropyLoss|nn\.Embedding|nn\.Linear)$"
 )
-"""Operations that take None, or a bool, for an argument that has a default; PyTorch does not."""
+"""Operations that take None for an argument that has a default, a bool for a dimension whose place
+a bool may have, or one integer for several; PyTorch does not."""
 
 
 def _raised(side: Side, case: Case) -> Exception | None:
