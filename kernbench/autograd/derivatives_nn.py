@@ -59,6 +59,8 @@ _Axes = tuple[int, ...]
 
 def _centred(x: Array, axes: _Axes, eps: float) -> tuple[Array, Array]:
     """Returns normalised values and the reciprocal of their standard deviation."""
+    if not x.size:
+        return x, x
     gap = x - np.mean(x, axis=axes, keepdims=True)
     size = np.mean(gap * gap, axis=axes, keepdims=True) + x.dtype.type(eps)
     return gap / np.sqrt(size), 1 / np.sqrt(size)
@@ -66,6 +68,8 @@ def _centred(x: Array, axes: _Axes, eps: float) -> tuple[Array, Array]:
 
 def _scaled(x: Array, axes: _Axes, eps: float) -> tuple[Array, Array]:
     """Returns values over their root mean square, and the reciprocal of the root mean square."""
+    if not x.size:
+        return x, x
     size = np.mean(x * x, axis=axes, keepdims=True) + x.dtype.type(eps)
     return x / np.sqrt(size), 1 / np.sqrt(size)
 
@@ -83,6 +87,8 @@ def _norm(name: str) -> None:
         g: Tensor, a: Tensor, like: Like, axes: _Axes, eps: float, b: Tensor | None = None
     ) -> Tensor:
         def slope(grad: Array, x: Array, w: Array | None) -> Any:
+            if not x.size:
+                return grad
             y, factor = normal(x, axes, eps)
             grad = grad if w is None else grad * w
             along = y * np.mean(grad * y, axis=axes, keepdims=True)

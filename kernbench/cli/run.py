@@ -206,6 +206,7 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
     elif output.breakdown:
         rows = breakdown(engine.op_log, engine.dispatch_ps)
         print_breakdown(rows, Console(width=None if sys.stdout.isatty() else 110))
+        _tell_partial(engine.op_log)
     return status if type(status) is int else Exit.OK
 
 
@@ -216,6 +217,16 @@ def _tell_dropped(log: OpLog) -> None:
             f"kernbench: the first {len(log.records)} records, up to {format_time(end)}, were "
             f"kept, and {log.dropped} later ones were not; --trace-limit sets the limit",
             file=sys.stderr,
+        )
+
+
+def _tell_partial(log: OpLog) -> None:
+    """Says, where the table is read, that it does not count every record."""
+    if log.dropped:
+        kept = len(log.records)
+        print(
+            f"partial: the table counts the first {kept} records of {kept + log.dropped}; "
+            "--trace-limit 0 counts all"
         )
 
 

@@ -17,6 +17,7 @@ from kernbench.operations.random import drawn_mask
 from kernbench.operations.shaping import check_index, checked, repeat_interleave
 from kernbench.operations.unary import gelu
 from kernbench.tensors.errors import TensorError, refuse
+from kernbench.tensors.operands import not_a_tensor
 from kernbench.tensors.tensor import Tensor
 
 __all__ = [
@@ -265,9 +266,12 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         inplace: Must be False.
 
     Raises:
+        OperandError: If `input` is no tensor.
         OptionError: If `p` is not between 0 and 1.
         UnsupportedError: For `inplace`.
     """
+    if not isinstance(input, Tensor):
+        raise not_a_tensor("dropout(): argument 'input'", "Tensor", input)
     check_probability(p)
     if inplace:
         raise UnsupportedError("dropout(inplace=True) is not simulated", [site_fact(call_site())])
@@ -331,6 +335,8 @@ def layer_norm(
     axes = _check_norm("layer_norm", input, normalized_shape, weight, bias)
 
     def compute(x: Array, w: Array | None, b: Array | None) -> Array:
+        if not x.size:
+            return x
         gap = x - np.mean(x, axis=axes, keepdims=True)
         gap /= np.sqrt(np.mean(gap * gap, axis=axes, keepdims=True) + x.dtype.type(eps))
         if w is not None:
@@ -366,6 +372,8 @@ def rms_norm(
     added = _EPSILON[input.dtype] if eps is None else eps
 
     def compute(x: Array, w: Array | None) -> Array:
+        if not x.size:
+            return x
         size = np.mean(x * x, axis=axes, keepdims=True) + x.dtype.type(added)
         result: Array = x / np.sqrt(size)
         return result if w is None else result * w
@@ -429,7 +437,8 @@ def scaled_dot_product_attention(
     _check_attention(query, key, value)
     if enable_gqa:
         key, value = (_grouped(query, each) for each in (key, value))
-    factor = 1 / sqrt(query.window.shape[-1]) if scale is None else scale
+    # Without features, every score is 0.
+    factor = 1 / sqrt(max(query.window.shape[-1], 1)) if scale is None else scale
     scores = matmul(query, key.mT)
     weights = _attention_weights(scores, attn_mask, factor, is_causal)
     return matmul(dropout(weights, dropout_p), value)

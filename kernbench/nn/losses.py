@@ -127,12 +127,13 @@ def cross_entropy(
             [site_fact(call_site())],
         )
     classes = input.window.shape[place]
-    soft = target * (1 - label_smoothing) + label_smoothing / classes
+    soft = target * (1 - label_smoothing) + label_smoothing / max(classes, 1)
     if weight is not None:
         soft *= weight.reshape(classes, *(1,) * (len(input.window.shape) - 1 - place))
     loss = -(soft * logs).sum(place)
     if reduction == "mean":
-        return loss.sum() / max(loss.window.numel, 1)
+        # As in PyTorch, the mean over nothing is nan.
+        return loss.sum() / (float(loss.window.numel) if classes else 0.0)
     return _reduced(loss, reduction)
 
 

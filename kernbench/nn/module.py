@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 from kernbench.autograd.leaves import forget
-from kernbench.errors import OperandError, call_site, site_fact
+from kernbench.errors import KernbenchError, OperandError, call_site, site_fact
 from kernbench.memory import DType, dtypes
 from kernbench.operations.creation import empty
 from kernbench.process.process import current_process
@@ -476,14 +476,14 @@ class Module:
         """Computes the module."""
         try:
             return self.forward(*args, **kwargs)
-        except SYMPTOMS:
+        except SYMPTOMS as error:
             wrong = None
             # An error of the user's own code is passed on as it is.
             if str(getattr(self.forward, "__module__", "")).startswith("kernbench."):
-                wrong = refusal(self.forward, args, kwargs)
+                wrong = refusal(self.forward, args, kwargs, error)
             if wrong is None:
                 raise
-            raise wrong from None
+            raise wrong from (None if isinstance(error, KernbenchError) else error)
 
     def extra_repr(self) -> str:
         """Returns the text that `repr` shows about this module; for subclasses to define."""

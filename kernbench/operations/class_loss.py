@@ -25,6 +25,8 @@ class ClassLoss:
         self._ignore = ignore
         self._reduction = reduction
         self._smoothing = smoothing
+        # Without classes, nothing is multiplied with it.
+        self._share = smoothing / max(classes, 1)
 
     def _factors(
         self, t: Array, w: Array | None, dtype: "np.dtype[np.generic]"
@@ -50,7 +52,7 @@ class ClassLoss:
         loss = -np.take_along_axis(x, rows[..., None], -1)[..., 0] * each
         if self._smoothing:
             spread = -np.sum(x * every, axis=-1) * counts
-            loss = (1 - self._smoothing) * loss + self._smoothing / self._classes * spread
+            loss = (1 - self._smoothing) * loss + self._share * spread
         if self._reduction == "none":
             return loss
         result: Array = np.sum(loss, dtype=logs.dtype)
@@ -69,7 +71,7 @@ class ClassLoss:
             grad = grad / np.sum(each, dtype=grad.dtype)
         # Not a product: if no target counts, the mean is nan, and ignored targets still get 0.
         grad = np.where(counts, grad, grad.dtype.type(0))
-        scale = grad.dtype.type(self._smoothing / self._classes)
+        scale = grad.dtype.type(self._share)
         slope = -scale * every * grad[..., None]
         hit = np.take_along_axis(slope, rows[..., None], -1)
         hit -= (grad.dtype.type(1 - self._smoothing) * grad * each)[..., None]

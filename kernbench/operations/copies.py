@@ -277,7 +277,13 @@ def to(
         OperandError: If a positional argument is no dtype, device or tensor.
         OwnershipError: If the device belongs to another rank (M14).
     """
-    flags = []
+    flags: list[bool] = []
+    if len(args) > 4 or sum([isinstance(arg, bool) for arg in args]) > 2:
+        raise OperandError(
+            f"to() takes at most 4 positional arguments; got {len(args)}",
+            [site_fact(call_site())],
+            hint="write to(device, dtype, non_blocking, copy), to(dtype), to(device) or to(tensor)",
+        )
     for arg in args:
         if isinstance(arg, Tensor):
             device, dtype = arg.device, arg.dtype

@@ -123,7 +123,7 @@ def _make(
 
 
 def empty(
-    *sizes: Any,
+    *sizes: int | Sequence[int],
     size: Sequence[int] | None = None,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
@@ -167,7 +167,7 @@ def _empty(
 
 
 def zeros(
-    *sizes: Any,
+    *sizes: int | Sequence[int],
     size: Sequence[int] | None = None,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
@@ -201,7 +201,7 @@ def zeros(
 
 
 def ones(
-    *sizes: Any,
+    *sizes: int | Sequence[int],
     size: Sequence[int] | None = None,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
@@ -375,7 +375,7 @@ def full_like(
 
 def new_empty(
     self: Tensor,
-    *sizes: Any,
+    *sizes: int | Sequence[int],
     size: Sequence[int] | None = None,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
@@ -404,7 +404,7 @@ def new_empty(
 
 def new_zeros(
     self: Tensor,
-    *sizes: Any,
+    *sizes: int | Sequence[int],
     size: Sequence[int] | None = None,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
@@ -433,7 +433,7 @@ def new_zeros(
 
 def new_ones(
     self: Tensor,
-    *sizes: Any,
+    *sizes: int | Sequence[int],
     size: Sequence[int] | None = None,
     dtype: DType | None = None,
     device: DeviceLike | None = None,

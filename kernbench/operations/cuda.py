@@ -14,6 +14,8 @@ from kernbench.sim_engine import command
 from kernbench.sim_engine.engine import Hold
 from kernbench.tensors.errors import refuse
 from kernbench.tensors.generators import device_generator
+from kernbench.tensors.operands import not_a_tensor
+from kernbench.tensors.tensor import Tensor
 from kernbench.units import PS_PER_US
 
 __all__ = [
@@ -386,3 +388,26 @@ def get_device_name(device: DeviceLike | None = None) -> str:
 def manual_seed_all(seed: int) -> None:
     """Seeds the generator that the calling rank draws from on its device."""
     device_generator(current_process()).manual_seed(seed)
+
+
+def record_stream(self: Tensor, stream: object) -> None:
+    """Tells that a stream uses the tensor's memory, as `torch.Tensor.record_stream`.
+
+    PyTorch's allocator needs it, since it may hand out the memory of a dead tensor while another
+    stream still works on it. Here a command keeps the bytes that it works on until it has
+    completed, and a new tensor never shares them, so only the arguments are checked.
+
+    Args:
+        self: The tensor.
+        stream: The `torch.cuda.Stream`.
+
+    Raises:
+        OperandError: If `stream` is no stream.
+        UnsupportedError: If the tensor lies on the host, which has no streams.
+    """
+    if not isinstance(stream, Stream):
+        raise not_a_tensor("record_stream(): argument 'stream'", "torch.cuda.Stream", stream)
+    if self.device.index is None:
+        raise UnsupportedError(
+            "record_stream() is for tensors of a device", [site_fact(call_site()), "got one on cpu"]
+        )

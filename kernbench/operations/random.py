@@ -152,7 +152,7 @@ def _normal(shape: tuple[int, ...], dtype: DType, mean: float = 0.0, std: float 
 
 
 def rand(
-    *sizes: Any,
+    *sizes: int | Sequence[int],
     size: Sequence[int] | None = None,
     generator: Generator | None = None,
     dtype: DType | None = None,
@@ -186,7 +186,7 @@ def rand(
 
 
 def randn(
-    *sizes: Any,
+    *sizes: int | Sequence[int],
     size: Sequence[int] | None = None,
     generator: Generator | None = None,
     dtype: DType | None = None,

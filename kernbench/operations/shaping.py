@@ -216,7 +216,9 @@ def moved(
     return out
 
 
-def repeat(self: Tensor, *counts: Any, repeats: Sequence[int] | None = None) -> Tensor:
+def repeat(
+    self: Tensor, *counts: int | Sequence[int], repeats: Sequence[int] | None = None
+) -> Tensor:
     """Returns the tensor repeated along each dimension, as `torch.Tensor.repeat`.
 
     Args:
@@ -288,7 +290,7 @@ def repeat_interleave(
     )
 
 
-def flip(input: Tensor, *axes: Any, dims: Sequence[int] | None = None) -> Tensor:
+def flip(input: Tensor, *axes: int | Sequence[int], dims: Sequence[int] | None = None) -> Tensor:
     """Returns a copy with the order of some dimensions reversed, as `torch.flip`.
 
     Args:

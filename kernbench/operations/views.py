@@ -53,9 +53,11 @@ def dim_of(dim: int, rank: int, *, extra: int = 0) -> int:
         OperandError: If `dim` is no int.
     """
     if not isinstance(dim, int):
-        raise OperandError(
-            f"a dimension is an int, not {type(dim).__name__}", [site_fact(call_site())]
-        )
+        if not hasattr(type(dim), "__index__"):
+            raise OperandError(
+                f"a dimension is an int, not {type(dim).__name__}", [site_fact(call_site())]
+            )
+        dim = operator.index(dim)  # such as an integer of numpy
     bound = max(rank, 1) + extra if rank or not extra else 1
     if not -bound <= dim < bound:
         raise DimensionError(
@@ -181,7 +183,7 @@ def _shown(old: tuple[int, ...], steps: tuple[int, ...], wanted: tuple[int, ...]
 
 def view(
     self: Tensor,
-    *shape: Any,
+    *shape: int | Sequence[int] | DType,
     size: Sequence[int] | None = None,
     dtype: DType | None = None,
 ) -> Tensor:
@@ -247,7 +249,9 @@ def view_as(self: Tensor, other: Tensor) -> Tensor:
     return view(self, other.window.shape)
 
 
-def reshape(input: Tensor, *sizes: Any, shape: Sequence[int] | None = None) -> Tensor:
+def reshape(
+    input: Tensor, *sizes: int | Sequence[int], shape: Sequence[int] | None = None
+) -> Tensor:
     """Returns the elements in another shape: a view if one exists, else a copy.
 
     Args:
@@ -408,7 +412,9 @@ def matrix_transpose(self: Tensor) -> Tensor:
     return transpose(self, -2, -1)
 
 
-def permute(input: Tensor, *order: Any, dims: Sequence[int] | None = None) -> Tensor:
+def permute(
+    input: Tensor, *order: int | Sequence[int], dims: Sequence[int] | None = None
+) -> Tensor:
     """Returns a view with the dimensions in another order, as `torch.permute`.
 
     Args:
@@ -463,7 +469,7 @@ def movedim(input: Tensor, source: int | Sequence[int], destination: int | Seque
     return _picked(input, dims)
 
 
-def expand(self: Tensor, *sizes: Any, size: Sequence[int] | None = None) -> Tensor:
+def expand(self: Tensor, *sizes: int | Sequence[int], size: Sequence[int] | None = None) -> Tensor:
     """Returns a view in which dimensions of extent 1 are repeated without a copy.
 
     Args:

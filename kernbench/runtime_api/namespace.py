@@ -99,7 +99,7 @@ def root() -> Mapping[str, Any]:
     names |= _guarded(complex_numbers)
     return {
         **names,
-        **_public(typed),
+        **_guarded(typed),
         **DTYPES,
         "Tensor": Tensor,
         "Size": Size,
@@ -113,7 +113,7 @@ def root() -> Mapping[str, Any]:
         "autograd": {**_guarded(autograd), "function": _public(function)},
         "cuda": {**_public(cuda), **_public(cuda_rng), "nvtx": _public(nvtx)},
         "distributed": {
-            **_public(distributed),
+            **_guarded(distributed),
             "_functional_collectives": _public(functional),
             "comm_debug": _public(comm_debug),
             "device_mesh": _public(device_mesh),
@@ -122,13 +122,13 @@ def root() -> Mapping[str, Any]:
         "multiprocessing": _public(multiprocessing),
         "nn": {
             **_public(nn_module),
-            **_public(layers),
+            **_guarded(layers),
             "functional": _guarded(nn_functional),
             "init": _guarded(init),
             "parallel": _public(data_parallel),
             "utils": _guarded(nn_utils),
         },
-        "optim": _public(optim),
+        "optim": _guarded(optim),
         "profiler": _public(profiler),
         "testing": _guarded(testing),
     }

@@ -11,6 +11,7 @@ from kernbench.operations import (
     complex_numbers,
     copies,
     creation,
+    cuda,
     filling,
     host_reads,
     indexing,
@@ -84,6 +85,7 @@ class TensorMethods(Tensor):
     # Facts
     size, stride, numel, nelement = views.size, views.stride, views.numel, views.numel
     is_pinned = copies.is_pinned
+    record_stream = cuda.record_stream
 
     @property
     def ndim(self) -> int:
@@ -610,7 +612,7 @@ def attributes_of(methods: type) -> dict[str, Any]:
 
 
 def _put_in_place() -> None:
-    """Gives `Tensor` its methods; methods that take tensors name an argument that is not one."""
+    """Gives `Tensor` its methods; all but operators name an argument of a wrong kind."""
     for name, value in attributes_of(TensorMethods).items():
         for function in (value, getattr(value, "fget", None), getattr(value, "fset", None)):
             if isinstance(function, FunctionType):
@@ -621,9 +623,10 @@ def _put_in_place() -> None:
         if name in MIRRORS:
             method = with_foreign(name, value)
         elif isinstance(value, FunctionType):
-            method = guarded_function(value, skip=1)
+            # Operators check their operands themselves, and their time counts.
+            method = value if name.startswith("__") else guarded_function(value)
         elif isinstance(value, property) and isinstance(value.fset, FunctionType):
-            method = value.setter(guarded_function(value.fset, skip=1))
+            method = value.setter(guarded_function(value.fset))
         setattr(Tensor, name, method)
 
 

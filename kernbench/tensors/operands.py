@@ -1,111 +1,313 @@
-"""Errors of calls that were given something else where they take a tensor.
+"""Errors of calls that were given arguments of other kinds than they take.
 
-Functions do not check their operands. A wrong operand fails somewhere inside with any exception.
-Only then are the arguments of the function that the user called compared with its signature. If an
-argument should be a tensor and is not, the user gets an error that names the argument; otherwise
-the first exception is raised as it is.
+The public functions do not check the kinds of their arguments: this is the one place that does. The
+types of a call's arguments are compared with the annotations of the function that the user called,
+once for each combination of types. What only the entries of a list show is compared when the call
+has failed, with any exception. If no argument is the reason, an exception of Python's own becomes
+an error that names the call and the cause.
 """
 
 import functools
 import inspect
-import re
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Number
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any, Final
 
 import numpy as np
 
-from kernbench.errors import KernbenchError, OperandError, call_site, site_fact
+from kernbench.errors import (
+    KernbenchError,
+    OperandError,
+    OptionError,
+    call_site,
+    is_ours,
+    site_fact,
+)
+from kernbench.tensors import kinds
+from kernbench.tensors.errors import DimensionError, TensorError
 from kernbench.tensors.tensor import Tensor
 
 Function = Callable[..., Any]
 
-SYMPTOMS: Final = (AttributeError, IndexError, KernbenchError, TypeError, ValueError)
-"""Exceptions that an operand which is no tensor may cause; `refusal` decides whether it did."""
+SYMPTOMS: Final = (
+    ArithmeticError,
+    AttributeError,
+    IndexError,
+    KernbenchError,
+    TypeError,
+    ValueError,
+)
+"""Exceptions that a wrong argument may cause; `refusal` decides whether it did."""
 
-_TENSORS: Final = frozenset({"Parameter", "Tensor"})
-_NUMBERS: Final = frozenset({"Scalar", "bool", "complex", "float", "int"})
-_SERIES: Final = frozenset({"Iterable", "Sequence", "list", "tuple"})
+_CLASSES: Final[Sequence[tuple[type[Exception], type[KernbenchError]]]] = (
+    (IndexError, DimensionError),
+    (ValueError, OptionError),
+    (ArithmeticError, TensorError),
+)
+"""What an exception of Python's becomes; every other one an `OperandError`."""
+
+_READ_IN_CPP: Final = (
+    "kernbench.nn.functional",
+    "kernbench.nn.losses",
+    "kernbench.operations.",
+    "kernbench.runtime_api.tensor_methods",
+)
+"""Where the functions live whose arguments PyTorch reads in C++, where 1 is no bool."""
+
+_ONE_TENSOR_OF_TWO: Final = frozenset(
+    {"add", "sub", "mul", "multiply", "div", "divide", "true_divide", "floor_divide"}
+    | {f"bitwise_{stem}" for stem in ("and", "or", "xor", "left_shift", "right_shift")}
+    | {"remainder"}
+)
+"""Functions whose first operand may be a number, as in `torch.add(1, x)`."""
+
+_NONE_IS_FALSE: Final = frozenset({"pin_memory", "requires_grad", "stable"})
+"""Parameters for which PyTorch takes None as False."""
+
+_NEEDS_NO_LOOK: Final = frozenset(
+    {"Any", "int", "int | Sequence[int]", "int | Sequence[int] | DType"}
+)
+"""Kinds of parameters of which the function itself finds what is wrong: no integer is no index."""
+
+_KNOWN_TYPES: Final = 512
+"""Most combinations of types that a function remembers."""
 
 _guards: Final[dict[Function, Function]] = {}
 
 
 def guard(names: dict[str, Any]) -> None:
-    """Makes the public functions of a module name the arguments that should be tensors and are not.
+    """Makes the public functions of a module name arguments of a wrong kind.
 
-    Functions that other rooms and the operators of tensors call directly stay as they are.
+    Functions that other rooms and the operators of tensors call directly stay as they are. Of a
+    class of ours, `__init__` is guarded, in its subclasses too.
 
     Args:
         names: The module's `globals()`; functions in it are replaced.
     """
     home = names.get("__name__")
     for name, value in list(names.items()):
-        if isinstance(value, FunctionType) and (guarded := guarded_function(value)) is not value:
+        if name.startswith("_"):
+            continue
+        if isinstance(value, type):
+            _guard_class(value)
+        elif isinstance(value, FunctionType) and (guarded := guarded_function(value)) is not value:
             names[name] = guarded
             if home is not None and guarded.__module__ == value.__module__ != home:
                 # `pickle` finds the function by this name.
                 guarded.__module__, guarded.__qualname__ = home, name
 
 
-def guarded_function(function: FunctionType, skip: int = 0) -> Function:
-    """Returns `function` with errors that name wrong arguments; itself if it takes no tensors.
+def _guard_class(value: type) -> None:
+    init = vars(value).get("__init__")
+    if isinstance(init, FunctionType) and value.__module__.startswith("kernbench.nn."):
+        value.__init__ = guarded_function(init)  # type: ignore[misc]
+
+
+def guarded_function(function: FunctionType) -> Function:
+    """Returns `function` with errors that name wrong arguments.
 
     Args:
         function: A function whose parameters are annotated.
-        skip: Number of parameters at the front to leave out, such as a method's `self`.
     """
-    passed_over = {"return", *function.__code__.co_varnames[:skip]}
-    kinds = [
-        _text(kind) for name, kind in function.__annotations__.items() if name not in passed_over
-    ]
-    kinds = [kind for kind in kinds if _takes_tensors(kind)]
-    # Methods that also take a number are operators, which check their operands themselves.
-    if not kinds or (skip and any(map(_takes_numbers, kinds))):
-        return function
     if function in _guards:
         return _guards[function]
+    plain = _plain(function)
+    known: set[tuple[Any, ...]] = set()
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         try:
+            # The types of tensors and of operands that functions check themselves need no look.
+            if len(args) > plain or (args and not isinstance(args[0], Tensor)):
+                types = tuple(map(type, args))
+                if types not in known:
+                    args, kwargs = _judge(function, args, kwargs)
+                    _remember(known, types)
+            for item in kwargs.items():
+                pair = item[0], type(item[1])
+                if pair not in known:
+                    args, kwargs = _judge(function, args, kwargs)
+                    _remember(known, pair)
             return function(*args, **kwargs)
-        except SYMPTOMS:
-            wrong = refusal(function, args, kwargs)
+        except SYMPTOMS as error:
+            wrong = refusal(function, args, kwargs, error)
             if wrong is None:
                 raise
-            raise wrong from None
+            raise wrong from (None if isinstance(error, KernbenchError) else error)
 
     _guards[function] = _guards[call] = call
     return call
 
 
+def _plain(function: FunctionType) -> int:
+    """Returns how many arguments a call may have, by position, without a look at their types."""
+    code, annotations = function.__code__, function.__annotations__
+    if not code.co_argcount:
+        return 0
+    first = code.co_varnames[0]
+    if first != "self" and kinds.text(annotations.get(first, Any)) != "Tensor":
+        return 0
+    count = 1
+    for name in code.co_varnames[1 : code.co_argcount]:
+        kind = kinds.text(annotations.get(name, Any))
+        operand = kinds.takes_tensors(kind) and "float" in kinds.options(kind)
+        if not (kind in _NEEDS_NO_LOOK or operand):
+            return count
+        count += 1
+    if code.co_flags & inspect.CO_VARARGS:
+        more = code.co_varnames[code.co_argcount + code.co_kwonlyargcount]
+        if kinds.text(annotations.get(more, Any)) in _NEEDS_NO_LOOK:
+            return sys.maxsize
+    return count
+
+
+def _judge(
+    function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the arguments, with Python's integers for numpy's where integers are taken.
+
+    Raises:
+        OperandError: If the type of an argument is none that the function takes.
+    """
+    wrong = _mistake(function, args, kwargs, deep=False)
+    if wrong is not None:
+        raise wrong
+    if not any(isinstance(each, np.integer) for each in (*args, *kwargs.values())):
+        return args, kwargs
+    bound = _signature(function).bind(*args, **kwargs)
+    for name, value in bound.arguments.items():
+        parts = kinds.options(kinds.text(_signature(function).parameters[name].annotation))
+        if "int" not in parts or "float" in parts:
+            continue
+        if isinstance(value, np.integer):
+            bound.arguments[name] = int(value)
+        elif isinstance(value, tuple):
+            bound.arguments[name] = tuple(
+                [int(each) if isinstance(each, np.integer) else each for each in value]
+            )
+    return bound.args, bound.kwargs
+
+
+def _remember(known: set[tuple[Any, ...]], types: tuple[Any, ...]) -> None:
+    # Numpy's integers are converted at every call.
+    if any(isinstance(each, type) and issubclass(each, np.integer) for each in types):
+        return
+    if len(known) < _KNOWN_TYPES:
+        known.add(types)
+
+
 def refusal(
-    function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> OperandError | None:
-    """Returns the error to raise for a failed call; None if its arguments are not the reason.
+    function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception
+) -> KernbenchError | None:
+    """Returns the error to raise for a failed call; None if it is to be raised as it is.
 
     Args:
         function: The function that was called.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
+        error: What the call raised. What comes from a callback of the user is raised as it is.
     """
-    signature = inspect.signature(function)
+    if _from_user(error):
+        return None
+    told = isinstance(error, KernbenchError)
+    wrong = _mistake(function, args, kwargs, deep=True, tensors_only=told)
+    if wrong is not None or told:
+        return wrong
+    kind = next((ours for theirs, ours in _CLASSES if isinstance(error, theirs)), OperandError)
+    shown = [*map(_shown, args), *(f"{name}={_shown(value)}" for name, value in kwargs.items())]
+    return kind(
+        f"{_name(function)}() cannot work with these arguments: {error}",
+        [site_fact(call_site()), f"got {', '.join(shown)}"],
+        hint=f"the call is {_usage(function)}",
+    )
+
+
+def _taken(function: Function, name: str, kind: str) -> str:
+    """Returns what a parameter takes: its annotation, and what PyTorch takes beside it."""
+    if function.__module__.startswith("kernbench.distributed.") and kinds.takes_tensors(kind):
+        # What a rank gave to a collective is told with the rank and the group, by that room.
+        return "Any"
+    if name == "input" and function.__name__ in _ONE_TENSOR_OF_TWO:
+        return f"{kind} | Scalar"
+    return f"{kind} | None" if name in _NONE_IS_FALSE else kind
+
+
+@functools.lru_cache(maxsize=1024)
+def _signature(function: Function) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+def _name(function: Function) -> str:
+    return function.__qualname__.removesuffix(".__init__")
+
+
+def _usage(function: Function) -> str:
+    """Returns how a function is called, such as `sum(input, dim=None, keepdim=False)`."""
+    signature = _signature(function)
+    parameters = [
+        each.replace(annotation=inspect.Parameter.empty)
+        for each in signature.parameters.values()
+        if each.name != "self"
+    ]
+    shown = signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
+    return f"{_name(function)}{shown}"
+
+
+def _from_user(error: Exception) -> bool:
+    """Returns whether an exception came through code of the user that our code has called."""
+    traceback = error.__traceback__
+    # The first frame is the guard's own.
+    while traceback is not None:
+        if not is_ours(traceback.tb_frame) and not _is_library(traceback.tb_frame):
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
+def _is_library(frame: FrameType) -> bool:
+    root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return root == "numpy" or root in sys.stdlib_module_names
+
+
+def _mistake(
+    function: Function,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    deep: bool,
+    tensors_only: bool = False,
+) -> OperandError | None:
+    """Returns the error for arguments that a function does not take; None if it takes them."""
+    signature = _signature(function)
     try:
         given = signature.bind(*args, **kwargs).arguments
-    except TypeError:
-        return None
-    for name, value in given.items():
-        parameter = signature.parameters[name]
-        kind = _text(parameter.annotation)
-        if not _takes_tensors(kind):
+    except TypeError as error:
+        return OperandError(
+            f"{_name(function)}(): {error}",
+            [site_fact(call_site())],
+            hint=f"the call is {_usage(function)}",
+        )
+    strict = function.__module__.startswith(_READ_IN_CPP)
+    annotated = {
+        name: _taken(function, name, kinds.text(signature.parameters[name].annotation))
+        for name in given
+    }
+    # An argument that should be a tensor is told before any other.
+    for name, kind in sorted(annotated.items(), key=lambda item: not kinds.takes_tensors(item[1])):
+        parameter, value = signature.parameters[name], given[name]
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD or name == "self":
+            continue
+        if tensors_only and not kinds.takes_tensors(kind):
             continue
         several = parameter.kind is inspect.Parameter.VAR_POSITIONAL
         for each in value if several else [value]:
-            if (wrong := _wrong(each, kind)) is not None:
-                return _refused(function.__qualname__, name, kind, each, wrong)
+            place = kinds.wrong_entry(each, kind, strict=strict, deep=deep)
+            if place is not None:
+                return _refused(function, name, kind, each, place)
     return None
 
 
@@ -133,21 +335,19 @@ def hint_for(value: object) -> str:
     return ""
 
 
-def _refused(function: str, name: str, kind: str, value: object, wrong: list[int]) -> OperandError:
-    expected = "Tensor" if wrong else _in_words(kind)
-    place = "".join(f"[{index}]" for index in wrong)
-    for index in wrong:
-        value = value[index]  # type: ignore[index]
-    return not_a_tensor(f"{function}(): argument {name + place!r}", expected, value)
-
-
-def _in_words(kind: str) -> str:
-    options = [_stem(option) for option in _options(kind)]
-    words = ["Tensor"] if _TENSORS.intersection(options) else []
-    words += [f"{stem.lower()} of Tensors" for stem in options if stem in _SERIES]
-    words += ["number"] if _takes_numbers(kind) else []
-    words += ["None"] if "None" in options else []
-    return " or ".join(words)
+def _refused(
+    function: Function, name: str, kind: str, value: Any, place: Sequence[int]
+) -> OperandError:
+    for _ in place:
+        kind = kinds.entry_kind(kind)
+    where = name + "".join(f"[{index}]" for index in place)
+    expected = "Tensor" if place and kinds.takes_tensors(kind) else kinds.in_words(kind)
+    error = not_a_tensor(
+        f"{_name(function)}(): argument {where!r}", expected, kinds.entry(value, place)
+    )
+    if not kinds.takes_tensors(kind):
+        error.hint = f"the call is {_usage(function)}"
+    return error
 
 
 def _described(value: object) -> list[str]:
@@ -167,79 +367,10 @@ def type_name(value: object) -> str:
     )
 
 
-# Annotations
-
-
-def _text(annotation: Any) -> str:
-    """Returns an annotation as it is written, without the names of modules."""
-    if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
-        return annotation.__name__
-    text = annotation if isinstance(annotation, str) else str(annotation)
-    text = re.sub(r"ForwardRef\('([^']*)'\)", r"\1", text)
-    return re.sub(r"\b(\w+\.)+", "", text)
-
-
-def _takes_tensors(kind: str) -> bool:
-    return any(
-        option in _TENSORS or (_stem(option) in _SERIES and _takes_tensors(_inner(option)))
-        for option in _options(kind)
-    )
-
-
-def _takes_numbers(kind: str) -> bool:
-    return any(option in _NUMBERS for option in _options(kind))
-
-
-def _options(kind: str) -> list[str]:
-    """Returns the parts of a union."""
-    parts, depth = [""], 0
-    for letter in kind:
-        depth += (letter == "[") - (letter == "]")
-        if letter == "|" and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts]
-
-
-def _stem(option: str) -> str:
-    return option.partition("[")[0]
-
-
-def _inner(option: str) -> str:
-    return option.partition("[")[2].removesuffix("]").removesuffix(", ...")
-
-
-def _wrong(value: Any, kind: str) -> list[int] | None:
-    """Returns the indices of the first entry that is no tensor; None if the value fits."""
+def _shown(value: object) -> str:
+    """Returns a value as the report of a call shows it, without addresses in memory."""
     if isinstance(value, Tensor):
-        return None
-    nested = None
-    for option in _options(kind):
-        stem = _stem(option)
-        if stem in _TENSORS:
-            continue
-        if stem == "None":
-            fits = value is None
-        elif stem in _NUMBERS:
-            fits = isinstance(value, Number | np.generic)
-        elif stem in _SERIES:
-            if isinstance(value, list | tuple):
-                nested = _wrong_inside(value, _inner(option))
-                fits = nested is None
-            else:
-                # A generator is already used up.
-                fits = stem == "Iterable" and isinstance(value, Iterator)
-        else:
-            fits = True
-        if fits:
-            return None
-    return nested or []
-
-
-def _wrong_inside(values: Sequence[Any], kind: str) -> list[int] | None:
-    for index, value in enumerate(values):
-        wrong = _wrong(value, kind)
-        if wrong is not None:
-            return [index, *wrong]
-    return None
+        return f"Tensor{list(value.window.shape)}"
+    if value is None or isinstance(value, list | tuple | str | Number):
+        return reprlib.repr(value)
+    return type_name(value)

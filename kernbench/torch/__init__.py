@@ -44,7 +44,8 @@ from kernbench.operations.shaping import *  # noqa: F403
 from kernbench.operations.typed import *  # noqa: F403
 from kernbench.process.types import Device as device  # noqa: N813
 from kernbench.process.types import Size
-from kernbench.runtime_api.namespace import VERSION, not_simulated
+from kernbench.runtime_api.namespace import VERSION
+from kernbench.runtime_api.namespace import not_simulated as _not_simulated
 from kernbench.runtime_api.tensor_methods import Tensor
 from kernbench.tensors.operands import guard as _guard
 from kernbench.torch import (
@@ -120,5 +121,5 @@ __all__ = [
 ]
 
 
-__getattr__ = not_simulated("torch")
+__getattr__ = _not_simulated("torch")
 _guard(globals())

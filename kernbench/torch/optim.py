@@ -1,6 +1,8 @@
 """`torch.optim`."""
 
 from kernbench.nn.optim import *  # noqa: F403 - names only
-from kernbench.runtime_api.namespace import not_simulated
+from kernbench.runtime_api.namespace import not_simulated as _not_simulated
+from kernbench.tensors.operands import guard as _guard
 
-__getattr__ = not_simulated("torch.optim")
+__getattr__ = _not_simulated("torch.optim")
+_guard(globals())

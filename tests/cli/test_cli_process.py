@@ -113,3 +113,16 @@ def test_a_trace_has_a_bound(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     told = re.search(said, capfd.readouterr().err)
     assert told is not None
     assert document["droppedRecords"] == int(told[1]) > 10
+
+
+def test_a_breakdown_of_a_part_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "long.py").write_text(
+        "from kernbench import torch\n\n\ndef run(ctx):\n    x = ctx.ones(4, device='cuda')\n"
+        "    for _ in range(50):\n        x = x + 1\n    torch.cuda.synchronize()\n"
+    )
+    for limit, partial in ((10, True), (0, False)):
+        output = Output(breakdown=True, trace_limit=limit, quiet=True)
+        assert run_bench(RunSpec(bench=str(tmp_path / "long.py")), output) == Exit.OK
+        told = re.search(r"^partial: .* first 10 records of (\d+)", capfd.readouterr().out, re.M)
+        assert (told is not None) is partial
+        assert told is None or int(told[1]) > 50

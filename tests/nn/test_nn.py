@@ -83,7 +83,7 @@ def test_attributes(ctx: RuntimeContext) -> None:
         net.first.weight = torch.ones(4, 3)  # type: ignore[assignment]
     net.steps = torch.ones(1)
     assert net.state_dict()["steps"].item() == 1
-    with pytest.raises(TypeError, match="a Parameter is made of a tensor; got list"):
+    with pytest.raises(TypeError, match="argument 'data' must be Tensor or None, not list"):
         nn.Parameter([1.0])  # type: ignore[arg-type]
 
     class Forgetful(nn.Module):

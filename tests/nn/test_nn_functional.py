@@ -362,3 +362,34 @@ def test_one_target_that_counts_among_ignored_ones(ctx: RuntimeContext) -> None:
     F.cross_entropy(x, torch.tensor([1, -100])).backward()
     assert x.grad is not None
     assert x.grad.tolist() == [[0.5, -0.5], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 2), (2, 0), (0, 0), (2, 0, 3), (0, 3, 2)])
+def test_losses_of_nothing(ctx: RuntimeContext, shape: tuple[int, ...]) -> None:
+    x = torch.zeros(shape)
+    smooth = F.cross_entropy(x, torch.zeros(shape), label_smoothing=0.5)
+    assert math.isnan(F.cross_entropy(x, torch.zeros(shape)).item())
+    assert math.isnan(smooth.item())
+    assert F.cross_entropy(x, torch.zeros(shape), reduction="sum").item() == 0
+    if len(shape) == 1 or 0 not in (shape[:1] + shape[2:]):
+        return
+    classes = torch.zeros(shape[:1] + shape[2:], dtype=torch.int64)
+    assert math.isnan(F.cross_entropy(x, classes, label_smoothing=0.5).item())
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (2, 0), (0, 3), (2, 3, 0)])
+def test_attention_of_nothing(ctx: RuntimeContext, shape: tuple[int, ...]) -> None:
+    x = torch.zeros(shape)
+    assert F.scaled_dot_product_attention(x, x, x).shape == shape
+
+
+@pytest.mark.parametrize("norm", [F.layer_norm, F.rms_norm])
+def test_norms_of_nothing(ctx: RuntimeContext, norm: Any) -> None:
+    for shape, normalized in (((0, 3), (0, 3)), ((2, 0), (0,)), ((0, 3), (3,))):
+        x, weight = torch.zeros(shape, requires_grad=True), torch.ones(normalized)
+        weight.requires_grad_()
+        norm(x, normalized, weight).sum().backward()
+        assert x.grad is not None
+        assert weight.grad is not None
+        assert x.grad.shape == shape
+        assert weight.grad.shape == normalized

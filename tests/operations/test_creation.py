@@ -130,8 +130,8 @@ def test_from_numpy_shares_memory_whatever_the_strides(ctx: RuntimeContext) -> N
     [
         (lambda: torch.zeros(-1), RuntimeError, "with negative dimension -1: \\[-1\\]"),
         (lambda: torch.zeros(1 << 40, 1 << 40), RuntimeError, "Storage size calculation overflow"),
-        (lambda: torch.zeros(2.5), TypeError, "a size is made of integers"),
-        (lambda: torch.zeros("a"), TypeError, "a size is made of integers"),
+        (lambda: torch.zeros(2.5), TypeError, "a size is made of integers"),  # type: ignore[arg-type]
+        (lambda: torch.zeros("a"), TypeError, "a size is made of integers"),  # type: ignore[arg-type]
         (lambda: torch.arange(0, 5, -1), RuntimeError, "inconsistent with step sign"),
         (lambda: torch.arange(0, 5, 0), RuntimeError, "step must be nonzero"),
         (lambda: torch.tensor([[1, 2], [3]]), ValueError, "sequences of the same length"),

@@ -33,6 +33,7 @@ CALLS: Final[dict[str, Call]] = {
     "register_post_accumulate_grad_hook": lambda x, v, m, i: (
         x.requires_grad_().register_post_accumulate_grad_hook(print)
     ),
+    "record_stream": lambda x, v, m, i: x.record_stream(torch.cuda.current_stream()),
     "retain_grad": lambda x, v, m, i: x.requires_grad_().retain_grad(),
     **_calls(
         """

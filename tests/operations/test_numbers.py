@@ -67,7 +67,6 @@ def test_several_numbers_are_refused(ctx: RuntimeContext) -> None:
     "function",
     [
         lambda x, number: torch.isclose(x, x, number),
-        lambda x, number: x.sort(0, number),
         lambda x, number: torch.nn.functional.layer_norm(x, (2,), eps=number),
     ],
 )
@@ -100,7 +99,9 @@ def test_a_fraction_is_refused_before_anything_is_issued(
     ctx: RuntimeContext, function: Callable[[Any], Any]
 ) -> None:
     x = torch.ones(3, device="cuda:0")
-    with pytest.raises(TypeError, match=r"must be int, not float|expected integers") as caught:
+    with pytest.raises(
+        TypeError, match=r"must be int( or .*)?, not float|expected integers"
+    ) as caught:
         function(x)
     assert "test_numbers.py" in str(caught.value)
     assert x.tolist() == [1, 1, 1]

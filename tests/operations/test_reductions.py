@@ -122,7 +122,11 @@ def test_norms(device: str) -> None:
         (lambda x: x.sum((0, 0)), RuntimeError, "appears multiple times in the list of dims"),
         (lambda x: x[:0].max(), RuntimeError, r"Expected reduction dim to be specified"),
         (lambda x: x[:0].amax(0), IndexError, "Expected reduction dim 0 to have non-zero size"),
-        (lambda x: x.argmax((0, 1)), TypeError, r"argmax\(\): argument 'dim' must be int, not tup"),
+        (
+            lambda x: x.argmax((0, 1)),
+            TypeError,
+            r"argmax\(\): argument 'dim' must be int or None, not tup",
+        ),
         (lambda x: (x > 0).argmin(), RuntimeError, "does not support bool input"),
         (lambda x: x.topk(9), RuntimeError, "selected index k out of range"),
         (lambda x: x.softmax("a"), TypeError, "a dimension is an int, not str"),

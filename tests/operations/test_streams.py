@@ -1,12 +1,14 @@
 """Streams, events and the host that runs ahead."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 import kernbench.torch as torch
 from kernbench.errors import KernbenchError, NoDataError, UnsupportedError
 from kernbench.process.access import AccessError
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.testing import Kernbench
 
 
@@ -169,3 +171,26 @@ def test_a_loop_of_looks_comes_to_its_end(kernbench: Kernbench) -> None:
         assert looks > 0
 
     kernbench.spawn(worker, nprocs=2)
+
+
+def test_record_stream_checks_its_arguments(ctx: RuntimeContext) -> None:
+    stream = torch.cuda.Stream()
+    x: Any = torch.ones(2, device="cuda")
+    assert x.record_stream(stream) is None
+    with pytest.raises(TypeError, match=r"record_stream\(\): argument 'stream' must be "):
+        x.record_stream(1)
+    with pytest.raises(NotImplementedError, match="tensors of a device"):
+        torch.ones(2, device="cpu").record_stream(stream)
+
+
+def test_memory_given_back_early_is_not_overwritten(ctx: RuntimeContext) -> None:
+    side = torch.cuda.Stream()
+    x = torch.ones(64, device="cuda")
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y = x * 2
+    x.record_stream(side)
+    del x
+    torch.full((64,), 7.0, device="cuda")
+    torch.cuda.current_stream().wait_stream(side)
+    assert y.tolist() == [2.0] * 64

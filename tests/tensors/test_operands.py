@@ -12,7 +12,7 @@ import pytest
 
 import kernbench.torch as torch
 import kernbench.torch.nn.functional as F
-from kernbench.errors import OperandError
+from kernbench.errors import KernbenchError, OperandError
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.operands import guarded_function
@@ -180,7 +180,7 @@ def test_a_failure_with_right_arguments_stays_what_it_was(ctx: RuntimeContext) -
         guarded(x, other=None)
     with pytest.raises(OperandError, match="argument 'other'"):
         guarded(x, other=3)
-    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+    with pytest.raises(TypeError, match="missing a required argument: 'input'"):
         guarded()
     with pytest.raises(TensorError, match="the last dimensions of query and key differ"):
         F.scaled_dot_product_attention(x[None], torch.ones(1, 3), torch.ones(1, 3))
@@ -203,9 +203,9 @@ def test_a_module_of_the_user_fails_as_it_does(ctx: RuntimeContext) -> None:
         Own()(array)
 
 
-def test_functions_without_tensors_are_left_alone() -> None:
-    assert not hasattr(torch.zeros, "__wrapped__")
-    assert not hasattr(torch.Tensor.add, "__wrapped__")
+def test_operators_are_left_alone() -> None:
+    assert not hasattr(torch.Tensor.__neg__, "__wrapped__")
+    assert torch.Tensor.__len__.__closure__ is None
 
 
 @pytest.mark.parametrize("function", [torch.exp, F.gelu, F.linear, torch.nn.init.normal_])
@@ -276,3 +276,76 @@ def test_targets_of_losses(ctx: RuntimeContext) -> None:
         loss = F.mse_loss(column, row)
     assert caught[0].filename == __file__
     assert loss.item() == (2**2 + 4**2 + 1**2 + 3**2) / 4
+
+
+# Arguments that are no tensors
+
+USAGE = "hint: the call is sum(input, dim=None, keepdim=False, *, dtype=None)"
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda x: x.sum(1.5), "sum(): argument 'dim' must be int or sequence of ints or None"),
+        (lambda x: x.sum([0, "a"]), "a dimension is an int, not str"),
+        (lambda x: x.sum(0, keepdim=1), "sum(): argument 'keepdim' must be bool, not int"),
+        (lambda x: x.sum(True), "sum(): argument 'dim' must be int or sequence of ints or None"),
+        (lambda x: x.sum(0, unknown=1), "sum(): got an unexpected keyword argument 'unknown'"),
+        (lambda x: x.exp(1), "exp(): too many positional arguments"),
+        (lambda x: x.dim(1), "Tensor.dim(): too many positional arguments"),
+        (lambda x: torch.sum(), "sum(): missing a required argument: 'input'"),  # type: ignore[call-arg]
+        (lambda x: x.split(1.5), "Tensor.split(): argument 'split_size' must be int or"),
+        (lambda x: F.dropout(x, p=None), "dropout(): argument 'p' must be float, not NoneType"),  # type: ignore[arg-type]
+        (lambda x: torch.nn.Linear("a", 3), "Linear(): argument 'in_features' must be int"),  # type: ignore[arg-type]
+        (lambda x: torch.zeros(2, dtype=[]), "zeros(): argument 'dtype' must be torch.dtype"),  # type: ignore[arg-type]
+        (lambda x: x.to(torch.int32, *[1] * 9), "to() takes at most 4 positional arguments"),
+        (lambda x: x @ 1.5, "matmul(): argument 'other' must be Tensor, not float"),
+    ],
+)
+def test_an_argument_of_a_wrong_kind_is_named(
+    ctx: RuntimeContext, call: Callable[[Any], Any], text: str
+) -> None:
+    x = torch.ones(2, 3)
+    # The second call finds what the first one remembered.
+    for _ in range(2):
+        with pytest.raises(OperandError) as caught:
+            call(x)
+        assert caught.value.summary.startswith(text)
+        assert "test_operands.py" in caught.value.facts[0]
+
+
+def test_the_accepted_call_is_shown(ctx: RuntimeContext) -> None:
+    with pytest.raises(TypeError) as caught:
+        torch.ones(2).sum(1.5)  # type: ignore[arg-type]
+    assert "got 1.5" in str(caught.value)
+    assert str(caught.value).endswith(f"  {USAGE}")
+
+
+def test_what_a_callback_of_the_user_raises_is_passed_on(ctx: RuntimeContext) -> None:
+    def hook(grad: torch.Tensor) -> None:
+        raise KeyError("of the user")
+
+    def broken(grad: torch.Tensor) -> None:
+        raise ValueError("of the user")
+
+    for each, kind in ((hook, KeyError), (broken, ValueError)):
+        x = torch.ones(2, requires_grad=True)
+        x.register_hook(each)
+        with pytest.raises(kind) as caught:
+            x.sum().backward()
+        assert not isinstance(caught.value, KernbenchError)
+
+
+def test_the_types_that_pytorch_takes_are_taken(ctx: RuntimeContext) -> None:
+    x: Any = torch.ones(2, 3)
+    assert x.sum(np.int64(0), keepdim=np.bool_(True)).shape == (1, 3)
+    zero: Any = np.int64(0)
+    for wide in (x.any(np.int64(0)), x.all(dim=np.int32(0)), torch.amax(x, zero)):
+        assert wide.shape == (3,)
+    assert x.max(zero)[0].shape == (3,)
+    assert x.transpose(np.int64(0), np.int64(1)).shape == (3, 2)
+    assert torch.nn.LayerNorm(zero + 3)(x).shape == (2, 3)
+    assert x.narrow(0, torch.tensor(1), 1).shape == (1, 3)
+    assert x.view(torch.Size([3, 2])).shape == (3, 2)
+    assert torch.add(1, x).tolist() == [[2.0] * 3] * 2  # type: ignore[arg-type]
+    assert torch.ones(2, requires_grad=None).tolist() == [1, 1]  # type: ignore[arg-type]

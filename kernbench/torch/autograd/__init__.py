@@ -1,12 +1,12 @@
 """`torch.autograd`."""
 
 from kernbench.autograd.autograd import *  # noqa: F403 - names only
-from kernbench.runtime_api.namespace import not_simulated
+from kernbench.runtime_api.namespace import not_simulated as _not_simulated
 from kernbench.tensors.grad_modes import *  # noqa: F403
 from kernbench.tensors.operands import guard as _guard
 from kernbench.torch.autograd import function
 
 __all__ = ["function"]
 
-__getattr__ = not_simulated("torch.autograd")
+__getattr__ = _not_simulated("torch.autograd")
 _guard(globals())

@@ -10,9 +10,11 @@ from kernbench.distributed.groups import *  # noqa: F403
 from kernbench.distributed.objects import *  # noqa: F403
 from kernbench.distributed.p2p import *  # noqa: F403
 from kernbench.runtime_api.distributed import *  # noqa: F403
-from kernbench.runtime_api.namespace import not_simulated
+from kernbench.runtime_api.namespace import not_simulated as _not_simulated
+from kernbench.tensors.operands import guard as _guard
 from kernbench.torch.distributed import _functional_collectives, comm_debug, device_mesh, nn
 
 __all__ = ["_functional_collectives", "comm_debug", "device_mesh", "nn"]
 
-__getattr__ = not_simulated("torch.distributed")
+__getattr__ = _not_simulated("torch.distributed")
+_guard(globals())

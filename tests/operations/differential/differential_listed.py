@@ -251,6 +251,7 @@ UNCOMPARED: Final = {
             "Tensor.stride",
             "Tensor.is_pinned",
             "Tensor.pin_memory",
+            "Tensor.record_stream",
             "Tensor.cuda",
         ],
         "a fact of the memory; strides are compared in every row",
