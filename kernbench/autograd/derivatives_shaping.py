@@ -10,11 +10,13 @@ from kernbench.memory import Array
 from kernbench.operations.creation import zeros
 from kernbench.operations.fused import kernel
 from kernbench.operations.indexing import gathered, gathered_back, scattered
+from kernbench.operations.shaping import cat, stack
 from kernbench.tensors.nodes import Like
 from kernbench.tensors.tape import derivative
 from kernbench.tensors.tensor import Tensor
 
 Step = tuple[Any, ...]
+Grads = Sequence[Tensor | None]
 
 
 # Views: the gradient of a view of all elements is a view; other gradients are copied into zeros
@@ -51,6 +53,30 @@ derivative("unsqueeze", _squeezed)
 derivative("expand", same)
 for _name in ("slice", "select", "diagonal"):
     derivative(_name, _placed)
+
+
+def _all(grads: Grads, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Returns the gradients of several results, with zeros for those that have none."""
+    known = next(g for g in grads if g is not None)
+    return [
+        zeros(shape, dtype=known.dtype, device=known.device) if g is None else g
+        for g, shape in zip(grads, shapes, strict=True)
+    ]
+
+
+def _joined(grads: Grads, like: Like, dim: int, sizes: Sequence[int]) -> Tensor:
+    before, after = like.shape[:dim], like.shape[dim + 1 :]
+    return cat(_all(grads, [(*before, size, *after) for size in sizes]), dim)
+
+
+def _stacked(grads: Grads, like: Like, dim: int) -> Tensor:
+    shape = like.shape[:dim] + like.shape[dim + 1 :]
+    return stack(_all(grads, [shape] * len(grads)), dim)
+
+
+derivative("split", _joined, several=True)
+derivative("split_with_sizes", _joined, several=True)
+derivative("unbind", _stacked, several=True)
 
 
 # Copies

@@ -601,9 +601,14 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
         raise DimensionError(
             f"Dimension specified as {place} but tensor has no dimensions", [site_fact(call_site())]
         )
-    rows = tuple([select(input, place, index) for index in range(input.window.shape[place])])
-    tape.forbid_writes(rows, "several")
-    return rows
+    old = input.window
+    shape = old.shape[:place] + old.shape[place + 1 :]
+    strides = old.strides[:place] + old.strides[place + 1 :]
+    rows = [
+        (shape, strides, old.offset + index * old.strides[place], (select, place, index))
+        for index in range(old.shape[place])
+    ]
+    return tape.views(input, rows, "unbind", {"dim": place})
 
 
 def split(
@@ -641,12 +646,14 @@ def split(
                 f"size at dimension {place}), but got split_sizes={sizes}",
                 [site_fact(call_site())],
             )
-    pieces, start = [], 0
+    name = "split" if isinstance(split_size_or_sections, int) else "split_with_sizes"
+    old, pieces, start = tensor.window, [], 0
     for length in sizes:
-        pieces.append(narrow(tensor, place, start, length))
+        shape = (*old.shape[:place], length, *old.shape[place + 1 :])
+        first = old.offset + start * old.strides[place]
+        pieces.append((shape, old.strides, first, (narrow, place, start, length)))
         start += length
-    tape.forbid_writes(pieces, "several")
-    return tuple(pieces)
+    return tape.views(tensor, pieces, name, {"dim": place, "sizes": tuple(sizes)})
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:

@@ -8,6 +8,7 @@ them. A node refers to no task.
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from kernbench.errors import CallSite, UnsupportedError, call_site, site_fact
@@ -346,7 +347,11 @@ class Like(NamedTuple):
 def like(tensor: Tensor) -> Like:
     """Returns the shape, dtype and device that the gradient of a tensor must have."""
     window = tensor.window
-    return Like(window.shape, window.dtype, tensor.device)
+    return _like((window.shape, window.dtype, tensor.device))
+
+
+_like: Final[Callable[[tuple[tuple[int, ...], DType, Device]], Like]] = partial(tuple.__new__, Like)
+"""Makes a `Like` of its fields without a call of Python: every recorded operation makes some."""
 
 
 class Node:

@@ -3,7 +3,7 @@
 The formulas are in the modules `derivatives_*` of the room `autograd`; `backward` runs the nodes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kernbench.errors import CallSite, UnsupportedError, call_site, site_fact
@@ -83,9 +83,12 @@ def _label(stem: str) -> str:
 
 
 class _Derivative:
-    __slots__ = ("every", "label", "parts")
+    __slots__ = ("every", "label", "parts", "several")
 
-    def __init__(self, stem: str, parts: Sequence[Formula | None], every: Formula | None) -> None:
+    def __init__(
+        self, stem: str, parts: Sequence[Formula | None], every: Formula | None, several: bool
+    ) -> None:
+        self.several = several
         self.label = _label(stem)
         self.parts = [None if part is None else _Part(part) for part in parts]
         self.every = None if every is None else _Part(every)
@@ -99,7 +102,9 @@ class _Derivative:
 _derivatives: Final[dict[str, _Derivative]] = {}
 
 
-def derivative(name: str, *parts: Formula | None, every: Formula | None = None) -> None:
+def derivative(
+    name: str, *parts: Formula | None, every: Formula | None = None, several: bool = False
+) -> None:
     """Adds the formulas of an operation's gradients to the table.
 
     The first parameter of a formula is the gradient of the result. The names of its other
@@ -112,9 +117,11 @@ def derivative(name: str, *parts: Formula | None, every: Formula | None = None) 
         name: Name of the operation, without `aten::`.
         parts: A formula for each operand; None for an operand without gradient.
         every: One formula for any number of operands.
+        several: Whether the operation has several results; the first parameter of a formula is then
+            the list of their gradients, in which None stands for zeros.
     """
     assert name not in _derivatives, name
-    _derivatives[name] = _Derivative(name, parts, every)
+    _derivatives[name] = _Derivative(name, parts, every, several)
 
 
 def is_differentiable(name: str) -> bool:
@@ -203,6 +210,7 @@ class Operation(Node):
                 hint="detach() its operands if no gradient should go through it",
             )
         values = {name: given(value, self) for name, value in self._kept.items()}
+        came: Any = grads if self._derivative.several else grads[0]
         results: list[Tensor | None] = []
         for at, (edge, wanted) in enumerate(zip(self.edges, self.inputs, strict=True)):
             part = self._derivative.part(at)
@@ -210,9 +218,7 @@ class Operation(Node):
                 results.append(None)
                 continue
             values["like"], values["index"] = wanted, at
-            results.append(
-                part.function(grads[0], **{n: values[n] for n in part.names if n in values})
-            )
+            results.append(part.function(came, **{n: values[n] for n in part.names if n in values}))
         return results
 
     def release(self) -> None:
@@ -439,31 +445,53 @@ def view(
     if input.memory.tracked:
         # Also renews the history of an input that is a view; then both views share an origin.
         node = begin(process, name, (input,), {"step": step})
-    origin = input.origin
-    state = process.locals.get(GRAD_STATE)
-    recorded = (state is None or state.enabled) and not process.inference
-    kind = None if recorded else _kind(process)
-    if origin is None:
-        seen.origin = Origin(input, (step,), kind)
-    else:
-        above = origin.kind
-        kind = above if kind is None or above == "inference" else kind
-        seen.origin = Origin(origin.base, (*origin.steps, step), kind)
+    seen.origin = _origin(process, input, step, None)
     if node is not None:
         finish(node, seen)
     return seen
 
 
-def _kind(process: Process) -> ViewKind | None:
-    """Returns the kind of a view that is made now."""
+Window = tuple[Sequence[int], Sequence[int], int, tuple[Any, ...]]
+"""Shape, strides, offset and step of a view, see `view`."""
+
+
+def views(
+    input: Tensor, windows: Iterable[Window], name: str, options: dict[str, Any]
+) -> tuple[Tensor, ...]:
+    """Returns several views with one history, which must not be written, as in PyTorch.
+
+    Args:
+        input: Tensor to view.
+        windows: Shape, strides, offset and step of each view, see `view`.
+        name: Name of the operation, as in the table of formulas, where it is of `several`.
+        options: Options that its formula may need, by name.
+    """
+    process = current_process()
+    node = begin(process, name, (input,), options) if input.memory.tracked else None
+    found = []
+    for index, (shape, strides, offset, step) in enumerate(windows):
+        seen = alias(input, shape, strides, offset)
+        seen.origin = _origin(process, input, step, "several")
+        if node is not None:
+            node.made(seen)
+            attach(node, index, seen)
+        found.append(seen)
+    return tuple(found)
+
+
+def _origin(
+    process: Process, input: Tensor, step: tuple[Any, ...], kind: ViewKind | None
+) -> Origin:
+    """Returns the origin of a view; `kind` says why it must not be written if it is recorded."""
+    state = process.locals.get(GRAD_STATE)
     if process.inference:
-        return "inference"
-    return None if grad_state_of(process).enabled else "no_grad"
-
-
-def forbid_writes(views: Sequence[Tensor], kind: ViewKind) -> None:
-    """Notes why new views must not be written, if they were recorded."""
-    if _kind(current_process()) is None:
-        for seen in views:
-            if seen.origin is not None and seen.origin.kind != "inference":
-                seen.origin.forbid(kind)
+        kind = "inference"
+    elif state is not None and not state.enabled:
+        kind = "no_grad"
+    origin = input.origin
+    if origin is None:
+        return Origin(input, (step,), kind)
+    above = origin.kind
+    if kind is None or above == "inference":
+        kind = above
+    return Origin(origin.base, (*origin.steps, step), kind)

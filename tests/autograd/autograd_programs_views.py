@@ -534,3 +534,37 @@ def copy_cuts_the_history(torch: Any) -> Any:
     y.copy_(w)
     (y * y).sum().backward()
     return x.grad, w.grad
+
+
+# Several views of one call
+
+
+@program
+def pieces_have_one_node(torch: Any) -> Any:
+    x = leaf(torch, 4, 3)
+    found = []
+    for pieces in (x.split(3), x.split([1, 3]), x.chunk(2, -1), x.unbind(), x.T.split(2)):
+        nodes = {piece.grad_fn for piece in pieces}
+        found.append((len(nodes), *(node.name() for node in nodes)))
+    return found
+
+
+@program
+def one_piece_used(torch: Any) -> Any:
+    x = leaf(torch, 4, 3)
+    grads = []
+    for pieces in (x.split(3), x.split([1, 3]), x.chunk(2, -1), x.unbind(1), x.T.split(2)):
+        x.grad = None
+        (pieces[-1] * pieces[-1]).sum().backward()
+        grads.append(x.grad)
+    return grads
+
+
+@program
+def pieces_with_a_hook_and_retain_grad(torch: Any) -> Any:
+    x = leaf(torch, 2, 4)
+    low, high = (x * 1).chunk(2, dim=1)
+    low.register_hook(lambda grad: grad * 2)
+    high.retain_grad()
+    (low * high).sum().backward()
+    return x.grad, high.grad
