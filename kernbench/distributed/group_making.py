@@ -19,7 +19,7 @@ from kernbench.distributed.groups import (
     get_process_group_ranks,
     libraries_of,
 )
-from kernbench.errors import OperandError, OptionError, call_site, site_fact
+from kernbench.errors import CallSite, OperandError, OptionError, call_site, site_fact
 from kernbench.operations import cuda
 from kernbench.process.process import Process, current_process
 from kernbench.ranks.groups import GroupError, ProcessGroup
@@ -81,10 +81,12 @@ def new_group(
     library = _library(backend)
     members = world.ranks if ranks is None else _members(world, ranks, sort_ranks)
     if not use_local_synchronization:
-        return _make(process, ("world", None), world.ranks, members, library, group_desc)
+        return _make(
+            process, ("world", None), world.ranks, members, library, group_desc, call_site()
+        )
     if process.rank not in members:
         return None
-    return _make(process, ("local", members), members, members, library, group_desc)
+    return _make(process, ("local", members), members, members, library, group_desc, call_site())
 
 
 def new_groups(
@@ -109,10 +111,20 @@ def new_groups(
     """
     process = current_process()
     world = find_group(process, None, "new_group")
-    library = _library(backend)
     members = [_members(world, part, sort_ranks) for part in parts]
-    place = ("world", None)
-    return [_make(process, place, world.ranks, part, library, group_desc) for part in members]
+    return _make_each(process, world, members, backend, group_desc)
+
+
+def _make_each(
+    process: Process,
+    world: ProcessGroup,
+    parts: Sequence[tuple[int, ...]],
+    backend: str | None,
+    group_desc: str | None,
+) -> list[Any]:
+    """Does what `new_groups` does for lists of ranks that are checked."""
+    library, site, place = _library(backend), call_site(), ("world", None)
+    return [_make(process, place, world.ranks, part, library, group_desc, site) for part in parts]
 
 
 def _make(
@@ -122,6 +134,7 @@ def _make(
     members: tuple[int, ...],
     library: str | None,
     group_desc: str | None,
+    site: CallSite | None,
 ) -> Any:
     """Makes a group; returns it to a member, and `NON_GROUP_MEMBER` to others.
 
@@ -132,9 +145,10 @@ def _make(
         members: Global ranks of the group.
         library: Name of the library; None for that of the world.
         group_desc: The user's description.
+        site: Where the user made it.
     """
     terms, text = _terms(members, library, group_desc)
-    call = Call(process.rank, "new_group", terms, text, call_site(), process.host.clock)
+    call = Call(process.rank, "new_group", terms, text, site, process.host.clock)
     made, meeting = meet(process, place, among, call, _none_yet)
     group = made.get(members)
     if group is None:
@@ -322,7 +336,8 @@ def new_subgroups_by_enumeration(
         OptionError: If a rank is in two groups.
         GroupMismatchError: If another rank made other groups (C9).
     """
-    world = find_group(current_process(), None, "new_subgroups_by_enumeration")
+    process = current_process()
+    world = find_group(process, None, "new_subgroups_by_enumeration")
     if not ranks_per_subgroup_list:
         raise OptionError(
             "new_subgroups_by_enumeration: the list of groups is empty", [site_fact(call_site())]
@@ -330,7 +345,7 @@ def new_subgroups_by_enumeration(
     parts = [_members(world, part, True) for part in ranks_per_subgroup_list]
     _check_apart("new_subgroups_by_enumeration", parts)
     refuse("new_group", pg_options=pg_options)
-    made = new_groups(parts, backend, group_desc)
+    made = _make_each(process, world, parts, backend, group_desc)
     mine = [group for group in made if group != GroupMember.NON_GROUP_MEMBER]
     return (mine[0] if mine else None), made
 
