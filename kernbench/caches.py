@@ -30,10 +30,12 @@ LIMITS: Final[Mapping[str, int]] = {
     "distributed.even": 8192,  # of every call of the common collectives, so more
     "distributed.exchanges": 1024,
     "distributed.libraries": 64,  # by backend
+    "distributed.new_groups": 8192,
     "distributed.objects": 1024,
     "distributed.on_hosts": 1024,
     "distributed.reducing": 8192,
     "distributed.signatures": 8192,
+    "distributed.splits": 256,
     "errors.call_sites": 4096,  # a line of a program each, which keeps its code alive
     "memory.functions": 1024,  # by name and type
     "memory.gaps": 4096,
@@ -44,6 +46,9 @@ LIMITS: Final[Mapping[str, int]] = {
     "operations.order": 1024,
     "operations.strides": 1024,
     "operations.views": 4096,
+    "parallel.ends": 64,
+    "parallel.groups": 1024,
+    "parallel.layouts": 64,
     "runtime_api.names": 1,
     "tensors.devices": 1 << 16,  # as many as a machine may have
     "tensors.labels": 4096,

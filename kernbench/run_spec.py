@@ -15,7 +15,6 @@ from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from kernbench.sim_engine.dials import Detail, Fidelity
-from kernbench.units import TIME_UNITS, format_exact
 
 if TYPE_CHECKING:
     from kernbench.config import ConfigError, Problem
@@ -372,6 +371,8 @@ def _choice(literal: Any) -> tuple[str, Callable[[Any], Any]]:
 
 
 def _time_text(ps: int) -> str:
+    from kernbench.units import TIME_UNITS, format_exact  # so that `--help` does not import it
+
     return format_exact(ps, TIME_UNITS).replace(" ", "")
 
 

@@ -216,7 +216,9 @@ class Channel:
     def arrive(self, rank: int, start: int) -> None:
         """Takes a rank that begins at `start`, in picoseconds. Does not wait."""
         if self._gathers:
-            self._begin(rank, start)
+            self._starts[rank] = start
+            if len(self._starts) == self._size:
+                self._time_together()
         elif self._live:
             self._start_live(rank, start)
         elif self._claim is None and start > self._engine.loop.now and self._busy():
@@ -246,10 +248,14 @@ class Channel:
         if not self._gathers:
             self._start_replay(rank)
         elif len(self._starts) == self._size:
-            first, timing = self._in_lanes()
-            if self._shadow is not None:
-                self._compare(self._shadow, first, timing)
-            self._ranks.all_timed(self._number, first, timing[0])
+            self._time_together()
+
+    def _time_together(self) -> None:
+        """Times all ranks at once; the last of them has come."""
+        first, timing = self._in_lanes()
+        if self._shadow is not None:
+            self._compare(self._shadow, first, timing)
+        self._ranks.all_timed(self._number, first, timing[0])
 
     def _start_replay(self, rank: int) -> None:
         assert self._replay is not None

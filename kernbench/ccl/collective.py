@@ -11,7 +11,7 @@ from kernbench.ccl.layout import Layout
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import Reduction
 from kernbench.ccl.prepared import Prepared
-from kernbench.hw.pe import PeCosts, later
+from kernbench.hw.pe import PeCosts
 from kernbench.memory import View
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
@@ -64,7 +64,8 @@ class Joining:
     def begin(self, command: Command, start: int) -> None:
         """See `Action`."""
         # The local time of an aborted rank may be behind the loop.
-        self.start = later(start, self.collective.engine.loop.now)
+        now = command.host.loop.now
+        self.start = start if start > now else now
         self.collective.arrive(self, command)
 
     def deliver(self) -> None:
@@ -298,8 +299,9 @@ class Collective:
     def _end(self, part: Joining, end: int) -> None:
         """Lets a rank complete at `end`, unless a later end replaces this one."""
         loop = self._engine.loop
+        time = end if end > loop.now else loop.now
         owner = self._engine.command_owner(self._commands[part.rank].host.rank)
-        loop.at(later(end, loop.now), owner, self._finish, part, end, part.attempt)
+        loop.at(time, owner, self._finish, part, end, part.attempt)
 
     def _finish(self, part: Joining, end: int, attempt: int) -> None:
         if part.attempt != attempt or part.done:

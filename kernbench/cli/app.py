@@ -10,7 +10,6 @@ import typer
 from kernbench import __version__
 from kernbench.cli.output import TRACE_LIMIT, Output
 from kernbench.run_spec import RunSpec
-from kernbench.units import UnitError, parse_time
 
 app = typer.Typer(
     help="Run multi-GPU programs on simulated machines: real numbers and predicted time.",
@@ -307,6 +306,8 @@ def _time(text: str) -> int:
     """
     if text == "0":
         return 0
+    from kernbench.units import UnitError, parse_time
+
     try:
         return parse_time(text)
     except UnitError as error:

@@ -76,19 +76,16 @@ def _run_jobs() -> None:
     while True:
         carrier: Any = getcurrent()
         job, carrier.job = carrier.job, None
-        del carrier
         job()
-        del job
-        carrier = getcurrent()
         carrier.subject, hub = None, carrier.parent
-        del carrier
+        del job, carrier
         hub.switch()
 
 
-class CarrierPool:
+class CarrierPool(threading.local):
     """Keeps carriers whose job has ended, and hands them out for new jobs.
 
-    A greenlet runs in the thread that made it, so a pool serves one thread.
+    A greenlet runs in the thread that made it, so each thread has carriers of its own.
     """
 
     def __init__(self) -> None:
@@ -109,17 +106,8 @@ _IDLE: Final = 1024
 """The most idle carriers that a thread keeps: some 16 MiB."""
 
 
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.pool = CarrierPool()
-
-
-_THREAD: Final = _Thread()
-
-
-def pool() -> CarrierPool:
-    """Returns the carriers of the calling thread, which all event loops in it share."""
-    return _THREAD.pool
+POOL: Final = CarrierPool()
+"""The carriers of all event loops."""
 
 
 def current_carrier() -> object:

@@ -11,7 +11,7 @@ from threading import RLock, get_ident
 from types import FrameType, TracebackType
 from typing import Any, Final, cast
 
-from kernbench.des.carrier import Carrier, current_subject, pool
+from kernbench.des.carrier import POOL, Carrier, current_subject
 
 _CALLS_OF_A_TURN: Final = 40
 """Bits of the number of calls that an owner, or a turn of an owner, may queue."""
@@ -180,7 +180,7 @@ class Task:
         self._function = function
         self._args = args
         # A carrier is taken here and not at the start, so that no two live tasks share a stack.
-        self._carrier: Carrier | None = pool().take()
+        self._carrier: Carrier | None = POOL.take()
         self._state = _NEW
         self._ticket = 0  # number of the current park; a wake-up with a lower number is stale
         self._thrown: BaseException | None = None
@@ -287,7 +287,7 @@ class Task:
         elif self._state is _NEW:
             carrier, self._carrier = self._carrier, None
             assert carrier is not None
-            pool().give_back(carrier)
+            POOL.give_back(carrier)
             self._finish(None, error)
             self.loop.task_ended(self)
 
@@ -339,7 +339,7 @@ class Task:
         if isinstance(self.error, SwallowedAbortError):
             self.loop.abandoned.append(carrier)
         else:
-            pool().give_back(carrier)
+            POOL.give_back(carrier)
 
     def _park(self, reason: object) -> None:
         assert self.loop.current is self, f"{self.name} may only wait by itself"

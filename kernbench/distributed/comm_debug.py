@@ -31,6 +31,7 @@ class CommDebugMode:
         self._bytes.clear()
         self._process = current_process()
         _ACTIVE.of(self._process).append(self)
+        _EVERYWHERE.append(self)
         return self
 
     def __exit__(
@@ -41,6 +42,7 @@ class CommDebugMode:
     ) -> None:
         assert self._process is not None
         _ACTIVE.of(self._process).remove(self)
+        _EVERYWHERE.remove(self)
         self._process = None
 
     def _note(self, key: tuple[int, str, str], nbytes: int) -> None:
@@ -86,6 +88,9 @@ class CommDebugMode:
 
 _ACTIVE: Final[RankLocal[list[CommDebugMode]]] = RankLocal("modes that count", lambda _: [])
 
+_EVERYWHERE: Final[list[CommDebugMode]] = []
+"""Active modes of all processes: nearly always none, which a call then knows at once."""
+
 
 def _by_kind(counter: "Counter[tuple[int, str, str]]", rank: int | None) -> dict[str, int]:
     kinds: dict[str, int] = {}
@@ -104,5 +109,7 @@ def count(process: Process, kind: str, group: str, nbytes: int) -> None:
         group: Name of the process group.
         nbytes: Bytes of the call, as nccl-tests counts them.
     """
+    if not _EVERYWHERE:
+        return
     for mode in (*_ACTIVE.of(process), *_ACTIVE.of(process.ctx.main)):
         mode._note((process.rank, kind, group), nbytes)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.distributed.group_lifetime import init_process_group
-from kernbench.distributed.group_making import new_group
+from kernbench.distributed.group_making import new_groups
 from kernbench.distributed.groups import (
     GroupMember,
     get_rank,
@@ -70,8 +70,7 @@ def _group_of(lines: Ranks, name: str) -> ProcessGroup | None:
     if lines.shape[1] == everybody and lines[0].tolist() == list(range(everybody)):
         return default.WORLD
     mine = None
-    for line in lines.tolist():
-        group = new_group(line, group_desc=f"mesh_{name}", sort_ranks=False)
+    for group in new_groups(lines.tolist(), group_desc=f"mesh_{name}", sort_ranks=False):
         if group != GroupMember.NON_GROUP_MEMBER:
             mine = group
     return mine

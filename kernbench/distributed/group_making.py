@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
+from kernbench.caches import cached
 from kernbench.distributed.groups import (
     BACKENDS,
     GroupMember,
@@ -18,13 +19,13 @@ from kernbench.distributed.groups import (
     get_process_group_ranks,
     libraries_of,
 )
-from kernbench.errors import OperandError, OptionError, call_site, site_fact
+from kernbench.errors import CallSite, OperandError, OptionError, call_site, site_fact
 from kernbench.operations import cuda
 from kernbench.process.process import Process, current_process
 from kernbench.ranks.groups import GroupError, ProcessGroup
 from kernbench.ranks.making import meet
 from kernbench.ranks.meeting import Call, Meeting, Term, runs
-from kernbench.ranks.world import GroupLeakWarning, world_of
+from kernbench.ranks.world import GroupLeakWarning, Split, World, world_of
 from kernbench.tensors.errors import refuse
 
 __all__ = ["new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group"]
@@ -79,36 +80,107 @@ def new_group(
     check_device_id("new_group", process, device_id)
     library = _library(backend)
     members = world.ranks if ranks is None else _members(world, ranks, sort_ranks)
-    outsider = None if use_local_synchronization else GroupMember.NON_GROUP_MEMBER
-    if use_local_synchronization and process.rank not in members:
-        return outsider
-    scope, among = ("local", members) if use_local_synchronization else ("world", world.ranks)
-    call = Call(
-        process.rank,
-        "new_group",
-        (
-            # A group of one meets nobody, so it does not matter who else makes another such group.
-            Term("C9", "members", members if len(members) > 1 else _ONE),
-            Term("C9", "backend", library),
-            Term("C9", "description", group_desc),
-        ),
-        f"new_group({list(members)}" + (f", {group_desc!r})" if group_desc else ")"),
-        call_site(),
-        process.host.clock,
+    if not use_local_synchronization:
+        return _make(
+            process, ("world", None), world.ranks, members, library, group_desc, call_site()
+        )
+    if process.rank not in members:
+        return None
+    return _make(process, ("local", members), members, members, library, group_desc, call_site())
+
+
+def new_groups(
+    parts: Sequence[Sequence[int]],
+    backend: str | None = None,
+    group_desc: str | None = None,
+    *,
+    sort_ranks: bool = True,
+) -> list[Any]:
+    """Returns what `new_group` returns for each of several lists of ranks.
+
+    Args:
+        parts: Global ranks of each group.
+        backend: See `new_group`.
+        group_desc: See `new_group`.
+        sort_ranks: See `new_group`.
+
+    Raises:
+        GroupMismatchError: If another rank made another group at the same place (C9).
+        GroupError: If nothing is initialised (C18), or for too many groups (C17).
+        OptionError: If a rank does not exist or is named twice.
+    """
+    process = current_process()
+    world = find_group(process, None, "new_group")
+    members = [_members(world, part, sort_ranks) for part in parts]
+    return _make_each(process, world, members, backend, group_desc)
+
+
+def _make_each(
+    process: Process,
+    world: ProcessGroup,
+    parts: Sequence[tuple[int, ...]],
+    backend: str | None,
+    group_desc: str | None,
+) -> list[Any]:
+    """Does what `new_groups` does for lists of ranks that are checked."""
+    library, site, place = _library(backend), call_site(), ("world", None)
+    return [_make(process, place, world.ranks, part, library, group_desc, site) for part in parts]
+
+
+def _make(
+    process: Process,
+    place: tuple[str, tuple[int, ...] | None],
+    among: tuple[int, ...],
+    members: tuple[int, ...],
+    library: str | None,
+    group_desc: str | None,
+    site: CallSite | None,
+) -> Any:
+    """Makes a group; returns it to a member, and `NON_GROUP_MEMBER` to others.
+
+    Args:
+        process: The calling rank.
+        place: Where the ranks meet: all of the world, or the members only.
+        among: Global ranks that make the group.
+        members: Global ranks of the group.
+        library: Name of the library; None for that of the world.
+        group_desc: The user's description.
+        site: Where the user made it.
+    """
+    terms, text = _terms(members, library, group_desc)
+    call = Call(process.rank, "new_group", terms, text, site, process.host.clock)
+    made, meeting = meet(process, place, among, call, _none_yet)
+    group = made.get(members)
+    if group is None:
+        name = f"{'G' if place[0] == 'world' else 'local.'}{meeting.number}{_braced(members)}"
+        group = made[members] = ProcessGroup(name, members, group_desc or "undefined", library)
+    return _received(process, group, meeting, GroupMember.NON_GROUP_MEMBER)
+
+
+@cached("distributed.new_groups")
+def _terms(
+    members: tuple[int, ...], library: str | None, group_desc: str | None
+) -> tuple[tuple[Term, ...], str]:
+    """Returns what the calls of all ranks must agree on, and their text: the same objects for all.
+
+    Args:
+        members: Global ranks of the group.
+        library: Name of the library; None for that of the world.
+        group_desc: The user's description.
+    """
+    terms = (
+        # A group of one meets nobody, so it does not matter who else makes another such group.
+        Term("C9", "members", members if len(members) > 1 else _ONE),
+        Term("C9", "backend", library),
+        Term("C9", "description", group_desc),
     )
-    desc = group_desc or "undefined"
+    return terms, f"new_group({list(members)}" + (f", {group_desc!r})" if group_desc else ")")
 
-    def make(number: int) -> dict[tuple[int, ...], ProcessGroup]:
-        del number
-        return {}
 
-    key = (scope, among if use_local_synchronization else None)
-    made, meeting = meet(process, key, among, call, make)
-    if members not in made:
-        local = "local." if use_local_synchronization else "G"
-        name = f"{local}{meeting.number}{_braced(members)}"
-        made[members] = ProcessGroup(name, members, desc, library)
-    return _received(process, made[members], meeting, outsider)
+def _none_yet(number: int) -> dict[tuple[int, ...], ProcessGroup]:
+    """Returns where the groups of one meeting are kept: several, if each has one rank."""
+    del number
+    return {}
 
 
 def split_group(
@@ -151,16 +223,10 @@ def split_group(
             "split_group(split_ranks=...): expected a list of lists of ranks",
             [site_fact(call_site()), f"got {split_ranks!r}"],
         )
-    parts = [_members(parent, part, True, "the parent's numbering") for part in split_ranks]
-    _check_apart("split_group", parts)
-    places = ", ".join(str([parent.place(rank) for rank in part]) for part in parts)
+    split = _split(world_of(process), parent, split_ranks, group_desc)
+    parts = split.parts
     call = Call(
-        process.rank,
-        "split_group",
-        (Term("C9", "parts", parts), Term("C9", "description", group_desc)),
-        f"split_group({parent.name}, [{places}]" + (f", {group_desc!r})" if group_desc else ")"),
-        call_site(),
-        process.host.clock,
+        process.rank, "split_group", split.terms, split.text, call_site(), process.host.clock
     )
 
     def make(number: int) -> dict[int, ProcessGroup]:
@@ -174,6 +240,40 @@ def split_group(
     made, meeting = meet(process, ("split", parent.name), parent.ranks, call, make)
     group = made.get(process.rank)
     return None if group is None else _received(process, group, meeting, None)
+
+
+def _split(
+    world: World, parent: ProcessGroup, given: Sequence[Sequence[int]], group_desc: str | None
+) -> Split:
+    """Returns what a split is, found once for all ranks that give the same tuple.
+
+    Args:
+        world: The ranks.
+        parent: Group to split.
+        given: The user's argument.
+        group_desc: The user's description.
+    """
+    key = (id(given), parent.name, group_desc)
+    known = world.splits.get(key)
+    if known is not None and known.given is given:
+        return known
+    parts = [_members(parent, part, True, "the parent's numbering") for part in given]
+    _check_apart("split_group", parts)
+    places = ", ".join(str([parent.place(rank) for rank in part]) for part in parts)
+    split = Split(
+        given,
+        parts,
+        (Term("C9", "parts", parts), Term("C9", "description", group_desc)),
+        f"split_group({parent.name}, [{places}]" + (f", {group_desc!r})" if group_desc else ")"),
+    )
+    if type(given) is tuple and all(map(_is_fixed, given)):
+        world.splits.keep(key, split)
+    return split
+
+
+def _is_fixed(ranks: Sequence[int]) -> bool:
+    """Returns whether nobody can change a list of ranks any more."""
+    return type(ranks) is tuple and all(type(rank) is int for rank in ranks)
 
 
 def new_subgroups(
@@ -236,14 +336,16 @@ def new_subgroups_by_enumeration(
         OptionError: If a rank is in two groups.
         GroupMismatchError: If another rank made other groups (C9).
     """
-    world = find_group(current_process(), None, "new_subgroups_by_enumeration")
+    process = current_process()
+    world = find_group(process, None, "new_subgroups_by_enumeration")
     if not ranks_per_subgroup_list:
         raise OptionError(
             "new_subgroups_by_enumeration: the list of groups is empty", [site_fact(call_site())]
         )
     parts = [_members(world, part, True) for part in ranks_per_subgroup_list]
     _check_apart("new_subgroups_by_enumeration", parts)
-    made = [new_group(part, timeout, backend, pg_options, group_desc=group_desc) for part in parts]
+    refuse("new_group", pg_options=pg_options)
+    made = _make_each(process, world, parts, backend, group_desc)
     mine = [group for group in made if group != GroupMember.NON_GROUP_MEMBER]
     return (mine[0] if mine else None), made
 
@@ -260,22 +362,23 @@ def _members(
         numbering: Name of the numbering in reports.
     """
     try:
-        given = [operator.index(rank) for rank in ranks]
+        given = list(map(operator.index, ranks))
     except TypeError:
         raise OperandError(
             f"a group is made of ranks; got {ranks!r}", [site_fact(call_site())]
         ) from None
-    wrong = [rank for rank in given if not 0 <= rank < parent.size()]
-    if wrong or not given or len(set(given)) < len(given):
+    size = len(parent.ranks)
+    if not given or min(given) < 0 or max(given) >= size or len(set(given)) < len(given):
+        wrong = [rank for rank in given if not 0 <= rank < size]
         what = f"rank {wrong[0]} does not exist" if wrong else "ranks must be different"
         raise OptionError(
             f"a group of ranks {given}: {what if given else 'it has no members'}",
             [
                 site_fact(call_site()),
-                f"expected ranks 0..{parent.size() - 1} of {numbering}, each at most once",
+                f"expected ranks 0..{size - 1} of {numbering}, each at most once",
             ],
         )
-    return tuple(parent.ranks[rank] for rank in (sorted(given) if in_order else given))
+    return tuple(map(parent.ranks.__getitem__, sorted(given) if in_order else given))
 
 
 def _check_apart(name: str, parts: Sequence[tuple[int, ...]]) -> None:
@@ -330,14 +433,15 @@ def _received(process: Process, group: ProcessGroup, meeting: Meeting, outsider:
         )
     if count >= _WARN_AT and not world.warned:
         world.warned = True
-        warnings.warn(
+        warning = GroupLeakWarning(
             f"[C17] rank {rank} holds {count} process groups\n  "
             + "\n  ".join(_most_made(process))
             + "\n  hint: destroy groups after their last use, or make them in "
-            "`with group_scope():`",
-            GroupLeakWarning,
-            stacklevel=3,
+            "`with group_scope():`"
         )
+        site = meeting.calls[rank].site
+        file, line = (site.file, site.line) if site is not None else (__name__, 0)
+        warnings.warn_explicit(warning, GroupLeakWarning, file, line)
     return group
 
 

@@ -137,7 +137,7 @@ def library_of(process: Process, group: ProcessGroup, tensor: Tensor) -> str:
         group: Process group that the rank may use.
         tensor: The tensor; its type of device decides.
     """
-    backend = backend_of(process, group)
+    backend = group.backend or world_of(process).backend[process.rank]
     return libraries_of(backend).get(tensor.device.type, backend) if ":" in backend else backend
 
 
@@ -188,14 +188,11 @@ def members_of(process: Process, group: Group, name: str) -> ProcessGroup | None
         KernbenchError: If the rank may not use the group, as `find_group` does.
     """
     world = world_of(process)
-    held = world.held.get(process.rank)
-    if held:
-        if group is None:
-            group = world.group
-        if isinstance(group, ProcessGroup) and held.get(group.name) is group:
-            return group
+    found = _held(process, world, group)
+    if found is not None:
+        return found
     error = _unusable(process, world, group, name)
-    if not (held and _is_non_member(group)):
+    if not (world.held.get(process.rank) and _is_non_member(group)):
         raise error
     _warn_outside(process, name)
     return None
@@ -245,10 +242,22 @@ def find_group(process: Process, group: Group, name: str) -> ProcessGroup:
             not initialised or is destroyed (C18), leaves the rank out (C8), or was not made by the
             rank (C9); it is `OperandError` if the argument is no group.
     """
-    found = None if _is_non_member(group) else members_of(process, group, name)
+    world = world_of(process)
+    found = _held(process, world, group)
     if found is None:
-        raise _unusable(process, world_of(process), group, name)
+        raise _unusable(process, world, group, name)
     return found
+
+
+def _held(process: Process, world: World, group: Any) -> ProcessGroup | None:
+    """Returns the group that an argument means; None if the rank may not use it."""
+    held = world.held.get(process.rank)
+    if held:
+        if group is None:
+            group = world.group
+        if isinstance(group, ProcessGroup) and held.get(group.name) is group:
+            return group
+    return None
 
 
 def is_outside(group: Any, name: str) -> bool:

@@ -19,7 +19,7 @@ from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.hosted import HostCollective
 from kernbench.ranks.joint import Joint
 from kernbench.ranks.meeting import Call, CollectiveMismatchError, Exchange, Role
-from kernbench.ranks.world import world_of
+from kernbench.ranks.world import World, world_of
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.tensors.running import wait_for
 from kernbench.tensors.tensor import Tensor
@@ -89,6 +89,7 @@ def issue(
             stream = communication_stream(process, group, sip)
             follow(stream, current)
     site = site or process.call_site()
+    world = world_of(process)
     rank = process.rank
     entered: list[Exchange] = []
 
@@ -98,7 +99,7 @@ def issue(
         call = Call(rank, what.kind, what.terms, what.text, site, now, None, what.splits)
         if role is not None:
             call.text, call.hint = f"{what.text} {role.name}", role.hint
-        exchange = _meet(process, group, what, call)
+        exchange = _meet(process, world, group, what, call)
         entered.append(exchange)
         if mail is not None:
             exchange.mail[rank] = mail
@@ -130,9 +131,8 @@ def issue(
     (exchange,) = entered
     if not on_host:
         group.last[rank] = command
-    eager = world_of(process).eager
-    if eager is not None:
-        eager.note(process, command, exchange)
+    if world.eager is not None:
+        world.eager.note(process, command, exchange)
     if what.splits is not None and len(exchange.calls) == len(group.ranks):
         _name_algorithm(exchange)
     count(process, what.counted or what.kind, group.name, what.nbytes)
@@ -241,8 +241,9 @@ def communication_stream(process: Process, group: ProcessGroup, sip: int) -> Str
     return process.side_stream(f"communication {sip} {group.name}", sip)
 
 
-def _meet(process: Process, group: ProcessGroup, what: Signature, call: Call) -> Exchange:
-    world = world_of(process)
+def _meet(
+    process: Process, world: World, group: ProcessGroup, what: Signature, call: Call
+) -> Exchange:
     try:
         exchange = group.enter(call)
     except CollectiveMismatchError as error:

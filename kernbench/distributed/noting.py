@@ -115,4 +115,5 @@ def noted_message(post: Post, peer: int | None) -> bool:
 
 
 def _notes(process: Process, group: ProcessGroup) -> Notes | None:
-    return _NOTES.of(process).get(group.name)
+    notes = process.locals.get(_NOTES)
+    return notes.get(group.name) if notes else None

@@ -7,12 +7,13 @@ pipeline stages must be the same on both, since a stage holds dense and expert l
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
+from kernbench.caches import cached
 from kernbench.errors import KernbenchError, call_site, site_fact
 
 Ranks = tuple[int, ...]
@@ -35,7 +36,7 @@ def whole_number(value: object, *, at_least: float = -math.inf) -> bool:
         return False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Grid:
     """Ranks laid out along axes.
 
@@ -47,7 +48,8 @@ class Grid:
     sizes: dict[str, int]
     offset: int = 0
 
-    def groups(self, axes: str) -> list[Ranks]:
+    @cached("parallel.groups")
+    def groups(self, axes: str) -> tuple[Ranks, ...]:
         """Returns the groups of ranks that differ only in some axes, each in ascending order.
 
         Args:
@@ -61,7 +63,7 @@ class Grid:
         outside = [axis for axis in range(len(names)) if axis not in inside]
         size = math.prod(shape[axis] for axis in inside)
         rows = ranks.transpose(*outside, *inside).reshape(-1, size)
-        return [tuple(row) for row in rows.tolist()]
+        return tuple(map(tuple, rows.tolist()))
 
 
 class Kind(NamedTuple):
@@ -129,7 +131,7 @@ class Plan(NamedTuple):
 
     name: str
     description: str
-    parts: list[Ranks]
+    parts: Sequence[Ranks]
 
 
 def _grid(axes: Sequence[str], sizes: dict[str, int], offset: int, order: str) -> Grid:
@@ -168,10 +170,13 @@ def _axes(order: str) -> list[str]:
     return axes
 
 
+@cached("parallel.layouts")
 def lay_out(
     order: str, offset: int, world: int, *, tp: int, cp: int, pp: int, ep: int, etp: int
-) -> dict[str, Grid]:
+) -> Mapping[str, Grid]:
     """Returns the `dense` and the `expert` grid of ranks, whose pipelines are the same.
+
+    All ranks that lay out alike share them.
 
     Args:
         order: The axes from neighbouring ranks outwards, such as `tp-cp-ep-dp-pp`.
@@ -219,8 +224,18 @@ def default_position_embedding_ranks(pp_ranks: list[int]) -> list[int]:
     return pp_ranks[:1]
 
 
-def _ends(dense: Grid, choices: dict[str, tuple[str, ChooseRanks]]) -> Iterator[Plan]:
+@cached("parallel.ends")
+def _usual_ends(dense: Grid, name: str) -> tuple[Ranks, ...]:
+    """Returns the ranks that hold an embedding where the user does not choose them."""
+    choose = default_embedding_ranks if name == "embd" else default_position_embedding_ranks
+    return tuple(tuple(choose(list(pipeline))) for pipeline in dense.groups(_ENDS[name].axes))
+
+
+def _ends(dense: Grid, choices: dict[str, tuple[str, ChooseRanks | None]]) -> Iterator[Plan]:
     for name, (argument, choose) in choices.items():
+        if choose is None:
+            yield Plan(name, _ENDS[name].description, _usual_ends(dense, name))
+            continue
         parts = []
         for pipeline in dense.groups(_ENDS[name].axes):
             chosen = tuple(choose(list(pipeline)))
@@ -339,7 +354,7 @@ class RankGenerator:
 
 
 def plan_groups(
-    grids: dict[str, Grid],
+    grids: Mapping[str, Grid],
     choose_embedding: ChooseRanks | None,
     choose_position: ChooseRanks | None,
 ) -> list[Plan]:
@@ -354,12 +369,9 @@ def plan_groups(
     Raises:
         LayoutError: If such a function chooses what it was not given.
     """
-    choices: dict[str, tuple[str, ChooseRanks]] = {
-        "embd": ("get_embedding_ranks", choose_embedding or default_embedding_ranks),
-        "pos_embd": (
-            "get_position_embedding_ranks",
-            choose_position or default_position_embedding_ranks,
-        ),
+    choices = {
+        "embd": ("get_embedding_ranks", choose_embedding),
+        "pos_embd": ("get_position_embedding_ranks", choose_position),
     }
     whole = [
         Plan(name, kind.description, grids[kind.grid].groups(kind.axes))

@@ -119,7 +119,12 @@ def act(
         memory.check(process, at, block.window, "read")
     for block in writes:
         memory = block.memory
-        if memory.writes or memory.reads or memory.owner is not process:
+        pending = memory.writes
+        if (
+            (pending and not (at_home and len(pending) == 1 and pending[0][0].stream is line))
+            or memory.reads
+            or memory.owner is not process
+        ):
             home = memory.sip
             at = line if home in (sip, HOST_SIP) else process.current_stream(home)
             memory.check(process, at, block.window, "wrote")

@@ -196,6 +196,40 @@ class Process:
             None: each operation looks for its own call.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_current",
+        "_default",
+        "_side_streams",
+        "_streams",
+        "alive",
+        "ctx",
+        "default_device",
+        "default_devices",
+        "device_index",
+        "dispatches",
+        "engine",
+        "frame",
+        "heard",
+        "host",
+        "inference",
+        "issues_left",
+        "joined",
+        "left_at_read",
+        "locals",
+        "memory",
+        "noted",
+        "ranges",
+        "rank",
+        "recent",
+        "seen",
+        "site",
+        "stopped",
+        "strict",
+        "task",
+        "usual_device",
+    )
+
     def __init__(
         self, ctx: Session, engine: GraphEngine, rank: int, device: int, clock: int
     ) -> None:
@@ -211,7 +245,7 @@ class Process:
         self.strict: Final = ctx.spec.default_device == "cpu"
         self.usual_device: Final = CPU if self.strict or rank == MAIN else None
         self.default_device: Device | None = None
-        self.default_devices: list[Device | None] = []
+        self.default_devices: tuple[Device | None, ...] = ()
         self.seen: dict[Stream, int] = {}
         self.alive = True
         self.locals: dict[RankLocal[Any], Any] = {}

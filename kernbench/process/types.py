@@ -54,13 +54,14 @@ class Device:
 
     def __enter__(self) -> "Device":
         process = find_process()
-        process.default_devices.append(process.default_device)
+        process.default_devices += (process.default_device,)
         process.default_device = self
         return self
 
     def __exit__(self, *exception: object) -> None:
         process = find_process()
-        process.default_device = process.default_devices.pop()
+        *before, process.default_device = process.default_devices
+        process.default_devices = tuple(before)
 
     def __str__(self) -> str:
         return self.type if self.index is None else f"{self.type}:{self.index}"
@@ -75,7 +76,7 @@ class Placing(Protocol):
     """The part of a process that says where tensors are made, see `process.Process`."""
 
     default_device: Device | None
-    default_devices: list[Device | None]
+    default_devices: tuple[Device | None, ...]
 
 
 def _nobody() -> Placing:

@@ -27,6 +27,11 @@ _MOST_STEPS: Final = 100_000
 """Number of edges after which the search for a shorter cycle ends."""
 
 
+def closes(graph: WaitGraph, dead: set[Node]) -> bool:
+    """Returns whether `explain` has a verdict on nodes that can never go on."""
+    return any(isinstance(node, Head) for knot in _knots(graph, dead) for node in knot)
+
+
 def explain(graph: WaitGraph, world: World, dead: set[Node]) -> Iterator[Verdict]:
     """Yields verdicts on the cycles and tags that make nodes dead; returned ranks are left out.
 
@@ -173,15 +178,15 @@ def _shortest(graph: WaitGraph, heads: Sequence[Head], knot: set[Node]) -> list[
     best: list[Head] = []
     steps = 0
     nodes: Sequence[Node] = heads
+    inside = {node: [child for child in graph.children[node] if child in knot] for node in knot}
+    alone = all(len(children) == 1 for children in inside.values())
     for start in nodes:
-        way, looked = around(
-            start, lambda node: [child for child in graph.children[node] if child in knot]
-        )
+        way, looked = around(start, inside.__getitem__)
         cycle = [node for node in way if isinstance(node, Head)]
         steps += looked
         if not best or len(cycle) < len(best):
             best = cycle
-        if len(best) <= 2 or steps > _MOST_STEPS:
+        if alone or len(best) <= 2 or steps > _MOST_STEPS:
             break
     lowest = min(range(len(best)), key=lambda i: best[i].rank)
     return [*best[lowest:], *best[:lowest]]

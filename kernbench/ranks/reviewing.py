@@ -5,7 +5,7 @@ from typing import Final
 
 from kernbench.des import DeadlockError, EventLoop, Task, order
 from kernbench.process.process import Process
-from kernbench.ranks.circles import explain
+from kernbench.ranks.circles import closes, explain
 from kernbench.ranks.verdicts import (
     abandoned,
     blame_faults,
@@ -155,7 +155,7 @@ class Reviewer:
         if world.exited and (any(missed(world, graph)) or any(abandoned(world))):
             return True
         heads = [head for rank in suspects for head in graph.held(rank)]
-        return any(explain(graph, world, graph.dead(heads)))
+        return closes(graph, graph.dead(heads))
 
     def _conclude(self) -> None:
         """Blames ranks that can never go on; ends the spawn, too, if others are blamed already."""

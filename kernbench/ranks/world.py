@@ -1,16 +1,17 @@
 """The ranks of a context while a spawn runs, their groups, and their unfinished operations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from kernbench.caches import Table
 from kernbench.errors import CallSite, site_fact
 from kernbench.process.process import Process
 from kernbench.ranks.creations import Creations
 from kernbench.ranks.eager import EagerLog
 from kernbench.ranks.gathering import Whereabouts
 from kernbench.ranks.groups import ProcessGroup
-from kernbench.ranks.meeting import folded
+from kernbench.ranks.meeting import Term, folded
 from kernbench.ranks.roll import Roll
 from kernbench.ranks.transfers import Mailbox
 from kernbench.sim_engine.command import Command
@@ -18,6 +19,26 @@ from kernbench.sim_engine.command import Command
 
 class GroupLeakWarning(UserWarning):
     """Process groups are made and not destroyed (C17)."""
+
+
+class Split(NamedTuple):
+    """How a group is split, as its ranks give it.
+
+    Attributes:
+        given: The argument; a tuple of tuples, if ranks can share the rest.
+        parts: Global ranks of each part.
+        terms: What the calls of all ranks must agree on.
+        text: The call in reports.
+    """
+
+    given: Sequence[Sequence[int]]
+    parts: Sequence[tuple[int, ...]]
+    terms: tuple[Term, ...]
+    text: str
+
+
+def _splits() -> Table[tuple[int, str, str | None], Split]:
+    return Table("distributed.splits")
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +60,7 @@ class World(Roll):
         eager: Log of what ranks did together; None unless some messages are sent without their
             receive.
         unwaited: Asynchronous commands that a rank has not waited for, by rank, then by handle.
+        splits: Splits of groups, by the `id` of what a rank gave, the group and its description.
     """
 
     group: ProcessGroup | None = None
@@ -53,6 +75,7 @@ class World(Roll):
     mailboxes_of: dict[tuple[str, int], list[Mailbox]] = field(default_factory=dict)
     eager: EagerLog | None = None
     unwaited: dict[int, dict[object, Command]] = field(default_factory=dict)
+    splits: Table[tuple[int, str, str | None], Split] = field(default_factory=_splits)
 
     def __post_init__(self) -> None:
         if self.size:

@@ -86,6 +86,7 @@ class GraphEngine:
         self.devices: Final = Devices(topology_obj)
         # No `cached_property`: it makes reading every other attribute of the engine slower.
         self.dispatches: Final = self._dispatches()
+        self._command_owners: Final[dict[tuple[int, int], Owner]] = {}
         self._ready: deque[tuple[Command, int]] = deque()
         self._beginning = False
 
@@ -123,7 +124,11 @@ class GraphEngine:
             rank: Global rank; -1 for main.
             part: Number of a part of the command, such as a channel of a collective.
         """
-        return self.loop.owner(order.command_of(rank, part))
+        owner = self._command_owners.get((rank, part))
+        if owner is None:
+            owner = self.loop.owner(order.command_of(rank, part))
+            self._command_owners[rank, part] = owner
+        return owner
 
     def submit(self, command: Command) -> None:
         """Takes a command; it begins as soon as every event that it waits for is settled.

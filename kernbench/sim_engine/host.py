@@ -65,6 +65,28 @@ class Host:
             nothing else is left to happen; may raise.
     """
 
+    __slots__ = (
+        "_outstanding",
+        "_queue",
+        "_read_at",
+        "_values",
+        "clock",
+        "copies_read",
+        "faults",
+        "fruitless",
+        "issued",
+        "loop",
+        "owner",
+        "polled",
+        "polls",
+        "rank",
+        "reads",
+        "repeated",
+        "repeats",
+        "task",
+        "waited",
+    )
+
     def __init__(self, loop: EventLoop, rank: int, owner: Owner, clock: int, queue: int) -> None:
         self.loop: Final = loop
         self.rank: Final = rank
@@ -80,7 +102,7 @@ class Host:
         self.copies_read = 0
         self.repeats = 0
         self.repeated: Read | None = None
-        self._values: set[Read] = set()
+        self._values: frozenset[Read] = frozenset()
         self.fruitless: Callable[[], None] | None = None
         self._read_at = -1
         self._outstanding: deque[Event] = deque()
@@ -163,14 +185,13 @@ class Host:
         self.reads = self.copies_read = 0
         if what is None:
             self.repeats = 0
-            self._values.clear()
+            self._values = frozenset()
         elif what in self._values:
             self.repeats += READS
         else:
             self.repeats = 0
-            if len(self._values) >= _MOST_VALUES:
-                self._values.clear()
-            self._values.add(what)
+            full = len(self._values) >= _MOST_VALUES
+            self._values = frozenset((what,)) if full else self._values | {what}
         self.repeated = what
         if self.repeats and self.clock == self._read_at:
             # Reads of host memory take no time. A loop of them must reach what comes later.

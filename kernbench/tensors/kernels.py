@@ -8,7 +8,6 @@ from kernbench.hw.pe import PeCosts
 from kernbench.process.act import act
 from kernbench.process.process import Process, current_process
 from kernbench.tensors.tensor import Tensor
-from kernbench.tl.grammar import check
 from kernbench.tl.launch import DEFAULT_QUEUES, Kernel, KernelWork, LaunchError, kind_of
 from kernbench.tl.tile import Pointer
 
@@ -63,9 +62,14 @@ class ProcessLauncher:
             process.ctx.recordings,
             None if None in kinds else (grid, *kinds),
         )
-        recording = work.recording(
-            lambda: check(kernel, passed, PeCosts.of(process.engine.devices[sip].sip))
-        )
+
+        def compile_it() -> None:
+            # Imported here, so that runs without kernels do not pay for it.
+            from kernbench.tl.grammar import check
+
+            check(kernel, passed, PeCosts.of(process.engine.devices[sip].sip))
+
+        recording = work.recording(compile_it)
         loads = stores = None
         if recording is not None:
             loads, stores = recording.loads, recording.stores
