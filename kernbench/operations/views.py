@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, SupportsIndex
 
 from kernbench.caches import cached
 from kernbench.errors import OperandError, call_site, site_fact
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-def dim_of(dim: int, rank: int, *, extra: int = 0) -> int:
+def dim_of(dim: SupportsIndex, rank: int, *, extra: int = 0) -> int:
     """Returns a dimension counted from 0.
 
     Args:
@@ -53,11 +53,12 @@ def dim_of(dim: int, rank: int, *, extra: int = 0) -> int:
         OperandError: If `dim` is no int.
     """
     if not isinstance(dim, int):
-        if not hasattr(type(dim), "__index__"):
+        try:
+            dim = operator.index(dim)  # such as an integer of numpy
+        except TypeError:
             raise OperandError(
-                f"a dimension is an int, not {type(dim).__name__}", [site_fact(call_site())]
-            )
-        dim = operator.index(dim)  # such as an integer of numpy
+                f"a dimension is an int, not {type_name(dim)}", [site_fact(call_site())]
+            ) from None
     bound = max(rank, 1) + extra if rank or not extra else 1
     if not -bound <= dim < bound:
         raise DimensionError(
