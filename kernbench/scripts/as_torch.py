@@ -1,0 +1,122 @@
+"""Lets `import torch` mean `kernbench.torch` for a while, whether PyTorch is installed or not."""
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Final
+
+from kernbench.runtime_api.missing import missing, missing_package
+
+_OURS: Final = "kernbench.torch"
+
+
+def torch_modules() -> Mapping[str, ModuleType]:
+    """Returns the modules of `kernbench.torch` by PyTorch's names."""
+    face = importlib.import_module(_OURS)
+    names = [info.name for info in pkgutil.walk_packages(face.__path__, f"{_OURS}.")]
+    return {
+        name.removeprefix("kernbench."): importlib.import_module(name) for name in (_OURS, *names)
+    }
+
+
+class _Refusing:
+    """Stands first on `sys.meta_path`: refuses what `kernbench.torch` lacks, by name.
+
+    Without it Python would find these modules in PyTorch itself, if that is installed.
+    """
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del path, target
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(_sentence(name), name=name)
+        said = missing_package(name)
+        if said is not None:
+            raise ModuleNotFoundError(said, name=name)
+        return None
+
+
+def _sentence(name: str) -> str:
+    """Returns what to say about a module of `torch` that is not there."""
+    parts = name.split(".")
+    for end in range(2, len(parts)):
+        parent = sys.modules.get(f"kernbench.{'.'.join(parts[:end])}")
+        if parent is None:
+            name = ".".join(parts[:end])
+            break
+    holder = sys.modules.get(f"kernbench.{name.rpartition('.')[0]}")
+    return missing(name, () if holder is None else vars(holder))
+
+
+def explain_import(error: ModuleNotFoundError) -> None:
+    """Lets an error about a module of `torch` that is not there say what to do.
+
+    Args:
+        error: Any error of an import.
+    """
+    name = (error.name or "").removeprefix("kernbench.")
+    if name.startswith("torch.") and "is not simulated" not in error.msg:
+        error.msg = _sentence(name)
+
+
+_active: list[object] = []
+"""The block of `as_torch` that is running, if any."""
+
+
+@contextmanager
+def as_torch() -> Iterator[None]:
+    """Lets `import torch` and its submodules mean `kernbench.torch` inside a block.
+
+    Afterwards PyTorch is as it was, imported or not, and modules that were imported in the block
+    and hold something of `kernbench.torch` under PyTorch's name are forgotten, so that the next
+    import reads them again. Blocks may be nested.
+    """
+    if _active:
+        yield
+        return
+    ours = torch_modules()
+    before = {name: module for name, module in sys.modules.items() if _is_torch(name)}
+    others = set(sys.modules)
+    finder = _Refusing()
+    with ExitStack() as undo:
+        for name in before:
+            del sys.modules[name]
+        undo.callback(_put_back, before, others, set(map(id, ours.values())))
+        sys.modules.update(ours)
+        sys.meta_path.insert(0, finder)
+        undo.callback(_remove, finder)
+        _active.append(finder)
+        undo.callback(_active.clear)
+        yield
+
+
+def _is_torch(name: str) -> bool:
+    return name == "torch" or name.startswith("torch.")
+
+
+def _remove(finder: object) -> None:
+    sys.meta_path[:] = [each for each in sys.meta_path if each is not finder]
+
+
+def _put_back(before: Mapping[str, ModuleType], others: set[str], ours: set[int]) -> None:
+    for name, module in list(sys.modules.items()):
+        new = name not in others and name.partition(".")[0] not in {"kernbench", "__main__"}
+        if _is_torch(name) or (new and _holds(module, ours)):
+            del sys.modules[name]
+    sys.modules.update(before)
+
+
+def _holds(module: ModuleType | None, ours: set[int]) -> bool:
+    """Returns whether a module holds a module of `kernbench.torch`, or something defined by us."""
+    values = list(getattr(module, "__dict__", {}).values())
+    return any(id(value) in ours or _is_ours(value) for value in values)
+
+
+def _is_ours(value: object) -> bool:
+    defined = getattr(value, "__module__", None)
+    return isinstance(defined, str) and defined.startswith("kernbench.")
