@@ -391,6 +391,26 @@ def _check_alone(context: typer.Context) -> None:
 
 
 @app.command()
+def check(
+    files: Annotated[
+        list[Path], typer.Argument(help="Python files with `import torch` or kernbench.torch.")
+    ],
+) -> None:
+    """List the names of torch that files use and that are not there.
+
+    \f
+    Args:
+        files: The files; modules beside them that they import are read, too.
+
+    Raises:
+        typer.Exit: Always at the end, with the exit code.
+    """  # noqa: D301
+    from kernbench.cli.checking import print_check
+
+    raise typer.Exit(print_check(files))
+
+
+@app.command()
 def explain(
     codes: Annotated[
         list[str] | None,

@@ -120,7 +120,7 @@ def init_process_group(
             variable = own_variable(_VARIABLES[name])
             if variable is not None:
                 value = variable  # noqa: PLW2901 - as PyTorch reads it with `env://`
-                expected = tuple(map(str, expected))
+                expected = (str(expected[-1]),)  # noqa: PLW2901
                 said = f"os.environ[{_VARIABLES[name]!r}]={variable!r}"
         if value not in expected:
             raise GroupError(

@@ -29,7 +29,10 @@ class Environments(MutableMapping[str, str]):
         return self._ranks.of(process) if isinstance(process, Process) else self._main
 
     def __getitem__(self, name: str) -> str:
-        return self._mine[name]
+        value = self._mine.get(name)
+        if value is None:
+            raise KeyError(name)
+        return value
 
     def __setitem__(self, name: str, value: str) -> None:
         for text in (name, value):

@@ -106,7 +106,10 @@ def missing(path: str, ours: Iterable[str]) -> str:
     here = [each for each in ours if not each.startswith("_")]
     near = nearest(name, [*here, *pytorch_names().get(module, ())])
     text = f"PyTorch {_VERSION} has no {path}"
-    return text if near is None else f"{text}; did you mean `{module}.{near}`?"
+    if near is None:
+        return text
+    found = f"{text}; did you mean `{module}.{near}`"
+    return f"{found}?" if near in here else f"{found}, which is not simulated?"
 
 
 _VERSION: Final = "2.13"
@@ -122,3 +125,15 @@ def missing_package(name: str) -> str | None:
     if root not in _BUILT_ON_TORCH:
         return None
     return f"{root} is built on PyTorch itself and is not simulated; {_BESIDE.get(root, LATER)}"
+
+
+def missing_attribute(path: str, name: str) -> str:
+    """Returns the text of an `AttributeError` of an object.
+
+    Args:
+        path: The class by PyTorch's name, such as `torch.Tensor`.
+        name: The attribute that the object does not have.
+    """
+    if not name.startswith("_") and name in pytorch_names()[path]:
+        return missing(f"{path}.{name}", ())
+    return f"{path.rpartition('.')[2]!r} object has no attribute {name!r}"
