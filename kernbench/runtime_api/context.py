@@ -23,6 +23,7 @@ from kernbench.ranks.world import World
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.engines import check_engine, make_engine, spec_of
 from kernbench.runtime_api.namespace import Namespace, root
+from kernbench.runtime_api.processes import run_started
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.tensors.kernels import current_launcher
@@ -129,6 +130,7 @@ class RuntimeContext:
     ) -> None:
         try:
             if error is None:
+                run_started(at_end=True)
                 self.main.synchronize()
         finally:
             processes.leave(self.main)

@@ -37,7 +37,14 @@ from kernbench.operations import (
 from kernbench.process import process
 from kernbench.process.types import Device, Size
 from kernbench.ranks.spawning import SpawnSession
-from kernbench.runtime_api import distributed, multiprocessing, nvtx, profiler, testing
+from kernbench.runtime_api import (
+    distributed,
+    multiprocessing,
+    nvtx,
+    processes,
+    profiler,
+    testing,
+)
 from kernbench.runtime_api.missing import missing as sentence
 from kernbench.runtime_api.tensor_methods import Tensor
 from kernbench.runtime_api.version import TorchVersion
@@ -121,7 +128,7 @@ def root() -> Mapping[str, Any]:
             "device_mesh": _public(device_mesh),
             "nn": {**_public(differentiable), "functional": _public(differentiable)},
         },
-        "multiprocessing": _public(multiprocessing),
+        "multiprocessing": {**_public(multiprocessing), **_public(processes)},
         "nn": {
             **_public(nn_module),
             **_public(layers),

@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -53,15 +54,21 @@ def _sentence(name: str) -> str:
     return missing(name, () if holder is None else vars(holder))
 
 
-def explain_import(error: ModuleNotFoundError) -> None:
-    """Lets an error about a module of `torch` that is not there say what to do.
+def explain_import(error: ImportError) -> None:
+    """Lets an error about a name of `torch` that is not there say what to do.
 
     Args:
         error: Any error of an import.
     """
-    name = (error.name or "").removeprefix("kernbench.")
-    if name.startswith("torch.") and "is not simulated" not in error.msg:
-        error.msg = _sentence(name)
+    path = (error.name or "").removeprefix("kernbench.")
+    if not _is_torch(path):
+        return
+    name = re.match(r"cannot import name '(\w+)'", error.msg)
+    if name is not None:
+        path = f"{path}.{name[1]}"
+    elif not isinstance(error, ModuleNotFoundError):
+        return
+    error.msg = _sentence(path)
 
 
 _active: list[object] = []

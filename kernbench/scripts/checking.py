@@ -184,7 +184,7 @@ class _Uses:
         known = own | _names_of_builtins() | _names_of_ours(modules)
         self._attributes: Final = {
             name: (path, kind)
-            for path, kind in reversed(_KINDS.items())
+            for path, kind in reversed(list(_KINDS.items()))
             for name in pytorch_names()[path] - known
         }
         self._asked: frozenset[str] = frozenset()

@@ -186,7 +186,7 @@ def load_bench(path: Path) -> ModuleType:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         explain_import(error)
         raise
     except SystemExit as stop:
@@ -238,7 +238,7 @@ class Script:
         with self._as_process(module):
             try:
                 exec(self._code, vars(module))
-            except ModuleNotFoundError as error:
+            except ImportError as error:
                 explain_import(error)
                 raise
             except KeyError as error:
@@ -274,7 +274,7 @@ class Script:
         os.environ.update(_variables(rank, ranks))
         try:
             exec(self._code, vars(sys.modules["__main__"]))
-        except ModuleNotFoundError as error:
+        except ImportError as error:
             explain_import(error)
             raise
 

@@ -55,9 +55,9 @@ CLASSES: Final = ("torch.Tensor", "torch.nn.Module", "torch.optim.Optimizer")
 """Classes of which every public attribute is kept, since programs use them by instances."""
 
 
-def modules(package: ModuleType) -> dict[str, ModuleType]:
-    """Returns the public modules that can be imported, by name."""
-    found = {package.__name__: package}
+def modules(package: ModuleType) -> dict[str, ModuleType | None]:
+    """Returns the public modules by name; None for one that needs another package."""
+    found: dict[str, ModuleType | None] = {package.__name__: package}
     for info in pkgutil.iter_modules(vars(package).get("__path__"), f"{package.__name__}."):
         name = info.name
         if name.rpartition(".")[2].startswith("_") or name.endswith("__main__"):
@@ -65,6 +65,7 @@ def modules(package: ModuleType) -> dict[str, ModuleType]:
         try:
             module = importlib.import_module(name)
         except Exception:
+            found[name] = None
             continue
         found[name] = module
         if info.ispkg and name not in LEFT_OUT and "__path__" in vars(module):
@@ -100,7 +101,7 @@ def text() -> str:
         warnings.simplefilter("ignore")
         public = modules(torch)
         content = {
-            name: set() if name in LEFT_OUT else names(module, set(public))
+            name: set() if name in LEFT_OUT or module is None else names(module, set(public))
             for name, module in public.items()
         }
         for path in CLASSES:
