@@ -100,10 +100,13 @@ def missing(path: str, ours: Iterable[str]) -> str:
         A sentence: that the name is not simulated, with the way out; or for a name that PyTorch
         does not have either, the nearest name that one of both has.
     """
-    if in_pytorch(path):
-        return f"{path} is not simulated; {_INSTEAD.get(path, LATER)}"
     module, _, name = path.rpartition(".")
     here = [each for each in ours if not each.startswith("_")]
+    if in_pytorch(path):
+        near = None if module in pytorch_names() else nearest(name, here)
+        if near is not None:  # of a class, of which the names are not known
+            return f"{path} is not simulated; did you mean `{module}.{near}`?"
+        return f"{path} is not simulated; {_INSTEAD.get(path, LATER)}"
     near = nearest(name, [*here, *pytorch_names().get(module, ())])
     text = f"PyTorch {_VERSION} has no {path}"
     if near is None:
