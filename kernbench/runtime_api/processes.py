@@ -4,6 +4,7 @@ PyTorch has these names from Python's `multiprocessing`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from kernbench.errors import KernbenchError, OptionError, UnsupportedError, call_site, site_fact
@@ -12,6 +13,8 @@ from kernbench.ranks.spawn_errors import SpawnException
 from kernbench.runtime_api.multiprocessing import spawn
 
 __all__ = ["Process", "get_start_method", "set_start_method"]
+
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 _METHODS: Final = ("spawn", "fork", "forkserver")
 
@@ -42,7 +45,7 @@ class Process:
         target: Callable[..., object] | None = None,
         name: str | None = None,
         args: Iterable[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        kwargs: Mapping[str, Any] = _NONE,
         *,
         daemon: bool | None = None,
     ) -> None:
@@ -50,7 +53,7 @@ class Process:
             raise OptionError("Process(group=): expected None", [site_fact(call_site())])
         self._target = target
         self._args = tuple(args)
-        self._kwargs = dict(kwargs or {})
+        self._kwargs = dict(kwargs)
         self._started = False
         self.name = name
         self.daemon = bool(daemon)
@@ -108,6 +111,9 @@ class Process:
         if self._started:
             run_started()
         return False
+
+    def close(self) -> None:
+        """Frees what the process holds: nothing."""
 
     def terminate(self) -> None:
         """Refuses: ranks end by themselves.

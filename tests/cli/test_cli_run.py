@@ -583,6 +583,7 @@ def test_the_options_are_these() -> None:
             "-q",
             "-v",
         ],
+        "check": [],
         "explain": [],
         "list": [],
     }
