@@ -227,7 +227,7 @@ def run(
         typer.Option("--verbose", "-v", help="Prints which algorithm each operation is given."),
     ] = False,
 ) -> None:
-    """Run a bench on a simulated machine.
+    """Run a script or a bench on a simulated machine.
 
     \f
     Args:

@@ -10,7 +10,7 @@ from kernbench.process.process import Process, RankLocal
 
 
 class Environments(MutableMapping[str, str]):
-    """Stands for `os.environ`: each rank has a copy of main's, made when the rank first asks.
+    """Stands for `os.environ`: each rank has a copy of main's, made when the rank first writes.
 
     Args:
         of_main: The environment of the process, on which code outside of ranks acts.
@@ -23,13 +23,17 @@ class Environments(MutableMapping[str, str]):
         )
 
     @property
-    def _mine(self) -> MutableMapping[str, str]:
-        task = current_task()
-        process = None if task is None else task.subject
-        return self._ranks.of(process) if isinstance(process, Process) else self._main
+    def _read(self) -> MutableMapping[str, str]:
+        process = _calling_rank()
+        return self._main if process is None else process.locals.get(self._ranks, self._main)
+
+    @property
+    def _written(self) -> MutableMapping[str, str]:
+        process = _calling_rank()
+        return self._main if process is None else self._ranks.of(process)
 
     def __getitem__(self, name: str) -> str:
-        value = self._mine.get(name)
+        value = self._read.get(name)
         if value is None:
             raise KeyError(name)
         return value
@@ -38,16 +42,18 @@ class Environments(MutableMapping[str, str]):
         for text in (name, value):
             if not isinstance(text, str):
                 raise TypeError(f"str expected, not {type(text).__name__}")
-        self._mine[name] = value
+        self._written[name] = value
 
     def __delitem__(self, name: str) -> None:
-        del self._mine[name]
+        if name not in self._read:
+            raise KeyError(name)
+        del self._written[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self._mine))
+        return iter(list(self._read))
 
     def __len__(self) -> int:
-        return len(self._mine)
+        return len(self._read)
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{name!r}: {value!r}" for name, value in self.items())
@@ -55,7 +61,10 @@ class Environments(MutableMapping[str, str]):
 
     def own(self, name: str) -> str | None:
         """Returns a variable if the calling rank has a value of its own; else None."""
-        value = self._mine.get(name)
+        mine = self._read
+        if mine is self._main:
+            return None
+        value = mine.get(name)
         return None if value == self._main.get(name) else value
 
     def copy(self) -> dict[str, str]:
@@ -71,6 +80,12 @@ class Environments(MutableMapping[str, str]):
     def __ior__(self, other: Mapping[str, str]) -> "Environments":
         self.update(other)
         return self
+
+
+def _calling_rank() -> Process | None:
+    task = current_task()
+    process = None if task is None else task.subject
+    return process if isinstance(process, Process) else None
 
 
 def own_variable(name: str) -> str | None:

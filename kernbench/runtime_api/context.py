@@ -30,6 +30,7 @@ from kernbench.tensors.kernels import current_launcher
 from kernbench.tensors.running import wait_for
 from kernbench.tl import launch as launches
 from kernbench.tl.recording import recordings_of
+from kernbench.units import format_time
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.model_memory import Build, ModelMemory
@@ -139,6 +140,11 @@ class RuntimeContext:
         if (name.startswith("__") and name != "__version__") or name == "_names":
             raise AttributeError(name)
         return getattr(self._names, name)
+
+    def __repr__(self) -> str:
+        machine = self.engine.topology.name
+        ranks = f", {len(self.processes)} ranks" if self.processes else ""
+        return f"<context of {machine}{ranks}, at {format_time(self.engine.loop.now)}>"
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self._names)})

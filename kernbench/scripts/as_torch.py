@@ -60,7 +60,12 @@ def explain_import(error: ImportError) -> None:
     Args:
         error: Any error of an import.
     """
-    path = (error.name or "").removeprefix("kernbench.")
+    whole = error.name or ""
+    if whole == "torch" and isinstance(error, ModuleNotFoundError):
+        error.add_note("hint: --as-torch lets `import torch` mean kernbench.torch")
+    if _is_torch(whole) and sys.modules.get("torch") is not sys.modules.get(_OURS):
+        return  # PyTorch itself
+    path = whole.removeprefix("kernbench.")
     if not _is_torch(path):
         return
     name = re.match(r"cannot import name '(\w+)'", error.msg)

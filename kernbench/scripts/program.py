@@ -62,6 +62,12 @@ def _load(spec: RunSpec, path: Path) -> Program:
         program: Program = load_bench(path).run
         return program
     _check_does_something(tree, path)
+    if not spec.as_torch and _uses_pytorch(tree):
+        print(
+            f"kernbench: {path.name} imports PyTorch itself, which is not simulated; "
+            "--as-torch lets `import torch` mean kernbench.torch",
+            file=sys.stderr,
+        )
     code = compile(tree, str(path), "exec", dont_inherit=True)
     script = Script(path, code, spec)
     return script.run_on_main if ranks is None else script.run_in_ranks
@@ -164,6 +170,19 @@ def _check_does_something(tree: ast.Module, path: Path) -> None:
             hint="write `def run(ctx): ctx.multiprocessing.spawn(worker, nprocs=...)`, or call the "
             "function under `if __name__ == '__main__':`",
         )
+
+
+def _uses_pytorch(tree: ast.Module) -> bool:
+    """Returns whether a file imports an installed PyTorch, and nothing of kernbench."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add((node.module or "").partition(".")[0])
+    if "torch" not in names or "kernbench" in names:
+        return False
+    return sys.modules.get("torch") is not None or importlib.util.find_spec("torch") is not None
 
 
 # A bench

@@ -25,6 +25,7 @@ def test_a_spawn_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     ctx = kernbench.spawn(worker, nprocs=2, args=(3.0,), machine="torus4x4", seed=4)
     assert ctx.engine.topology.world_size == 16
     assert ctx.spec.seed == 4
+    assert repr(ctx).startswith("<context of torus4x4, 2 ranks, at ")
     assert capsys.readouterr().out == "tensor([3., 3.], device='cuda:1')\n"
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -194,6 +195,23 @@ def test_a_script_that_exits_with_0_has_its_results(tmp_path: Path) -> None:
     assert (spec.nproc_per_node, spec.as_torch, spec.arguments) == (3, True, ("a",))
     assert spec.command() == f"kernbench run {file} --nproc-per-node 3 --as-torch --seed 0 -- a"
     assert "failure" not in json.loads(results.read_text())
+
+
+def test_a_script_that_imports_pytorch_is_told_of_the_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # it cannot be imported
+    assert _run(tmp_path, "import torch\n")[0] == 1
+    assert "hint: --as-torch lets `import torch` mean kernbench.torch" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    said = "script.py imports PyTorch itself, which is not simulated; --as-torch lets"
+    assert _run(tmp_path, "import torch\n")[0] == 0
+    assert said in capsys.readouterr().err
+    for text in "import torch\nimport kernbench.torch\n", "from os import path\n":
+        assert _run(tmp_path, text)[0] == 0
+        assert capsys.readouterr().err == ""
+    assert _run(tmp_path, "import torch\ntorch.ones(1)\n", as_torch=True)[0] == 0
+    assert capsys.readouterr().err == ""
 
 
 GUARD = "if __name__ == '__main__': pass\n"
