@@ -14,7 +14,7 @@ from kernbench.distributed.groups import (
 from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
 from kernbench.process.called import called, issued
 from kernbench.process.process import MAIN, Process, current_process
-from kernbench.ranks.environments import own_variable
+from kernbench.ranks.environments import own_variables
 from kernbench.ranks.groups import GroupError, ProcessGroup
 from kernbench.ranks.world import world_of
 from kernbench.tensors.errors import refuse
@@ -108,6 +108,7 @@ def init_process_group(
     chosen = "ccl" if backend is None else str(backend).lower()
     scheme = str(init_method).partition("://")[0]
     backends = (chosen,) if libraries_of(chosen) else BACKENDS
+    mine = own_variables() if scheme in {"None", "env"} else {}
     checks: tuple[tuple[str, str | int, tuple[str | int, ...]], ...] = (
         ("backend", chosen, backends),
         ("init_method", scheme, ("None", "env", "tcp", "file")),
@@ -115,16 +116,13 @@ def init_process_group(
         ("rank", rank, (-1, process.rank)),
     )
     for name, value, expected in checks:
-        said = f"{name}={value!r}"
-        if value == -1 and scheme in {"None", "env"}:
-            variable = own_variable(_VARIABLES[name])
-            if variable is not None:
-                value = variable  # noqa: PLW2901 - as PyTorch reads it with `env://`
-                expected = (str(expected[-1]),)  # noqa: PLW2901
-                said = f"os.environ[{_VARIABLES[name]!r}]={variable!r}"
+        said = ""
+        if mine and value == -1 and _VARIABLES[name] in mine:  # as PyTorch reads it with `env://`
+            value, expected = mine[_VARIABLES[name]], (str(expected[-1]),)  # noqa: PLW2901
+            said = f"os.environ[{_VARIABLES[name]!r}]={value!r}"
         if value not in expected:
             raise GroupError(
-                f"init_process_group({said}) on rank {process.rank}",
+                f"init_process_group({said or f'{name}={value!r}'}) on rank {process.rank}",
                 [
                     called(process, "init_process_group"),
                     f"expected one of {', '.join(map(repr, expected))}",

@@ -2,8 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from kernbench.des import current_task
 from kernbench.process.process import Process, RankLocal
@@ -14,10 +13,13 @@ class Environments(MutableMapping[str, str]):
 
     Args:
         of_main: The environment of the process, on which code outside of ranks acts.
+
+    Attributes:
+        of_main: The same.
     """
 
     def __init__(self, of_main: MutableMapping[str, str]) -> None:
-        self._main: Final = of_main
+        self.of_main: Final = of_main
         self._ranks: Final[RankLocal[dict[str, str]]] = RankLocal(
             "environment", lambda _: dict(of_main)
         )
@@ -25,12 +27,12 @@ class Environments(MutableMapping[str, str]):
     @property
     def _read(self) -> MutableMapping[str, str]:
         process = _calling_rank()
-        return self._main if process is None else process.locals.get(self._ranks, self._main)
+        return self.of_main if process is None else process.locals.get(self._ranks, self.of_main)
 
     @property
     def _written(self) -> MutableMapping[str, str]:
         process = _calling_rank()
-        return self._main if process is None else self._ranks.of(process)
+        return self.of_main if process is None else self._ranks.of(process)
 
     def __getitem__(self, name: str) -> str:
         value = self._read.get(name)
@@ -59,13 +61,12 @@ class Environments(MutableMapping[str, str]):
         inside = ", ".join(f"{name!r}: {value!r}" for name, value in self.items())
         return f"environ({{{inside}}})"
 
-    def own(self, name: str) -> str | None:
-        """Returns a variable if the calling rank has a value of its own; else None."""
+    def own(self) -> dict[str, str]:
+        """Returns the variables of which the calling rank has values of its own."""
         mine = self._read
-        if mine is self._main:
-            return None
-        value = mine.get(name)
-        return None if value == self._main.get(name) else value
+        if mine is self.of_main:
+            return {}
+        return {name: value for name, value in mine.items() if value != self.of_main.get(name)}
 
     def copy(self) -> dict[str, str]:
         """Returns the variables of whoever calls."""
@@ -88,23 +89,31 @@ def _calling_rank() -> Process | None:
     return process if isinstance(process, Process) else None
 
 
-def own_variable(name: str) -> str | None:
-    """Returns a variable of `os.environ` if the calling rank has a value of its own; else None."""
+def own_variables() -> dict[str, str]:
+    """Returns what the calling rank, and not main, has put into `os.environ`."""
     variables: object = os.environ
-    return variables.own(name) if isinstance(variables, Environments) else None
+    return variables.own() if isinstance(variables, Environments) else {}
 
 
-@contextmanager
-def own_environments() -> Iterator[None]:
-    """Gives each rank an `os.environ` of its own inside a block."""
-    before: Any = os.environ
-    if isinstance(before, Environments):
-        yield
-        return
-    stands: Any = Environments(before)
-    os.environ = stands  # noqa: B003 - nothing is cleared
-    try:
-        yield
-    finally:
-        if os.environ is stands:  # otherwise the program has replaced it
-            os.environ = before  # noqa: B003
+class own_environments:  # noqa: N801 - used as a function in `with`
+    """Gives each rank an `os.environ` of its own inside a block. Blocks may be nested."""
+
+    __slots__ = ("_before", "_stands")
+
+    _latest: ClassVar[Environments | None] = None
+
+    def __enter__(self) -> None:
+        before: Any = os.environ
+        self._before = before
+        stands: Any = before
+        if not isinstance(before, Environments):
+            # Every spawn comes here, so the last one is used again.
+            stands = own_environments._latest
+            if stands is None or stands.of_main is not before:
+                stands = own_environments._latest = Environments(before)
+            os.environ = stands  # noqa: B003 - nothing is cleared
+        self._stands = stands
+
+    def __exit__(self, *exception: object) -> None:
+        if os.environ is self._stands:  # otherwise the program has replaced it
+            os.environ = self._before  # noqa: B003
