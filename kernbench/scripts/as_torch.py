@@ -6,10 +6,12 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from kernbench.ranks.spawn_errors import SpawnException
 from kernbench.runtime_api.missing import missing, missing_package
 
 _OURS: Final = "kernbench.torch"
@@ -37,9 +39,17 @@ class _Refusing:
         if name.partition(".")[0] == "torch":
             raise ModuleNotFoundError(_sentence(name), name=name)
         said = missing_package(name)
-        if said is not None:
+        if said is not None and not _is_the_users(name):
             raise ModuleNotFoundError(said, name=name)
         return None
+
+
+def _is_the_users(name: str) -> bool:
+    """Returns whether a package lies outside of where packages are installed."""
+    found = PathFinder.find_spec(name.partition(".")[0])
+    places = [] if found is None else [found.origin, *(found.submodule_search_locations or ())]
+    parts = [Path(place).parts for place in places if place]
+    return bool(parts) and not any({"site-packages", "dist-packages"} & set(each) for each in parts)
 
 
 def _sentence(name: str) -> str:
@@ -54,12 +64,19 @@ def _sentence(name: str) -> str:
     return missing(name, () if holder is None else vars(holder))
 
 
-def explain_import(error: ImportError) -> None:
-    """Lets an error about a name of `torch` that is not there say what to do.
+def explain_imports(error: BaseException) -> None:
+    """Lets errors about names of `torch` that are not there say what to do.
 
     Args:
-        error: Any error of an import.
+        error: An error, or the error of a spawn with those of its ranks.
     """
+    causes = error.errors.values() if isinstance(error, SpawnException) else [error]
+    for cause in causes:
+        if isinstance(cause, ImportError):
+            _explain(cause)
+
+
+def _explain(error: ImportError) -> None:
     whole = error.name or ""
     if whole == "torch" and isinstance(error, ModuleNotFoundError):
         error.add_note("hint: --as-torch lets `import torch` mean kernbench.torch")

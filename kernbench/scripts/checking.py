@@ -76,7 +76,7 @@ def check_files(paths: Iterable[Path]) -> tuple[list[Finding], list[Path]]:
     own = frozenset().union(*map(_own_attributes, trees.values()))
     findings: list[Finding] = []
     for path, tree in trees.items():
-        used = _Uses(tree, modules, own)
+        used = _Uses(path, tree, modules, own)
         found: dict[str, list[int]] = {}
         for line, text in sorted(used.missing):
             lines = found.setdefault(text, [])
@@ -166,7 +166,8 @@ class _Uses:
     """The names of `torch` that a file uses.
 
     Args:
-        tree: The file.
+        path: The file.
+        tree: Its content.
         modules: Modules of `kernbench.torch`, by PyTorch's names.
         own: Attributes of the user's own classes.
 
@@ -175,9 +176,14 @@ class _Uses:
     """
 
     def __init__(
-        self, tree: ast.Module, modules: Mapping[str, ModuleType], own: frozenset[str]
+        self,
+        path: Path,
+        tree: ast.Module,
+        modules: Mapping[str, ModuleType],
+        own: frozenset[str],
     ) -> None:
         self.missing: Final[set[tuple[int, str]]] = set()
+        self._path_of_file: Final = path
         self._modules: Final = modules
         self._scopes: list[dict[str, str | None]] = []
         self._catching = 0
@@ -335,8 +341,13 @@ class _Uses:
         path = _torch_path(name)
         if path is not None:
             self._use(path, line)
-        elif (said := missing_package(name)) is not None:
+        elif (said := missing_package(name)) is not None and not self._is_own(name):
             self._note(line, said)
+
+    def _is_own(self, name: str) -> bool:
+        root = name.partition(".")[0]
+        folder = self._path_of_file.parent / root
+        return folder.is_dir() or any(_beside(self._path_of_file, root, 0))
 
     def _use(self, path: str, line: int) -> None:
         """Notes a name that is not there; what lies behind a function or value is not known."""

@@ -21,7 +21,7 @@ from kernbench.process.process import Process, current_process
 from kernbench.ranks.environments import own_environments
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.scripts.as_torch import as_torch, explain_import
+from kernbench.scripts.as_torch import as_torch, explain_imports
 
 Program = Callable[[RuntimeContext], object]
 """Runs on a context; if it returns an integer, that is the exit code."""
@@ -41,7 +41,11 @@ def program_of(spec: RunSpec, path: Path) -> Iterator[Program]:
     """
     path = path.resolve()
     with as_torch() if spec.as_torch else nullcontext():
-        yield _load(spec, path)
+        try:
+            yield _load(spec, path)
+        except Exception as error:
+            explain_imports(error)
+            raise
 
 
 def _load(spec: RunSpec, path: Path) -> Program:
@@ -205,9 +209,6 @@ def load_bench(path: Path) -> ModuleType:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except ImportError as error:
-        explain_import(error)
-        raise
     except SystemExit as stop:
         raise UsageError(
             f"{path} exits (with {stop.code!r}) while it is imported",
@@ -257,9 +258,6 @@ class Script:
         with self._as_process(module):
             try:
                 exec(self._code, vars(module))
-            except ImportError as error:
-                explain_import(error)
-                raise
             except KeyError as error:
                 if error.args and error.args[0] in _variables(0, 1):
                     error.add_note(
@@ -291,11 +289,7 @@ class Script:
 
     def _run_as_rank(self, rank: int, ranks: int) -> None:
         os.environ.update(_variables(rank, ranks))
-        try:
-            exec(self._code, vars(sys.modules["__main__"]))
-        except ImportError as error:
-            explain_import(error)
-            raise
+        exec(self._code, vars(sys.modules["__main__"]))
 
     def _new_main(self) -> ModuleType:
         module = ModuleType("__main__")

@@ -74,6 +74,24 @@ def test_a_module_that_was_imported_inside_is_read_again(
     del sys.modules["a_model_of_mine"]
 
 
+def test_a_package_of_the_user_may_have_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ignite", "timm":
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "ignite.py").write_text("FLAME = 1\n")
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "timm.py").write_text("")
+    monkeypatch.syspath_prepend(installed)
+    with as_torch():
+        assert importlib.import_module("ignite").FLAME == 1
+        with pytest.raises(ModuleNotFoundError, match="timm is built on PyTorch itself"):
+            importlib.import_module("timm")
+    del sys.modules["ignite"]
+
+
 def test_torch_is_theirs_after_an_error(theirs: dict[str, ModuleType]) -> None:
     with pytest.raises(ZeroDivisionError), as_torch():
         raise ZeroDivisionError

@@ -90,6 +90,11 @@ def test_a_package_is_followed(tmp_path: Path) -> None:
     assert lines[-1] == "2 names in 4 files to change"
 
 
+def test_a_module_of_the_user_may_have_any_name(tmp_path: Path) -> None:
+    _, lines = _check(tmp_path, "import apex\n", apex="import torch\ntorch.ones(1)\n")
+    assert lines == ["all names of torch in 2 files are there"]
+
+
 def test_a_name_of_a_tensor_is_told_by_its_name_alone(tmp_path: Path) -> None:
     code, lines = _check(
         tmp_path,

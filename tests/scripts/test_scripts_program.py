@@ -155,6 +155,14 @@ def test_ranks_that_main_starts_as_processes(
             "torch.cuda.CUDAGraph is not simulated",
         ),
         (
+            IMPORTS
+            + "def worker(rank):\n    from kernbench.torch.nn import Linera\n"
+            + "if __name__ == '__main__': mp.spawn(worker)\n",
+            {},
+            1,
+            "ImportError: PyTorch 2.13 has no torch.nn.Linera; did you mean `torch.nn.Linear`?",
+        ),
+        (
             IMPORTS + "dist.init_process_group()\n",
             {},
             1,
