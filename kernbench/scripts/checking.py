@@ -4,10 +4,20 @@ The file is read, not run. What a name means is followed through imports, throug
 as `F = torch.nn.functional`, and into the user's own modules beside the file.
 """
 
+import argparse
 import ast
 import builtins
+import collections
+import datetime
 import inspect
-import sys
+import io
+import logging
+import pathlib
+import queue
+import random
+import string
+import subprocess
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -73,10 +83,15 @@ def check_files(paths: Iterable[Path]) -> tuple[list[Finding], list[Path]]:
     for path in paths:
         _read(path.resolve(), trees)
     modules = torch_modules()
-    own = frozenset().union(*map(_own_attributes, trees.values()))
+    known = _names_of_python().union(_names_of_ours(modules), *map(_own_attributes, trees.values()))
+    recognised = {
+        name: (path, kind)
+        for path, kind in reversed(list(_KINDS.items()))
+        for name in pytorch_names()[path] - known
+    }
     findings: list[Finding] = []
     for path, tree in trees.items():
-        used = _Uses(path, tree, modules, own)
+        used = _Uses(path, tree, modules, recognised)
         found: dict[str, list[int]] = {}
         for line, text in sorted(used.missing):
             lines = found.setdefault(text, [])
@@ -107,8 +122,9 @@ def _read(path: Path, trees: dict[Path, ast.Module]) -> None:
         raise UsageError(f"{_shown(path)} is no Python file: {error}", code="F10") from None
     trees[path] = tree
     for name, level in _imported(tree):
-        for found in _beside(path, name, level):
-            _read(found, trees)
+        if name.partition(".")[0] not in {"kernbench", "torch"} or level:
+            for found in _beside(path, name, level):
+                _read(found, trees)
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[str, int]]:
@@ -169,7 +185,7 @@ class _Uses:
         path: The file.
         tree: Its content.
         modules: Modules of `kernbench.torch`, by PyTorch's names.
-        own: Attributes of the user's own classes.
+        recognised: Attributes that only PyTorch's classes have: class, and what reports call it.
 
     Attributes:
         missing: For each use of a name that is not there, the line and what to do.
@@ -180,19 +196,14 @@ class _Uses:
         path: Path,
         tree: ast.Module,
         modules: Mapping[str, ModuleType],
-        own: frozenset[str],
+        recognised: Mapping[str, tuple[str, str]],
     ) -> None:
         self.missing: Final[set[tuple[int, str]]] = set()
         self._path_of_file: Final = path
         self._modules: Final = modules
         self._scopes: list[dict[str, str | None]] = []
         self._catching = 0
-        known = own | _names_of_builtins() | _names_of_ours(modules)
-        self._attributes: Final = {
-            name: (path, kind)
-            for path, kind in reversed(list(_KINDS.items()))
-            for name in pytorch_names()[path] - known
-        }
+        self._attributes: Final = recognised
         self._asked: frozenset[str] = frozenset()
         self._scope(tree, tree.body)
 
@@ -401,9 +412,26 @@ def _names_in(value: Any) -> frozenset[str] | None:
     return None
 
 
-def _names_of_builtins() -> frozenset[str]:
-    types = [value for value in vars(builtins).values() if isinstance(value, type)]
-    return frozenset(name for each in [*types, type(sys.stdout), Path] for name in dir(each))
+_COMMON: Final = (
+    argparse,
+    collections,
+    datetime,
+    io,
+    logging,
+    pathlib,
+    queue,
+    random,
+    string,
+    subprocess,
+    threading,
+)
+"""Modules of the standard library whose classes many programs use."""
+
+
+def _names_of_python() -> frozenset[str]:
+    """Returns the attributes of Python's own common classes."""
+    values = [value for module in (builtins, *_COMMON) for value in vars(module).values()]
+    return frozenset(name for each in values if isinstance(each, type) for name in dir(each))
 
 
 def _names_of_ours(modules: Mapping[str, ModuleType]) -> frozenset[str]:
