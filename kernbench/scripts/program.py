@@ -42,10 +42,11 @@ def program_of(spec: RunSpec, path: Path) -> Iterator[Program]:
     path = path.resolve()
     with as_torch() if spec.as_torch else nullcontext():
         try:
-            yield _load(spec, path)
-        except Exception as error:
+            program = _load(spec, path)
+        except ImportError as error:
             explain_imports(error)
             raise
+        yield program
 
 
 def _load(spec: RunSpec, path: Path) -> Program:
