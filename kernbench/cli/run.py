@@ -33,7 +33,7 @@ from kernbench.run_spec import RunSpec, schedule_text
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.engines import load_machine
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.scripts.as_torch import explain_imports
+from kernbench.scripts.explaining import explain_names
 from kernbench.scripts.program import Program, program_of
 from kernbench.sim_engine.op_log import OpLog
 from kernbench.units import format_time
@@ -225,7 +225,7 @@ def _to_its_end(program: Program, ctx: RuntimeContext) -> object:
             raise
         return Exit.OK
     except Exception as error:
-        explain_imports(error)
+        explain_names(error)
         raise
 
 

@@ -128,15 +128,3 @@ def missing_package(name: str) -> str | None:
     if root not in _BUILT_ON_TORCH:
         return None
     return f"{root} is built on PyTorch itself and is not simulated; {_BESIDE.get(root, LATER)}"
-
-
-def missing_attribute(path: str, name: str) -> str:
-    """Returns the text of an `AttributeError` of an object.
-
-    Args:
-        path: The class by PyTorch's name, such as `torch.Tensor`.
-        name: The attribute that the object does not have.
-    """
-    if not name.startswith("_") and name in pytorch_names()[path]:
-        return missing(f"{path}.{name}", ())
-    return f"{path.rpartition('.')[2]!r} object has no attribute {name!r}"

@@ -26,7 +26,6 @@ from kernbench.operations import (
     views,
 )
 from kernbench.operations.elementwise import OPERANDS
-from kernbench.runtime_api.missing import missing_attribute
 from kernbench.runtime_api.operators import MIRRORS, with_foreign
 from kernbench.tensors import nodes
 from kernbench.tensors.errors import TensorError
@@ -610,11 +609,6 @@ def attributes_of(methods: type) -> dict[str, Any]:
     return {name: value for name, value in vars(methods).items() if name not in _OF_THE_CLASS}
 
 
-def _absent(tensor: Tensor, name: str) -> NoReturn:
-    """Stands for `Tensor.__getattr__`; outside of the table, so that type checkers know no name."""
-    raise AttributeError(missing_attribute("torch.Tensor", name), name=name, obj=tensor)
-
-
 def _put_in_place() -> None:
     """Gives `Tensor` its methods; methods that take tensors name an argument that is not one."""
     for name, value in attributes_of(TensorMethods).items():
@@ -631,7 +625,6 @@ def _put_in_place() -> None:
         if name in MIRRORS:
             method = with_foreign(name, method)
         setattr(Tensor, name, method)
-    setattr(Tensor, "__getattr__", _absent)  # noqa: B010 - mypy would take it for a method
 
 
 _put_in_place()

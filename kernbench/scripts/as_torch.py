@@ -2,7 +2,6 @@
 
 import importlib
 import pkgutil
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from kernbench.ranks.spawn_errors import SpawnException
-from kernbench.runtime_api.missing import missing, missing_package
+from kernbench.runtime_api.missing import missing_package
+from kernbench.scripts.explaining import is_torch, module_sentence
 
 _OURS: Final = "kernbench.torch"
 
@@ -36,8 +35,8 @@ class _Refusing:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         del path, target
-        if name.partition(".")[0] == "torch":
-            raise ModuleNotFoundError(_sentence(name), name=name)
+        if is_torch(name):
+            raise ModuleNotFoundError(module_sentence(name), name=name)
         said = missing_package(name)
         if said is not None and not _is_the_users(name):
             raise ModuleNotFoundError(said, name=name)
@@ -50,47 +49,6 @@ def _is_the_users(name: str) -> bool:
     places = [] if found is None else [found.origin, *(found.submodule_search_locations or ())]
     parts = [Path(place).parts for place in places if place]
     return bool(parts) and not any({"site-packages", "dist-packages"} & set(each) for each in parts)
-
-
-def _sentence(name: str) -> str:
-    """Returns what to say about a module of `torch` that is not there."""
-    parts = name.split(".")
-    for end in range(2, len(parts)):
-        parent = sys.modules.get(f"kernbench.{'.'.join(parts[:end])}")
-        if parent is None:
-            name = ".".join(parts[:end])
-            break
-    holder = sys.modules.get(f"kernbench.{name.rpartition('.')[0]}")
-    return missing(name, () if holder is None else vars(holder))
-
-
-def explain_imports(error: BaseException) -> None:
-    """Lets errors about names of `torch` that are not there say what to do.
-
-    Args:
-        error: An error, or the error of a spawn with those of its ranks.
-    """
-    causes = error.errors.values() if isinstance(error, SpawnException) else [error]
-    for cause in causes:
-        if isinstance(cause, ImportError):
-            _explain(cause)
-
-
-def _explain(error: ImportError) -> None:
-    whole = error.name or ""
-    if whole == "torch" and isinstance(error, ModuleNotFoundError):
-        error.add_note("hint: --as-torch lets `import torch` mean kernbench.torch")
-    if _is_torch(whole) and sys.modules.get("torch") is not sys.modules.get(_OURS):
-        return  # PyTorch itself
-    path = whole.removeprefix("kernbench.")
-    if not _is_torch(path):
-        return
-    name = re.match(r"cannot import name '(\w+)'", error.msg)
-    if name is not None:
-        path = f"{path}.{name[1]}"
-    elif not isinstance(error, ModuleNotFoundError):
-        return
-    error.msg = _sentence(path)
 
 
 _active: list[object] = []
@@ -109,7 +67,7 @@ def as_torch() -> Iterator[None]:
         yield
         return
     ours = torch_modules()
-    before = {name: module for name, module in sys.modules.items() if _is_torch(name)}
+    before = {name: module for name, module in sys.modules.items() if is_torch(name)}
     others = set(sys.modules)
     finder = _Refusing()
     with ExitStack() as undo:
@@ -124,10 +82,6 @@ def as_torch() -> Iterator[None]:
         yield
 
 
-def _is_torch(name: str) -> bool:
-    return name == "torch" or name.startswith("torch.")
-
-
 def _remove(finder: object) -> None:
     sys.meta_path[:] = [each for each in sys.meta_path if each is not finder]
 
@@ -135,7 +89,7 @@ def _remove(finder: object) -> None:
 def _put_back(before: Mapping[str, ModuleType], others: set[str], ours: set[int]) -> None:
     for name, module in list(sys.modules.items()):
         new = name not in others and name.partition(".")[0] not in {"kernbench", "__main__"}
-        if _is_torch(name) or (new and _holds(module, ours)):
+        if is_torch(name) or (new and _holds(module, ours)):
             del sys.modules[name]
     sys.modules.update(before)
 

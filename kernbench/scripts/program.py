@@ -21,7 +21,8 @@ from kernbench.process.process import Process, current_process
 from kernbench.ranks.environments import own_environments
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.scripts.as_torch import as_torch, explain_imports
+from kernbench.scripts.as_torch import as_torch
+from kernbench.scripts.explaining import explain_names
 
 Program = Callable[[RuntimeContext], object]
 """Runs on a context; if it returns an integer, that is the exit code."""
@@ -43,8 +44,8 @@ def program_of(spec: RunSpec, path: Path) -> Iterator[Program]:
     with as_torch() if spec.as_torch else nullcontext():
         try:
             program = _load(spec, path)
-        except ImportError as error:
-            explain_imports(error)
+        except (ImportError, AttributeError) as error:
+            explain_names(error)
             raise
         yield program
 

@@ -163,6 +163,20 @@ def test_ranks_that_main_starts_as_processes(
             "ImportError: PyTorch 2.13 has no torch.nn.Linera; did you mean `torch.nn.Linear`?",
         ),
         (
+            IMPORTS + "torch.ones(1).cholesky_solve\n",
+            {"nproc_per_node": 2},
+            1,
+            "AttributeError: torch.Tensor.cholesky_solve is not simulated; it will come with real",
+        ),
+        (IMPORTS + "torch.ones(1).summ()\n", {}, 1, "did you mean `torch.Tensor.sum`?"),
+        (
+            IMPORTS + "torch.nn.Linear(2, 2).register_full_backward_pre_hook\n",
+            {},
+            1,
+            "torch.nn.Module.register_full_backward_pre_hook is not simulated",
+        ),
+        (IMPORTS + "torch.nn.Linear(2, 2).mine\n", {}, 1, "'Linear' object has no attribute"),
+        (
             IMPORTS + "dist.init_process_group()\n",
             {},
             1,
