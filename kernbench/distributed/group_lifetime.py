@@ -108,7 +108,7 @@ def init_process_group(
     chosen = "ccl" if backend is None else str(backend).lower()
     scheme = str(init_method).partition("://")[0]
     backends = (chosen,) if libraries_of(chosen) else BACKENDS
-    mine = own_variables() if scheme in {"None", "env"} else {}
+    mine = own_variables(process) if scheme in ("None", "env") else {}
     checks: tuple[tuple[str, str | int, tuple[str | int, ...]], ...] = (
         ("backend", chosen, backends),
         ("init_method", scheme, ("None", "env", "tcp", "file")),

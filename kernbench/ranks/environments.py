@@ -61,10 +61,10 @@ class Environments(MutableMapping[str, str]):
         inside = ", ".join(f"{name!r}: {value!r}" for name, value in self.items())
         return f"environ({{{inside}}})"
 
-    def own(self) -> dict[str, str]:
-        """Returns the variables of which the calling rank has values of its own."""
-        mine = self._read
-        if mine is self.of_main:
+    def own(self, process: Process) -> dict[str, str]:
+        """Returns the variables of which a rank has values of its own."""
+        mine = process.locals.get(self._ranks)
+        if mine is None:
             return {}
         return {name: value for name, value in mine.items() if value != self.of_main.get(name)}
 
@@ -89,10 +89,10 @@ def _calling_rank() -> Process | None:
     return process if isinstance(process, Process) else None
 
 
-def own_variables() -> dict[str, str]:
-    """Returns what the calling rank, and not main, has put into `os.environ`."""
+def own_variables(process: Process) -> dict[str, str]:
+    """Returns what a rank, and not main, has put into `os.environ`."""
     variables: object = os.environ
-    return variables.own() if isinstance(variables, Environments) else {}
+    return variables.own(process) if isinstance(variables, Environments) else {}
 
 
 class own_environments:  # noqa: N801 - used as a function in `with`

@@ -5,6 +5,7 @@ import os
 import pytest
 
 import kernbench.torch.distributed as dist
+from kernbench.process.process import current_process
 from kernbench.ranks.environments import Environments, own_environments, own_variables
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.testing import Kernbench
@@ -25,7 +26,11 @@ def test_each_rank_has_what_it_writes(
         if rank == 1:
             del os.environ["COLOUR"]
         dist.barrier()
-        ends[rank] = os.getenv("SHAPE"), os.environ.get("COLOUR"), own_variables().get("SHAPE")
+        ends[rank] = (
+            os.getenv("SHAPE"),
+            os.environ.get("COLOUR"),
+            own_variables(current_process()).get("SHAPE"),
+        )
 
     kernbench.spawn(worker, nprocs=3)
     assert ends == {
@@ -44,14 +49,14 @@ def test_it_does_what_a_mapping_does(kernbench: Kernbench, monkeypatch: pytest.M
     def worker(rank: int) -> None:
         variables = os.environ
         assert variables.copy() == dict(variables) == {"A": "1"}
-        assert "A" not in own_variables()
+        assert "A" not in own_variables(current_process())
         assert variables | {"B": "2"} == {"A": "1", "B": "2"}
         assert {"A": "0", "B": "2"} | variables == {"A": "1", "B": "2"}
         variables |= {"C": str(rank)}
         assert variables is os.environ
         assert (sorted(variables), len(variables)) == (["A", "C"], 2)
         assert repr(variables) == f"environ({{'A': '1', 'C': '{rank}'}})"
-        assert "A" not in own_variables()
+        assert "A" not in own_variables(current_process())
         with pytest.raises(KeyError, match=r"^'D'$"):
             del variables["D"]
         with pytest.raises(KeyError, match=r"^'D'$"):
@@ -73,10 +78,8 @@ def test_on_main_it_is_the_environment_of_the_process(monkeypatch: pytest.Monkey
         with own_environments():
             os.environ["B"] = "2"
         assert isinstance(os.environ, Environments)
-        assert own_variables() == {}
     assert os.environ is real
     assert real == {"A": "1", "B": "2"}
-    assert own_variables() == {}
 
 
 @pytest.mark.parametrize("init_method", [None, "env://"])
