@@ -1,3 +1,19 @@
 """kernbench: multi-GPU programs on simulated machines, real numbers and predicted time."""
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernbench.scripts.calls import context, spawn
+
+__all__ = ["__version__", "context", "spawn"]
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when they are first asked for: every start imports this module, even `--help`.
+    if name in {"context", "spawn"}:
+        from kernbench.scripts import calls
+
+        return getattr(calls, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -50,6 +50,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "parallel.groups": 1024,
     "parallel.layouts": 64,
     "runtime_api.names": 1,
+    "runtime_api.pytorch_names": 1,
     "tensors.devices": 1 << 16,  # as many as a machine may have
     "tensors.labels": 4096,
     "tl.checked": 1024,

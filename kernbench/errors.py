@@ -210,6 +210,10 @@ class KernbenchError(Exception):
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
 
+    def _render_traceback_(self) -> list[str]:
+        """Returns what IPython shows in place of a traceback: the report has the user's lines."""
+        return rendered(self)
+
     def add_fact(self, fact: str) -> None:
         """Adds a line that only a caller knows, such as where a command was issued."""
         self.facts = (*self.facts, fact)
@@ -234,6 +238,12 @@ class KernbenchError(Exception):
         """Returns the calls that the facts tell of, as plain values; empty if there are none."""
         ranks = [call.as_json() for call in self.involved()]
         return {"ranks": ranks} if ranks else {}
+
+
+def rendered(error: BaseException) -> list[str]:
+    """Returns an error's lines for a notebook: its text and notes, without a traceback."""
+    text = f"{type(error).__name__}: {error}"
+    return [line for part in (text, *getattr(error, "__notes__", ())) for line in part.split("\n")]
 
 
 class UsageError(KernbenchError):

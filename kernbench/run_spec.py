@@ -67,9 +67,11 @@ class RunSpec:
             (C17).
         schedule: Number of the candidate, from 1, that each receive from any source takes in turn,
             see `Schedule`; None for the message that comes first.
-        bench: A Python file with `run(ctx)`, or the name of a shipped bench; None if code calls the
-            program itself.
-        arguments: Texts that the program finds in `ctx.argv`.
+        bench: A Python file, or the name of a shipped bench; None if code calls the program itself.
+        arguments: Texts that the program finds in `ctx.argv`, and a script in `sys.argv`.
+        nproc_per_node: Number of ranks that each run the file as `__main__`, as under `torchrun`;
+            None if the program spawns its ranks itself.
+        as_torch: Whether `import torch` means `kernbench.torch` in the program.
 
     Raises:
         ConfigError: If values are of other kinds; the error lists all of them by field (F2, F3).
@@ -93,6 +95,8 @@ class RunSpec:
     schedule: tuple[int, ...] | None = None
     bench: str | None = None
     arguments: tuple[str, ...] = ()
+    nproc_per_node: int | None = None
+    as_torch: bool = False
 
     def __post_init__(self) -> None:
         wrong: dict[str, Problem] = {}
@@ -398,12 +402,16 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "schedule": ("integers from 1, or None", _or_none(_some(_each(_whole(1))))),
     "bench": ("a file, the name of a shipped bench, or None", _or_none(_some_text)),
     "arguments": _TEXTS,
+    "nproc_per_node": ("an integer from 1, or None", _or_none(_whole(1))),
+    "as_torch": ("true or false", _flag),
 }
 """For each field, which values it accepts, and the function that makes the kept value."""
 
 _NAMES: Final = ", ".join(_KINDS)
 
 _OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any], str] | None]]] = {
+    "nproc_per_node": ("--nproc-per-node", str),
+    "as_torch": ("--as-torch", None),
     "topology": ("--topology", str),
     "ccl": ("--ccl", str),
     "devices": ("--devices", lambda devices: ",".join(map(str, devices))),

@@ -65,11 +65,13 @@ def run(
     context: typer.Context,
     bench: Annotated[
         str | None,
-        typer.Argument(help="A Python file with run(ctx), or the name of a shipped bench."),
+        typer.Argument(
+            help="A Python file: a script, or with run(ctx); or the name of a shipped bench."
+        ),
     ] = None,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(help="What the bench finds in ctx.argv; put it after --."),
+        typer.Argument(help="What the file finds in sys.argv or ctx.argv; put it after --."),
     ] = None,
     spec: Annotated[
         Path | None,
@@ -78,6 +80,18 @@ def run(
             help="Repeats the run of a JSON file: a run specification, or what --json wrote.",
         ),
     ] = None,
+    nproc_per_node: Annotated[
+        int | None,
+        typer.Option(
+            metavar="RANKS",
+            min=1,
+            help="Runs a script as torchrun does: so many ranks, each with the file as its main.",
+        ),
+    ] = None,
+    as_torch: Annotated[
+        bool,
+        typer.Option("--as-torch", help="Lets `import torch` in the file mean kernbench.torch."),
+    ] = False,
     topology: Annotated[
         str,
         typer.Option(metavar="FILE", help="Machine: a YAML file, or the name of a shipped one."),
@@ -212,15 +226,18 @@ def run(
         typer.Option("--verbose", "-v", help="Prints which algorithm each operation is given."),
     ] = False,
 ) -> None:
-    """Run a bench on a simulated machine.
+    """Run a script or a bench on a simulated machine.
 
     \f
     Args:
         context: Knows which parameters the command line gives.
-        bench: A Python file with `run(ctx)`, or the name of a shipped bench; None with `spec`.
-        arguments: Arguments that the bench finds in `ctx.argv`.
+        bench: A Python file, or the name of a shipped bench; None with `spec`.
+        arguments: Arguments that a script finds in `sys.argv`, and a bench in `ctx.argv`.
         spec: JSON file with a run specification; then only options for outputs, `explore` and
             `hash_seeds` may stand beside it.
+        nproc_per_node: Number of ranks that each run the file as `__main__`; None if it spawns
+            them itself.
+        as_torch: Whether `import torch` means `kernbench.torch` in the program.
         topology: A topology file, or the name of a shipped machine.
         ccl: The algorithms' file; None for `./ccl.yaml` if there is one, else the shipped file.
         set_: Overrides of the YAML files, such as `system.sips.count=4`.
@@ -280,6 +297,8 @@ def run(
                 schedule=None if schedule == "0" else _numbers(schedule, _SCHEDULE, "."),
                 bench=bench,
                 arguments=tuple(arguments or ()),
+                nproc_per_node=nproc_per_node,
+                as_torch=as_torch,
             )
             if spec is None
             else RunSpec.from_file(spec)
@@ -370,6 +389,26 @@ def _check_alone(context: typer.Context) -> None:
             f"the file says what runs, so {', '.join(beside)} cannot stand beside it",
             param_hint="--spec",
         )
+
+
+@app.command()
+def check(
+    files: Annotated[
+        list[Path], typer.Argument(help="Python files with `import torch` or kernbench.torch.")
+    ],
+) -> None:
+    """List the names of torch that files use and that are not there.
+
+    \f
+    Args:
+        files: The files; modules beside them that they import are read, too.
+
+    Raises:
+        typer.Exit: Always at the end, with the exit code.
+    """  # noqa: D301
+    from kernbench.cli.checking import print_check
+
+    raise typer.Exit(print_check(files))
 
 
 @app.command()

@@ -1,16 +1,14 @@
 """`kernbench run`: files in, a bench run, results out, an exit code."""
 
-import importlib.util
-import inspect
 import io
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any, Final, NamedTuple, TypeVar
 
 from rich.console import Console
@@ -35,6 +33,8 @@ from kernbench.run_spec import RunSpec, schedule_text
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.engines import load_machine
 from kernbench.runtime_api.multiprocessing import SpawnException
+from kernbench.scripts.explaining import explain_names
+from kernbench.scripts.program import Program, program_of
 from kernbench.sim_engine.op_log import OpLog
 from kernbench.units import format_time
 
@@ -162,10 +162,17 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
         schedule: Notes the matches and reads of this run; None if no other schedule is tried.
     """
     assert spec.bench is not None
+    if tries.listener is not None:
+        schedule = tries.listener.schedule
+    with program_of(spec, find_bench(spec.bench)) as program:
+        return _run_program(program, spec, output, tries, schedule)
+
+
+def _run_program(
+    program: Program, spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | None
+) -> int:
+    """Runs a program once, on a fresh machine; see `_attempt`."""
     listener = tries.listener
-    if listener is not None:
-        schedule = listener.schedule
-    module = load_bench(spec.bench)
     # A bar would be drawn over the lines of --verbose.
     bar = sys.stderr.isatty() and not output.quiet and not output.verbose
     with RuntimeContext(
@@ -180,7 +187,7 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
         if output.verbose:
             ctx.on_choice = _print_choice
         try:
-            status = module.run(ctx)
+            status = _to_its_end(program, ctx)
         except (Exception, KeyboardInterrupt) as error:
             if listener is not None and isinstance(error, Exception):
                 listener.failed(error)
@@ -208,6 +215,19 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
         print_breakdown(rows, Console(width=None if sys.stdout.isatty() else 110))
         _tell_partial(engine.op_log)
     return status if type(status) is int else Exit.OK
+
+
+def _to_its_end(program: Program, ctx: RuntimeContext) -> object:
+    """Returns the status of a program, which may also end with `sys.exit(0)`."""
+    try:
+        return program(ctx)
+    except SystemExit as stop:
+        if stop.code:
+            raise
+        return Exit.OK
+    except Exception as error:
+        explain_names(error)
+        raise
 
 
 def _tell_dropped(log: OpLog) -> None:
@@ -304,54 +324,7 @@ def find_bench(name: str) -> Path:
     what = "is a folder" if path.is_dir() else "does not exist"
     raise UsageError(
         f"bench {name} {what}",
-        [f"expected a Python file with run(ctx), or one of {', '.join(known)}"],
+        [f"expected a Python file, or one of {', '.join(known)}"],
         hint=did_you_mean(stem, known),
         code="F11",
     )
-
-
-def _outside_packages(folder: Path) -> Path:
-    """Returns the folder that holds the outermost package around `folder`, or `folder` itself."""
-    while (folder / "__init__.py").is_file():
-        folder = folder.parent
-    return folder
-
-
-def load_bench(name: str) -> ModuleType:
-    """Imports the file of a bench.
-
-    Raises:
-        UsageError: If the file has no function `run`.
-    """
-    path = find_bench(name).resolve()
-    # A bench can import its neighbours and its own package, before anything else of the same name.
-    for folder in (_outside_packages(path.parent), path.parent):
-        if str(folder) in sys.path:
-            sys.path.remove(str(folder))
-        sys.path.insert(0, str(folder))
-    spec = importlib.util.spec_from_file_location(f"bench_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"bench {name} is no Python file", hint="its name must end in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    except SystemExit as stop:
-        raise UsageError(
-            f"{path} exits (with {stop.code!r}) while it is imported",
-            hint="call sys.exit only in run(ctx), or under `if __name__ == '__main__':`",
-        ) from stop
-    entry: Callable[[Any], Any] | None = getattr(module, "run", None)
-    if not callable(entry):
-        raise UsageError(
-            f"{path} has no run(ctx)",
-            hint="write `def run(ctx): ctx.multiprocessing.spawn(worker, nprocs=...)`",
-        )
-    try:
-        inspect.signature(entry).bind(None)
-    except TypeError as error:
-        raise UsageError(
-            f"{path}: run{inspect.signature(entry)} cannot be called with a context: {error}",
-            hint="write `def run(ctx)`; further arguments are in ctx.argv",
-        ) from None
-    return module

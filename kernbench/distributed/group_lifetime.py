@@ -14,6 +14,7 @@ from kernbench.distributed.groups import (
 from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
 from kernbench.process.called import called, issued
 from kernbench.process.process import MAIN, Process, current_process
+from kernbench.ranks.environments import own_variables
 from kernbench.ranks.groups import GroupError, ProcessGroup
 from kernbench.ranks.world import world_of
 from kernbench.tensors.errors import refuse
@@ -31,6 +32,8 @@ _HINTS: Final = {
     "world_size": "spawn as many ranks, or leave it out",
     "rank": "pass the first argument of the worker, or leave it out",
 }
+
+_VARIABLES: Final = {"world_size": "WORLD_SIZE", "rank": "RANK"}
 
 
 class LiveGroup(NamedTuple):
@@ -70,8 +73,9 @@ def init_process_group(
         init_method: `env://`, `tcp://...` or `file://...`, or None; the value is not used, since
             ranks find each other without it.
         timeout: Ignored by design: a hang is found when it happens, not after a time.
-        world_size: If given, must be the number of ranks of the spawn.
-        rank: If given, must be the calling rank.
+        world_size: Must be the number of ranks of the spawn; -1 for the one that the rank has put
+            into `os.environ`, if any.
+        rank: Must be the calling rank; -1 as for `world_size`.
         store: Must be None.
         group_name: Must be empty.
         pg_options: Must be None.
@@ -89,7 +93,8 @@ def init_process_group(
         raise KernbenchError(
             "init_process_group was called on main, which is no rank",
             [site_fact(call_site())],
-            hint="call it in the worker that multiprocessing.spawn runs",
+            hint="call it in the worker that multiprocessing.spawn runs, or start the ranks as "
+            "torchrun does: kernbench run FILE --nproc-per-node N",
         )
     process.note_frame()
     if process.rank in world.backend:
@@ -103,15 +108,21 @@ def init_process_group(
     chosen = "ccl" if backend is None else str(backend).lower()
     scheme = str(init_method).partition("://")[0]
     backends = (chosen,) if libraries_of(chosen) else BACKENDS
-    for name, value, expected in (
+    mine = own_variables(process) if scheme in ("None", "env") else {}
+    checks: tuple[tuple[str, str | int, tuple[str | int, ...]], ...] = (
         ("backend", chosen, backends),
         ("init_method", scheme, ("None", "env", "tcp", "file")),
         ("world_size", world_size, (-1, world.size)),
         ("rank", rank, (-1, process.rank)),
-    ):
+    )
+    for name, value, expected in checks:
+        said = ""
+        if mine and value == -1 and _VARIABLES[name] in mine:  # as PyTorch reads it with `env://`
+            value, expected = mine[_VARIABLES[name]], (str(expected[-1]),)  # noqa: PLW2901
+            said = f"os.environ[{_VARIABLES[name]!r}]={value!r}"
         if value not in expected:
             raise GroupError(
-                f"init_process_group({name}={value!r}) on rank {process.rank}",
+                f"init_process_group({said or f'{name}={value!r}'}) on rank {process.rank}",
                 [
                     called(process, "init_process_group"),
                     f"expected one of {', '.join(map(repr, expected))}",

@@ -495,7 +495,7 @@ def _latest_main() -> Process:
     raise NoContextError(
         "no simulated machine is running here",
         [site_fact(call_site())],
-        hint="run this file with `kernbench run`, or inside `with RuntimeContext(...) as ctx:`",
+        hint="run this file with `kernbench run`, or inside `with kernbench.context():`",
     )
 
 

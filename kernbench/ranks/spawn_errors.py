@@ -16,6 +16,7 @@ from kernbench.errors import (
     call_site_of,
     explained_by,
     is_ours,
+    rendered,
     site_fact,
 )
 from kernbench.ranks.meeting import CollectiveMismatchError, folded
@@ -80,6 +81,10 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
         """Codes of the mistakes that ranks have made, each code once, in the order of the text."""
         told = (error for error in self.errors.values() if isinstance(error, KernbenchError))
         return tuple(dict.fromkeys(code for error in told for code in error.codes))
+
+    def _render_traceback_(self) -> list[str]:
+        """Returns what IPython shows in place of a traceback."""
+        return rendered(self)
 
     def _text(self) -> str:
         lines = [f"{folded(sorted(self.errors))} failed"]

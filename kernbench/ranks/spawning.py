@@ -23,6 +23,7 @@ from kernbench.process.called import called, issued
 from kernbench.process.process import Process
 from kernbench.ranks import time_limit, watchdog
 from kernbench.ranks.eager import EagerLog
+from kernbench.ranks.environments import own_environments
 from kernbench.ranks.exploring import choose_late
 from kernbench.ranks.hash_seeds import Calls
 from kernbench.ranks.hidden import hidden_deadlock
@@ -131,7 +132,7 @@ class Spawn:
         start = max(self._main.host.clock, loop.now)
         interrupt: KeyboardInterrupt | None = None
         on_limit = loop.on_limit
-        with whole_lines(len(self._processes)) as self._lines:
+        with own_environments(), whole_lines(len(self._processes)) as self._lines:
             try:
                 self._set_up(start)
                 self._drive()

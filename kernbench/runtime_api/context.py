@@ -23,12 +23,14 @@ from kernbench.ranks.world import World
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.engines import check_engine, make_engine, spec_of
 from kernbench.runtime_api.namespace import Namespace, root
+from kernbench.runtime_api.processes import run_started
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.tensors.kernels import current_launcher
 from kernbench.tensors.running import wait_for
 from kernbench.tl import launch as launches
 from kernbench.tl.recording import recordings_of
+from kernbench.units import format_time
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.model_memory import Build, ModelMemory
@@ -129,6 +131,7 @@ class RuntimeContext:
     ) -> None:
         try:
             if error is None:
+                run_started(at_end=True)
                 self.main.synchronize()
         finally:
             processes.leave(self.main)
@@ -137,6 +140,11 @@ class RuntimeContext:
         if (name.startswith("__") and name != "__version__") or name == "_names":
             raise AttributeError(name)
         return getattr(self._names, name)
+
+    def __repr__(self) -> str:
+        machine = self.engine.topology.name
+        ranks = f", {len(self.processes)} ranks" if self.processes else ""
+        return f"<context of {machine}{ranks}, at {format_time(self.engine.loop.now)}>"
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self._names)})

@@ -1,6 +1,7 @@
 """The names of PyTorch as a tree, and that tree bound to one context."""
 
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any, Final
@@ -36,7 +37,15 @@ from kernbench.operations import (
 from kernbench.process import process
 from kernbench.process.types import Device, Size
 from kernbench.ranks.spawning import SpawnSession
-from kernbench.runtime_api import distributed, multiprocessing, nvtx, profiler, testing
+from kernbench.runtime_api import (
+    distributed,
+    multiprocessing,
+    nvtx,
+    processes,
+    profiler,
+    testing,
+)
+from kernbench.runtime_api.missing import missing as sentence
 from kernbench.runtime_api.tensor_methods import Tensor
 from kernbench.runtime_api.version import TorchVersion
 from kernbench.tensors.operands import guard
@@ -119,7 +128,7 @@ def root() -> Mapping[str, Any]:
             "device_mesh": _public(device_mesh),
             "nn": {**_public(differentiable), "functional": _public(differentiable)},
         },
-        "multiprocessing": _public(multiprocessing),
+        "multiprocessing": {**_public(multiprocessing), **_public(processes)},
         "nn": {
             **_public(nn_module),
             **_guarded(layers),
@@ -135,14 +144,14 @@ def root() -> Mapping[str, Any]:
 
 
 def not_simulated(path: str) -> Callable[[str], Any]:
-    """Returns a `__getattr__` for a module, whose error says that a name is not simulated.
+    """Returns a `__getattr__` for a module, whose error says what to do about a missing name.
 
     Args:
         path: Name of the module, such as `torch.cuda`.
     """
 
     def missing(name: str) -> Any:
-        raise AttributeError(f"{path}.{name} is not simulated")
+        raise AttributeError(sentence(f"{path}.{name}", vars(sys.modules[f"kernbench.{path}"])))
 
     return missing
 
@@ -169,7 +178,7 @@ class Namespace:
         try:
             value = self._names[name]
         except KeyError:
-            raise AttributeError(f"{self._path}.{name} is not simulated") from None
+            raise AttributeError(sentence(f"{self._path}.{name}", self._names)) from None
         if isinstance(value, Mapping):
             value = Namespace(self._ctx, value, f"{self._path}.{name}")
         elif isinstance(value, FunctionType):

@@ -11,6 +11,7 @@ from kernbench.ranks.exploring import Explored, explore
 from kernbench.ranks.schedules import Schedule
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.scripts.calls import spec_of_arguments
 
 
 class LeftoverError(AssertionError):
@@ -27,11 +28,12 @@ class Kernbench:
     def __init__(self) -> None:
         self._contexts: Final[list[RuntimeContext]] = []
 
-    def context(self, topology: str | Path = "sip8", **fields: Any) -> RuntimeContext:
+    def context(self, machine: str | Path | None = None, **fields: Any) -> RuntimeContext:
         """Returns a context on a fresh machine.
 
         Args:
-            topology: A topology file, or the name of a shipped machine.
+            machine: A topology file, or the name of a shipped machine; by default `sip8`. The field
+                of `RunSpec` is called `topology`, which is taken, too.
             fields: Further fields of `RunSpec`, such as `data=False`, `seed=3` or
                 `overrides=["system.sips.count=4"]`.
 
@@ -39,7 +41,8 @@ class Kernbench:
             UsageError: If there is no such machine, or a field cannot be used.
         """
         __tracebackhide__ = True
-        return self.context_of(_spec({"topology": topology, **fields}))
+        given = fields if machine is None else {"machine": machine, **fields}
+        return self.context_of(spec_of_arguments("kernbench.context", given))
 
     def context_of(self, spec: RunSpec, schedule: Schedule | None = None) -> RuntimeContext:
         """Returns a context of a run specification, on a fresh machine.
@@ -75,7 +78,8 @@ class Kernbench:
             worker: Function that runs as each rank.
             nprocs: Number of ranks.
             args: Arguments of the worker after the rank.
-            fields: Fields of `RunSpec`, such as `topology="h200x8"` or `data=False`.
+            fields: Fields of `RunSpec`, such as `data=False`, and `machine="h200x8"` as in
+                `context`.
 
         Returns:
             The context, for a look at its state after the run.
@@ -85,7 +89,7 @@ class Kernbench:
             SpawnException: If a rank failed.
         """
         __tracebackhide__ = True
-        ctx = self.context(**fields)
+        ctx = self.context_of(spec_of_arguments("kernbench.spawn", fields, ("args", "nprocs")))
         with ctx:
             ctx.multiprocessing.spawn(worker, args=args, nprocs=nprocs)
         return ctx
@@ -120,7 +124,8 @@ class Kernbench:
         """
         __tracebackhide__ = True
 
-        spec = _spec(fields)
+        beside = ("args", "nprocs", "schedules")
+        spec = spec_of_arguments("kernbench.explore", fields, beside)
         if spec.schedule is not None:
             raise UsageError(
                 f"explore(schedule={spec.schedule}): expected none, as it tries many",
@@ -153,14 +158,6 @@ class Kernbench:
         left = [line for ctx in contexts for line in leftovers(ctx)]
         if left:
             raise LeftoverError("left behind after the test: " + "; ".join(left))
-
-
-def _spec(fields: dict[str, Any]) -> RunSpec:
-    __tracebackhide__ = True
-    try:
-        return RunSpec.from_fields(fields)
-    except UsageError as error:
-        raise error.with_traceback(None) from None
 
 
 def _again(name: str) -> str:

@@ -1,6 +1,7 @@
-"""The pytest plugin: a fixture `kernbench`."""
+"""The pytest plugin: a fixture `kernbench`, and `import torch` as ours on demand."""
 
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -8,6 +9,36 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kernbench.testing.harness import Kernbench
+
+_OPTION: Final = "kernbench_as_torch"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds `--kernbench-as-torch`, and the same in a configuration file."""
+    text = "lets `import torch` mean kernbench.torch in conftest files, tests and what they import"
+    group = parser.getgroup("kernbench")
+    group.addoption("--kernbench-as-torch", action="store_true", dest=_OPTION, help=text)
+    parser.addini(_OPTION, text, type="bool", default=False)
+
+
+_undo: Final = pytest.StashKey[ExitStack]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Lets `import torch` mean `kernbench.torch`, before the first conftest is imported."""
+    given = getattr(early_config.known_args_namespace, _OPTION)
+    if given or early_config.getini(_OPTION):
+        from kernbench.scripts.as_torch import as_torch
+
+        stack = early_config.stash[_undo] = ExitStack()
+        stack.enter_context(as_torch())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Gives PyTorch its name back."""
+    if _undo in config.stash:
+        config.stash[_undo].close()
 
 
 @pytest.fixture

@@ -418,7 +418,7 @@ def test_shipped_benches_run_from_anywhere(installed: bool, tmp_path: Path) -> N
 def test_a_bench_in_a_package_of_its_own_can_import_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kernbench.cli.run import load_bench
+    from kernbench.scripts.program import load_bench
 
     monkeypatch.setattr(sys, "path", list(sys.path))
     package = tmp_path / "measuring_things" / "deeper"
@@ -432,7 +432,7 @@ def test_a_bench_in_a_package_of_its_own_can_import_it(
         "def run(ctx):\n"
         "    return len(SIZES + sizes_of_things.SIZES)\n"
     )
-    assert load_bench(str(package / "some_bench.py")).run(None) == 4
+    assert load_bench(package / "some_bench.py").run(None) == 4
 
 
 def test_without_time_values_are_checked_and_no_time_is_shown(

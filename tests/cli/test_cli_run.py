@@ -553,6 +553,7 @@ def test_the_options_are_these() -> None:
     }
     assert options == {
         "run": [
+            "--as-torch",
             "--breakdown",
             "--ccl",
             "--data",
@@ -566,6 +567,7 @@ def test_the_options_are_these() -> None:
             "--hash-seeds",
             "--json",
             "--max-time",
+            "--nproc-per-node",
             "--quiet",
             "--schedule",
             "--seed",
@@ -581,6 +583,7 @@ def test_the_options_are_these() -> None:
             "-q",
             "-v",
         ],
+        "check": [],
         "explain": [],
         "list": [],
     }

@@ -3,7 +3,8 @@
 `python tests/docs/docs_readme.py` writes the outputs into the README anew.
 
 Blocks under one heading share a folder. A block whose first line is a comment with a file name is
-written to that file. Every `python` block is also executed, in a fresh namespace. The commands of a
+written to that file. Every `python` block is also executed, in a fresh namespace; a `py` block is
+only written. The commands of a
 `console` block follow `$ `, and their output follows them; a `text` block is the output of the
 `python` block before it.
 """
@@ -58,7 +59,7 @@ def tutorial(text: str) -> dict[str, list[Fence]]:
     """Returns the blocks that can be run, by heading. Each step may use files of those before."""
     steps: dict[str, list[Fence]] = {}
     for fence in fences(text):
-        if fence.language in {"python", "yaml", "console", "text"}:
+        if fence.language in {"py", "python", "yaml", "console", "text"}:
             steps.setdefault(fence.heading, []).append(fence)
     return steps
 

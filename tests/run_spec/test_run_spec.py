@@ -67,6 +67,8 @@ def test_json_has_all_fields_and_a_version() -> None:
         "schedule": None,
         "bench": None,
         "arguments": [],
+        "nproc_per_node": None,
+        "as_torch": False,
     }
     assert RunSpec.from_json({"version": 1}) == RunSpec()
 

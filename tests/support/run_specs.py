@@ -43,4 +43,6 @@ def run_specs(bench: str | None = None) -> st.SearchStrategy[RunSpec]:
         schedule=st.none() | st.lists(st.integers(1, 99), min_size=1, max_size=4).map(tuple),
         bench=st.just(bench) if bench else programs,
         arguments=st.lists(_TEXTS, max_size=3).map(tuple),
+        nproc_per_node=st.none() | st.integers(1, 1 << 20),
+        as_torch=st.booleans(),
     )

@@ -1,0 +1,351 @@
+"""The file of a run as a program: a bench with `run(ctx)`, a script, or a script in every rank.
+
+See ADR 0029.
+"""
+
+import ast
+import builtins
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, Final
+
+from kernbench.des import current_task
+from kernbench.errors import UsageError
+from kernbench.process.process import Process, current_process
+from kernbench.ranks.environments import own_environments
+from kernbench.run_spec import RunSpec
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.scripts.as_torch import as_torch
+from kernbench.scripts.explaining import explain_names
+
+Program = Callable[[RuntimeContext], object]
+"""Runs on a context; if it returns an integer, that is the exit code."""
+
+
+@contextmanager
+def program_of(spec: RunSpec, path: Path) -> Iterator[Program]:
+    """Gives the program of a run; what `spec.as_torch` changes lasts until the end of the block.
+
+    Args:
+        spec: Specification of the run.
+        path: The file.
+
+    Raises:
+        UsageError: If the file is no program, or cannot run as the specification says.
+        SyntaxError: If the file is no Python.
+    """
+    path = path.resolve()
+    with as_torch() if spec.as_torch else nullcontext():
+        try:
+            program = _load(spec, path)
+        except (ImportError, AttributeError) as error:
+            explain_names(error)
+            raise
+        yield program
+
+
+def _load(spec: RunSpec, path: Path) -> Program:
+    if path.suffix != ".py":
+        raise UsageError(f"bench {path} is no Python file", hint="its name must end in .py")
+    _let_import_neighbours(path)
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except ValueError as error:
+        raise UsageError(f"{path} is no Python file: {error}") from None
+    ranks = spec.nproc_per_node
+    if is_bench(tree):
+        if ranks is not None:
+            raise UsageError(
+                f"--nproc-per-node {ranks}: {path} has run(ctx), which spawns its ranks itself",
+                hint="leave the option out; with it, every rank would run the file as `__main__`",
+            )
+        program: Program = load_bench(path).run
+        return program
+    _check_does_something(tree, path)
+    if not spec.as_torch and _uses_pytorch(tree):
+        print(
+            f"kernbench: {path.name} imports PyTorch itself, which is not simulated; "
+            "--as-torch lets `import torch` mean kernbench.torch",
+            file=sys.stderr,
+        )
+    code = compile(tree, str(path), "exec", dont_inherit=True)
+    script = Script(path, code, spec)
+    return script.run_on_main if ranks is None else script.run_in_ranks
+
+
+def _let_import_neighbours(path: Path) -> None:
+    """Lets a file import its neighbours and its own package, before others of the same name."""
+    for folder in (_outside_packages(path.parent), path.parent):
+        if str(folder) in sys.path:
+            sys.path.remove(str(folder))
+        sys.path.insert(0, str(folder))
+
+
+def _outside_packages(folder: Path) -> Path:
+    """Returns the folder that holds the outermost package around `folder`, or `folder` itself."""
+    while (folder / "__init__.py").is_file():
+        folder = folder.parent
+    return folder
+
+
+# Which kind
+
+
+def is_bench(tree: ast.Module) -> bool:
+    """Returns whether a file is a bench: it has a `run`, and does not use it as a script would.
+
+    If the file has an `if __name__ == "__main__":`, only `def run(ctx)` makes it a bench: scripts,
+    too, have functions of this name.
+
+    Args:
+        tree: The file.
+    """
+    found: list[ast.stmt] = [node for node in _top(tree.body) if "run" in _bound(node)]
+    if not found:
+        return False
+    if not any(_is_guard(node) for node in tree.body):
+        return True
+    last = found[-1]
+    return isinstance(last, ast.FunctionDef) and _takes_ctx(last.args)
+
+
+def _takes_ctx(taken: ast.arguments) -> bool:
+    names = [*taken.posonlyargs, *taken.args]
+    return bool(names) and names[0].arg == "ctx"
+
+
+def _top(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yields the statements that run when a file is imported, those in blocks, too."""
+    for node in body:
+        yield node
+        if not _is_guard(node) and isinstance(node, ast.If | ast.Try | ast.With):
+            parts = [getattr(node, part, []) for part in ("body", "orelse", "finalbody")]
+            for part in [*parts, *(each.body for each in getattr(node, "handlers", []))]:
+                yield from _top(part)
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """Returns names that a statement binds; imports of the standard library do not count."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return {
+            name.id for each in targets for name in ast.walk(each) if isinstance(name, ast.Name)
+        }
+    if isinstance(node, ast.ImportFrom):
+        root = (node.module or "").partition(".")[0]
+        if root not in sys.stdlib_module_names:
+            return {alias.asname or alias.name for alias in node.names}
+    return set()
+
+
+def _is_guard(node: ast.stmt) -> bool:
+    """Returns whether a statement is `if __name__ == "__main__":`."""
+    if not (isinstance(node, ast.If) and isinstance(node.test, ast.Compare)):
+        return False
+    sides = [node.test.left, *node.test.comparators]
+    return any(isinstance(each, ast.Name) and each.id == "__name__" for each in sides)
+
+
+_DEFINITIONS: Final = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.Import,
+    ast.ImportFrom,
+)
+
+
+def _check_does_something(tree: ast.Module, path: Path) -> None:
+    statements = [
+        node
+        for node in tree.body
+        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+    ]
+    functions = [node for node in statements if isinstance(node, ast.FunctionDef)]
+    if functions and all(isinstance(node, _DEFINITIONS) for node in statements):
+        raise UsageError(
+            f"{path} has no run(ctx), and as a script it calls none of its functions",
+            hint="write `def run(ctx): ctx.multiprocessing.spawn(worker, nprocs=...)`, or call the "
+            "function under `if __name__ == '__main__':`",
+        )
+
+
+def _uses_pytorch(tree: ast.Module) -> bool:
+    """Returns whether a file imports an installed PyTorch, and nothing of kernbench."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add((node.module or "").partition(".")[0])
+    if "torch" not in names or "kernbench" in names:
+        return False
+    return sys.modules.get("torch") is not None or importlib.util.find_spec("torch") is not None
+
+
+# A bench
+
+
+def load_bench(path: Path) -> ModuleType:
+    """Imports the file of a bench.
+
+    Args:
+        path: The file.
+
+    Raises:
+        UsageError: If the file has no function `run(ctx)`, or exits while it is imported.
+    """
+    _let_import_neighbours(path)
+    spec = importlib.util.spec_from_file_location(f"bench_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except SystemExit as stop:
+        raise UsageError(
+            f"{path} exits (with {stop.code!r}) while it is imported",
+            hint="call sys.exit only in run(ctx), or under `if __name__ == '__main__':`",
+        ) from stop
+    entry: Callable[[Any], Any] | None = getattr(module, "run", None)
+    if not callable(entry):
+        raise UsageError(
+            f"{path} has no run(ctx)",
+            hint="write `def run(ctx): ctx.multiprocessing.spawn(worker, nprocs=...)`",
+        )
+    try:
+        inspect.signature(entry).bind(None)
+    except TypeError as error:
+        raise UsageError(
+            f"{path}: run{inspect.signature(entry)} cannot be called with a context: {error}",
+            hint="write `def run(ctx)`; further arguments are in ctx.argv",
+        ) from None
+    return module
+
+
+# A script
+
+
+class Script:
+    """A file that runs as `__main__`, once or in every rank.
+
+    Args:
+        path: The file.
+        code: Its compiled content.
+        spec: Specification of the run.
+    """
+
+    def __init__(self, path: Path, code: CodeType, spec: RunSpec) -> None:
+        self._path: Final = path
+        self._code: Final = code
+        self._spec: Final = spec
+
+    def run_on_main(self, ctx: RuntimeContext) -> None:
+        """Runs the file once, as the main program of the context's host.
+
+        Args:
+            ctx: The context, which is entered.
+        """
+        del ctx  # functions of torch find it
+        module = self._new_main()
+        with self._as_process(module):
+            try:
+                exec(self._code, vars(module))
+            except KeyError as error:
+                if error.args and error.args[0] in _variables(0, 1):
+                    error.add_note(
+                        f"hint: torchrun sets {error.args[0]}: kernbench run "
+                        f"{self._spec.bench} --nproc-per-node N"
+                    )
+                raise
+
+    def run_in_ranks(self, ctx: RuntimeContext) -> None:
+        """Runs the file in every rank, each with globals and `os.environ` of its own.
+
+        Args:
+            ctx: The context, which is entered.
+
+        Raises:
+            UsageError: If there are more ranks than devices.
+            SpawnException: If a rank failed.
+        """
+        ranks = self._spec.nproc_per_node
+        assert ranks is not None
+        if ranks > len(ctx.devices):
+            raise UsageError(
+                f"--nproc-per-node {ranks}: {ctx.spec.topology} has {len(ctx.devices)} devices for "
+                "ranks",
+                hint="start fewer ranks, or choose a larger machine with --topology",
+            )
+        with self._as_process(_MainOfEach([self._new_main() for _ in range(ranks)])):
+            ctx.multiprocessing.spawn(self._run_as_rank, args=(ranks,), nprocs=ranks)
+
+    def _run_as_rank(self, rank: int, ranks: int) -> None:
+        os.environ.update(_variables(rank, ranks))
+        exec(self._code, vars(sys.modules["__main__"]))
+
+    def _new_main(self) -> ModuleType:
+        module = ModuleType("__main__")
+        content = {"__file__": str(self._path), "__builtins__": builtins, "__cached__": None}
+        vars(module).update(content)
+        return module
+
+    @contextmanager
+    def _as_process(self, main: ModuleType) -> Iterator[None]:
+        """Makes `__main__`, `sys.argv` and `os.environ` those of the file."""
+        before, argv = sys.modules["__main__"], sys.argv
+        sys.modules["__main__"] = main
+        sys.argv = [self._spec.bench or str(self._path), *self._spec.arguments]
+        try:
+            with own_environments():
+                yield
+        finally:
+            sys.argv = argv
+            sys.modules["__main__"] = before
+
+
+class _MainOfEach(ModuleType):
+    """`sys.modules["__main__"]` of ranks that each have one; `pickle` looks for classes there."""
+
+    def __init__(self, mains: Sequence[ModuleType]) -> None:
+        super().__init__("__main__")
+        self._mains = mains
+
+    def _mine(self) -> ModuleType:
+        task = current_task()
+        in_rank = task is not None and isinstance(task.subject, Process)
+        mains: Sequence[ModuleType] = object.__getattribute__(self, "_mains")
+        return mains[current_process().rank if in_rank else 0]
+
+    def __getattribute__(self, name: str) -> Any:
+        return getattr(_MainOfEach._mine(self), name)
+
+
+def _variables(rank: int, ranks: int) -> dict[str, str]:
+    """Returns what `torchrun` gives to a rank in `os.environ`, on one node."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(ranks),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
