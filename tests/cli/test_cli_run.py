@@ -575,6 +575,7 @@ def test_the_options_are_these() -> None:
             "--step-budget",
             "--topology",
             "--trace",
+            "--trace-kineto",
             "--trace-limit",
             "--verbose",
             "--watchdog",
