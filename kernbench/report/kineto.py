@@ -122,7 +122,7 @@ def write_kineto_files(
     names = {rank: kineto_file(max(rank, 0)) for rank in sorted(by_rank)}
     with explained(target), tempfile.TemporaryDirectory(prefix=".kineto-", dir=target) as staging:
         for rank, name in names.items():
-            own = (sips or {}).get(rank, max(rank, 0))
+            own = (sips or {}).get(max(rank, 0), max(rank, 0))
             shown = _Shown(by_rank.pop(rank), waits.get(rank, ()), rank, own, size)
             _write(_RankTrace(shown, topology, dispatch_ps), Path(staging, name), op_log)
         return [Path(staging, name).replace(target / name) for name in names.values()]
@@ -273,7 +273,7 @@ class _RankTrace:
         self._commands.sort(key=lambda record: record.issued)
         self._tracks = self._numbered()
         self._external = count(len(self._ranges) + 1)
-        self._sites = Sites()
+        self._sites, self._texts = Sites(), _Texts()
         self._host = f'"pid":{HOST_PIDS + self._rank},"tid":{HOST_PIDS + self._rank}'
 
     def lines(self, name: str, dropped: int) -> Iterator[str]:
@@ -445,18 +445,18 @@ class _RankTrace:
         track = self._tracks.get(record.track)
         number = next(self._external)
         if track is None or record.category == "host":
-            yield self._cpu_op(record, _on_host_name(record), number, {}, record.start, record.end)
+            yield self._cpu_op(record, _on_host_name(record), number, "", record.start, record.end)
             return
         call, operation, device = _names(record)
         times = host_interval(record, self._dispatch_ps)
-        facts: dict[str, Any] = {}
+        facts = ""
         if record.category == "collective":
             facts = _collective_args(record, self._rank)
-            yield self._cpu_op(record, operation, number, {}, *times)
+            yield self._cpu_op(record, operation, number, "", *times)
             number = next(self._external)
             yield self._cpu_op(record, "record_param_comms", number, facts, *times)
         elif operation:
-            yield self._cpu_op(record, operation, number, {}, *times)
+            yield self._cpu_op(record, operation, number, "", *times)
         own = f'"External id":{number},' if operation else ""
         at = f'{self._host},"ts":{_us(times[0])}'
         yield self._call(call, times, correlation, own)
@@ -471,11 +471,10 @@ class _RankTrace:
             args += _copy_args(record)
         else:
             args += ',"queued":0'
-        if facts:
-            args += f",{_json(facts)[1:-1]}"
+        args += facts
         category = "gpu_memcpy" if record.category == "copy" else "kernel"
         yield (
-            f'{{"ph":"X","cat":"{category}","name":{_json(device)},{place},'
+            f'{{"ph":"X","cat":"{category}","name":{self._texts[device]},{place},'
             f'{_time(record.start, record.end)},"args":{{{args}}}}}'
         )
         yield (
@@ -491,15 +490,23 @@ class _RankTrace:
         )
 
     def _cpu_op(
-        self, record: Record, name: str, number: int, facts: Mapping[str, Any], start: int, end: int
+        self, record: Record, name: str, number: int, facts: str, start: int, end: int
     ) -> str:
-        args: dict[str, Any] = {"External id": number, **facts}
+        stack = ""
         if record.site is not None:
-            args["Call stack"] = self._sites.full(record.site)
+            stack = f',"Call stack":{self._texts[self._sites.full(record.site)]}'
         return (
-            f'{{"ph":"X","cat":"cpu_op","name":{_json(name)},{self._host},{_time(start, end)},'
-            f'"args":{_json(args)}}}'
+            f'{{"ph":"X","cat":"cpu_op","name":{self._texts[name]},{self._host},'
+            f'{_time(start, end)},"args":{{"External id":{number}{facts}{stack}}}}}'
         )
+
+
+class _Texts(dict[str, str]):
+    """Texts in JSON, each made once."""
+
+    def __missing__(self, text: str) -> str:
+        found = self[text] = _json(text)
+        return found
 
 
 def _names(record: Record) -> tuple[str, str, str]:
@@ -525,11 +532,11 @@ def _on_host_name(record: Record) -> str:
     return f"gloo:{record.name}" if record.category == "collective" else record.name
 
 
-def _collective_args(record: Record, rank: int) -> dict[str, Any]:
-    """Returns what Kineto says about a collective, of its operation and of its kernel."""
+def _collective_args(record: Record, rank: int) -> str:
+    """Returns what Kineto says about a collective, of its operation and of its kernel, as JSON."""
     args = record.args
     if not isinstance(args, TogetherArgs):
-        return {}
+        return ""
     together = args.together
     facts: dict[str, Any] = {
         "Collective name": collective_name(record.name, together.operation),
@@ -544,7 +551,7 @@ def _collective_args(record: Record, rank: int) -> dict[str, Any]:
     if "peer" in args:
         ends = (rank, args["peer"]) if together.operation == "send" else (args["peer"], rank)
         facts |= {"Src Rank": ends[0], "Dst Rank": ends[1]}
-    return facts
+    return f",{_json(facts)[1:-1]}"
 
 
 def _copy_args(record: Record) -> str:
