@@ -110,6 +110,13 @@ def run(
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Writes a trace for Perfetto (.json, .gz).")
     ] = None,
+    trace_kineto: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Writes a trace for each rank as PyTorch's profiler does, for tools that read it.",
+        ),
+    ] = None,
     trace_limit: Annotated[
         int,
         typer.Option(
@@ -242,6 +249,7 @@ def run(
         ccl: The algorithms' file; None for `./ccl.yaml` if there is one, else the shipped file.
         set_: Overrides of the YAML files, such as `system.sips.count=4`.
         trace: File for the trace; None for no trace.
+        trace_kineto: Folder for a trace of each rank, as PyTorch's profiler; None for no traces.
         trace_limit: Most records that a trace or a breakdown takes; 0 for all.
         flight_recorder: File for each rank's last calls, if ranks fail; None for no file.
         json: File for the results or the failure; None for no file.
@@ -307,6 +315,7 @@ def run(
         raise typer.Exit(failed(error)) from None
     output = Output(
         trace=trace,
+        trace_kineto=trace_kineto,
         trace_limit=trace_limit,
         flight_recorder=flight_recorder,
         json=json,
@@ -360,6 +369,7 @@ _BESIDE_SPEC: Final = frozenset(
         "explore",
         "hash_seeds",
         "trace",
+        "trace_kineto",
         "trace_limit",
         "flight_recorder",
         "json",

@@ -28,7 +28,15 @@ from kernbench.ranks.exploring import explore as explore_schedules
 from kernbench.ranks.hash_seeds import HashSeedError
 from kernbench.ranks.schedules import Schedule
 from kernbench.ranks.spawn_errors import SpawnInterrupted
-from kernbench.report import breakdown, check_writable, print_breakdown, replacing, write_trace
+from kernbench.report import (
+    breakdown,
+    check_writable,
+    make_folder,
+    print_breakdown,
+    replacing,
+    write_kineto_files,
+    write_trace,
+)
 from kernbench.run_spec import RunSpec, schedule_text
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.engines import load_machine
@@ -98,9 +106,16 @@ def _run(spec: RunSpec, output: Output, tries: Tries) -> int:
         raise UsageError("--hash-seeds and --explore: expected one of them")
     file = None if spec.ccl is None else Path(spec.ccl)
     check_default(file, spec.ccl_overrides, load_machine(spec).machine.system)
+    if output.trace_kineto is not None and spec.fidelity == "functional":
+        raise UsageError(
+            "--trace-kineto needs simulated time, which --fidelity functional does not have",
+            hint="run with --fidelity kernel",
+        )
     for path in (output.trace, output.flight_recorder, output.json):
         if path is not None:
             check_writable(path)
+    if output.trace_kineto is not None:
+        make_folder(output.trace_kineto)
     if output.needs_records:
         spec = replace(spec, record="full")
     if explore:
@@ -200,9 +215,7 @@ def _run_program(
             raise
         finally:
             # Also after a failure, which is when users want a timeline most.
-            if output.trace is not None:
-                dispatch_ps = engine.dispatch_ps
-                write_trace(engine.op_log, engine.topology, output.trace, dispatch_ps=dispatch_ps)
+            _write_traces(ctx, output)
             _tell_dropped(engine.op_log)
     if listener is not None:
         listener.returned(status)
@@ -228,6 +241,24 @@ def _to_its_end(program: Program, ctx: RuntimeContext) -> object:
     except Exception as error:
         explain_names(error)
         raise
+
+
+def _write_traces(ctx: RuntimeContext, output: Output) -> None:
+    log, topology, dispatch_ps = ctx.engine.op_log, ctx.engine.topology, ctx.engine.dispatch_ps
+    sips = dict(enumerate(ctx.devices))
+    if output.trace is not None:
+        write_trace(log, topology, output.trace, dispatch_ps=dispatch_ps, sips=sips)
+    if output.trace_kineto is not None:
+        folder = output.trace_kineto
+        written = write_kineto_files(log, topology, folder, dispatch_ps=dispatch_ps, sips=sips)
+        names = {path.name for path in written}
+        others = [path.name for path in folder.iterdir() if path.suffix in {".json", ".gz"}]
+        if strange := sorted(set(others) - names):
+            print(
+                f"kernbench: tools that read {folder} will also read {', '.join(strange)}, which "
+                "this run did not write",
+                file=sys.stderr,
+            )
 
 
 def _tell_dropped(log: OpLog) -> None:

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from kernbench.ccl.collective import Collective, Joining
 from kernbench.ccl.jams import Jam
+from kernbench.ccl.operations import OPERATIONS
 from kernbench.ccl.prepared import CollectiveShape, Prepared
 from kernbench.distributed.checks import check_library
 from kernbench.distributed.comm_debug import count
@@ -21,6 +22,7 @@ from kernbench.ranks.joint import Joint
 from kernbench.ranks.meeting import Call, CollectiveMismatchError, Exchange, Role
 from kernbench.ranks.world import World, world_of
 from kernbench.sim_engine.command import Command, Stream
+from kernbench.sim_engine.op_log import Together, TogetherArgs
 from kernbench.tensors.running import wait_for
 from kernbench.tensors.tensor import Tensor
 from kernbench.units import format_bytes
@@ -115,7 +117,8 @@ def issue(
         if last is not None and not on_host and last.stream is not stream:
             # A communicator runs one operation at a time, whatever the streams are.
             stream.waits.append(last.done)
-        return Entered(action, exchange, exchange.args or _args(exchange, joint, group, what))
+        full = process.engine.op_log.full
+        return Entered(action, exchange, exchange.args or _args(exchange, joint, group, what, full))
 
     command = act(
         process,
@@ -257,7 +260,9 @@ def _meet(
     return exchange
 
 
-def _args(exchange: Exchange, joint: Joint, group: ProcessGroup, what: Signature) -> dict[str, Any]:
+def _args(
+    exchange: Exchange, joint: Joint, group: ProcessGroup, what: Signature, full: bool
+) -> dict[str, Any]:
     """Returns the log entries of a rank's command: the same for all ranks, unless sizes differ."""
     args = {
         "group": group.name,
@@ -267,9 +272,23 @@ def _args(exchange: Exchange, joint: Joint, group: ProcessGroup, what: Signature
     }
     if joint.algorithm:
         args["algorithm"] = joint.algorithm
+    if full:
+        args = TogetherArgs(args, _together(group, what))
     if what.splits is None:
         exchange.args = args
     return args
+
+
+def _together(group: ProcessGroup, what: Signature) -> Together:
+    if what.splits is not None:
+        gives, takes = (what.row * sum(of) for of in (what.splits.sends, what.splits.receives))
+    else:
+        operation, elements = OPERATIONS[what.operation], what.nbytes // what.dtype.itemsize
+        gives, takes = (
+            elements // len(group.ranks) if share == "own" else elements
+            for share in (operation.gives, operation.takes)
+        )
+    return Together(what.operation, group.ranks, group.desc, gives, takes)
 
 
 def _make(process: Process, group: ProcessGroup, what: Signature) -> Joint:

@@ -19,6 +19,7 @@ from kernbench.ranks.transfers import Mailbox, Transfer, TransferMismatchError
 from kernbench.ranks.world import world_of
 from kernbench.sim_engine.command import Action, Command, Issue, Stream
 from kernbench.sim_engine.engine import Hold
+from kernbench.sim_engine.op_log import Together, TogetherArgs
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.tensor import Tensor
 
@@ -194,6 +195,10 @@ class Post:
             "bytes": view.nbytes,
             "dtype": view.dtype.name,
         }
+        if self.process.engine.op_log.full:
+            count, group = view.numel, self.group
+            together = Together(self._way, group.ranks, group.desc, count, count)
+            args = TogetherArgs(args, together)
         return Entered(action, transfer, args)
 
     def _pair_stream(self, peer: int | None) -> Stream:

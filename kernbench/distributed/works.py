@@ -81,7 +81,7 @@ class Work:
             stream.waits.append(command.done)
             stream.learn(self._seen)
         if self._blocks_host:
-            process.wait(command.done)
+            process.wait(command.done, "stream")
             process.learn(self._seen)
         return True
 

@@ -182,7 +182,7 @@ class Event:
         """Waits, on the host, until the event has happened."""
         if self._command is not None:
             process = current_process()
-            process.wait(self._command.done)
+            process.wait(self._command.done, "event")
             process.learn(self._seen)
 
     def query(self) -> bool:

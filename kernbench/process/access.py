@@ -8,6 +8,7 @@ from kernbench.memory.windows import is_contiguous
 from kernbench.process.called import called, issued
 from kernbench.process.process import MAIN, Process
 from kernbench.sim_engine.command import Command, Stream
+from kernbench.sim_engine.op_log import stream_in_words
 
 Verb = Literal["read", "wrote"]
 """Kind of an access to memory, in the words of reports."""
@@ -187,9 +188,7 @@ def _hint(collective: bool, stream: Stream | None) -> str:
 
 def _in_words(stream: Stream) -> str:
     """Returns a user's words for a stream; equal on all ranks for the streams that all have."""
-    kind, _, rest = stream.name.partition(f" {stream.sip}")
-    if kind == "communication":
-        return "the communication stream" + (f" of{rest}" if rest else "")
-    if kind == "stream":
-        return stream.name if rest else "the default stream"
-    return f"the stream of {stream.name}"
+    words = stream_in_words(stream.name)
+    if words != stream.name:
+        return f"the {words}"
+    return words if words.startswith("stream ") else f"the stream of {words}"

@@ -21,6 +21,7 @@ from kernbench.run_spec import RunSpec
 from kernbench.sim_engine.command import Action, Command, Stream
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host import Host
+from kernbench.sim_engine.op_log import Awaited, Wait
 from kernbench.tl.program import Program
 from kernbench.tl.recording import Recording
 
@@ -352,25 +353,35 @@ class Process:
         finally:
             self.site = site
 
-    def wait_stream(self, stream: Stream) -> None:
-        """Waits until all commands issued to a stream so far are done."""
+    def wait_stream(self, stream: Stream, awaited: Awaited = "stream") -> None:
+        """Waits until all commands issued to a stream so far are done.
+
+        Args:
+            stream: The stream.
+            awaited: What the user waits for, for traces.
+        """
         if stream.tail is not None or stream.waits:
             number = stream.count
             seen = dict(stream.seen)
             # Also the events that the stream's next command would have waited for.
             for event in (stream.tail, *stream.waits):
                 if event is not None:
-                    self.wait(event)
+                    self.wait(event, awaited)
             self.learn({**seen, stream: number})
 
     def synchronize(self, sip: int | None = None) -> None:
         """Waits until all commands issued to a device, or to all devices, so far are done."""
         for stream in self.streams(sip):
-            self.wait_stream(stream)
+            self.wait_stream(stream, "device" if stream.sip >= 0 else "host")
 
-    def wait(self, event: Event) -> None:
-        """Waits for an event: parks in a worker, drives the loop on main."""
-        waits = self.ctx.worker_waits
+    def wait(self, event: Event, awaited: Awaited = "host") -> None:
+        """Waits for an event: parks in a worker, drives the loop on main.
+
+        Args:
+            event: The event.
+            awaited: What the user waits for, for traces.
+        """
+        waits, began = self.ctx.worker_waits, self.host.clock
         if event.time is None and self.task is not None:
             waits.append(event)
             try:
@@ -379,6 +390,8 @@ class Process:
                 waits.remove(event)
         else:
             self.host.wait(event)
+        if self.host.clock > began and self.engine.op_log.full and awaited != "host":
+            self.engine.op_log.add_wait(Wait(self.rank, awaited, began, self.host.clock))
 
     def learn(self, seen: Mapping[Stream, int]) -> None:
         """Notes that the host has waited for commands, given the last number of each stream."""

@@ -324,7 +324,7 @@ class Spawn:
             if waits_for(process):
                 world.review()
             for stream in process.streams():
-                process.wait_stream(stream)
+                process.wait_stream(stream, "host")
             process.host.raise_fault()
         except KernbenchError as error:
             self._raised(process, error)

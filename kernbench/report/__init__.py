@@ -1,8 +1,9 @@
 """Reports of a run: tables, traces, breakdowns. They read the log and nothing else."""
 
 from kernbench.report.breakdown import RankBreakdown, breakdown, print_breakdown
-from kernbench.report.files import check_writable, replacing
+from kernbench.report.files import check_writable, make_folder, replacing
 from kernbench.report.golden import dump_records
+from kernbench.report.kineto import write_kineto_files, write_kineto_rank
 from kernbench.report.nccl_table import (
     Header,
     Measurement,
@@ -33,6 +34,7 @@ __all__ = [
     "dump_records",
     "footer_lines",
     "header_lines",
+    "make_folder",
     "mean_of_ranks",
     "print_breakdown",
     "range_breakdown",
@@ -40,5 +42,7 @@ __all__ = [
     "row_line",
     "timing",
     "total_wrong",
+    "write_kineto_files",
+    "write_kineto_rank",
     "write_trace",
 ]

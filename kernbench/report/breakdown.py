@@ -34,8 +34,8 @@ class RankBreakdown:
             own. Waiting does not count.
         compute_ps: A kernel runs on a stream. The engines' part of a collective counts as part of
             the collective, so that the figure is the same at every fidelity.
-        communication_ps: A collective, a send or a receive is under way, whether a kernel runs or
-            not.
+        communication_ps: A collective, a send or a receive is under way on a stream, whether a
+            kernel runs or not. What a peer sends before the rank has begun does not count.
         exposed_ps: The part of `communication_ps` during which no kernel runs.
         copy_ps: A copy is under way, with neither kernel nor communication.
         idle_ps: The rest of the span: the device has nothing to do.
@@ -99,14 +99,15 @@ def print_breakdown(rows: Sequence[RankBreakdown], console: "Console") -> None:
 def _of_rank(rank: int, records: Iterable[Record], host: int, span: int) -> RankBreakdown:
     kernels, messages, copies = [], [], []
     for record in records:
+        if is_engine(record.track):
+            continue
         interval = record.start, record.end
         if record.category in COMMUNICATION:
             messages.append(interval)
-        elif not is_engine(record.track):
-            if record.category in COMPUTE:
-                kernels.append(interval)
-            elif record.category == "copy":
-                copies.append(interval)
+        elif record.category in COMPUTE:
+            kernels.append(interval)
+        elif record.category == "copy":
+            copies.append(interval)
     compute, communication = union(kernels), union(messages)
     exposed = length(difference(communication, compute))
     copy = length(difference(union(copies), union([*compute, *communication])))

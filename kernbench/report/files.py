@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,13 +19,27 @@ def check_writable(path: str | Path) -> None:
         UsageError: If the path cannot be written (F15).
     """
     target = Path(path)
-    with _explained(target):
+    with explained(target):
         _refuse_odd(target)
         partial = _partial(target)
         try:
             partial.touch()
         finally:
             partial.unlink(missing_ok=True)
+
+
+def make_folder(path: str | Path) -> None:
+    """Makes a folder unless it exists, and tests whether files can be written in it.
+
+    Raises:
+        UsageError: If the folder cannot be made or written (F15).
+    """
+    target = Path(path)
+    with explained(target):
+        _refuse_no_folder(target)
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=target):
+            pass
 
 
 @contextmanager
@@ -38,7 +53,7 @@ def replacing(path: str | Path) -> Iterator[TextIO]:
         UsageError: If the path cannot be written (F15).
     """
     target = Path(path)
-    with _explained(target):
+    with explained(target):
         _refuse_odd(target)
         partial = _partial(target)
         try:
@@ -61,6 +76,11 @@ def _partial(target: Path) -> Path:
     return target.with_name(f".{target.name}.{os.getpid()}.partial")
 
 
+def _refuse_no_folder(target: Path) -> None:
+    if target.exists() and not target.is_dir():
+        raise OSError("it is no folder")
+
+
 def _refuse_odd(target: Path) -> None:
     # A rename would replace a device or a pipe by a file, and also a write-protected file.
     if target.exists() and not target.is_file():
@@ -70,7 +90,12 @@ def _refuse_odd(target: Path) -> None:
 
 
 @contextmanager
-def _explained(target: Path) -> Iterator[None]:
+def explained(target: Path) -> Iterator[None]:
+    """Tells an error of the operating system in a block as one of a path that cannot be written.
+
+    Raises:
+        UsageError: If the block raises an OSError (F15).
+    """
     try:
         yield
     except OSError as error:

@@ -140,11 +140,11 @@ def _parts(records: Iterable[Record], depth: int) -> list[_Busy]:
     """Returns the activities of the device, in the order in which they begin."""
     parts = []
     for number, record in enumerate(sorted(records, key=_beginning)):
+        if is_engine(record.track):
+            continue
         kind: Kind | None = None
         if record.category in COMMUNICATION:
             kind = "exposed"
-        elif is_engine(record.track):
-            continue
         elif record.category in COMPUTE:
             kind = "compute"
         elif record.category == "copy":

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from kernbench.report.breakdown import host_interval
 from kernbench.report.files import replacing
 from kernbench.report.records import Entry, Sites, full_records, in_order, is_engine, plain
-from kernbench.sim_engine.op_log import Category, OpLog, Record
+from kernbench.sim_engine.op_log import Category, OpLog, Record, stream_in_words
 from kernbench.topology import Topology
 from kernbench.units import PS_PER_NS, PS_PER_S
 
@@ -160,7 +160,8 @@ class _Lane:
 
     @property
     def name(self) -> str:
-        return f"{self.track} ({self.number + 1})" if self.number else self.track
+        words = stream_in_words(self.track)
+        return f"{words} ({self.number + 1})" if self.number else words
 
     def place(self) -> tuple[int, int, tuple[Any, ...], int]:
         """Order of display: the host, streams, engines; each by name, with digits as numbers."""

@@ -1,8 +1,8 @@
 """The log of a run. Reports read the log and nothing else."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from kernbench.errors import CallSite
 from kernbench.sim_engine.dials import Detail
@@ -46,6 +46,78 @@ class Record:
     dispatch: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Together:
+    """What ranks do together in a command, beyond the entries that every report shows.
+
+    Attributes:
+        operation: What the algorithms call the operation, such as `all_gather`; `send` and `recv`
+            for messages.
+        ranks: Global ranks of the group, in order.
+        description: The user's description of the group's purpose.
+        inputs: Elements that the rank gives.
+        outputs: Elements that the rank ends with.
+    """
+
+    operation: str
+    ranks: Sequence[int]
+    description: str
+    inputs: int
+    outputs: int
+
+
+class TogetherArgs(dict[str, Any]):
+    """Entries of `Record.args` for a command that several ranks share.
+
+    Attributes:
+        together: What the ranks do together.
+    """
+
+    __slots__ = ("together",)
+
+    def __init__(self, args: Mapping[str, Any], together: Together) -> None:
+        super().__init__(args)
+        self.together = together
+
+
+Awaited = Literal["stream", "event", "device", "host"]
+"""What a host waits for; `host` stands for something that no device does."""
+
+
+class Wait(NamedTuple):
+    """A time during which a host waited for its device, in simulated picoseconds.
+
+    Attributes:
+        rank: Global rank of the host; -1 for main.
+        awaited: What it waited for.
+        start: When it began to wait.
+        end: When it went on.
+    """
+
+    rank: int
+    awaited: Awaited
+    start: int
+    end: int
+
+
+def stream_in_words(track: str) -> str:
+    """Returns a user's words for the track of a stream; other tracks keep their names.
+
+    Args:
+        track: Name of a stream, or of another track, such as `stream 0` or `communication 0 G1`.
+    """
+    kind, _, rest = track.partition(" ")
+    number = rest.partition(" ")[0]
+    if not number.isdecimal():
+        return track
+    if kind == "stream":
+        return "default stream"
+    if kind == "communication":
+        other = rest[len(number) :]
+        return "communication stream" + (f" of{other}" if other else "")
+    return track
+
+
 @dataclass(slots=True)
 class Total:
     """Sums over records.
@@ -66,7 +138,9 @@ class OpLog:
         detail: `full` keeps every record, `summary` only the totals, `none` nothing.
         full: Whether every record is kept.
         records: Records in the order in which they were settled; reports sort them.
-        limit: Most records to keep, the first ones; None for all.
+        waits: Times during which hosts waited for devices, if every record is kept; no breakdown
+            counts them.
+        limit: Most records, and most waits, to keep, the first ones; None for all.
         dropped: Number of records that were not kept because of the limit.
         totals: Sums of records by rank and category.
     """
@@ -75,6 +149,7 @@ class OpLog:
         self.detail: Detail = detail
         self.full = detail == "full"
         self.records: list[Record] = []
+        self.waits: list[Wait] = []
         self.limit: int | None = None
         self.dropped = 0
         self.totals: dict[tuple[int, Category], Total] = {}
@@ -90,6 +165,11 @@ class OpLog:
             self.dropped += 1
         else:
             self.records.append(record)
+
+    def add_wait(self, wait: Wait) -> None:
+        """Keeps a wait of a host, up to the limit."""
+        if self.limit is None or len(self.waits) < self.limit:
+            self.waits.append(wait)
 
     def total(self, rank: int, category: Category, busy_ps: int) -> None:
         """Adds one record to the totals, unless the log keeps nothing.

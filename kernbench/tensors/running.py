@@ -123,7 +123,7 @@ def run_on_many(
 def wait_for(process: Process, command: Command) -> None:
     """Lets the host wait for a command, and so for all earlier commands of its stream."""
     seen = {**command.stream.seen, command.stream: command.number}
-    process.wait(command.done)
+    process.wait(command.done, "host" if command.stream.sip < 0 else "stream")
     process.learn(seen)
 
 

@@ -116,6 +116,13 @@ def test_run_spawns_once_over_all_sips_and_looks_worker_up(
         (["run", "ccl_allreduce", "--set", "defaults.n_slots=0"], "defaults.n_slots"),
         (["run", "ccl_allreduce", "--ccl", "no.yaml"], "no.yaml"),
         (["run", "ccl_allreduce", "--trace", "/no/such/folder/t.json"], "/no/such/folder"),
+        (["run", "ccl_allreduce", "--trace-kineto", "README.md"], "README.md: it is no folder"),
+        (["run", "ccl_allreduce", "--trace-kineto", "README.md/traces"], "Not a directory"),
+        (["run", "ccl_allreduce", "--trace-kineto", "/proc/traces"], "[F15]"),
+        (
+            ["run", "ccl_allreduce", "--trace-kineto", "no", "--fidelity", "functional"],
+            "--trace-kineto needs simulated time, which --fidelity functional does not have",
+        ),
         (["run", "ccl_allreduce", "--flight-recorder", "/no/such/folder/f.json"], "[F15]"),
         (["run", "ccl_allreduce", "-q", "-v"], "--quiet and --verbose: expected one of them"),
         (["run", "ccl_allreduce", "--", "-b", "5X"], "expected a size such as 16M"),
@@ -577,6 +584,7 @@ def test_the_options_are_these() -> None:
             "--step-budget",
             "--topology",
             "--trace",
+            "--trace-kineto",
             "--trace-limit",
             "--verbose",
             "--watchdog",
@@ -587,3 +595,48 @@ def test_the_options_are_these() -> None:
         "explain": [],
         "list": [],
     }
+
+
+def test_traces_of_ranks_are_also_written_if_the_run_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench, folder = tmp_path / "broken.py", tmp_path / "new" / "traces"
+    bench.write_text(
+        "def worker(rank, torch):\n"
+        "    x = torch.zeros(3)\n"
+        "    if rank == 1:\n"
+        "        raise ValueError('bad rank')\n"
+        "def run(ctx):\n"
+        "    ctx.multiprocessing.spawn(worker, args=(ctx,), nprocs=3)\n"
+    )
+    for limit, names in ((0, ["rank-0", "rank-1", "rank-2"]), (1, ["rank-0"])):
+        assert _run(bench, trace_kineto=folder, trace_limit=limit) == 1
+        documents = [json.loads((folder / f"{name}.pt.trace.json").read_text()) for name in names]
+        assert [document["distributedInfo"]["rank"] for document in documents] == [
+            int(name[-1]) for name in names
+        ]
+        assert [document.get("droppedRecords") for document in documents] == [
+            2 if limit else None for _ in names
+        ]
+        assert len(list(folder.iterdir())) == 3
+    assert (
+        f"kernbench: tools that read {folder} will also read rank-1.pt.trace.json, "
+        "rank-2.pt.trace.json, which this run did not write\n"
+    ) in capsys.readouterr().err
+
+
+def test_traces_of_ranks_name_the_devices_that_they_had(tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    bench = tmp_path / "two.py"
+    bench.write_text(
+        "def run(ctx):\n    ctx.multiprocessing.spawn(lambda rank: ctx.zeros(3), nprocs=2)\n"
+    )
+    trace = tmp_path / "trace.json"
+    assert _run(bench, devices=(5, 2), trace_kineto=folder, trace=trace) == 0
+    for rank, sip in enumerate((5, 2)):
+        document = json.loads((folder / f"rank-{rank}.pt.trace.json").read_text())
+        (kernel,) = [e for e in document["traceEvents"] if e.get("cat") == "kernel"]
+        assert (kernel["pid"], kernel["tid"]) == (sip, 7)
+    events = json.loads(trace.read_text())["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert {"rank 0 (sip5)", "rank 1 (sip2)"} <= set(names)

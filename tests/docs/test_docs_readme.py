@@ -68,10 +68,14 @@ def test_the_set_up_commands_stand_as_they_are_called() -> None:
 
 def test_what_pytest_leaves_out_is_run_at_the_end_of_the_gate() -> None:
     project = tomllib.loads((docs_readme.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert "-m 'not slow and not torch'" in project["tool"]["pytest"]["ini_options"]["addopts"]
+    assert (
+        "-m 'not slow and not torch and not hta'"
+        in project["tool"]["pytest"]["ini_options"]["addopts"]
+    )
     gate = (docs_readme.ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert gate.splitlines()[-1] == "pytest -q -m slow"
     assert "\n  pytest -q -m torch\n" in gate
+    assert "\n  pytest -q -m hta\n" in gate
     assert "the slow ones: `pytest -m slow`" in TEXT
 
 

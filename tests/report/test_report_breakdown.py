@@ -59,7 +59,7 @@ def count(found: list[Record], dispatch: int) -> list[RankBreakdown]:
         host |= {(record.rank, time) for time in range(*times)}
         covered = {(record.rank, time) for time in range(record.start, record.end)}
         on_stream = record.track.startswith("stream")
-        if record.category in COMMUNICATION:
+        if record.category in COMMUNICATION and on_stream:
             message |= covered
         elif record.category in COMPUTE and on_stream:
             kernel |= covered
@@ -116,6 +116,19 @@ def test_what_engines_do_in_a_collective_hides_no_communication() -> None:
         ]
     )
     assert breakdown(log, 0)[0].exposed_ps == 100
+
+
+def test_what_a_peer_sends_before_a_rank_has_begun_is_no_communication_of_the_rank() -> None:
+    log = log_of(
+        [
+            Record("all_reduce", "collective", 0, "stream 0", 0, 0, 100),
+            Record("all_reduce", "collective", 1, "stream 1", 0, 50, 100),
+            Record("recv from 0", "recv", 1, "dma.recv", 0, 20, 60),
+            Record("recv from 0", "recv", 1, "dma1.recv", 0, 30, 60),
+        ]
+    )
+    row = breakdown(log, 0)[1]
+    assert (row.communication_ps, row.exposed_ps, row.idle_ps) == (50, 50, 50)
 
 
 def test_a_log_without_records_is_refused() -> None:

@@ -43,10 +43,10 @@ def log_of(found: list[Record]) -> OpLog:
 
 
 def _kind(record: Record) -> str | None:
-    if record.category in COMMUNICATION:
-        return "exposed_ps"
     if not record.track.startswith("stream"):
         return None
+    if record.category in COMMUNICATION:
+        return "exposed_ps"
     if record.category in COMPUTE:
         return "compute_ps"
     return "copy_ps" if record.category == "copy" else None
