@@ -127,11 +127,12 @@ def guarded_function(function: FunctionType) -> Function:
                 if types not in known:
                     args, kwargs = _judge(function, args, kwargs)
                     _remember(known, types)
-            for item in kwargs.items():
-                pair = item[0], type(item[1])
-                if pair not in known:
-                    args, kwargs = _judge(function, args, kwargs)
-                    _remember(known, pair)
+            if kwargs:
+                for name, value in kwargs.items():
+                    pair = name, type(value)
+                    if pair not in known:
+                        args, kwargs = _judge(function, args, kwargs)
+                        _remember(known, pair)
             return function(*args, **kwargs)
         except SYMPTOMS as error:
             wrong = refusal(function, args, kwargs, error)

@@ -33,7 +33,7 @@ get_rng_state set_rng_state
 normal ones ones_like rand rand_like randint randn randn_like randperm zeros zeros_like arange
 as_tensor tensor new_empty new_zeros new_ones new_full normal_ uniform_
 backward detach detach_ register_hook register_post_accumulate_grad_hook requires_grad_
-retain_grad is_grad_enabled is_inference_mode_enabled is_inference get_default_device
+retain_grad record_stream is_grad_enabled is_inference_mode_enabled is_inference get_default_device
 set_default_device
 """
 NO_NUMBERS: Final = set(_NO_NUMBERS.split())

@@ -197,7 +197,7 @@ def test_what_is_no_group_is_refused_in_a_sentence(
 
 
 @pytest.mark.parametrize("name", ["get_group_rank", "get_global_rank"])
-@pytest.mark.parametrize("wrong", ["x", None, 2, -1])
+@pytest.mark.parametrize("wrong", [2, -1])
 def test_a_rank_that_a_group_does_not_have(kernbench: Kernbench, name: str, wrong: Any) -> None:
     def worker(rank: int) -> None:
         dist.init_process_group("nccl")
