@@ -2,6 +2,7 @@
 
 import linecache
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from types import CodeType, FrameType, TracebackType
@@ -94,6 +95,13 @@ def call_site() -> CallSite | None:
                 return _SITES.keep(key, CallSite(frame.f_code, frame.f_lasti))
         frame = frame.f_back
     return None
+
+
+def warn_at_call(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warns at the user's line; where the user has none, the warning names this package."""
+    site = call_site()
+    file, line = (site.file, site.line) if site is not None else (__name__, 0)
+    warnings.warn_explicit(text, category, file, line)
 
 
 def site_in(frame: FrameType | None) -> CallSite | None:

@@ -1,12 +1,11 @@
 """`torch.nn.functional`: the operations of layers, fused where PyTorch has one kernel for them."""
 
-import warnings
 from collections.abc import Sequence
 from math import prod, sqrt
 
 import numpy as np
 
-from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact
+from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact, warn_at_call
 from kernbench.memory import Array, DType, dtypes
 from kernbench.nn import losses
 from kernbench.nn.losses import *  # noqa: F403 - one namespace for users
@@ -211,11 +210,8 @@ def log_softmax(
 def _chosen(name: str, input: Tensor, dim: int | None) -> int:
     if dim is not None:
         return dim
-    chosen, site = 0 if len(input.window.shape) in {0, 1, 3} else 1, call_site()
-    if site is not None:
-        text = f"Implicit dimension choice for {name} has been deprecated; pass dim=."
-        warnings.warn_explicit(text, UserWarning, site.file, site.line)
-    return chosen
+    warn_at_call(f"Implicit dimension choice for {name} has been deprecated; pass dim=.")
+    return 0 if len(input.window.shape) in {0, 1, 3} else 1
 
 
 def swiglu(input: Tensor) -> Tensor:

@@ -1,9 +1,8 @@
 """Losses of `torch.nn.functional`."""
 
-import warnings
 from typing import Literal
 
-from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact
+from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact, warn_at_call
 from kernbench.memory import dtypes
 from kernbench.operations.class_loss import ClassLoss
 from kernbench.operations.elementwise import broadcast, check_complex
@@ -62,14 +61,9 @@ def mse_loss(
     """
     refuse("mse_loss", size_average=size_average, reduce=reduce, weight=weight)
     if input.window.shape != target.window.shape:
-        site = call_site()
-        file, line = (site.file, site.line) if site is not None else (__name__, 0)
-        warnings.warn_explicit(
+        warn_at_call(
             f"mse_loss: a target of shape {list(target.window.shape)} is broadcast with an input "
-            f"of shape {list(input.window.shape)}: give both the same shape",
-            UserWarning,
-            file,
-            line,
+            f"of shape {list(input.window.shape)}: give both the same shape"
         )
         # PyTorch promotes the types of the broadcast tensors, where no single value counts less.
         shape = broadcast("mse_loss", [input.window.shape, target.window.shape])

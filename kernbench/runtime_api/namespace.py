@@ -11,7 +11,7 @@ from kernbench.des import current_task
 from kernbench.distributed import comm_debug, device_mesh, differentiable, functional
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import dtypes
-from kernbench.nn import data_parallel, init, layers, optim
+from kernbench.nn import data_parallel, init, layers, lr_cycles, lr_scheduler, optim
 from kernbench.nn import functional as nn_functional
 from kernbench.nn import module as nn_module
 from kernbench.nn import utils as nn_utils
@@ -128,7 +128,10 @@ def root() -> Mapping[str, Any]:
             "parallel": _public(data_parallel),
             "utils": _guarded(nn_utils),
         },
-        "optim": _public(optim),
+        "optim": {
+            **_public(optim),
+            "lr_scheduler": {**_public(lr_scheduler), **_public(lr_cycles)},
+        },
         "profiler": _public(profiler),
         "testing": _guarded(testing),
     }

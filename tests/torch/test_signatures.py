@@ -152,7 +152,7 @@ def _public(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _public_bases(kind: type) -> list[type]:
-    names = {"Module", "Optimizer", "Tensor", "Adam"}
+    names = {"Module", "Optimizer", "Tensor", "Adam", "LRScheduler"}
     return [base for base in kind.__mro__[1:] if base.__name__ in names]
 
 

@@ -2,5 +2,8 @@
 
 from kernbench.nn.optim import *  # noqa: F403 - names only
 from kernbench.runtime_api.namespace import not_simulated
+from kernbench.torch.optim import lr_scheduler
+
+__all__ = ["lr_scheduler"]
 
 __getattr__ = not_simulated("torch.optim")
