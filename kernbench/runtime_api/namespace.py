@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from kernbench.autograd import autograd, function
 from kernbench.caches import cached
+from kernbench.data import collate, datasets, loader, samplers, shares, workers
 from kernbench.des import current_task
 from kernbench.distributed import comm_debug, device_mesh, differentiable, functional
 from kernbench.errors import KernbenchError, call_site, site_fact
@@ -79,6 +80,21 @@ def _guarded(module: ModuleType) -> dict[str, Any]:
     return names
 
 
+def _data() -> dict[str, Any]:
+    sets, orders, shared = (_public(each) for each in (datasets, samplers, shares))
+    batches = {**_public(loader), **_public(collate), **_public(workers)}
+    return {
+        **sets,
+        **orders,
+        **shared,
+        **batches,
+        "dataloader": batches,
+        "dataset": sets,
+        "distributed": shared,
+        "sampler": orders,
+    }
+
+
 @cached("runtime_api.names")
 def root() -> Mapping[str, Any]:
     """Returns the names in `torch`; submodules are mappings too."""
@@ -134,6 +150,7 @@ def root() -> Mapping[str, Any]:
         },
         "profiler": _public(profiler),
         "testing": _guarded(testing),
+        "utils": {"data": _data()},
     }
 
 

@@ -58,6 +58,7 @@ from kernbench.torch import (
     profiler,
     random,
     testing,
+    utils,
 )
 
 __version__ = VERSION
@@ -117,6 +118,7 @@ __all__ = [
     "short",
     "testing",
     "uint8",
+    "utils",
 ]
 
 
