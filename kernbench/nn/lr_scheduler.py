@@ -92,7 +92,13 @@ def need_optimizer(optimizer: object) -> None:
 
 
 def set_rate(group: Group, key: str, value: Rate) -> None:
-    """Sets an option of a group; an option that is a tensor keeps its memory."""
+    """Sets an option of a group; an option that is a tensor keeps its memory.
+
+    Args:
+        group: The group.
+        key: Name of the option.
+        value: The new value.
+    """
     if isinstance(group[key], Tensor):
         group[key].fill_(value)
     else:

@@ -498,7 +498,7 @@ class Module:
         lines = [
             f"({name}): " + text.replace("\n", "\n  ") for name, text in self._shown_children()
         ]
-        if not lines:
+        if not lines and "\n" not in extra:
             return f"{type(self).__name__}({extra})"
         body = "\n  ".join([*extra.splitlines(), *lines])
         return f"{type(self).__name__}(\n  {body}\n)"

@@ -36,6 +36,12 @@ class Listed(NamedTuple):
 
 LISTED: Final = (
     Listed(
+        "torch.nn.functional.logsigmoid",
+        "(?i)logsigmoid",
+        "strides",
+        "PyTorch's result lies row by row on the CPU only",
+    ),
+    Listed(
         "Tensor.__rtruediv__",
         "",
         r"gradients of (complex numbers|torch\.complex\d+) are not simulated",
@@ -298,6 +304,8 @@ UNCOMPARED: Final = {
     "torch.nn.Parameter": "a tensor",
     "torch.nn.ModuleDict": "a container",
     "torch.nn.ModuleList": "a container",
+    "torch.nn.ParameterDict": "a container",
+    "torch.nn.ParameterList": "a container",
     "torch.nn.Sequential": "a container",
 }
 """Operations without a row, each with its reason."""
