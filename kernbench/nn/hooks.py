@@ -12,7 +12,6 @@ from kernbench.tensors.nodes import grad_state_of
 from kernbench.tensors.operands import type_name
 from kernbench.tensors.tensor import Tensor
 
-
 __all__ = [
     "register_module_forward_hook",
     "register_module_forward_pre_hook",

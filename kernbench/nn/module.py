@@ -429,7 +429,7 @@ class Module(Hookable):
         return keys
 
     def _tree(self, prefix: str = "") -> "Iterator[tuple[str, Module]]":
-        """Yields each module of the tree under each of its names, with what its names begin with."""
+        """Yields each module of the tree, with the text that the names in it begin with."""
         yield prefix, self
         for name, child in self._registries()[2].items():
             if child is not None:
@@ -442,8 +442,9 @@ class Module(Hookable):
             old = getattr(module, last)
             if isinstance(old, Parameter):
                 given = tensor if isinstance(tensor, Parameter) else Parameter(tensor, False)
-                tensor = given.requires_grad_(old.requires_grad)
-            setattr(module, last, tensor)
+                setattr(module, last, given.requires_grad_(old.requires_grad))
+            else:
+                setattr(module, last, tensor)
 
     def _apply(self, convert: Callable[[Tensor], Tensor]) -> Self:
         """Converts parameters, which stay the same objects, and buffers."""

@@ -18,6 +18,7 @@ from kernbench.nn import module as nn_module
 from kernbench.nn import utils as nn_utils
 from kernbench.operations import (
     accelerator,
+    backends,
     complex_numbers,
     copies,
     creation,
@@ -32,6 +33,8 @@ from kernbench.operations import (
     rng,
     sampling,
     shaping,
+    switches,
+    type_info,
     typed,
 )
 from kernbench.process import process
@@ -110,6 +113,8 @@ def root() -> Mapping[str, Any]:
         sampling,
         copies,
         devices,
+        switches,
+        type_info,
     ):
         names |= _guarded(module)
     names |= _guarded(complex_numbers)
@@ -125,6 +130,7 @@ def root() -> Mapping[str, Any]:
         **{name: getattr(rng, name) for name in ("get_rng_state", "seed", "set_rng_state")},
         "__version__": VERSION,
         "accelerator": _public(accelerator),
+        "backends": _public(backends),
         "random": _public(rng),
         "autograd": {**_guarded(autograd), "function": _public(function)},
         "cuda": {**_public(cuda), **_public(cuda_rng), "nvtx": _public(nvtx)},

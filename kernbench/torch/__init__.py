@@ -41,6 +41,8 @@ from kernbench.operations.reductions import *  # noqa: F403
 from kernbench.operations.rng import get_rng_state, seed, set_rng_state
 from kernbench.operations.sampling import *  # noqa: F403
 from kernbench.operations.shaping import *  # noqa: F403
+from kernbench.operations.switches import *  # noqa: F403
+from kernbench.operations.type_info import *  # noqa: F403
 from kernbench.operations.typed import *  # noqa: F403
 from kernbench.process.types import Device as device  # noqa: N813
 from kernbench.process.types import Size
@@ -50,6 +52,7 @@ from kernbench.tensors.operands import guard as _guard
 from kernbench.torch import (
     accelerator,
     autograd,
+    backends,
     cuda,
     distributed,
     multiprocessing,
@@ -77,6 +80,7 @@ __all__ = [
     "Tensor",
     "accelerator",
     "autograd",
+    "backends",
     "bfloat16",
     "bool",
     "cdouble",

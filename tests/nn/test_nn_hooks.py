@@ -219,7 +219,7 @@ def test_what_a_hook_may_not_return(kernbench: Kernbench) -> None:
 def test_a_state_may_be_taken_over_itself(kernbench: Kernbench) -> None:
     with kernbench.context():
         layer = nn.BatchNorm1d(2)
-        layer.weight.requires_grad_(False)  # type: ignore[union-attr]
+        layer.weight.requires_grad_(False)
         state = {name: each * 2 for name, each in layer.state_dict().items()}
         keys = layer.load_state_dict(state, assign=True)
         assert keys == ([], [])

@@ -228,7 +228,17 @@ LISTED: Final = (
 UNCOMPARED: Final = {
     **dict.fromkeys(
         [
+            "torch.are_deterministic_algorithms_enabled",
+            "torch.get_default_dtype",
+            "torch.get_float32_matmul_precision",
+            "torch.get_num_threads",
+            "torch.is_deterministic_algorithms_warn_only_enabled",
             "torch.manual_seed",
+            "torch.set_default_dtype",
+            "torch.set_float32_matmul_precision",
+            "torch.set_num_threads",
+            "torch.typename",
+            "torch.use_deterministic_algorithms",
             "torch.initial_seed",
             "torch.is_grad_enabled",
             "torch.is_inference_mode_enabled",
