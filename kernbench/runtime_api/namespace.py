@@ -12,7 +12,16 @@ from kernbench.des import current_task
 from kernbench.distributed import comm_debug, device_mesh, differentiable, functional
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import dtypes
-from kernbench.nn import data_parallel, hooks, init, layers, lr_cycles, lr_scheduler, optim
+from kernbench.nn import (
+    data_parallel,
+    hooks,
+    init,
+    layers,
+    lr_cycles,
+    lr_scheduler,
+    optim,
+    serialization,
+)
 from kernbench.nn import functional as nn_functional
 from kernbench.nn import module as nn_module
 from kernbench.nn import utils as nn_utils
@@ -121,6 +130,7 @@ def root() -> Mapping[str, Any]:
     return {
         **names,
         **_public(typed),
+        **_public(serialization),
         **DTYPES,
         "Tensor": Tensor,
         "Size": Size,

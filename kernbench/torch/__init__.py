@@ -29,7 +29,8 @@ from kernbench.memory.dtypes import (
     uint8,
 )
 from kernbench.memory.dtypes import bool_ as bool
-from kernbench.operations.complex_numbers import *  # noqa: F403 - names only
+from kernbench.nn.serialization import *  # noqa: F403 - names only
+from kernbench.operations.complex_numbers import *  # noqa: F403
 from kernbench.operations.copies import *  # noqa: F403
 from kernbench.operations.creation import *  # noqa: F403
 from kernbench.operations.devices import *  # noqa: F403

@@ -80,6 +80,7 @@ RENAMED: Final = {
 """Parameters of a further overload that stand where the first has one of another name."""
 
 OTHER_DEFAULTS: Final = {
+    ("torch.save", "pickle_module"): "the same module",
     ("torch.distributed.DeviceMesh", "mesh"): "PyTorch needs it too, or private arguments",
     ("torch.distributed.device_mesh.DeviceMesh", "mesh"): "PyTorch needs it too",
 }
