@@ -49,7 +49,7 @@ from kernbench.operations import (
 from kernbench.process import process
 from kernbench.process.types import Device, Size
 from kernbench.ranks.spawning import SpawnSession
-from kernbench.runtime_api import distributed, multiprocessing, nvtx, profiler, testing
+from kernbench.runtime_api import distributed, multiprocessing, nvtx, profiler, profiling, testing
 from kernbench.runtime_api.tensor_methods import Tensor
 from kernbench.runtime_api.version import TorchVersion
 from kernbench.tensors.operands import guard
@@ -165,7 +165,7 @@ def root() -> Mapping[str, Any]:
             **_public(optim),
             "lr_scheduler": {**_public(lr_scheduler), **_public(lr_cycles)},
         },
-        "profiler": _public(profiler),
+        "profiler": {**_public(profiler), **_public(profiling)},
         "testing": _guarded(testing),
         "utils": {"data": _data()},
     }
