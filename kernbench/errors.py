@@ -98,10 +98,10 @@ def call_site() -> CallSite | None:
 
 
 def warn_at_call(text: str, category: type[Warning] = UserWarning) -> None:
-    """Warns at the user's line; where the user has none, the warning names this package."""
+    """Warns at the user's line; does nothing where there is none, such as in a library's thread."""
     site = call_site()
-    file, line = (site.file, site.line) if site is not None else (__name__, 0)
-    warnings.warn_explicit(text, category, file, line)
+    if site is not None:
+        warnings.warn_explicit(text, category, site.file, site.line)
 
 
 def site_in(frame: FrameType | None) -> CallSite | None:

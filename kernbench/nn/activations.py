@@ -37,8 +37,9 @@ def chosen_dim(name: str, input: Tensor, dim: int | None) -> int:
     """
     if dim is not None:
         return dim
+    chosen = 0 if len(input.window.shape) in {0, 1, 3} else 1
     warn_at_call(f"Implicit dimension choice for {name} has been deprecated; pass dim=.")
-    return 0 if len(input.window.shape) in {0, 1, 3} else 1
+    return chosen
 
 
 def tanh(input: Tensor) -> Tensor:

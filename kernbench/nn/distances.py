@@ -222,14 +222,14 @@ def kl_div(
     refuse("kl_div", size_average=size_average, reduce=reduce)
     whole: Reduction = "sum" if reduction == "batchmean" else reduction
     check_reduction(whole)
+    if log_target:
+        loss = target.exp() * (target - input)
+    else:
+        loss = bent("xlogx", curves.XLOGX, target) - target * input
     if reduction == "mean":
         warn_at_call(
             "kl_div: reduction 'mean' divides by the batch size and by the number of classes; "
             "'batchmean' divides by the batch size only, as the definition does"
         )
-    if log_target:
-        loss = target.exp() * (target - input)
-    else:
-        loss = bent("xlogx", curves.XLOGX, target) - target * input
     found, shape = reduced(loss, whole), input.window.shape
     return found / shape[0] if reduction == "batchmean" and shape else found
