@@ -522,13 +522,10 @@ class Module(Hookable):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the module."""
         hooks = self._hooks
-        if hooks is not NO_HOOKS or everywhere:
-            return call_with_hooks(self, hooks, self._computed, args, kwargs)
-        return self._computed(*args, **kwargs)
-
-    def _computed(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return self.forward(*args, **kwargs)
+            if hooks is NO_HOOKS and not everywhere:
+                return self.forward(*args, **kwargs)
+            return call_with_hooks(self, hooks, self.forward, args, kwargs)
         except SYMPTOMS:
             wrong = None
             # An error of the user's own code is passed on as it is.
