@@ -1,7 +1,7 @@
 """`torch.nn`: modules and their parameters."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from kernbench.autograd.leaves import forget
 from kernbench.errors import OperandError, call_site, site_fact
@@ -21,6 +21,8 @@ from kernbench.tensors.operands import SYMPTOMS, hint_for, not_a_tensor, refusal
 from kernbench.tensors.tensor import Tensor
 
 __all__ = ["Module", "Parameter"]
+
+_Entry = TypeVar("_Entry", bound=Tensor)
 
 
 class Parameter(Tensor):
@@ -244,6 +246,29 @@ class Module(Hookable):
         if not isinstance(module, Module):
             raise AttributeError(f"{target!r} is not a module of {type(self).__name__}")
         return module
+
+    def get_parameter(self, target: str) -> Parameter:
+        """Returns the parameter with a dotted name.
+
+        Raises:
+            AttributeError: If the tree has no such parameter.
+        """
+        return self._entry(target, "parameter", Parameter)
+
+    def get_buffer(self, target: str) -> Tensor:
+        """Returns the buffer with a dotted name.
+
+        Raises:
+            AttributeError: If the tree has no such buffer.
+        """
+        return self._entry(target, "buffer", Tensor)
+
+    def _entry(self, target: str, what: str, kind: type[_Entry]) -> _Entry:
+        place, _, name = target.rpartition(".")
+        found = self.get_submodule(place).__dict__[f"_{what}s"].get(name)
+        if not isinstance(found, kind):
+            raise AttributeError(f"{target!r} is not a {what} of {type(self).__name__}")
+        return found
 
     def apply(self, fn: "Callable[[Module], Any]") -> Self:
         """Calls `fn` with each module, children first, and returns this module."""

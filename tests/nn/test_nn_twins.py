@@ -162,6 +162,25 @@ def test_codes_of_classes(kernbench: Kernbench) -> None:
             F.one_hot(classes, 2).tolist()
 
 
+def test_parts_of_a_model_by_name_and_place(kernbench: Kernbench) -> None:
+    with kernbench.context():
+        model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+        head = model[1:]
+        assert isinstance(head, nn.Sequential)
+        assert [name for name, _ in head.named_children()] == ["1", "2"]
+        assert head[1] is model[2]
+        assert model.get_parameter("2.bias") is model[2].bias
+        assert model.get_buffer("1.running_var") is model[1].running_var
+        for name in ("2.scale", "1.running_var"):
+            with pytest.raises(AttributeError, match="is not a parameter of Sequential"):
+                model.get_parameter(name)
+        named = nn.ModuleDict({"a": nn.Linear(1, 1)})
+        named.update({"b": nn.Identity(), "c": nn.Identity()})
+        assert isinstance(named.pop("b"), nn.Identity)
+        del named["a"]
+        assert list(named) == ["c"]
+
+
 def test_lists_and_dicts_of_parameters(kernbench: Kernbench) -> None:
     with kernbench.context():
         listed = nn.ParameterList([torch.ones(2), nn.Parameter(torch.zeros(1)), "text"])
