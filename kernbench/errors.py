@@ -2,6 +2,7 @@
 
 import linecache
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from types import CodeType, FrameType, TracebackType
@@ -94,6 +95,13 @@ def call_site() -> CallSite | None:
                 return _SITES.keep(key, CallSite(frame.f_code, frame.f_lasti))
         frame = frame.f_back
     return None
+
+
+def warn_at_call(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warns at the user's line; does nothing where there is none, such as in a library's thread."""
+    site = call_site()
+    if site is not None:
+        warnings.warn_explicit(text, category, site.file, site.line)
 
 
 def site_in(frame: FrameType | None) -> CallSite | None:

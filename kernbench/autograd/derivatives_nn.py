@@ -75,13 +75,25 @@ def _scaled(x: Array, axes: _Axes, eps: float) -> tuple[Array, Array]:
 
 
 _NORMS: Final[dict[str, Callable[[Array, _Axes, float], tuple[Array, Array]]]] = {
+    "batch_norm": _centred,
+    "group_norm": _centred,
     "layer_norm": _centred,
     "rms_norm": _scaled,
 }
 
 
+def _summed(values: Array, shape: tuple[int, ...]) -> Array:
+    """Returns values added up over the dimensions along which a shape was repeated."""
+    missing = values.ndim - len(shape)
+    axes = [*range(missing)]
+    axes += [missing + d for d, n in enumerate(shape) if n == 1 != values.shape[missing + d]]
+    total: Array = np.sum(values, axis=tuple(axes))
+    return total.reshape(shape)
+
+
 def _norm(name: str) -> None:
-    normal, centred = _NORMS[name], name == "layer_norm"
+    normal = _NORMS[name]
+    centred = normal is _centred
 
     def of_input(
         g: Tensor, a: Tensor, like: Like, axes: _Axes, eps: float, b: Tensor | None = None
@@ -99,8 +111,7 @@ def _norm(name: str) -> None:
 
     def of_weight(g: Tensor, a: Tensor, like: Like, axes: _Axes, eps: float) -> Tensor:
         def slope(grad: Array, x: Array) -> Any:
-            rest = tuple(range(x.ndim - len(axes)))
-            return np.sum(grad * normal(x, axes, eps)[0], axis=rest)
+            return _summed(grad * normal(x, axes, eps)[0], like.shape)
 
         return kernel(f"{name}_weight_backward", slope, (g, a), like.shape, g.dtype)
 
@@ -110,6 +121,29 @@ def _norm(name: str) -> None:
 
 for _name in _NORMS:
     _norm(_name)
+
+
+# Batch norm with statistics that are given
+
+
+def _of_input(g: Tensor, like: Like, var: Tensor, eps: float, b: Tensor | None = None) -> Tensor:
+    def slope(grad: Array, size: Array, w: Array | None) -> Any:
+        factor = 1 / np.sqrt(size + size.dtype.type(eps))
+        return grad * (factor if w is None else factor * w)
+
+    return kernel("batch_norm_elemt_backward", slope, (g, var, b), like.shape, g.dtype)
+
+
+def _of_weight(g: Tensor, a: Tensor, like: Like, mean: Tensor, var: Tensor, eps: float) -> Tensor:
+    def slope(grad: Array, x: Array, centre: Array, size: Array) -> Any:
+        whole = grad * (x - centre) / np.sqrt(size + size.dtype.type(eps))
+        return _summed(whole, like.shape)
+
+    operands = (g, a, mean, var)
+    return kernel("batch_norm_elemt_weight_backward", slope, operands, like.shape, g.dtype)
+
+
+derivative("batch_norm_elemt", _of_input, _of_weight, lambda g: g, None, None)
 
 
 # Attention and losses

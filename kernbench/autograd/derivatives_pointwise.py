@@ -8,6 +8,7 @@ import numpy as np
 
 from kernbench.memory import Array
 from kernbench.operations.creation import zeros_like
+from kernbench.operations.curves import IN_PLACE, NAMES, Curve
 from kernbench.operations.elementwise import elementwise
 from kernbench.operations.special import erf_values
 from kernbench.tensors.tape import derivative, names_of
@@ -196,3 +197,31 @@ _pointwise(
 )
 derivative("fill", nothing, same)
 derivative("random", nothing)
+
+
+# Curves, and losses of one kernel
+
+
+def _at_operand(g: Array, a: Array, curve: Curve) -> Any:
+    return g * curve.slope(a)
+
+
+def _at_result(g: Array, out: Array, curve: Curve) -> Any:
+    return g * curve.slope(out)
+
+
+for _name in NAMES:
+    _pointwise(_name, _at_operand)
+for _name in IN_PLACE:
+    _pointwise(_name, _at_result)
+
+
+def _binary_cross_entropy(g: Array, a: Array, b: Array) -> Any:
+    return g * (a - b) / np.maximum((1 - a) * a, a.dtype.type(1e-12))
+
+
+def _of_target(g: Array, a: Array) -> Any:
+    return g * (np.log1p(-a) - np.log(a))
+
+
+_pointwise("binary_cross_entropy", _binary_cross_entropy, _of_target)

@@ -35,6 +35,10 @@ class Library:
         self.elementwise: Final = cached("hw.elementwise")(self._elementwise)
         self.matmul: Final = cached("hw.matmul")(self._matmul)
 
+    def multiplies(self, machine_dtype: str) -> bool:
+        """Returns whether the machine file gives a rate for products of an element type."""
+        return machine_dtype in self.tiles or machine_dtype in self._sip.pe.gemm.rate
+
     def _elementwise(self, nbytes: int, operations: int) -> int:
         """Returns picoseconds: launch, then the slower of HBM traffic and the MATH engines."""
         return self._sip.launch + max(

@@ -34,7 +34,14 @@ class Sequential(Module):
     def __iter__(self) -> Iterator[Module]:
         return iter(self._children())
 
-    def __getitem__(self, index: int) -> Module:
+    @overload
+    def __getitem__(self, index: int) -> Module: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Sequential": ...
+    def __getitem__(self, index: int | slice) -> "Module | Sequential":
+        if isinstance(index, slice):
+            named = list(self._registries()[2].items())
+            return type(self)(dict(named[index]))
         return self._children()[index]
 
     def _children(self) -> list[Module]:
@@ -120,6 +127,18 @@ class ModuleDict(Module):
 
     def __setitem__(self, name: str, module: Module) -> None:
         self.add_module(name, module)
+
+    def __delitem__(self, name: str) -> None:
+        del self._children()[name]
+
+    def pop(self, key: str) -> Module:
+        """Takes a module out, and returns it."""
+        return self._children().pop(key)
+
+    def update(self, modules: Mapping[str, Module]) -> None:
+        """Adds modules by name, in place of those that are there."""
+        for name, module in modules.items():
+            self[name] = module
 
     def keys(self) -> Iterable[str]:
         """Returns the names."""

@@ -1,6 +1,5 @@
 """`torch.nn.functional`: the operations of layers, fused where PyTorch has one kernel for them."""
 
-import warnings
 from collections.abc import Sequence
 from math import prod, sqrt
 
@@ -8,8 +7,13 @@ import numpy as np
 
 from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact
 from kernbench.memory import Array, DType, dtypes
-from kernbench.nn import losses
-from kernbench.nn.losses import *  # noqa: F403 - one namespace for users
+from kernbench.nn import activations, distances, losses, norms, vectors
+from kernbench.nn.activations import *  # noqa: F403 - one namespace for users
+from kernbench.nn.activations import chosen_dim
+from kernbench.nn.distances import *  # noqa: F403
+from kernbench.nn.losses import *  # noqa: F403
+from kernbench.nn.norms import *  # noqa: F403
+from kernbench.nn.vectors import *  # noqa: F403
 from kernbench.operations import reductions, unary
 from kernbench.operations.fused import kernel
 from kernbench.operations.linalg import matmul, product
@@ -34,7 +38,11 @@ __all__ = [
     "softmax",
     "swiglu",
 ]
+__all__ += activations.__all__
+__all__ += distances.__all__
 __all__ += losses.__all__
+__all__ += norms.__all__
+__all__ += vectors.__all__
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -191,7 +199,7 @@ def softmax(
         dtype: Type to which the elements are converted first; the tensor's own by default.
     """
     del _stacklevel
-    return reductions.softmax(input, _chosen("softmax", input, dim), dtype)
+    return reductions.softmax(input, chosen_dim("softmax", input, dim), dtype)
 
 
 def log_softmax(
@@ -206,17 +214,7 @@ def log_softmax(
         dtype: Type to which the elements are converted first; the tensor's own by default.
     """
     del _stacklevel
-    return reductions.log_softmax(input, _chosen("log_softmax", input, dim), dtype)
-
-
-def _chosen(name: str, input: Tensor, dim: int | None) -> int:
-    if dim is not None:
-        return dim
-    chosen, site = 0 if len(input.window.shape) in {0, 1, 3} else 1, call_site()
-    if site is not None:
-        text = f"Implicit dimension choice for {name} has been deprecated; pass dim=."
-        warnings.warn_explicit(text, UserWarning, site.file, site.line)
-    return chosen
+    return reductions.log_softmax(input, chosen_dim("log_softmax", input, dim), dtype)
 
 
 def swiglu(input: Tensor) -> Tensor:
@@ -333,21 +331,7 @@ def layer_norm(
         TensorError: If the shapes do not fit.
     """
     axes = _check_norm("layer_norm", input, normalized_shape, weight, bias)
-
-    def compute(x: Array, w: Array | None, b: Array | None) -> Array:
-        if not x.size:
-            return x
-        gap = x - np.mean(x, axis=axes, keepdims=True)
-        gap /= np.sqrt(np.mean(gap * gap, axis=axes, keepdims=True) + x.dtype.type(eps))
-        if w is not None:
-            gap = gap * w
-        result: Array = gap if b is None else gap + b
-        return result
-
-    operands = (input, weight, bias)
-    return kernel(
-        "layer_norm", compute, operands, input.window.shape, input.dtype, axes=axes, eps=eps
-    )
+    return norms.normalised("layer_norm", input, weight, bias, axes, eps)
 
 
 def rms_norm(

@@ -6,10 +6,21 @@ from typing import Any, Literal
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import DType
-from kernbench.nn import containers, functional, init
-from kernbench.nn.containers import *  # noqa: F403 - one namespace for users
-from kernbench.nn.losses import Reduction
+from kernbench.nn import (
+    activation_layers,
+    containers,
+    functional,
+    init,
+    loss_layers,
+    norm_layers,
+    parameters,
+)
+from kernbench.nn.activation_layers import *  # noqa: F403 - one namespace for users
+from kernbench.nn.containers import *  # noqa: F403
+from kernbench.nn.loss_layers import *  # noqa: F403
 from kernbench.nn.module import Module, Parameter
+from kernbench.nn.norm_layers import *  # noqa: F403
+from kernbench.nn.parameters import *  # noqa: F403
 from kernbench.operations.creation import empty
 from kernbench.process.process import current_process
 from kernbench.process.types import DeviceLike
@@ -19,18 +30,20 @@ from kernbench.tensors.tensor import Tensor
 
 __all__ = [
     "GELU",
-    "CrossEntropyLoss",
     "Dropout",
     "Embedding",
     "Identity",
     "LayerNorm",
     "Linear",
-    "MSELoss",
     "RMSNorm",
     "ReLU",
     "SiLU",
 ]
+__all__ += activation_layers.__all__
 __all__ += containers.__all__
+__all__ += loss_layers.__all__
+__all__ += norm_layers.__all__
+__all__ += parameters.__all__
 
 
 def _new(*size: int, device: DeviceLike | None, dtype: DType | None) -> Parameter:
@@ -337,52 +350,3 @@ class Dropout(Module):
     def extra_repr(self) -> str:
         """See `Module`."""
         return f"p={self.p}, inplace=False"
-
-
-class CrossEntropyLoss(Module):
-    """`torch.nn.CrossEntropyLoss`, see `functional.cross_entropy`."""
-
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: None = None,
-        ignore_index: int = -100,
-        reduce: None = None,
-        reduction: Reduction = "mean",
-        label_smoothing: float = 0.0,
-    ) -> None:
-        super().__init__()
-        refuse("CrossEntropyLoss", size_average=size_average, reduce=reduce)
-        self.register_buffer("weight", weight)
-        self.ignore_index = ignore_index
-        self.reduction = reduction
-        self.label_smoothing = label_smoothing
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """Returns the loss."""
-        return functional.cross_entropy(
-            input,
-            target,
-            self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-            label_smoothing=self.label_smoothing,
-        )
-
-
-class MSELoss(Module):
-    """`torch.nn.MSELoss`, see `functional.mse_loss`."""
-
-    def __init__(
-        self,
-        size_average: None = None,
-        reduce: None = None,
-        reduction: Reduction = "mean",
-    ) -> None:
-        super().__init__()
-        refuse("MSELoss", size_average=size_average, reduce=reduce)
-        self.reduction = reduction
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """Returns the loss."""
-        return functional.mse_loss(input, target, reduction=self.reduction)

@@ -1,9 +1,8 @@
 """Losses of `torch.nn.functional`."""
 
-import warnings
 from typing import Literal
 
-from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact
+from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact, warn_at_call
 from kernbench.memory import dtypes
 from kernbench.operations.class_loss import ClassLoss
 from kernbench.operations.elementwise import broadcast, check_complex
@@ -19,7 +18,12 @@ __all__ = ["cross_entropy", "mse_loss", "nll_loss"]
 Reduction = Literal["none", "mean", "sum"]
 
 
-def _check_reduction(reduction: str) -> None:
+def check_reduction(reduction: str) -> None:
+    """Checks how a loss is reduced.
+
+    Raises:
+        OptionError: If it is none of `none`, `mean` and `sum`.
+    """
     if reduction not in {"none", "mean", "sum"}:
         raise OptionError(
             f"{reduction} is not a valid value for reduction",
@@ -28,11 +32,31 @@ def _check_reduction(reduction: str) -> None:
         )
 
 
-def _reduced(loss: Tensor, reduction: str) -> Tensor:
-    _check_reduction(reduction)
+def reduced(loss: Tensor, reduction: str) -> Tensor:
+    """Returns the loss of each element, or their mean or sum."""
+    check_reduction(reduction)
     if reduction == "none":
         return loss
     return loss.mean() if reduction == "mean" else loss.sum()
+
+
+def paired(name: str, input: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns two tensors of one shape, which warns if they are broadcast.
+
+    Args:
+        name: Name of the loss, for the warning.
+        input: Values.
+        target: Values to compare with.
+    """
+    if input.window.shape == target.window.shape:
+        return input, target
+    warn_at_call(
+        f"{name}: a target of shape {list(target.window.shape)} is broadcast with an input "
+        f"of shape {list(input.window.shape)}: give both the same shape"
+    )
+    # PyTorch promotes the types of the broadcast tensors, where no single value counts less.
+    shape = broadcast(name, [input.window.shape, target.window.shape])
+    return input.expand(shape), target.expand(shape)
 
 
 def mse_loss(
@@ -61,24 +85,12 @@ def mse_loss(
         UnsupportedError: If an argument that must be None is not.
     """
     refuse("mse_loss", size_average=size_average, reduce=reduce, weight=weight)
-    if input.window.shape != target.window.shape:
-        site = call_site()
-        file, line = (site.file, site.line) if site is not None else (__name__, 0)
-        warnings.warn_explicit(
-            f"mse_loss: a target of shape {list(target.window.shape)} is broadcast with an input "
-            f"of shape {list(input.window.shape)}: give both the same shape",
-            UserWarning,
-            file,
-            line,
-        )
-        # PyTorch promotes the types of the broadcast tensors, where no single value counts less.
-        shape = broadcast("mse_loss", [input.window.shape, target.window.shape])
-        input, target = input.expand(shape), target.expand(shape)
+    input, target = paired("mse_loss", input, target)
     difference = input - target
     refuse_integer("mse_loss", difference.window.dtype)
     if difference.window.dtype.is_complex:
         check_complex("mse_loss", difference.window.dtype, frozenset())
-    return _reduced(difference.square(), reduction)
+    return reduced(difference.square(), reduction)
 
 
 def cross_entropy(
@@ -110,7 +122,7 @@ def cross_entropy(
         UnsupportedError: If an argument that must be None is not, or `weight` needs a gradient.
     """
     refuse("cross_entropy", size_average=size_average, reduce=reduce)
-    _check_reduction(reduction)
+    check_reduction(reduction)
     if not 0 <= label_smoothing <= 1:
         raise TensorError(
             f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}",
@@ -134,7 +146,7 @@ def cross_entropy(
     if reduction == "mean":
         # As in PyTorch, the mean over nothing is nan.
         return loss.sum() / (float(loss.window.numel) if classes else 0.0)
-    return _reduced(loss, reduction)
+    return reduced(loss, reduction)
 
 
 def nll_loss(
@@ -164,7 +176,7 @@ def nll_loss(
         UnsupportedError: If an argument that must be None is not, or `weight` needs a gradient.
     """
     refuse("nll_loss", size_average=size_average, reduce=reduce)
-    _check_reduction(reduction)
+    check_reduction(reduction)
     return _class_loss(input, target, weight, ignore_index, reduction, 0.0)
 
 

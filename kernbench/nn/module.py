@@ -1,20 +1,28 @@
 """`torch.nn`: modules and their parameters."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from kernbench.autograd.leaves import forget
 from kernbench.errors import KernbenchError, OperandError, call_site, site_fact
 from kernbench.memory import DType, dtypes
+from kernbench.nn.hooks import (
+    NO_HOOKS,
+    Hookable,
+    call_with_hooks,
+    everywhere,
+)
 from kernbench.operations.creation import empty
 from kernbench.process.process import current_process
 from kernbench.process.types import DeviceLike
-from kernbench.tensors.errors import TensorError, refuse
+from kernbench.tensors.errors import TensorError
 from kernbench.tensors.nodes import recording
 from kernbench.tensors.operands import SYMPTOMS, hint_for, not_a_tensor, refusal, type_name
 from kernbench.tensors.tensor import Tensor
 
 __all__ = ["Module", "Parameter"]
+
+_Entry = TypeVar("_Entry", bound=Tensor)
 
 
 class Parameter(Tensor):
@@ -59,7 +67,7 @@ class IncompatibleKeys(NamedTuple):
     unexpected_keys: list[str]
 
 
-class Module:
+class Module(Hookable):
     """`torch.nn.Module`: a tree of modules with parameters and buffers, found by attribute.
 
     Attributes:
@@ -239,6 +247,29 @@ class Module:
             raise AttributeError(f"{target!r} is not a module of {type(self).__name__}")
         return module
 
+    def get_parameter(self, target: str) -> Parameter:
+        """Returns the parameter with a dotted name.
+
+        Raises:
+            AttributeError: If the tree has no such parameter.
+        """
+        return self._entry(target, "parameter", Parameter)
+
+    def get_buffer(self, target: str) -> Tensor:
+        """Returns the buffer with a dotted name.
+
+        Raises:
+            AttributeError: If the tree has no such buffer.
+        """
+        return self._entry(target, "buffer", Tensor)
+
+    def _entry(self, target: str, what: str, kind: type[_Entry]) -> _Entry:
+        place, _, name = target.rpartition(".")
+        found = self.get_submodule(place).__dict__[f"_{what}s"].get(name)
+        if not isinstance(found, kind):
+            raise AttributeError(f"{target!r} is not a {what} of {type(self).__name__}")
+        return found
+
     def apply(self, fn: "Callable[[Module], Any]") -> Self:
         """Calls `fn` with each module, children first, and returns this module."""
         for child in self.children():
@@ -320,14 +351,18 @@ class Module:
 
     def _kept(self, prefix: str = "") -> dict[str, Tensor]:
         """Returns the content of a state dict, shared entries under each of their names."""
-        parameters, buffers, modules = self._registries()
-        transient = self.__dict__["_transient"]
-        own = {**parameters, **{n: value for n, value in buffers.items() if n not in transient}}
-        kept = {prefix + name: value for name, value in own.items() if value is not None}
-        for name, child in modules.items():
+        kept = self._own(prefix)
+        for name, child in self._registries()[2].items():
             if child is not None:
                 kept |= child._kept(f"{prefix}{name}.")
         return kept
+
+    def _own(self, prefix: str) -> dict[str, Tensor]:
+        """Returns what a state dict has of this module without its children."""
+        parameters, buffers, _ = self._registries()
+        transient = self.__dict__["_transient"]
+        own = {**parameters, **{n: value for n, value in buffers.items() if n not in transient}}
+        return {prefix + name: value for name, value in own.items() if value is not None}
 
     def state_dict(
         self,
@@ -344,8 +379,15 @@ class Module:
             keep_vars: Whether the values are the parameters themselves, rather than detached views.
         """
         found = {} if destination is None else destination
-        for name, value in self._kept(prefix).items():
+        for before in list(self._hooks.state_pre.values()):
+            before(self, prefix, keep_vars)
+        for name, value in self._own(prefix).items():
             found[name] = value if keep_vars else value.detach()
+        for name, child in self._registries()[2].items():
+            if child is not None:
+                child.state_dict(destination=found, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
+        for after in list(self._hooks.state_post.values()):
+            after(self, found, prefix, {})
         return found
 
     def load_state_dict(
@@ -356,7 +398,8 @@ class Module:
         Args:
             state_dict: Values by dotted name.
             strict: Whether missing and unexpected names are errors.
-            assign: Must be False.
+            assign: Whether to take over the tensors themselves, instead of copying their values;
+                parameters keep their `requires_grad`.
 
         Returns:
             The missing and the unexpected names.
@@ -364,19 +407,24 @@ class Module:
         Raises:
             OperandError: If `state_dict` is no mapping.
             TensorError: If a value is no tensor, if shapes differ, or, with `strict`, if names do.
-            UnsupportedError: For `assign`.
         """
-        refuse("load_state_dict", assign=assign or None)
         if not isinstance(state_dict, Mapping):
             raise OperandError(
                 f"Expected state_dict to be dict-like, got {type_name(state_dict)}",
                 [site_fact(call_site())],
             )
+        state_dict = dict(state_dict)
+        problems: list[str] = []
+        for prefix, module in self._tree():
+            for hook in list(module._hooks.load_pre.values()):
+                hook(module, state_dict, prefix, {}, True, [], [], problems)
         own = self._kept()
         missing = [name for name in own if name not in state_dict]
         unexpected = [name for name in state_dict if name not in own]
         foreign = [name for name in own if not isinstance(state_dict.get(name, own[name]), Tensor)]
-        problems = [f"{name} must be Tensor, not {type_name(state_dict[name])}" for name in foreign]
+        problems += [
+            f"{name} must be Tensor, not {type_name(state_dict[name])}" for name in foreign
+        ]
         problems += [
             f"size mismatch for {name}: copying a param with shape {state_dict[name].shape} from "
             f"checkpoint, the shape in current model is {value.shape}."
@@ -395,9 +443,33 @@ class Module:
             )
         with recording(current_process(), False):
             for name, value in own.items():
-                if name in state_dict:
+                if name in state_dict and not assign:
                     value.copy_(state_dict[name])
-        return IncompatibleKeys(missing, unexpected)
+        if assign:
+            self._assign({name: state_dict[name] for name in own if name in state_dict})
+        keys = IncompatibleKeys(missing, unexpected)
+        for _, module in reversed(list(self._tree())):
+            for hook in list(module._hooks.load_post.values()):
+                hook(module, keys)
+        return keys
+
+    def _tree(self, prefix: str = "") -> "Iterator[tuple[str, Module]]":
+        """Yields each module of the tree, with the text that the names in it begin with."""
+        yield prefix, self
+        for name, child in self._registries()[2].items():
+            if child is not None:
+                yield from child._tree(f"{prefix}{name}.")
+
+    def _assign(self, tensors: Mapping[str, Tensor]) -> None:
+        for name, tensor in tensors.items():
+            place, _, last = name.rpartition(".")
+            module = self.get_submodule(place)
+            old = getattr(module, last)
+            if isinstance(old, Parameter):
+                given = tensor if isinstance(tensor, Parameter) else Parameter(tensor, False)
+                setattr(module, last, given.requires_grad_(old.requires_grad))
+            else:
+                setattr(module, last, tensor)
 
     def _apply(self, convert: Callable[[Tensor], Tensor]) -> Self:
         """Converts parameters, which stay the same objects, and buffers."""
@@ -474,8 +546,11 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the module."""
+        hooks = self._hooks
         try:
-            return self.forward(*args, **kwargs)
+            if hooks is NO_HOOKS and not everywhere:
+                return self.forward(*args, **kwargs)
+            return call_with_hooks(self, hooks, self.forward, args, kwargs)
         except SYMPTOMS as error:
             wrong = None
             # An error of the user's own code is passed on as it is.
@@ -498,7 +573,7 @@ class Module:
         lines = [
             f"({name}): " + text.replace("\n", "\n  ") for name, text in self._shown_children()
         ]
-        if not lines:
+        if not lines and "\n" not in extra:
             return f"{type(self).__name__}({extra})"
         body = "\n  ".join([*extra.splitlines(), *lines])
         return f"{type(self).__name__}(\n  {body}\n)"

@@ -1,5 +1,6 @@
 """Base of the optimisers: groups of parameters, state, and a step in one kernel."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -44,7 +45,7 @@ class Optimizer:
     def __init__(self, params: Iterable[Any], defaults: Mapping[str, Any]) -> None:
         self.defaults: Final = dict(defaults)
         self.param_groups: list[Group] = []
-        self.state: dict[Tensor, dict[str, Any]] = {}
+        self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
         self._number: Final = number(current_process())
         self._watch: Watch | None = None
         if isinstance(params, Tensor):
@@ -254,12 +255,10 @@ class Optimizer:
         for theirs, mine in zip(groups, self.param_groups, strict=True):
             by_number |= dict(zip(theirs["params"], mine["params"], strict=True))
             mine |= {name: value for name, value in theirs.items() if name != "params"}
-        self.state = {
-            by_number[number]: {
-                name: _taken(value, by_number[number]) for name, value in entry.items()
-            }
-            for number, entry in state_dict["state"].items()
-        }
+        self.state = defaultdict(dict)
+        for key, entry in state_dict["state"].items():
+            member = by_number[key]
+            self.state[member] = {name: _taken(value, member) for name, value in entry.items()}
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__} ("]

@@ -1,13 +1,12 @@
 """Copies: between types, between host and device, between devices."""
 
-import warnings
 from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from kernbench.errors import OperandError, UnsupportedError, call_site, site_fact
+from kernbench.errors import OperandError, UnsupportedError, call_site, site_fact, warn_at_call
 from kernbench.hw.claims import Use, never
 from kernbench.memory import Array, DType, Storage, View, contiguous_strides, dtypes
 from kernbench.memory.windows import is_contiguous
@@ -99,10 +98,8 @@ def _transfer(
 
 
 def _warn_of_parts(dtype: DType) -> None:
-    site = call_site()
-    if dtype is not dtypes.bool_ and site is not None:
-        text = "Casting complex values to real discards the imaginary part"
-        warnings.warn_explicit(text, UserWarning, site.file, site.line)
+    if dtype is not dtypes.bool_:
+        warn_at_call("Casting complex values to real discards the imaginary part")
 
 
 def _putter(target: View, fresh: bool) -> Callable[..., None]:

@@ -18,6 +18,7 @@ from kernbench.tensors.new import new_tensor
 from kernbench.tensors.nodes import require
 from kernbench.tensors.promotion import Scalar, scalar_type
 from kernbench.tensors.running import find_device, plain, run
+from kernbench.tensors.settings import default_complex, default_dtype
 from kernbench.tensors.tensor import Tensor
 
 __all__ = [
@@ -146,7 +147,7 @@ def empty(
     process = current_process()
     where = find_device(process, device)
     check_pin(where, pin_memory)
-    out = _empty(process, sizes_of(sizes, size), dtype or dtypes.float32, where, pinned=pin_memory)
+    out = _empty(process, sizes_of(sizes, size), dtype or default_dtype(), where, pinned=pin_memory)
     return asked(out, requires_grad)
 
 
@@ -187,7 +188,7 @@ def zeros(
     Raises:
         OutOfMemoryError: If the device has no room for the result (M7).
     """
-    shape, dtype = sizes_of(sizes, size), dtype or dtypes.float32
+    shape, dtype = sizes_of(sizes, size), dtype or default_dtype()
     held = dtype.numpy
     return _make(
         "zeros",
@@ -224,7 +225,7 @@ def ones(
     return full(
         sizes_of(sizes, size),
         1,
-        dtype=dtype or dtypes.float32,
+        dtype=dtype or default_dtype(),
         device=device,
         requires_grad=requires_grad,
         pin_memory=pin_memory,
@@ -538,7 +539,7 @@ def arange(
     if dtype is dtypes.bool_:
         raise TensorError("arange is not implemented for torch.bool", [site_fact(call_site())])
     whole = all(isinstance(value, int) for value in (start, end, step))
-    dtype = dtype or (dtypes.int64 if whole else dtypes.float32)
+    dtype = dtype or (dtypes.int64 if whole else default_dtype())
     held, exact = dtype.numpy, dtype.numpy.kind in "iu"
     first, by = (int(start), int(step)) if exact else (start, step)
     if dtype is dtypes.int64:
@@ -585,13 +586,13 @@ def linspace(
     """
     shape, start, end = shape_of(((steps,),)), plain(start), plain(end)
     if complex in {type(start), type(end)}:
-        dtype = dtype or dtypes.complex64
+        dtype = dtype or default_complex()
         if not dtype.is_complex:
             raise TensorError(
                 f"linspace(): complex ends cannot be converted to {dtype}",
                 [site_fact(call_site())],
             )
-    dtype = dtype or dtypes.float32
+    dtype = dtype or default_dtype()
     if dtype is dtypes.bool_:
         raise TensorError("linspace is not implemented for torch.bool", [site_fact(call_site())])
     held = dtype.numpy
@@ -629,7 +630,7 @@ def eye(
         pin_memory: Whether the result lies in pinned host memory.
     """
     rows, columns = shape_of(((n, n if m is None else m),))
-    dtype = dtype or dtypes.float32
+    dtype = dtype or default_dtype()
     held = dtype.numpy
     return _make(
         "eye",

@@ -17,6 +17,7 @@ from kernbench.tensors.errors import TensorError
 from kernbench.tensors.operands import type_name
 from kernbench.tensors.promotion import promote_types, scalar_type
 from kernbench.tensors.running import find_device
+from kernbench.tensors.settings import default_dtype
 from kernbench.tensors.tensor import Tensor
 
 __all__ = ["as_tensor", "from_numpy", "tensor"]
@@ -98,7 +99,7 @@ def inferred(data: Any) -> DType:
         found = [scalar_type(kind()) for kind in kinds & NUMBERS]
         if kinds - NUMBERS:
             found += [inferred(entry) for entry in data if type(entry) not in NUMBERS]
-        return reduce(promote_types, found) if found else dtypes.float32
+        return reduce(promote_types, found) if found else default_dtype()
     if isinstance(data, np.ndarray | np.generic):
         dtype = dtypes.from_numpy(data.dtype)
         if dtype is not None:

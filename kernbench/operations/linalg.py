@@ -19,7 +19,9 @@ from kernbench.tensors.errors import TensorError, refuse
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.promotion import Scalar
 from kernbench.tensors.running import run, same_device
+from kernbench.tensors.settings import products_are_short
 from kernbench.tensors.tensor import Tensor
+from kernbench.tl.arithmetic import tf32
 
 __all__ = [
     "addmm",
@@ -117,6 +119,19 @@ def _gemm_ps(library: Library, machine_dtype: str, sizes: _Sizes, nbytes: int) -
     return library.matmul(machine_dtype, m, n, k, nbytes, batch)
 
 
+_ADDED: Final = {"addmm": 0, "baddbmm": 0, "linear": 2}
+"""Place of the operand that is added and not multiplied."""
+
+
+def _short(function: Callable[..., Any], added: int | None) -> Callable[..., Any]:
+    """Returns a product that drops the bits of its operands that tf32 does not have."""
+
+    def of_short(*arrays: Array) -> Any:
+        return function(*[x if at == added else tf32(x) for at, x in enumerate(arrays)])
+
+    return of_short
+
+
 def product(
     name: str,
     tensors: Sequence[Tensor],
@@ -153,7 +168,11 @@ def product(
     sip = device.index
     duration = None
     if sip is not None:
-        duration = _gemm_ps(process.engine.devices[sip].library, dtype.machine_name, sizes, nbytes)
+        library, rate = process.engine.devices[sip].library, dtype.machine_name
+        if dtype is dtypes.float32 and products_are_short():
+            function = _short(function, added=_ADDED.get(name))
+            rate = "tf32" if library.multiplies("tf32") else rate
+        duration = _gemm_ps(library, rate, sizes, nbytes)
 
     def effect() -> None:
         values = function(*[source.read().astype(wanted, copy=False) for source in sources])

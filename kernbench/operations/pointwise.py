@@ -28,6 +28,7 @@ from kernbench.tensors.promotion import (
     result_type,
 )
 from kernbench.tensors.running import check_one_device, plain
+from kernbench.tensors.settings import default_dtype
 from kernbench.tensors.tensor import Tensor
 
 __all__ = [
@@ -255,7 +256,7 @@ def div(
     """
     if rounding_mode is None:
         dtype = result_type((input, other))
-        compute = dtype if dtype.is_floating_point or dtype.is_complex else dtypes.float32
+        compute = dtype if dtype.is_floating_point or dtype.is_complex else default_dtype()
         return elementwise("aten::div", np.divide, input, other, compute=compute, out=out)
     if rounding_mode not in {"floor", "trunc"}:
         raise TensorError(

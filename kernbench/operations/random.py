@@ -25,6 +25,7 @@ from kernbench.tensors.generators import (
 )
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.running import find_device, run
+from kernbench.tensors.settings import default_dtype
 from kernbench.tensors.tensor import Tensor
 
 __all__ = [
@@ -116,7 +117,7 @@ def drawn_mask(name: str, shape: tuple[int, ...], chance: float, device: DeviceL
 
 
 def _floats(name: str, dtype: DType | None) -> DType:
-    dtype = dtype or dtypes.float32
+    dtype = dtype or default_dtype()
     if dtype.is_complex:
         raise UnsupportedError(
             f"{name} of {dtype} is not simulated",

@@ -1,5 +1,7 @@
 """Draws of indices by their probabilities."""
 
+from typing import Final
+
 import numpy as np
 
 from kernbench.errors import call_site, site_fact
@@ -47,10 +49,7 @@ def multinomial(
         raise _refused("cannot sample n_sample <= 0 samples")
     categories = window.shape[-1]
     if not categories or (num_samples > categories and not replacement):
-        raise _refused(
-            "cannot sample n_sample > prob_dist.size(-1) samples without replacement",
-            f"{num_samples} samples of {categories} categories",
-        )
+        raise _refused(_TOO_MANY, f"{num_samples} samples of {categories} categories")
     process = current_process()
     source = generator_on(process, input.device, generator)
     rows = window.shape[:-1]
@@ -59,18 +58,51 @@ def multinomial(
     target = out.window
     draws = None
     if process.engine.enable_data:
-        numbers = source.numbers
-        draw = numbers.random if replacement else numbers.standard_exponential
-        draws = draw(shape if replacement else window.shape)
+        draws = _draws(source.numbers, window.shape, num_samples, replacement)
 
     def effect() -> None:
         assert draws is not None
-        weights = _checked(window.read().astype(np.float64))
-        pick = _with_replacement if replacement else _without_replacement
-        target.adopt(pick(weights, draws, num_samples))
+        weights = window.read().astype(np.float64)
+        target.adopt(_picked(weights, draws, num_samples, replacement))
 
     run(process, "aten::multinomial", (input,), out, effect)
     return out
+
+
+def drawn_indices(
+    numbers: np.random.Generator, weights: Array, count: int, replacement: bool
+) -> Array:
+    """Returns indices drawn by their weights on the host, as `multinomial` draws them.
+
+    Args:
+        numbers: Source of the numbers.
+        weights: Weights at least 0, a vector of float64.
+        count: Number of indices to draw.
+        replacement: Whether an index may be drawn more than once.
+
+    Raises:
+        TensorError: If a weight is negative or not finite, if all are 0, or if more indices are
+            asked for than there are.
+    """
+    if not len(weights) or (count > len(weights) and not replacement):
+        raise _refused(_TOO_MANY, f"{count} samples of {len(weights)} categories")
+    return _picked(weights, _draws(numbers, weights.shape, count, replacement), count, replacement)
+
+
+_TOO_MANY: Final = "cannot sample n_sample > prob_dist.size(-1) samples without replacement"
+
+
+def _draws(
+    numbers: np.random.Generator, shape: tuple[int, ...], count: int, replacement: bool
+) -> Array:
+    if replacement:
+        return numbers.random((*shape[:-1], count))
+    return numbers.standard_exponential(shape)
+
+
+def _picked(weights: Array, draws: Array, count: int, replacement: bool) -> Array:
+    pick = _with_replacement if replacement else _without_replacement
+    return pick(_checked(weights), draws, count)
 
 
 def _refused(summary: str, *facts: str) -> TensorError:

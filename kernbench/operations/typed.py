@@ -12,6 +12,7 @@ from kernbench.operations.creation import empty, shape_of
 from kernbench.operations.from_values import tensor
 from kernbench.process.types import DeviceLike, Size
 from kernbench.tensors.operands import type_name
+from kernbench.tensors.settings import default_dtype
 from kernbench.tensors.tensor import Tensor
 
 DTYPES: Final = {
@@ -66,7 +67,7 @@ def init(
     size: Sequence[int] | None = None,
     device: DeviceLike | None = None,
 ) -> None:
-    """Makes a tensor of float32, as `torch.Tensor`: of a shape, of numbers, or of a tensor.
+    """Makes a tensor of the default type, as `torch.Tensor`: of a shape, numbers or a tensor.
 
     Args:
         self: The tensor.
@@ -78,7 +79,7 @@ def init(
     Raises:
         OperandError: If `data` is anything else.
     """
-    source = made(dtypes.float32, data if size is None else (Size(size),), device)
+    source = made(default_dtype(), data if size is None else (Size(size),), device)
     self.memory, self.window, self.device = source.memory, source.window, source.device
     self.graph = self.origin = None
 

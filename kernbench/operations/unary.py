@@ -10,6 +10,7 @@ from kernbench.memory import Array, DType, dtypes
 from kernbench.operations.elementwise import elementwise
 from kernbench.operations.special import erf_values
 from kernbench.tensors.errors import TensorError
+from kernbench.tensors.settings import default_dtype
 from kernbench.tensors.tensor import Tensor
 
 __all__ = [
@@ -87,7 +88,7 @@ def _unary(
     Args:
         name: PyTorch's name of the operation.
         function: Takes an array, returns an array.
-        to_float: Whether integers are computed in float32 and give float32.
+        to_float: Whether integers are computed in the default type and give it.
         bools: Whether the operation is defined for bool.
     """
     label = f"aten::{name}"
@@ -98,7 +99,7 @@ def _unary(
             raise TensorError(f"{name} is not defined for {dtype}", [site_fact(call_site())])
         compute = dtype
         if to_float and not (dtype.is_floating_point or dtype.is_complex):
-            compute = dtypes.float32
+            compute = default_dtype()
         return elementwise(label, function, input, compute=compute, out=out)
 
     def operation(input: Tensor) -> Tensor:

@@ -8,16 +8,27 @@ from typing import Any, Final
 
 from kernbench.autograd import autograd, function
 from kernbench.caches import cached
+from kernbench.data import collate, datasets, loader, samplers, shares, workers
 from kernbench.des import current_task
 from kernbench.distributed import comm_debug, device_mesh, differentiable, functional
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import dtypes
-from kernbench.nn import data_parallel, init, layers, optim
+from kernbench.nn import (
+    data_parallel,
+    hooks,
+    init,
+    layers,
+    lr_cycles,
+    lr_scheduler,
+    optim,
+    serialization,
+)
 from kernbench.nn import functional as nn_functional
 from kernbench.nn import module as nn_module
 from kernbench.nn import utils as nn_utils
 from kernbench.operations import (
     accelerator,
+    backends,
     complex_numbers,
     copies,
     creation,
@@ -32,6 +43,8 @@ from kernbench.operations import (
     rng,
     sampling,
     shaping,
+    switches,
+    type_info,
     typed,
 )
 from kernbench.process import process
@@ -43,6 +56,7 @@ from kernbench.runtime_api import (
     nvtx,
     processes,
     profiler,
+    profiling,
     testing,
 )
 from kernbench.runtime_api.missing import missing as sentence
@@ -88,6 +102,21 @@ def _guarded(module: ModuleType) -> dict[str, Any]:
     return names
 
 
+def _data() -> dict[str, Any]:
+    sets, orders, shared = (_public(each) for each in (datasets, samplers, shares))
+    batches = {**_public(loader), **_public(collate), **_public(workers)}
+    return {
+        **sets,
+        **orders,
+        **shared,
+        **batches,
+        "dataloader": batches,
+        "dataset": sets,
+        "distributed": shared,
+        "sampler": orders,
+    }
+
+
 @cached("runtime_api.names")
 def root() -> Mapping[str, Any]:
     """Returns the names in `torch`; submodules are mappings too."""
@@ -103,12 +132,15 @@ def root() -> Mapping[str, Any]:
         sampling,
         copies,
         devices,
+        switches,
+        type_info,
     ):
         names |= _guarded(module)
     names |= _guarded(complex_numbers)
     return {
         **names,
         **_guarded(typed),
+        **_guarded(serialization),
         **DTYPES,
         "Tensor": Tensor,
         "Size": Size,
@@ -118,6 +150,7 @@ def root() -> Mapping[str, Any]:
         **{name: getattr(rng, name) for name in ("get_rng_state", "seed", "set_rng_state")},
         "__version__": VERSION,
         "accelerator": _public(accelerator),
+        "backends": _public(backends),
         "random": _public(rng),
         "autograd": {**_guarded(autograd), "function": _public(function)},
         "cuda": {**_public(cuda), **_public(cuda_rng), "nvtx": _public(nvtx)},
@@ -134,12 +167,17 @@ def root() -> Mapping[str, Any]:
             **_guarded(layers),
             "functional": _guarded(nn_functional),
             "init": _guarded(init),
+            "modules": {"module": _public(hooks)},
             "parallel": _public(data_parallel),
             "utils": _guarded(nn_utils),
         },
-        "optim": _guarded(optim),
-        "profiler": _public(profiler),
+        "optim": {
+            **_guarded(optim),
+            "lr_scheduler": {**_guarded(lr_scheduler), **_guarded(lr_cycles)},
+        },
+        "profiler": {**_public(profiler), **_public(profiling)},
         "testing": _guarded(testing),
+        "utils": {"data": _data()},
     }
 
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.memory import DType, dtypes
+from kernbench.tensors.settings import default_complex, default_dtype
 from kernbench.tensors.tensor import Tensor
 
 Scalar = int | float | bool | complex
@@ -64,8 +65,8 @@ def scalar_type(value: Scalar) -> DType:
     if isinstance(value, bool):
         return dtypes.bool_
     if isinstance(value, complex):
-        return dtypes.complex64
-    return dtypes.int64 if isinstance(value, int) else dtypes.float32
+        return default_complex()
+    return dtypes.int64 if isinstance(value, int) else default_dtype()
 
 
 def result_type(operands: Sequence[Tensor | Scalar]) -> DType:

@@ -147,7 +147,8 @@ class GemmSpec:
 
     Attributes:
         rate: FLOP a second by dtype name (`fp32`, `bf16`, `fp16`, `fp64`, `fp8`, `int8`, `int32`).
-            `tf32` is the rate of `tl.dot` of float32; without it, that of `fp32` is taken.
+            `tf32` is the rate of `tl.dot` of float32, and of products for which a program asks for
+            it; without it, that of `fp32` is taken.
         tile: Rows and columns of the output tile that a library kernel gives to one PE.
         library: What the library's products choose among; if absent, they all have that one tile.
     """

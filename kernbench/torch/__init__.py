@@ -29,7 +29,8 @@ from kernbench.memory.dtypes import (
     uint8,
 )
 from kernbench.memory.dtypes import bool_ as bool
-from kernbench.operations.complex_numbers import *  # noqa: F403 - names only
+from kernbench.nn.serialization import *  # noqa: F403 - names only
+from kernbench.operations.complex_numbers import *  # noqa: F403
 from kernbench.operations.copies import *  # noqa: F403
 from kernbench.operations.creation import *  # noqa: F403
 from kernbench.operations.devices import *  # noqa: F403
@@ -41,6 +42,8 @@ from kernbench.operations.reductions import *  # noqa: F403
 from kernbench.operations.rng import get_rng_state, seed, set_rng_state
 from kernbench.operations.sampling import *  # noqa: F403
 from kernbench.operations.shaping import *  # noqa: F403
+from kernbench.operations.switches import *  # noqa: F403
+from kernbench.operations.type_info import *  # noqa: F403
 from kernbench.operations.typed import *  # noqa: F403
 from kernbench.process.types import Device as device  # noqa: N813
 from kernbench.process.types import Size
@@ -51,6 +54,7 @@ from kernbench.tensors.operands import guard as _guard
 from kernbench.torch import (
     accelerator,
     autograd,
+    backends,
     cuda,
     distributed,
     multiprocessing,
@@ -59,6 +63,7 @@ from kernbench.torch import (
     profiler,
     random,
     testing,
+    utils,
 )
 
 __version__ = VERSION
@@ -77,6 +82,7 @@ __all__ = [
     "Tensor",
     "accelerator",
     "autograd",
+    "backends",
     "bfloat16",
     "bool",
     "cdouble",
@@ -118,6 +124,7 @@ __all__ = [
     "short",
     "testing",
     "uint8",
+    "utils",
 ]
 
 

@@ -37,6 +37,8 @@ UNCOMPARED: Final = {
     "torch.distributed.ProcessGroup": "made by init_process_group and new_group",
     "torch.distributed.Work": "made by collectives",
     "torch.dtype": "there are no more of them",
+    "torch.profiler.ProfilerAction": "there are no more of them",
+    "torch.profiler.ProfilerActivity": "there are no more of them",
     **{f"torch.{name}": "PyTorch has no signature of it" for name in TYPED},
     **{f"torch.cuda.{name}": "PyTorch has no signature of it" for name in TYPED},
 }
@@ -80,6 +82,7 @@ RENAMED: Final = {
 """Parameters of a further overload that stand where the first has one of another name."""
 
 OTHER_DEFAULTS: Final = {
+    ("torch.save", "pickle_module"): "the same module",
     ("torch.distributed.DeviceMesh", "mesh"): "PyTorch needs it too, or private arguments",
     ("torch.distributed.device_mesh.DeviceMesh", "mesh"): "PyTorch needs it too",
 }
@@ -152,7 +155,7 @@ def _public(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _public_bases(kind: type) -> list[type]:
-    names = {"Module", "Optimizer", "Tensor", "Adam"}
+    names = {"Module", "Optimizer", "Tensor", "Adam", "LRScheduler"}
     return [base for base in kind.__mro__[1:] if base.__name__ in names]
 
 

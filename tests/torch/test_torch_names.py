@@ -33,7 +33,7 @@ def test_the_module_and_the_context_have_the_same_names() -> None:
     assert set(tree) - {"__version__"} <= _names(torch)
     assert tree["__version__"] == torch.__version__
     parts = ["accelerator", "autograd", "cuda", "distributed", "multiprocessing", "nn", "optim"]
-    parts += ["profiler", "random", "testing"]
+    parts += ["backends", "profiler", "random", "testing", "utils"]
     for part in parts:
         _check_part(getattr(torch, part), tree[part])
 

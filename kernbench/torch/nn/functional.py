@@ -1,7 +1,6 @@
 """`torch.nn.functional`."""
 
 from kernbench.nn.functional import *  # noqa: F403 - names only
-from kernbench.nn.losses import *  # noqa: F403
 from kernbench.runtime_api.namespace import not_simulated as _not_simulated
 from kernbench.tensors.operands import guard as _guard
 

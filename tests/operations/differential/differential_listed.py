@@ -36,6 +36,12 @@ class Listed(NamedTuple):
 
 LISTED: Final = (
     Listed(
+        "torch.nn.functional.logsigmoid",
+        "(?i)logsigmoid",
+        "strides",
+        "PyTorch's result lies row by row on the CPU only",
+    ),
+    Listed(
         "Tensor.__rtruediv__",
         "",
         r"gradients of (complex numbers|torch\.complex\d+) are not simulated",
@@ -222,7 +228,19 @@ LISTED: Final = (
 UNCOMPARED: Final = {
     **dict.fromkeys(
         [
+            "torch.are_deterministic_algorithms_enabled",
+            "torch.get_default_dtype",
+            "torch.get_float32_matmul_precision",
+            "torch.get_num_threads",
+            "torch.is_deterministic_algorithms_warn_only_enabled",
+            "torch.load",
             "torch.manual_seed",
+            "torch.save",
+            "torch.set_default_dtype",
+            "torch.set_float32_matmul_precision",
+            "torch.set_num_threads",
+            "torch.typename",
+            "torch.use_deterministic_algorithms",
             "torch.initial_seed",
             "torch.is_grad_enabled",
             "torch.is_inference_mode_enabled",
@@ -299,6 +317,8 @@ UNCOMPARED: Final = {
     "torch.nn.Parameter": "a tensor",
     "torch.nn.ModuleDict": "a container",
     "torch.nn.ModuleList": "a container",
+    "torch.nn.ParameterDict": "a container",
+    "torch.nn.ParameterList": "a container",
     "torch.nn.Sequential": "a container",
 }
 """Operations without a row, each with its reason."""

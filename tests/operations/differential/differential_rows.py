@@ -131,7 +131,7 @@ add(
     ),
     alone,
 )
-add(functions("numel is_tensor"), alone)
+add(functions("numel is_tensor is_floating_point"), alone)
 add("round Tensor.round_", lambda rng: ((operand(rng),), some(rng, decimals=[0, 1, -1, 2])))
 add(
     "add sub Tensor.add_ Tensor.sub_",

@@ -3,6 +3,7 @@
 from random import Random
 from typing import Any, Final
 
+import differential_layers  # noqa: F401 - adds rows
 import differential_networks  # noqa: F401 - adds rows
 import differential_shapes  # noqa: F401 - adds rows
 import pytest

@@ -1,0 +1,1 @@
+"""`torch.utils.data`: sets of samples, orders, batches."""

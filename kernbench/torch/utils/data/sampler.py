@@ -1,0 +1,6 @@
+"""`torch.utils.data.sampler`."""
+
+from kernbench.data.samplers import *  # noqa: F403 - names only
+from kernbench.runtime_api.namespace import not_simulated
+
+__getattr__ = not_simulated("torch.utils.data.sampler")
