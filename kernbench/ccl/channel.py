@@ -92,6 +92,32 @@ class ChannelPlan:
         return Use(paths, self.lead, tail)
 
     @cached_property
+    def sent_over(self) -> list[tuple[int, ...]]:
+        """By rank, the indices of the links that it sends over."""
+        found: list[list[int]] = [[] for _ in range(self.setting.world_size)]
+        for (sender, _), path in zip(self._plan_pairs, self.use.paths, strict=True):
+            found[sender] += path.links
+        return list(map(tuple, found))
+
+    @cached_property
+    def freed_by(self) -> dict[int, int]:
+        """By the index of a link, a rank at whose end nothing of the channel is on the link.
+
+        Holds while the channel is alone on links with one path each. The first stage of a path is
+        free once its sender has sent everything, the others once the receiver has got everything.
+        """
+        found: dict[int, int] = {}
+        for (sender, receiver), path in zip(self._plan_pairs, self.use.paths, strict=True):
+            found |= dict.fromkeys(path.links, receiver)
+            found |= dict.fromkeys(path.injecting, sender)
+        return found
+
+    @property
+    def _plan_pairs(self) -> Sequence[tuple[int, int]]:
+        assert self.plan is not None
+        return self.plan.pairs
+
+    @cached_property
     def in_lanes(self) -> bool:
         """Whether arrays can time all ranks at once while the channel is alone on its links."""
         plan = self.plan
@@ -206,6 +232,7 @@ class Channel:
         self._size: Final = prepared.setting.world_size
         self._shadow: Final = shadow
         self._starts: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
         self._owners: dict[int, Owner] = {}
         self._queues: dict[tuple[int, int], Queue] = {}
         self._claim: Claim | None = None
@@ -215,19 +242,25 @@ class Channel:
 
     def arrive(self, rank: int, start: int) -> None:
         """Takes a rank that begins at `start`, in picoseconds. Does not wait."""
-        if self._gathers:
-            self._begin(rank, start)
-        elif self._live:
+        if self._live:
             self._start_live(rank, start)
-        elif self._claim is None and start > self._engine.loop.now and self._busy():
+        elif start > self._engine.loop.now and self._busy(rank, start):
             # The activity that is on the links now may be over at `start`.
             self._engine.loop.at(start, self._owner(rank), self._begin, rank, start)
         else:
             self._begin(rank, start)
 
-    def _busy(self) -> bool:
-        claims = self._engine.network.claims
-        return bool(claims) and claims.busy(self._prepared.use, self._line)
+    def _busy(self, rank: int, start: int) -> bool:
+        claims, claim = self._engine.network.claims, self._claim
+        if not claims or (claim is not None and not claim.alone):
+            return False
+        prepared = self._prepared
+        links = prepared.sent_over[rank] if prepared.use.private else prepared.use.links
+        return claims.busy(prepared.use, self._line, links, start)
+
+    def _released(self, link: int) -> int | None:
+        """See `Released`."""
+        return self._ends.get(self._prepared.freed_by[link])
 
     def free(self) -> None:
         """Frees the links and drops the messages: every rank has completed."""
@@ -237,19 +270,34 @@ class Channel:
 
     def _begin(self, rank: int, start: int) -> None:
         self._starts[rank] = start
+        claims = self._engine.network.claims
         if self._claim is None:
             use = self._prepared.use
-            self._claim = self._engine.network.claims.take(use, self._line, self._repeat)
+            self._claim = claims.take(use, self._line, self._repeat, self._released)
             self._gathers = self._claim.alone and self._prepared.in_lanes
             if not self._gathers:
                 self._replay = self._new_replay()
+        begun = len(self._starts) > 1
+        if self._claim.alone and not self._hold(rank, start, begun=begun):
+            if begun:
+                return  # with the ranks before it, it has been started over the network
+            self._gathers = False
+            self._replay = self._new_replay()
         if not self._gathers:
             self._start_replay(rank)
         elif len(self._starts) == self._size:
             first, timing = self._in_lanes()
             if self._shadow is not None:
                 self._compare(self._shadow, first, timing)
+            self._ends = {rank: first + end for rank, end in enumerate(timing[0])}
             self._ranks.all_timed(self._number, first, timing[0])
+
+    def _hold(self, rank: int, start: int, *, begun: bool) -> bool:
+        """Gives the channel the links of a rank; returns whether it is alone on them."""
+        claim, links = self._claim, self._prepared.sent_over[rank]
+        assert claim is not None
+        self._engine.network.claims.hold(claim, links, start, begun=begun)
+        return claim.alone
 
     def _start_replay(self, rank: int) -> None:
         assert self._replay is not None
@@ -279,6 +327,7 @@ class Channel:
 
     def _timed(self, attempt: int, rank: int, end: int) -> None:
         if attempt == self._attempt:
+            self._ends[rank] = end
             self._ranks.timed(rank, self._number, end)
 
     def _repeat(self) -> tuple[int, Callable[[], None]]:
@@ -286,6 +335,7 @@ class Channel:
         for rank in self._starts:
             self._ranks.timed(rank, self._number, None)
         self._gathers = False
+        self._ends.clear()
         self._replay = self._new_replay()
 
         def begin() -> None:

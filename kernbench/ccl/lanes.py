@@ -7,6 +7,7 @@ equal (ADR 0005).
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -17,8 +18,11 @@ from kernbench.ccl.costs import PieceTimes, Span, StepCosts
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.operations import Ints
 from kernbench.ccl.plan import Plan
-from kernbench.hw.path import HopTimes, Path, stack, transmit
+from kernbench.hw.path import FarHops, FarTimes, HopTimes, Path, stack, transmit
 from kernbench.hw.pe import PeTimeline
+
+_FEW: Final = 4
+"""Hops of few ranks that are not worth arrays over hops."""
 
 
 class _Lanes:
@@ -32,8 +36,10 @@ class _Lanes:
         self._source: Final = plan.source[0]
         self._costs: Final = costs
         self._paths: Final = paths
-        hops = max(len(path.hops) for path in paths)
+        hops, far = _near(paths)
         none = np.zeros(len(paths), np.int64)
+        self._long: Final = np.array(far, np.int64)
+        self._far: Final = FarHops([paths[rank] for rank in far], hops) if far else None
         self._latencies: Final = [
             np.array([path.hops[hop].latency if hop < len(path.hops) else 0 for path in paths])
             for hop in range(hops)
@@ -51,6 +57,7 @@ class _Lanes:
         self._messages: Final = layout.messages(0, 0, 1, costs.piece)
         self._full: Final = {count // costs.piece for count in self.sizes.tolist()}
         self._hops: Final = cached("ccl.hops")(self._stacked)
+        self._beyond: Final = cached("ccl.hops")(self._beyond_stacked)
 
     def step(self, send: Ints, receive: Ints, reduce: bool) -> None:
         """Takes all ranks through one step of the plan, in the order of `turns`."""
@@ -119,7 +126,7 @@ class _Lanes:
         if sends is not None:
             out = self._costs_of(sends)
         if receives is not None:
-            into, _ = self._costs_of(receives)
+            into, _, _ = self._costs_of(receives)
         left, age, patience = turns, 0, 1
         mark: Ints | None = None
         while left:
@@ -140,17 +147,25 @@ class _Lanes:
                 self._receive(into, reduce)
             left -= 1
 
-    def _send(self, out: PieceTimes, hops: Sequence[HopTimes]) -> None:
+    def _send(self, out: PieceTimes, hops: Sequence[HopTimes], beyond: FarTimes | None) -> None:
         pe, costs = self.pe, self._costs
         ready = costs.load(pe, out)
         pe.issue()
         pe.wait_until(self._polled(self._credits.popleft()))
-        there = transmit(pe, ready, hops, self._latencies, self._free, np.maximum)
+        onward = None if beyond is None else partial(self._onward, beyond)
+        there = transmit(pe, ready, hops, self._latencies, self._free, np.maximum, onward)
         # Slots are in the memory of the receiver.
         self._arrivals.append(there[self._source] + costs.slot_latency + costs.queue.notice)
         if self._first_sent is None:
             self._first_sent = pe.send_free - hops[0].full
             self._first_arrival = self._arrivals[-1]
+
+    def _onward(self, beyond: FarTimes, start: Ints, end: Ints) -> Ints:
+        """Takes the messages of long paths over their far hops; returns all arrivals."""
+        arrival: Ints = end + self._latencies[-1]
+        if self._far is not None:
+            arrival[self._long] = self._far.pass_on(beyond, start[self._long], end[self._long])
+        return arrival
 
     def _receive(self, into: PieceTimes, reduce: bool) -> None:
         pe, costs = self.pe, self._costs
@@ -168,13 +183,13 @@ class _Lanes:
         rounded: Ints = self.pe.clock + -(-late // interval) * interval
         return rounded
 
-    def _costs_of(self, left: Ints | int) -> tuple[PieceTimes, list[HopTimes]]:
+    def _costs_of(self, left: Ints | int) -> tuple[PieceTimes, list[HopTimes], FarTimes | None]:
         """Returns the times of the next piece for each rank, given the elements left to it."""
         if isinstance(left, int):
             count = min(max(left, 0), self._costs.piece)
-            return self._costs.times(count), self._hops(count)
+            return self._costs.times(count), self._hops(count), self._beyond(count)
         counts = self._counts(left)
-        return self._engine_times(*counts), self._hop_times(*counts)
+        return self._engine_times(*counts), self._hop_times(*counts), self._far_times(*counts)
 
     def _counts(self, left: Ints) -> tuple[Ints, list[int]]:
         """Returns the elements of each rank's next piece, and the different numbers among them."""
@@ -204,22 +219,57 @@ class _Lanes:
     def _stacked(self, count: int) -> list[HopTimes]:
         """Returns the times of a message of `count` elements for each rank, hop by hop."""
         nbytes = self._costs.queue.on_links(count * self._costs.itemsize)
-        return stack([path.times(nbytes) for path in self._paths])
+        near = len(self._latencies)
+        return stack([path.times(nbytes)[:near] for path in self._paths])
+
+    def _beyond_stacked(self, count: int) -> FarTimes | None:
+        """Returns the times of a message of `count` elements on the far hops."""
+        if self._far is None:
+            return None
+        return self._far.times(self._costs.queue.on_links(count * self._costs.itemsize))
+
+    def _far_times(self, counts: Ints, kinds: list[int]) -> FarTimes | None:
+        if self._far is None:
+            return None
+        counts = counts[self._long][:, None]
+        times = {kind: times for kind in kinds if (times := self._beyond(kind)) is not None}
+        return FarTimes(
+            _by_kind(counts, {kind: far.full for kind, far in times.items()}),
+            _by_kind(counts, {kind: far.starts for kind, far in times.items()}),
+            _by_kind(counts, {kind: far.ends for kind, far in times.items()}),
+        )
 
     def state(self) -> Ints:
         """Returns every time that later steps depend on, each at least the program's clock."""
         # A time before the program's clock acts like the clock, because later steps only take the
         # maximum of both.
         times = np.array([*self.pe.state(), *self._free, *self._credits, *self._arrivals])
-        state: Ints = np.maximum(times, self.pe.clock)
+        state: Ints = np.maximum(times, self.pe.clock).reshape(-1)
+        if self._far is not None:
+            later = np.maximum(self._far.free, self.pe.clock[self._long, None])
+            state = np.concatenate([state, later.reshape(-1)])
         return state
 
     def shift(self, by: int) -> None:
         """Moves every time by the same number of picoseconds."""
         self.pe.shift(by)
         self._free = [free + by for free in self._free]
+        if self._far is not None:
+            self._far.free = self._far.free + by
         self._credits = deque(credit + by for credit in self._credits)
         self._arrivals = deque(arrival + by for arrival in self._arrivals)
+
+
+def _near(paths: Sequence[Path]) -> tuple[int, list[int]]:
+    """Returns how many hops are timed one by one, and the ranks whose paths have more hops.
+
+    A hop of many ranks is one step on arrays over ranks; the hops of few ranks, such as of the one
+    that closes a ring the long way round, are one step on arrays over hops.
+    """
+    lengths = np.array([len(path.hops) for path in paths])
+    hops = int(np.sort(lengths)[(3 * len(paths) - 1) // 4])
+    far = np.flatnonzero(lengths > hops).tolist()
+    return (int(lengths.max()), []) if lengths.max() <= hops + _FEW else (hops, far)
 
 
 def _by_kind(counts: Ints, values: Mapping[int, Any]) -> Any:
@@ -233,7 +283,7 @@ def _by_kind(counts: Ints, values: Mapping[int, Any]) -> Any:
 def _advance(before: Ints, after: Ints) -> int | None:
     """Returns by how much every time has advanced; None if the amounts differ."""
     advance = after - before
-    by = int(advance[0, 0])
+    by = int(advance[0])
     return by if (advance == by).all() else None
 
 
@@ -281,7 +331,7 @@ def vectorised(
             spans += lanes.spans(send)
         # If the clocks alone did not advance by one amount, the whole state did not either.
         last, clock = clock, lanes.pe.clock
-        by = _advance(last[None], clock[None])
+        by = _advance(last, clock)
         if by is None:
             state = None
             continue
