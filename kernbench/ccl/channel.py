@@ -267,6 +267,7 @@ class Channel:
         if self._claim is not None:
             self._engine.network.claims.drop(self._claim)
         self._claim = self._replay = None  # they refer back to the channel
+        self._attempt += 1  # a rank without messages may be repeated at the instant of its end
 
     def _begin(self, rank: int, start: int) -> None:
         self._starts[rank] = start

@@ -6,10 +6,10 @@ equal (ADR 0005).
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,12 @@ from kernbench.ccl.operations import Ints
 from kernbench.ccl.plan import Plan
 from kernbench.hw.path import FarHops, FarTimes, HopTimes, Path, stack, transmit
 from kernbench.hw.pe import PeTimeline
+
+T = TypeVar("T")
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+_Leaving = tuple[PieceTimes, list[HopTimes], FarTimes | None]
+"""Times of the pieces that leave: on the engines, on each near hop, on the far hops."""
 
 _FEW: Final = 4
 """Hops of few ranks that are not worth arrays over hops."""
@@ -55,21 +61,18 @@ class _Lanes:
         self.sizes: Final = layout.sizes[0]
         self.even: Final = bool((self.sizes == self.sizes[0]).all())
         self._messages: Final = layout.messages(0, 0, 1, costs.piece)
-        self._full: Final = {count // costs.piece for count in self.sizes.tolist()}
+        kinds, kind_of = np.unique(self.sizes, return_inverse=True)
+        self.kind_of: Final = kind_of.astype(np.int16)
+        self._kinds: Final[list[int]] = kinds.tolist()
+        self._full: Final = {count // costs.piece for count in self._kinds}
         self._hops: Final = cached("ccl.hops")(self._stacked)
         self._beyond: Final = cached("ccl.hops")(self._beyond_stacked)
 
     def step(self, send: Ints, receive: Ints, reduce: bool) -> None:
         """Takes all ranks through one step of the plan, in the order of `turns`."""
-        size = self._costs.piece
         pieces = self._messages
         ahead = min(self._costs.queue.n_slots - 1, pieces)
-        sends: Ints | int
-        receives: Ints | int
-        if self.even:
-            sends = receives = int(self.sizes[0])
-        else:
-            sends, receives = self.sizes[send], self.sizes[receive]
+        sends, receives = self._among(send), self._among(receive)
         changes = {0, pieces, *self._full, *(count + 1 for count in self._full)}
         edges = sorted(
             edge
@@ -78,12 +81,19 @@ class _Lanes:
         )
         for begin, end in pairwise(edges):
             self._run(
-                sends - begin * size if begin < pieces else None,
-                receives - (begin - ahead) * size if begin >= ahead else None,
+                self._costs_of(sends, begin) if begin < pieces else None,
+                self._costs_of(receives, begin - ahead)[0] if begin >= ahead else None,
                 reduce,
                 end - begin,
             )
         self.pe.fence()
+
+    def _among(self, chunks: Ints) -> list[Bools]:
+        """Returns the ranks whose chunks have each size but the smallest."""
+        if self.even:
+            return []
+        kinds = self.kind_of[chunks]
+        return [np.equal(kinds, kind) for kind in range(1, len(self._kinds))]
 
     def spans(self, send: Ints) -> list[Span]:
         """Returns the messages of the step just taken."""
@@ -104,9 +114,7 @@ class _Lanes:
             for rank, to in enumerate(self._to.tolist())
         ]
 
-    def _run(
-        self, sends: Ints | int | None, receives: Ints | int | None, reduce: bool, turns: int
-    ) -> None:
+    def _run(self, out: _Leaving | None, into: PieceTimes | None, reduce: bool, turns: int) -> None:
         """Takes several turns whose pieces all have the same sizes.
 
         The recurrences only add and take maxima. Once every time has advanced by the same amount
@@ -116,17 +124,11 @@ class _Lanes:
         kept twice as long as the one before.
 
         Args:
-            sends: Elements left to send at the first turn, for each rank; None if nothing is sent.
-            receives: Elements left to receive at the first turn, for each rank; None if nothing is
-                received.
+            out: Times of the pieces that leave; None if nothing is sent.
+            into: Times of the pieces that arrive; None if nothing is received.
             reduce: Whether pieces that arrive are added.
             turns: Number of turns.
         """
-        out = into = None
-        if sends is not None:
-            out = self._costs_of(sends)
-        if receives is not None:
-            into, _, _ = self._costs_of(receives)
         left, age, patience = turns, 0, 1
         mark: Ints | None = None
         while left:
@@ -183,38 +185,30 @@ class _Lanes:
         rounded: Ints = self.pe.clock + -(-late // interval) * interval
         return rounded
 
-    def _costs_of(self, left: Ints | int) -> tuple[PieceTimes, list[HopTimes], FarTimes | None]:
-        """Returns the times of the next piece for each rank, given the elements left to it."""
-        if isinstance(left, int):
-            count = min(max(left, 0), self._costs.piece)
+    def _costs_of(self, among: list[Bools], number: int) -> _Leaving:
+        """Returns the times of a piece for each rank.
+
+        Args:
+            among: Ranks whose chunks have each size but the smallest.
+            number: Number of the piece in its chunk.
+        """
+        piece = self._costs.piece
+        counts = [min(max(size - number * piece, 0), piece) for size in self._kinds]
+        if len(set(counts)) == 1:
+            count = counts[0]
             return self._costs.times(count), self._hops(count), self._beyond(count)
-        counts = self._counts(left)
-        return self._engine_times(*counts), self._hop_times(*counts), self._far_times(*counts)
-
-    def _counts(self, left: Ints) -> tuple[Ints, list[int]]:
-        """Returns the elements of each rank's next piece, and the different numbers among them."""
-        counts = np.clip(left, 0, self._costs.piece)
-        return counts, np.unique(counts).tolist()
-
-    def _engine_times(self, counts: Ints, kinds: list[int]) -> PieceTimes:
-        times = {kind: self._costs.times(kind) for kind in kinds}
-        return PieceTimes(
-            _by_kind(counts, {kind: piece.port for kind, piece in times.items()}),
-            _by_kind(counts, {kind: piece.dma for kind, piece in times.items()}),
-            _by_kind(counts, {kind: piece.copy for kind, piece in times.items()}),
-            _by_kind(counts, {kind: piece.math for kind, piece in times.items()}),
+        engines = [self._costs.times(count) for count in counts]
+        hops = [self._hops(count) for count in counts]
+        beyond = [far for count in counts if (far := self._beyond(count)) is not None]
+        long = [mask[self._long][:, None] for mask in among] if beyond else []
+        return (
+            _each(PieceTimes, among, engines, ("port", "dma", "copy", "math")),
+            [
+                _each(HopTimes, among, hop, ("full", "head", "tail"))
+                for hop in zip(*hops, strict=True)
+            ],
+            _each(FarTimes, long, beyond, ("full", "starts", "ends")) if beyond else None,
         )
-
-    def _hop_times(self, counts: Ints, kinds: list[int]) -> list[HopTimes]:
-        stacked = {kind: self._hops(kind) for kind in kinds}
-        return [
-            HopTimes(
-                _by_kind(counts, {kind: hops[hop].full for kind, hops in stacked.items()}),
-                _by_kind(counts, {kind: hops[hop].head for kind, hops in stacked.items()}),
-                _by_kind(counts, {kind: hops[hop].tail for kind, hops in stacked.items()}),
-            )
-            for hop in range(len(self._latencies))
-        ]
 
     def _stacked(self, count: int) -> list[HopTimes]:
         """Returns the times of a message of `count` elements for each rank, hop by hop."""
@@ -227,17 +221,6 @@ class _Lanes:
         if self._far is None:
             return None
         return self._far.times(self._costs.queue.on_links(count * self._costs.itemsize))
-
-    def _far_times(self, counts: Ints, kinds: list[int]) -> FarTimes | None:
-        if self._far is None:
-            return None
-        counts = counts[self._long][:, None]
-        times = {kind: times for kind in kinds if (times := self._beyond(kind)) is not None}
-        return FarTimes(
-            _by_kind(counts, {kind: far.full for kind, far in times.items()}),
-            _by_kind(counts, {kind: far.starts for kind, far in times.items()}),
-            _by_kind(counts, {kind: far.ends for kind, far in times.items()}),
-        )
 
     def state(self) -> Ints:
         """Returns every time that later steps depend on, each at least the program's clock."""
@@ -272,12 +255,25 @@ def _near(paths: Sequence[Path]) -> tuple[int, list[int]]:
     return (int(lengths.max()), []) if lengths.max() <= hops + _FEW else (hops, far)
 
 
-def _by_kind(counts: Ints, values: Mapping[int, Any]) -> Any:
-    """Returns the value of each count; ranks have few different counts."""
-    (_, chosen), *others = values.items()
-    for count, value in others:
-        chosen = np.where(counts == count, value, chosen)
-    return chosen
+def _each(
+    make: Callable[..., T], among: Sequence[Bools], times: Sequence[T], names: Sequence[str]
+) -> T:
+    """Returns the times of each rank, given those of each kind of rank.
+
+    Args:
+        make: Makes times from their parts.
+        among: The ranks of each kind but the first.
+        times: Times of each kind.
+        names: Names of the parts.
+    """
+    parts = []
+    for name in names:
+        chosen, *others = (getattr(one, name) for one in times)
+        for mask, value in zip(among, others, strict=True):
+            if isinstance(value, np.ndarray) or value != chosen:
+                chosen = np.where(mask, value, chosen)
+        parts.append(chosen)
+    return make(*parts)
 
 
 def _advance(before: Ints, after: Ints) -> int | None:
@@ -318,7 +314,7 @@ def vectorised(
         before = kind
         kind = bytes(reduce)
         if not lanes.even:
-            kind += lanes.sizes[[send, receive]].tobytes()
+            kind += lanes.kind_of[send].tobytes() + lanes.kind_of[receive].tobytes()
         if kind == before and by is not None and not trace:
             # As in `_Lanes._run`: a step that moved every time by one amount does so again.
             pending += by
