@@ -128,7 +128,9 @@ RATIO = 1.5
 
 def case(row: Row, ranks: int) -> tuple[float, float]:
     """Returns the CPU seconds of a run and the KiB by which its largest memory grew."""
-    with RuntimeContext(RunSpec(topology="sip8", data=False)) as ctx:  # what is made at its first use
+    with RuntimeContext(
+        RunSpec(topology="sip8", data=False)
+    ) as ctx:  # what is made at its first use
         ctx.multiprocessing.spawn(row.program, nprocs=8)
     with RuntimeContext(row.machine(ranks)) as ctx:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -164,7 +166,10 @@ def lines(name: str, row: Row) -> list[list[object]]:
         each = seconds / ranks
         first = each if first is None else first
         wanted = [each / first <= RATIO]
-        wanted += [seconds <= row.seconds.get(ranks, seconds), kib / ranks <= row.kib.get(ranks, kib)]
+        wanted += [
+            seconds <= row.seconds.get(ranks, seconds),
+            kib / ranks <= row.kib.get(ranks, kib),
+        ]
         verdict = "yes" if all(wanted) else "NO"
         limits = [f"{row.seconds[ranks]:g} s"] if ranks in row.seconds else []
         limits += [f"{row.kib[ranks]:g} KiB"] if ranks in row.kib else []

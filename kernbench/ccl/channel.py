@@ -123,10 +123,10 @@ class ChannelPlan:
         plan = self.plan
         return (
             plan is not None
-            and plan.in_step
-            and plan.gathers
+            and plan.in_stages
             and self.layout.alike
             and bool(self.layout.nominal)
+            and plan.gathers
         )
 
 
@@ -143,8 +143,8 @@ def lanes(prepared: ChannelPlan, skews: tuple[int, ...], trace: bool) -> Timing:
     """
     plan = prepared.plan
     assert plan is not None
-    paths = [prepared.path(rank, to) for rank, to in enumerate(plan.to[0].tolist())]
-    return vectorised(plan, prepared.layout, prepared.costs.together, paths, skews, trace=trace)
+    costs = prepared.costs.together
+    return vectorised(plan, prepared.layout, costs, prepared.path, skews, trace=trace)
 
 
 Together = Callable[[ChannelPlan, tuple[int, ...], bool], Timing]

@@ -32,12 +32,27 @@ _FEW: Final = 4
 
 
 class _Lanes:
-    """All ranks of a plan in step: a `PeTimeline` of arrays, and their queues."""
+    """All ranks in a stage of a plan: a `PeTimeline` of arrays, and the queues to their peers.
+
+    Args:
+        plan: The stage.
+        layout: Cuts of the buffers.
+        costs: Costs of pieces.
+        paths: Path from each rank to its receiver.
+        pe: Engines of all ranks.
+        before: The latest stage with the same receivers, whose queues these are.
+    """
 
     def __init__(
-        self, plan: Plan, layout: Layout, costs: StepCosts, paths: Sequence[Path], starts: Ints
+        self,
+        plan: Plan,
+        layout: Layout,
+        costs: StepCosts,
+        paths: Sequence[Path],
+        pe: PeTimeline[Ints],
+        before: "_Lanes | None",
     ) -> None:
-        self.pe: Final[PeTimeline[Ints]] = PeTimeline(starts, costs.issue, np.maximum)
+        self.pe: Final = pe
         self._to: Final = plan.to[0]
         self._source: Final = plan.source[0]
         self._costs: Final = costs
@@ -58,11 +73,20 @@ class _Lanes:
         self._arrivals: deque[Ints] = deque()
         self._first_sent: Ints | None = None
         self._first_arrival = none
-        self.sizes: Final = layout.sizes[0]
-        self.even: Final = bool((self.sizes == self.sizes[0]).all())
-        self._messages: Final = layout.messages(0, 0, 1, costs.piece)
-        kinds, kind_of = np.unique(self.sizes, return_inverse=True)
-        self.kind_of: Final = kind_of.astype(np.int16)
+        if before is not None:
+            self._free, self._credits = before._free, before._credits
+            if self._far is not None and before._far is not None:
+                self._far.free = before._far.free
+        span = int(plan.span[0, 0])
+        begins, ends = layout.begins[0], layout.begins[0] + layout.sizes[0]
+        self.sizes: Final = ends[span - 1 :] - begins[: len(begins) - span + 1]
+        self._messages: Final = layout.messages(0, 0, span, costs.piece)
+        used = np.full(len(self.sizes), span == 1)
+        if span > 1:
+            used[plan.send] = used[plan.receive] = True
+        kinds = np.unique(self.sizes[used])
+        self.even: Final = len(kinds) == 1
+        self.kind_of: Final = np.searchsorted(kinds, self.sizes).astype(np.int16)
         self._kinds: Final[list[int]] = kinds.tolist()
         self._full: Final = {count // costs.piece for count in self._kinds}
         self._hops: Final = cached("ccl.hops")(self._stacked)
@@ -270,7 +294,7 @@ def _each(
     for name in names:
         chosen, *others = (getattr(one, name) for one in times)
         for mask, value in zip(among, others, strict=True):
-            if isinstance(value, np.ndarray) or value != chosen:
+            if not np.isscalar(chosen) or not np.isscalar(value) or value != chosen:
                 chosen = np.where(mask, value, chosen)
         parts.append(chosen)
     return make(*parts)
@@ -287,26 +311,38 @@ def vectorised(
     plan: Plan,
     layout: Layout,
     costs: StepCosts,
-    paths: Sequence[Path],
+    path: Callable[[int, int], Path],
     starts: Sequence[int],
     *,
     trace: bool = False,
 ) -> tuple[list[int], list[Span]]:
-    """Times a plan whose ranks go in step over links that nobody else uses.
+    """Times a plan in stages whose ranks go in step over links that nobody else uses.
 
     Args:
         plan: The plan.
         layout: Cuts of the buffers: the same on all ranks, into chunks of one nominal size.
         costs: Costs of pieces; arrays over ranks if PEs differ.
-        paths: Path from each rank to its receiver.
+        path: Returns the path between two ranks.
         starts: When each rank begins, in picoseconds.
         trace: Whether to return the messages.
 
     Returns:
         When each rank is done, in picoseconds, and the messages; no messages without `trace`.
     """
-    lanes = _Lanes(plan, layout, costs, paths, np.array(starts, np.int64))
+    pe = PeTimeline(np.array(starts, np.int64), costs.issue, np.maximum)
     spans: list[Span] = []
+    to: dict[bytes, _Lanes] = {}
+    for stage in plan.stages:
+        receivers = stage.to[0]
+        paths = [path(rank, other) for rank, other in enumerate(receivers.tolist())]
+        key = receivers.tobytes()
+        lanes = to[key] = _Lanes(stage, layout, costs, paths, pe, to.get(key))
+        _stage(stage, lanes, spans if trace else None)
+    return np.maximum(pe.clock, pe.send_free).tolist(), spans
+
+
+def _stage(plan: Plan, lanes: _Lanes, spans: list[Span] | None) -> None:
+    """Takes all ranks through a stage of a plan, and adds its messages to the others."""
     kind, by, pending = b"", None, 0
     clock: Ints = lanes.pe.clock
     state: Ints | None = None
@@ -315,7 +351,7 @@ def vectorised(
         kind = bytes(reduce)
         if not lanes.even:
             kind += lanes.kind_of[send].tobytes() + lanes.kind_of[receive].tobytes()
-        if kind == before and by is not None and not trace:
+        if kind == before and by is not None and spans is None:
             # As in `_Lanes._run`: a step that moved every time by one amount does so again.
             pending += by
             continue
@@ -323,7 +359,7 @@ def vectorised(
             lanes.shift(pending)
             pending, clock, state = 0, lanes.pe.clock, None
         lanes.step(send, receive, bool(reduce))
-        if trace:
+        if spans is not None:
             spans += lanes.spans(send)
         # If the clocks alone did not advance by one amount, the whole state did not either.
         last, clock = clock, lanes.pe.clock
@@ -333,5 +369,5 @@ def vectorised(
             continue
         old, state = state, lanes.state()
         by = None if old is None else _advance(old, state)
-    ends = np.maximum(lanes.pe.clock, lanes.pe.send_free) + pending
-    return ends.tolist(), spans
+    if pending:
+        lanes.shift(pending)

@@ -8,6 +8,7 @@ depend on values.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -184,8 +185,9 @@ class Plan:
     def pairs(self) -> list[tuple[int, int]]:
         """Every (sender, receiver) of messages once, in order."""
         n = self.world_size
-        if self.in_step:
-            return list(enumerate(self.to[0].tolist()))
+        if self.in_stages:
+            rows = [stage.to[0].tolist() for stage in self.stages]
+            return sorted({pair for row in rows for pair in enumerate(row)})
         steps, ranks = np.nonzero(self.send != NOTHING)
         to = self.to[steps, ranks].astype(np.int64)
         found = np.unique((ranks * n + to)[to != ranks])
@@ -222,12 +224,20 @@ class Plan:
     @cached_property
     def in_step(self) -> bool:
         """Whether all ranks always send one chunk to one peer, receive one, and combine alike."""
+        return self.steady and bool((self.span[0] == 1).all())
+
+    @cached_property
+    def steady(self) -> bool:
+        """Whether all ranks always send to one peer, receive from one, and combine alike.
+
+        All messages have equally many chunks.
+        """
         return bool(
             len(self.send)
             and _constant(self.to)
             and _constant(self.source)
             and _constant(self.span)
-            and (self.span[0] == 1).all()
+            and (self.span[0] == self.span[0, 0]).all()
             and (self.to[0] != np.arange(self.world_size)).all()
             and self.send.min() > NOTHING
             and self.receive.min() > NOTHING
@@ -236,12 +246,64 @@ class Plan:
         )
 
     @cached_property
+    def stages(self) -> "list[Plan]":
+        """The plan in parts, in each of which no rank changes its peers or the chunks at once."""
+        tables = [table for table in (self.to, self.source, self.span) if not _constant(table)]
+        borders = [
+            step
+            for step in range(1, len(self.send))
+            if any((table[step] != table[step - 1]).any() for table in tables)
+        ]
+        if not borders:
+            return [self]
+        return [
+            replace(self, **{name: getattr(self, name)[low:high] for name in _TABLES})
+            for low, high in pairwise([0, *borders, len(self.send)])
+        ]
+
+    @cached_property
+    def in_stages(self) -> bool:
+        """Whether each of the stages is steady."""
+        return all(stage.steady for stage in self.stages)
+
+    @cached_property
     def gathers(self) -> bool:
-        """Whether no rank of a plan in step can be done before every rank has begun."""
-        reached, rank = 1, int(self.source[0, 0])
-        while rank != 0:
-            reached, rank = reached + 1, int(self.source[0, rank])
-        return reached == self.world_size and len(self.send) >= self.world_size - 1
+        """Whether no rank of a plan in stages can be done before every rank has begun."""
+        known: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+        for stage in self.stages:
+            circle, longest = _circles(stage.source[0].tolist())
+            if len(stage.send) < longest - 1:
+                continue  # ranks learn of some of their circle, too, but of how many is not counted
+            if known is None:
+                # Of which circles of this stage each rank knows that all have begun.
+                known = np.arange(circle.max() + 1) == circle[:, None]
+            else:
+                order = np.argsort(circle, kind="stable")
+                firsts = np.searchsorted(circle[order], np.arange(circle.max() + 1))
+                known = np.logical_or.reduceat(known[order], firsts, axis=0)[circle]
+            if known.all():
+                return True
+        return False
+
+
+_TABLES: Final = ("send", "to", "receive", "source", "reduce", "span")
+
+
+def _circles(before: list[int]) -> tuple[Ints, int]:
+    """Returns the number of each rank's circle, and the ranks in the largest one.
+
+    Args:
+        before: The rank before each rank in its circle.
+    """
+    circle, longest, circles = np.full(len(before), -1), 0, 0
+    for first in range(len(before)):
+        rank, length = first, 0
+        while circle[rank] < 0:
+            circle[rank] = circles
+            rank, length = before[rank], length + 1
+        circles += length > 0
+        longest = max(longest, length)
+    return circle, longest
 
 
 def _constant(rows: Ints) -> bool:
