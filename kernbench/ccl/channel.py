@@ -244,19 +244,29 @@ class Channel:
         """Takes a rank that begins at `start`, in picoseconds. Does not wait."""
         if self._live:
             self._start_live(rank, start)
-        elif start > self._engine.loop.now and self._busy(rank, start):
-            # The activity that is on the links now may be over at `start`.
-            self._engine.loop.at(start, self._owner(rank), self._begin, rank, start)
         else:
-            self._begin(rank, start)
+            self._come(rank, start, wait=start > self._engine.loop.now)
+
+    def _come(self, rank: int, start: int, *, wait: bool) -> None:
+        """Lets a rank begin; with `wait` not before `start` if others are on its links."""
+        busy = self._busy(rank, start)
+        if busy and wait:
+            # The activity that is on the links now may be over at `start`.
+            self._engine.loop.at(start, self._owner(rank), self._late, rank, start)
+        else:
+            self._begin(rank, start, busy=busy)
+
+    def _late(self, rank: int, start: int) -> None:
+        self._come(rank, start, wait=False)
 
     def _busy(self, rank: int, start: int) -> bool:
         claims, claim = self._engine.network.claims, self._claim
         if not claims or (claim is not None and not claim.alone):
             return False
         prepared = self._prepared
-        links = prepared.sent_over[rank] if prepared.use.private else prepared.use.links
-        return claims.busy(prepared.use, self._line, links, start)
+        use = prepared.use
+        links = prepared.sent_over[rank] if use.private else use.links
+        return claims.busy(use, self._line, links, start)
 
     def _released(self, link: int) -> int | None:
         """See `Released`."""
@@ -269,17 +279,22 @@ class Channel:
         self._claim = self._replay = None  # they refer back to the channel
         self._attempt += 1  # a rank without messages may be repeated at the instant of its end
 
-    def _begin(self, rank: int, start: int) -> None:
+    def _begin(self, rank: int, start: int, *, busy: bool) -> None:
+        """Lets a rank begin, on links that are free for it or `busy`."""
         self._starts[rank] = start
-        claims = self._engine.network.claims
-        if self._claim is None:
-            use = self._prepared.use
-            self._claim = claims.take(use, self._line, self._repeat, self._released)
-            self._gathers = self._claim.alone and self._prepared.in_lanes
+        claims, prepared = self._engine.network.claims, self._prepared
+        claim = self._claim
+        if claim is None:
+            claim = claims.take(prepared.use, self._line, self._repeat, self._released)
+            self._claim = claim
+            self._gathers = claim.alone and prepared.in_lanes
             if not self._gathers:
                 self._replay = self._new_replay()
-        begun = len(self._starts) > 1
-        if self._claim.alone and not self._hold(rank, start, begun=begun):
+        if claim.alone and not busy:
+            claims.hold(claim, prepared.sent_over[rank])
+        elif claim.alone:
+            begun = len(self._starts) > 1
+            claims.share(claim, begun=begun)
             if begun:
                 return  # with the ranks before it, it has been started over the network
             self._gathers = False
@@ -292,13 +307,6 @@ class Channel:
                 self._compare(self._shadow, first, timing)
             self._ends = {rank: first + end for rank, end in enumerate(timing[0])}
             self._ranks.all_timed(self._number, first, timing[0])
-
-    def _hold(self, rank: int, start: int, *, begun: bool) -> bool:
-        """Gives the channel the links of a rank; returns whether it is alone on them."""
-        claim, links = self._claim, self._prepared.sent_over[rank]
-        assert claim is not None
-        self._engine.network.claims.hold(claim, links, start, begun=begun)
-        return claim.alone
 
     def _start_replay(self, rank: int) -> None:
         assert self._replay is not None

@@ -45,19 +45,19 @@ class Column:
         self._count += 1
 
     def _append_array(self, row: Any) -> None:
-        last = self._last
+        last, shift = self._last, self._shift
         if row.shape != (self._ranks,) or (self._count and self._numbers is not None):
             self._give_up(row)
         elif not self._count:
             self._numbers = None
-        elif self._shift in {None, 0} and np.array_equal(row, last):
+        elif shift in {None, 0} and (row == last).all():
             self._shift = 0
-        elif self._shift in {None, -1} and np.array_equal(row[:-1], last[1:]):
-            if self._shift is None:
+        elif shift in {None, -1} and (row[:-1] == last[1:]).all():
+            if shift is None:
                 self._shift, self._line = -1, last.tolist()
             self._line.append(int(row[-1]))
-        elif self._shift in {None, 1} and np.array_equal(row[1:], last[:-1]):
-            if self._shift is None:
+        elif shift in {None, 1} and (row[1:] == last[:-1]).all():
+            if shift is None:
                 self._shift, self._line = 1, last[::-1].tolist()
             self._line.append(int(row[0]))
         else:
@@ -80,12 +80,16 @@ class Column:
         line = np.array(self._line[step : step + self._ranks], self._last.dtype)
         return line if self._shift < 0 else line[::-1]
 
-    def at(self, step: int, rank: int) -> int:
-        """Returns the number of a rank in a step."""
+    def of(self, rank: int) -> list[int]:
+        """Returns the numbers of a rank, step by step."""
+        if self._numbers is not None:
+            return self._numbers
         if self._shift:
-            return self._line[step + (rank if self._shift < 0 else self._ranks - 1 - rank)]
-        row = self.row(step)
-        return int(row[rank] if np.ndim(row) else row)
+            first = rank if self._shift < 0 else self._ranks - 1 - rank
+            return self._line[first : first + self._count]
+        if self._rows is None:
+            return [int(self._last[rank])] * self._count
+        return [int(row[rank] if np.ndim(row) else row) for row in self._rows]
 
     @property
     def fits(self) -> bool:

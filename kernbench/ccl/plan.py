@@ -534,9 +534,8 @@ def _record_together(algorithm: Algorithm, setting: Setting, asked: set[int]) ->
         alone = _Recorder(rank, setting, asked)
         algorithm(alone)
         if alone.count != everyone.count or any(
-            column.at(step, rank) != own.at(step, 0)
+            column.of(rank) != own.of(0)
             for column, own in zip(everyone.steps, alone.steps, strict=True)
-            for step in range(everyone.count)
         ):
             return None
     return everyone
@@ -559,7 +558,7 @@ def _record_each(
     tables = [np.full((length, setting.world_size), number, np.int64) for number in idle]
     for rank, recorder in enumerate(recorders):
         for table, column in zip(tables, recorder.steps, strict=True):
-            table[: recorder.count, rank] = [column.at(step, 0) for step in range(recorder.count)]
+            table[: recorder.count, rank] = column.of(0)
     tables[4] = tables[4] != 0
     return recorders[0], tables
 

@@ -133,11 +133,12 @@ class Claims:
             links: Indices of the links that the sender sends over.
             start: When the sender begins, in picoseconds.
         """
-        return any(
-            claim.in_the_way(link, use, line, start)
-            for link in links
-            for claim in self._on.get(link, ())
-        )
+        on = self._on
+        for link in links:
+            for claim in on.get(link, ()):
+                if claim.in_the_way(link, use, line, start):
+                    return True
+        return False
 
     def take(
         self,
@@ -151,7 +152,7 @@ class Claims:
         """Returns the claim of an activity that begins now; `drop` must follow.
 
         An activity that is alone on its links may be timed without the network, ahead of the loop.
-        It gets its links sender by sender, see `hold`. One that is not alone has all of them at
+        It gets its links sender by sender, see `hold` and `share`. One that is not alone has all of them at
         once, and those that were alone on them repeat themselves on the network.
 
         Args:
@@ -165,44 +166,42 @@ class Claims:
         claim = Claim(use, line, repeat, released or _unknown, next(self._numbers))
         self._active[claim] = None
         if not (alone and use.private):
-            self._share(claim, begun=False)
+            self.share(claim, begun=False)
         return claim
 
-    def hold(self, claim: Claim, links: Iterable[int], start: int, *, begun: bool) -> None:
-        """Gives links to an activity that is alone, as one of its senders begins.
-
-        If another activity may delay the sender, or be delayed by it, the two go over the network
-        from then on: `claim.alone` is false afterwards, and each has repeated itself.
+    def hold(self, claim: Claim, links: Iterable[int]) -> None:
+        """Gives links to an activity, as one of its senders begins.
 
         Args:
-            claim: The claim of the activity.
+            claim: The claim of the activity; if it is alone, `busy` says that the links are free.
             links: Indices of the links that the sender sends over.
-            start: When the sender begins, in picoseconds.
-            begun: Whether the activity has anything to repeat, this sender included; otherwise the
-                caller starts it over the network.
         """
-        if self.busy(claim.use, claim.line, set(links) - claim.held, start):
-            self._share(claim, begun=begun)
-        else:
-            self._give(claim, links)
-
-    def _give(self, claim: Claim, links: Iterable[int]) -> None:
+        on, held = self._on, claim.held
         for link in links:
-            if link not in claim.held:
-                claim.held.add(link)
-                self._on.setdefault(link, []).append(claim)
+            if link not in held:
+                held.add(link)
+                there = on.get(link)
+                if there is None:
+                    on[link] = [claim]
+                else:
+                    there.append(claim)
 
-    def _share(self, newcomer: Claim, *, begun: bool) -> None:
+    def share(self, newcomer: Claim, *, begun: bool) -> None:
         """Lets an activity and all that were alone on its links repeat themselves on the network.
 
         With them go those in line with them, and whoever else is alone on their links: what goes
         over the network meets nobody alone. All are repeated together, since they may use the same
         links, which serve them in order of time.
+
+        Args:
+            newcomer: The claim of the activity, one of whose senders begins on busy links.
+            begun: Whether the activity has anything to repeat, this sender included; otherwise the
+                caller starts it over the network.
         """
         newcomer.alone = False
         met = [newcomer]
         for claim in met:  # grows
-            self._give(claim, claim.use.links)
+            self.hold(claim, claim.use.links)
             others = {other for link in claim.use.links for other in self._on[link] if other.alone}
             for other in sorted(others, key=lambda other: other.number):
                 other.alone = False
@@ -222,12 +221,13 @@ class Claims:
     def drop(self, claim: Claim) -> None:
         """Ends a claim."""
         del self._active[claim]
+        on = self._on
         for link in claim.held:
-            there = self._on[link]
-            there.remove(claim)
-            if not there:
-                del self._on[link]
-        claim.held.clear()
+            there = on[link]
+            if len(there) == 1:
+                del on[link]
+            else:
+                there.remove(claim)
 
     def clear(self) -> None:
         """Drops all claims, after a failure."""

@@ -1,6 +1,6 @@
 """What goes over the network and what is timed ahead of the loop never share a link."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 
@@ -36,15 +36,21 @@ class Lines:
         use = Use(paths, **times)
         claim = self._claims.take(use, line, repeat, self.free.get)
         if claim.alone and name not in self.late:
-            self._claims.hold(claim, use.links, self.start, begun=False)
+            self._begin(claim, use.links, begun=False)
         return claim
+
+    def _begin(self, claim: Claim, links: Collection[int], *, begun: bool) -> None:
+        if self._claims.busy(claim.use, claim.line, links, self.start):
+            self._claims.share(claim, begun=begun)
+        else:
+            self._claims.hold(claim, links)
 
     def begin(self, claim: Claim, *pairs: tuple[int, int]) -> None:
         """Lets the senders of some pairs begin."""
         node = self._topology.cube_node
         for one, two in pairs:
             links = [link.index for link in self._topology.route(node(one), node(two))]
-            self._claims.hold(claim, links, self.start, begun=True)
+            self._begin(claim, links, begun=True)
 
     def free_at(self, time: int, one: int, two: int) -> None:
         """Lets the links between two SIPs be free from a time on."""

@@ -209,8 +209,10 @@ def test_links_that_two_activities_claim_are_nobodys_own(tree: Topology) -> None
 
         use = Use([path[pair] for pair in pairs])
         claim = claims.take(use, line, repeat, alone=alone)
-        if claim.alone:
-            claims.hold(claim, use.links, 0, begun=False)
+        if claim.alone and claims.busy(use, line, use.links, 0):
+            claims.share(claim, begun=False)
+        elif claim.alone:
+            claims.hold(claim, use.links)
         return claim
 
     first = take("first", "A", (0, 2), (1, 3))
