@@ -191,7 +191,9 @@ def main(arguments: Sequence[str]) -> None:
     if len(arguments) > 1:
         print(json.dumps(case(ROWS[arguments[0]], int(arguments[1]))))
         return
-    table = [line for name in arguments or ROWS for line in lines(name, ROWS[name])]
+    table = []
+    for name in arguments or ROWS:
+        table += lines(name, ROWS[name])
     header = ["", "ranks", "CPU time", "a rank", "memory a rank", "to the first", "target"]
     _measure.show("Many ranks, data off", header, table)
 

@@ -86,14 +86,20 @@ class _Lanes:
             used[plan.send] = used[plan.receive] = True
         kinds = np.unique(self.sizes[used])
         self.even: Final = len(kinds) == 1
-        self.kind_of: Final = np.searchsorted(kinds, self.sizes).astype(np.int16)
+        self._kind_of: Final = np.searchsorted(kinds, self.sizes).astype(np.int16)
         self._kinds: Final[list[int]] = kinds.tolist()
         self._full: Final = {count // costs.piece for count in self._kinds}
         self._hops: Final = cached("ccl.hops")(self._stacked)
         self._beyond: Final = cached("ccl.hops")(self._beyond_stacked)
 
-    def step(self, send: Ints, receive: Ints, reduce: bool) -> None:
-        """Takes all ranks through one step of the plan, in the order of `turns`."""
+    def step(self, send: Ints | None, receive: Ints | None, reduce: bool) -> None:
+        """Takes all ranks through one step of the plan, in the order of `turns`.
+
+        Args:
+            send: Kind of each rank's chunks that leave; None if all chunks are of one size.
+            receive: The same of the chunks that arrive.
+            reduce: Whether arriving values are added to present ones.
+        """
         pieces = self._messages
         ahead = min(self._costs.queue.n_slots - 1, pieces)
         sends, receives = self._among(send), self._among(receive)
@@ -105,18 +111,21 @@ class _Lanes:
         )
         for begin, end in pairwise(edges):
             self._run(
-                self._costs_of(sends, begin) if begin < pieces else None,
-                self._costs_of(receives, begin - ahead)[0] if begin >= ahead else None,
+                self._leaving(sends, begin) if begin < pieces else None,
+                self._engines(receives, begin - ahead) if begin >= ahead else None,
                 reduce,
                 end - begin,
             )
         self.pe.fence()
 
-    def _among(self, chunks: Ints) -> list[Bools]:
+    def kinds(self, chunks: Ints) -> Ints | None:
+        """Returns the number of the size of each rank's chunks; None if there is but one size."""
+        return None if self.even else self._kind_of.take(chunks)
+
+    def _among(self, kinds: Ints | None) -> list[Bools]:
         """Returns the ranks whose chunks have each size but the smallest."""
-        if self.even:
+        if kinds is None:
             return []
-        kinds = self.kind_of[chunks]
         return [np.equal(kinds, kind) for kind in range(1, len(self._kinds))]
 
     def spans(self, send: Ints) -> list[Span]:
@@ -209,36 +218,43 @@ class _Lanes:
         rounded: Ints = self.pe.clock + -(-late // interval) * interval
         return rounded
 
-    def _costs_of(self, among: list[Bools], number: int) -> _Leaving:
-        """Returns the times of a piece for each rank.
+    def _leaving(self, among: list[Bools], number: int) -> _Leaving:
+        """Returns the times of a piece that each rank sends; see `_engines`."""
+        counts = self._counts(number)
+        if len(set(counts)) == 1:
+            hops, beyond = self._hops(counts[0]), self._beyond(counts[0])
+            return self._costs.times(counts[0]), hops, beyond
+        stacked = zip(*map(self._hops, counts), strict=True)
+        ways = [_each(HopTimes, among, hop, ("full", "head", "tail")) for hop in stacked]
+        far = [times for count in counts if (times := self._beyond(count)) is not None]
+        long = [mask[self._long][:, None] for mask in among] if far else []
+        beyond = _each(FarTimes, long, far, ("full", "starts", "ends")) if far else None
+        return self._engines(among, number), ways, beyond
+
+    def _engines(self, among: list[Bools], number: int) -> PieceTimes:
+        """Returns the times of a piece for the engines of each rank.
 
         Args:
             among: Ranks whose chunks have each size but the smallest.
             number: Number of the piece in its chunk.
         """
-        piece = self._costs.piece
-        counts = [min(max(size - number * piece, 0), piece) for size in self._kinds]
+        counts = self._counts(number)
         if len(set(counts)) == 1:
-            count = counts[0]
-            return self._costs.times(count), self._hops(count), self._beyond(count)
-        engines = [self._costs.times(count) for count in counts]
-        hops = [self._hops(count) for count in counts]
-        beyond = [far for count in counts if (far := self._beyond(count)) is not None]
-        long = [mask[self._long][:, None] for mask in among] if beyond else []
-        return (
-            _each(PieceTimes, among, engines, ("port", "dma", "copy", "math")),
-            [
-                _each(HopTimes, among, hop, ("full", "head", "tail"))
-                for hop in zip(*hops, strict=True)
-            ],
-            _each(FarTimes, long, beyond, ("full", "starts", "ends")) if beyond else None,
-        )
+            return self._costs.times(counts[0])
+        times = [self._costs.times(count) for count in counts]
+        return _each(PieceTimes, among, times, ("port", "dma", "copy", "math"))
+
+    def _counts(self, number: int) -> list[int]:
+        """Returns the elements of a piece, given its number in its chunk, by size of the chunk."""
+        piece = self._costs.piece
+        return [min(max(size - number * piece, 0), piece) for size in self._kinds]
 
     def _stacked(self, count: int) -> list[HopTimes]:
         """Returns the times of a message of `count` elements for each rank, hop by hop."""
         nbytes = self._costs.queue.on_links(count * self._costs.itemsize)
         near = len(self._latencies)
-        return stack([path.times(nbytes)[:near] for path in self._paths])
+        hops = stack([path.times(nbytes)[:near] for path in self._paths])
+        return [HopTimes(*map(_alike, (hop.full, hop.head, hop.tail))) for hop in hops]
 
     def _beyond_stacked(self, count: int) -> FarTimes | None:
         """Returns the times of a message of `count` elements on the far hops."""
@@ -279,6 +295,12 @@ def _near(paths: Sequence[Path]) -> tuple[int, list[int]]:
     return (int(lengths.max()), []) if lengths.max() <= hops + _FEW else (hops, far)
 
 
+def _alike(times: Ints) -> Ints | int:
+    """Returns a number in place of an array that holds no other."""
+    first = int(times[0])
+    return first if (times == first).all() else times
+
+
 def _each(
     make: Callable[..., T], among: Sequence[Bools], times: Sequence[T], names: Sequence[str]
 ) -> T:
@@ -294,7 +316,7 @@ def _each(
     for name in names:
         chosen, *others = (getattr(one, name) for one in times)
         for mask, value in zip(among, others, strict=True):
-            if not np.isscalar(chosen) or not np.isscalar(value) or value != chosen:
+            if isinstance(chosen, np.ndarray) or isinstance(value, np.ndarray) or value != chosen:
                 chosen = np.where(mask, value, chosen)
         parts.append(chosen)
     return make(*parts)
@@ -349,8 +371,9 @@ def _stage(plan: Plan, lanes: _Lanes, spans: list[Span] | None) -> None:
     for send, receive, reduce in zip(plan.send, plan.receive, plan.reduce[:, 0], strict=True):
         before = kind
         kind = bytes(reduce)
-        if not lanes.even:
-            kind += lanes.kind_of[send].tobytes() + lanes.kind_of[receive].tobytes()
+        leaving, arriving = lanes.kinds(send), lanes.kinds(receive)
+        if leaving is not None and arriving is not None:
+            kind += leaving.tobytes() + arriving.tobytes()
         if kind == before and by is not None and spans is None:
             # As in `_Lanes._run`: a step that moved every time by one amount does so again.
             pending += by
@@ -358,7 +381,7 @@ def _stage(plan: Plan, lanes: _Lanes, spans: list[Span] | None) -> None:
         if pending:
             lanes.shift(pending)
             pending, clock, state = 0, lanes.pe.clock, None
-        lanes.step(send, receive, bool(reduce))
+        lanes.step(leaving, arriving, bool(reduce))
         if spans is not None:
             spans += lanes.spans(send)
         # If the clocks alone did not advance by one amount, the whole state did not either.

@@ -152,8 +152,8 @@ class Claims:
         """Returns the claim of an activity that begins now; `drop` must follow.
 
         An activity that is alone on its links may be timed without the network, ahead of the loop.
-        It gets its links sender by sender, see `hold` and `share`. One that is not alone has all of them at
-        once, and those that were alone on them repeat themselves on the network.
+        It gets its links sender by sender, see `hold` and `share`. One that is not alone has all of
+        them at once, and those that were alone on them repeat themselves on the network.
 
         Args:
             use: Links of the activity.
