@@ -68,8 +68,10 @@ LIMITS: Final[Mapping[str, int]] = {
     "tl.machines": _MACHINES,
     "topology.machines": _MACHINES,
     # Of one machine.
+    "ccl.alike": 1 << 16,  # as for paths
     "ccl.estimates": 4096,
     "ccl.mixtures": 1024,
+    "ccl.pairs": 1024,
     "ccl.paths": 1 << 16,  # all pairs of a large ring would hold gigabytes
     "ccl.patterns": 1024,  # each has a time and a few numbers for each rank
     "ccl.shapes": 1024,  # each has plans and the ways of its messages

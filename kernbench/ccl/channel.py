@@ -92,15 +92,41 @@ class ChannelPlan:
         return Use(paths, self.lead, tail)
 
     @cached_property
+    def sent_over(self) -> list[tuple[int, ...]]:
+        """By rank, the indices of the links that it sends over."""
+        found: list[list[int]] = [[] for _ in range(self.setting.world_size)]
+        for (sender, _), path in zip(self._plan_pairs, self.use.paths, strict=True):
+            found[sender] += path.links
+        return list(map(tuple, found))
+
+    @cached_property
+    def freed_by(self) -> dict[int, int]:
+        """By the index of a link, a rank at whose end nothing of the channel is on the link.
+
+        Holds while the channel is alone on links with one path each. The first stage of a path is
+        free once its sender has sent everything, the others once the receiver has got everything.
+        """
+        found: dict[int, int] = {}
+        for (sender, receiver), path in zip(self._plan_pairs, self.use.paths, strict=True):
+            found |= dict.fromkeys(path.links, receiver)
+            found |= dict.fromkeys(path.injecting, sender)
+        return found
+
+    @property
+    def _plan_pairs(self) -> Sequence[tuple[int, int]]:
+        assert self.plan is not None
+        return self.plan.pairs
+
+    @cached_property
     def in_lanes(self) -> bool:
         """Whether arrays can time all ranks at once while the channel is alone on its links."""
         plan = self.plan
         return (
             plan is not None
-            and plan.in_step
-            and plan.gathers
+            and plan.in_stages
             and self.layout.alike
             and bool(self.layout.nominal)
+            and plan.gathers
         )
 
 
@@ -117,8 +143,8 @@ def lanes(prepared: ChannelPlan, skews: tuple[int, ...], trace: bool) -> Timing:
     """
     plan = prepared.plan
     assert plan is not None
-    paths = [prepared.path(rank, to) for rank, to in enumerate(plan.to[0].tolist())]
-    return vectorised(plan, prepared.layout, prepared.costs.together, paths, skews, trace=trace)
+    costs = prepared.costs.together
+    return vectorised(plan, prepared.layout, costs, prepared.path, skews, trace=trace)
 
 
 Together = Callable[[ChannelPlan, tuple[int, ...], bool], Timing]
@@ -206,6 +232,7 @@ class Channel:
         self._size: Final = prepared.setting.world_size
         self._shadow: Final = shadow
         self._starts: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
         self._owners: dict[int, Owner] = {}
         self._queues: dict[tuple[int, int], Queue] = {}
         self._claim: Claim | None = None
@@ -215,47 +242,71 @@ class Channel:
 
     def arrive(self, rank: int, start: int) -> None:
         """Takes a rank that begins at `start`, in picoseconds. Does not wait."""
-        if self._gathers:
-            self._starts[rank] = start
-            if len(self._starts) == self._size:
-                self._time_together()
-        elif self._live:
+        if self._live:
             self._start_live(rank, start)
-        elif self._claim is None and start > self._engine.loop.now and self._busy():
-            # The activity that is on the links now may be over at `start`.
-            self._engine.loop.at(start, self._owner(rank), self._begin, rank, start)
         else:
-            self._begin(rank, start)
+            self._come(rank, start, wait=start > self._engine.loop.now)
 
-    def _busy(self) -> bool:
-        claims = self._engine.network.claims
-        return bool(claims) and claims.busy(self._prepared.use, self._line)
+    def _come(self, rank: int, start: int, *, wait: bool) -> None:
+        """Lets a rank begin; with `wait` not before `start` if others are on its links."""
+        busy = self._busy(rank, start)
+        if busy and wait:
+            # The activity that is on the links now may be over at `start`.
+            self._engine.loop.at(start, self._owner(rank), self._late, rank, start)
+        else:
+            self._begin(rank, start, busy=busy)
+
+    def _late(self, rank: int, start: int) -> None:
+        self._come(rank, start, wait=False)
+
+    def _busy(self, rank: int, start: int) -> bool:
+        claims, claim = self._engine.network.claims, self._claim
+        if not claims or (claim is not None and not claim.alone):
+            return False
+        prepared = self._prepared
+        use = prepared.use
+        links = prepared.sent_over[rank] if use.private else use.links
+        return claims.busy(use, self._line, links, start)
+
+    def _released(self, link: int) -> int | None:
+        """See `Released`."""
+        return self._ends.get(self._prepared.freed_by[link])
 
     def free(self) -> None:
         """Frees the links and drops the messages: every rank has completed."""
         if self._claim is not None:
             self._engine.network.claims.drop(self._claim)
         self._claim = self._replay = None  # they refer back to the channel
+        self._attempt += 1  # a rank without messages may be repeated at the instant of its end
 
-    def _begin(self, rank: int, start: int) -> None:
+    def _begin(self, rank: int, start: int, *, busy: bool) -> None:
+        """Lets a rank begin, on links that are free for it or `busy`."""
         self._starts[rank] = start
-        if self._claim is None:
-            use = self._prepared.use
-            self._claim = self._engine.network.claims.take(use, self._line, self._repeat)
-            self._gathers = self._claim.alone and self._prepared.in_lanes
+        claims, prepared = self._engine.network.claims, self._prepared
+        claim = self._claim
+        if claim is None:
+            claim = claims.take(prepared.use, self._line, self._repeat, self._released)
+            self._claim = claim
+            self._gathers = claim.alone and prepared.in_lanes
             if not self._gathers:
                 self._replay = self._new_replay()
+        if claim.alone and not busy:
+            claims.hold(claim, prepared.sent_over[rank])
+        elif claim.alone:
+            begun = len(self._starts) > 1
+            claims.share(claim, begun=begun)
+            if begun:
+                return  # with the ranks before it, it has been started over the network
+            self._gathers = False
+            self._replay = self._new_replay()
         if not self._gathers:
             self._start_replay(rank)
         elif len(self._starts) == self._size:
-            self._time_together()
-
-    def _time_together(self) -> None:
-        """Times all ranks at once; the last of them has come."""
-        first, timing = self._in_lanes()
-        if self._shadow is not None:
-            self._compare(self._shadow, first, timing)
-        self._ranks.all_timed(self._number, first, timing[0])
+            first, timing = self._in_lanes()
+            if self._shadow is not None:
+                self._compare(self._shadow, first, timing)
+            self._ends = {rank: first + end for rank, end in enumerate(timing[0])}
+            self._ranks.all_timed(self._number, first, timing[0])
 
     def _start_replay(self, rank: int) -> None:
         assert self._replay is not None
@@ -285,6 +336,7 @@ class Channel:
 
     def _timed(self, attempt: int, rank: int, end: int) -> None:
         if attempt == self._attempt:
+            self._ends[rank] = end
             self._ranks.timed(rank, self._number, end)
 
     def _repeat(self) -> tuple[int, Callable[[], None]]:
@@ -292,6 +344,7 @@ class Channel:
         for rank in self._starts:
             self._ranks.timed(rank, self._number, None)
         self._gathers = False
+        self._ends.clear()
         self._replay = self._new_replay()
 
         def begin() -> None:

@@ -7,8 +7,9 @@ message goes on when it arrives. This is an estimate, not a simulation: it does 
 messages of different waves meet.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
@@ -312,6 +313,31 @@ class Estimator:
         self._slowest: Final = cached("ccl.mixtures")(self._find_slowest)
         self._estimate: Final = cached("ccl.estimates")(self._find_estimate)
         self._paths: Final[Table[tuple[int, int, Bandwidth], Path]] = Table("ccl.paths")
+        self._pairs: Final[Table[Hashable, tuple[int, ...]]] = Table("ccl.pairs")
+        self._like: Final = cached("ccl.alike")(self._find_like)
+
+    def like(self, sips: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns two SIPs whose messages to each other take as long as those of the given two.
+
+        Args:
+            sips: Two SIPs.
+
+        Returns:
+            The same two SIPs for all that are alike.
+        """
+        return self._like(sips)
+
+    def _find_like(self, sips: tuple[int, ...]) -> tuple[int, ...]:
+        places: dict[int, int] = {}  # a link that is on both ways has one number
+        ways = tuple(
+            tuple(
+                (places.setdefault(one.index, len(places)), one.bandwidth, one.latency, one.kind)
+                for one in self._topology.sip_route(*pair)
+            )
+            for pair in (sips, sips[::-1])
+        )
+        key = tuple(map(self._system.kind_of, sips)), self._topology.grid(sips), ways
+        return self._pairs.get(key) or self._pairs.keep(key, sips)
 
     def estimate(
         self, chosen: Chosen, operation: str, nbytes: int, sips: tuple[int, ...]
@@ -419,7 +445,7 @@ class Estimator:
         pairs, which = np.unique(events.lane % n * n + events.to % n, return_inverse=True)
         paths = [self._path(sips[pair // n], sips[pair % n], queue) for pair in pairs.tolist()]
         per_byte = [[one_byte / hop.bandwidth.per_second for hop in path.hops] for path in paths]
-        rates = np.array([one_byte / link.bandwidth.per_second for link in self._topology.links])
+        rates = one_byte / self._rates
         counts = np.array([len(path.links) for path in paths])
         of_pairs = np.concatenate([np.array(path.links, np.int64) for path in paths])
         hops = np.where(events.sends, counts[which], 0)
@@ -441,6 +467,11 @@ class Estimator:
             hops,
             loads,
         )
+
+    @cached_property
+    def _rates(self) -> Floats:
+        """Rate of every link, in bytes a second."""
+        return np.array([float(link.bandwidth.per_second) for link in self._topology.links])
 
     def _find_slowest(self, kinds: frozenset[int]) -> PeCosts:
         """Returns a PE whose every part is as slow as the slowest among SIPs of some kinds."""

@@ -6,9 +6,10 @@ equal (ADR 0005).
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -17,23 +18,49 @@ from kernbench.ccl.costs import PieceTimes, Span, StepCosts
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.operations import Ints
 from kernbench.ccl.plan import Plan
-from kernbench.hw.path import HopTimes, Path, stack, transmit
+from kernbench.hw.path import FarHops, FarTimes, HopTimes, Path, stack, transmit
 from kernbench.hw.pe import PeTimeline
+
+T = TypeVar("T")
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+_Leaving = tuple[PieceTimes, list[HopTimes], FarTimes | None]
+"""Times of the pieces that leave: on the engines, on each near hop, on the far hops."""
+
+_FEW: Final = 4
+"""Hops of few ranks that are not worth arrays over hops."""
 
 
 class _Lanes:
-    """All ranks of a plan in step: a `PeTimeline` of arrays, and their queues."""
+    """All ranks in a stage of a plan: a `PeTimeline` of arrays, and the queues to their peers.
+
+    Args:
+        plan: The stage.
+        layout: Cuts of the buffers.
+        costs: Costs of pieces.
+        paths: Path from each rank to its receiver.
+        pe: Engines of all ranks.
+        before: The latest stage with the same receivers, whose queues these are.
+    """
 
     def __init__(
-        self, plan: Plan, layout: Layout, costs: StepCosts, paths: Sequence[Path], starts: Ints
+        self,
+        plan: Plan,
+        layout: Layout,
+        costs: StepCosts,
+        paths: Sequence[Path],
+        pe: PeTimeline[Ints],
+        before: "_Lanes | None",
     ) -> None:
-        self.pe: Final[PeTimeline[Ints]] = PeTimeline(starts, costs.issue, np.maximum)
+        self.pe: Final = pe
         self._to: Final = plan.to[0]
         self._source: Final = plan.source[0]
         self._costs: Final = costs
         self._paths: Final = paths
-        hops = max(len(path.hops) for path in paths)
+        hops, far = _near(paths)
         none = np.zeros(len(paths), np.int64)
+        self._long: Final = np.array(far, np.int64)
+        self._far: Final = FarHops([paths[rank] for rank in far], hops) if far else None
         self._latencies: Final = [
             np.array([path.hops[hop].latency if hop < len(path.hops) else 0 for path in paths])
             for hop in range(hops)
@@ -46,23 +73,36 @@ class _Lanes:
         self._arrivals: deque[Ints] = deque()
         self._first_sent: Ints | None = None
         self._first_arrival = none
-        self.sizes: Final = layout.sizes[0]
-        self.even: Final = bool((self.sizes == self.sizes[0]).all())
-        self._messages: Final = layout.messages(0, 0, 1, costs.piece)
-        self._full: Final = {count // costs.piece for count in self.sizes.tolist()}
+        if before is not None:
+            self._free, self._credits = before._free, before._credits
+            if self._far is not None and before._far is not None:
+                self._far.free = before._far.free
+        span = int(plan.span[0, 0])
+        begins, ends = layout.begins[0], layout.begins[0] + layout.sizes[0]
+        self.sizes: Final = ends[span - 1 :] - begins[: len(begins) - span + 1]
+        self._messages: Final = layout.messages(0, 0, span, costs.piece)
+        used = np.full(len(self.sizes), span == 1)
+        if span > 1:
+            used[plan.send] = used[plan.receive] = True
+        kinds = np.unique(self.sizes[used])
+        self.even: Final = len(kinds) == 1
+        self._kind_of: Final = np.searchsorted(kinds, self.sizes).astype(np.int16)
+        self._kinds: Final[list[int]] = kinds.tolist()
+        self._full: Final = {count // costs.piece for count in self._kinds}
         self._hops: Final = cached("ccl.hops")(self._stacked)
+        self._beyond: Final = cached("ccl.hops")(self._beyond_stacked)
 
-    def step(self, send: Ints, receive: Ints, reduce: bool) -> None:
-        """Takes all ranks through one step of the plan, in the order of `turns`."""
-        size = self._costs.piece
+    def step(self, send: Ints | None, receive: Ints | None, reduce: bool) -> None:
+        """Takes all ranks through one step of the plan, in the order of `turns`.
+
+        Args:
+            send: Kind of each rank's chunks that leave; None if all chunks are of one size.
+            receive: The same of the chunks that arrive.
+            reduce: Whether arriving values are added to present ones.
+        """
         pieces = self._messages
         ahead = min(self._costs.queue.n_slots - 1, pieces)
-        sends: Ints | int
-        receives: Ints | int
-        if self.even:
-            sends = receives = int(self.sizes[0])
-        else:
-            sends, receives = self.sizes[send], self.sizes[receive]
+        sends, receives = self._among(send), self._among(receive)
         changes = {0, pieces, *self._full, *(count + 1 for count in self._full)}
         edges = sorted(
             edge
@@ -71,12 +111,22 @@ class _Lanes:
         )
         for begin, end in pairwise(edges):
             self._run(
-                sends - begin * size if begin < pieces else None,
-                receives - (begin - ahead) * size if begin >= ahead else None,
+                self._leaving(sends, begin) if begin < pieces else None,
+                self._engines(receives, begin - ahead) if begin >= ahead else None,
                 reduce,
                 end - begin,
             )
         self.pe.fence()
+
+    def kinds(self, chunks: Ints) -> Ints | None:
+        """Returns the number of the size of each rank's chunks; None if there is but one size."""
+        return None if self.even else self._kind_of.take(chunks)
+
+    def _among(self, kinds: Ints | None) -> list[Bools]:
+        """Returns the ranks whose chunks have each size but the smallest."""
+        if kinds is None:
+            return []
+        return [np.equal(kinds, kind) for kind in range(1, len(self._kinds))]
 
     def spans(self, send: Ints) -> list[Span]:
         """Returns the messages of the step just taken."""
@@ -97,9 +147,7 @@ class _Lanes:
             for rank, to in enumerate(self._to.tolist())
         ]
 
-    def _run(
-        self, sends: Ints | int | None, receives: Ints | int | None, reduce: bool, turns: int
-    ) -> None:
+    def _run(self, out: _Leaving | None, into: PieceTimes | None, reduce: bool, turns: int) -> None:
         """Takes several turns whose pieces all have the same sizes.
 
         The recurrences only add and take maxima. Once every time has advanced by the same amount
@@ -109,17 +157,11 @@ class _Lanes:
         kept twice as long as the one before.
 
         Args:
-            sends: Elements left to send at the first turn, for each rank; None if nothing is sent.
-            receives: Elements left to receive at the first turn, for each rank; None if nothing is
-                received.
+            out: Times of the pieces that leave; None if nothing is sent.
+            into: Times of the pieces that arrive; None if nothing is received.
             reduce: Whether pieces that arrive are added.
             turns: Number of turns.
         """
-        out = into = None
-        if sends is not None:
-            out = self._costs_of(sends)
-        if receives is not None:
-            into, _ = self._costs_of(receives)
         left, age, patience = turns, 0, 1
         mark: Ints | None = None
         while left:
@@ -140,17 +182,25 @@ class _Lanes:
                 self._receive(into, reduce)
             left -= 1
 
-    def _send(self, out: PieceTimes, hops: Sequence[HopTimes]) -> None:
+    def _send(self, out: PieceTimes, hops: Sequence[HopTimes], beyond: FarTimes | None) -> None:
         pe, costs = self.pe, self._costs
         ready = costs.load(pe, out)
         pe.issue()
         pe.wait_until(self._polled(self._credits.popleft()))
-        there = transmit(pe, ready, hops, self._latencies, self._free, np.maximum)
+        onward = None if beyond is None else partial(self._onward, beyond)
+        there = transmit(pe, ready, hops, self._latencies, self._free, np.maximum, onward)
         # Slots are in the memory of the receiver.
         self._arrivals.append(there[self._source] + costs.slot_latency + costs.queue.notice)
         if self._first_sent is None:
             self._first_sent = pe.send_free - hops[0].full
             self._first_arrival = self._arrivals[-1]
+
+    def _onward(self, beyond: FarTimes, start: Ints, end: Ints) -> Ints:
+        """Takes the messages of long paths over their far hops; returns all arrivals."""
+        arrival: Ints = end + self._latencies[-1]
+        if self._far is not None:
+            arrival[self._long] = self._far.pass_on(beyond, start[self._long], end[self._long])
+        return arrival
 
     def _receive(self, into: PieceTimes, reduce: bool) -> None:
         pe, costs = self.pe, self._costs
@@ -168,72 +218,114 @@ class _Lanes:
         rounded: Ints = self.pe.clock + -(-late // interval) * interval
         return rounded
 
-    def _costs_of(self, left: Ints | int) -> tuple[PieceTimes, list[HopTimes]]:
-        """Returns the times of the next piece for each rank, given the elements left to it."""
-        if isinstance(left, int):
-            count = min(max(left, 0), self._costs.piece)
-            return self._costs.times(count), self._hops(count)
-        counts = self._counts(left)
-        return self._engine_times(*counts), self._hop_times(*counts)
+    def _leaving(self, among: list[Bools], number: int) -> _Leaving:
+        """Returns the times of a piece that each rank sends; see `_engines`."""
+        counts = self._counts(number)
+        if len(set(counts)) == 1:
+            hops, beyond = self._hops(counts[0]), self._beyond(counts[0])
+            return self._costs.times(counts[0]), hops, beyond
+        stacked = zip(*map(self._hops, counts), strict=True)
+        ways = [_each(HopTimes, among, hop, ("full", "head", "tail")) for hop in stacked]
+        far = [times for count in counts if (times := self._beyond(count)) is not None]
+        long = [mask[self._long][:, None] for mask in among] if far else []
+        beyond = _each(FarTimes, long, far, ("full", "starts", "ends")) if far else None
+        return self._engines(among, number), ways, beyond
 
-    def _counts(self, left: Ints) -> tuple[Ints, list[int]]:
-        """Returns the elements of each rank's next piece, and the different numbers among them."""
-        counts = np.clip(left, 0, self._costs.piece)
-        return counts, np.unique(counts).tolist()
+    def _engines(self, among: list[Bools], number: int) -> PieceTimes:
+        """Returns the times of a piece for the engines of each rank.
 
-    def _engine_times(self, counts: Ints, kinds: list[int]) -> PieceTimes:
-        times = {kind: self._costs.times(kind) for kind in kinds}
-        return PieceTimes(
-            _by_kind(counts, {kind: piece.port for kind, piece in times.items()}),
-            _by_kind(counts, {kind: piece.dma for kind, piece in times.items()}),
-            _by_kind(counts, {kind: piece.copy for kind, piece in times.items()}),
-            _by_kind(counts, {kind: piece.math for kind, piece in times.items()}),
-        )
+        Args:
+            among: Ranks whose chunks have each size but the smallest.
+            number: Number of the piece in its chunk.
+        """
+        counts = self._counts(number)
+        if len(set(counts)) == 1:
+            return self._costs.times(counts[0])
+        times = [self._costs.times(count) for count in counts]
+        return _each(PieceTimes, among, times, ("port", "dma", "copy", "math"))
 
-    def _hop_times(self, counts: Ints, kinds: list[int]) -> list[HopTimes]:
-        stacked = {kind: self._hops(kind) for kind in kinds}
-        return [
-            HopTimes(
-                _by_kind(counts, {kind: hops[hop].full for kind, hops in stacked.items()}),
-                _by_kind(counts, {kind: hops[hop].head for kind, hops in stacked.items()}),
-                _by_kind(counts, {kind: hops[hop].tail for kind, hops in stacked.items()}),
-            )
-            for hop in range(len(self._latencies))
-        ]
+    def _counts(self, number: int) -> list[int]:
+        """Returns the elements of a piece, given its number in its chunk, by size of the chunk."""
+        piece = self._costs.piece
+        return [min(max(size - number * piece, 0), piece) for size in self._kinds]
 
     def _stacked(self, count: int) -> list[HopTimes]:
         """Returns the times of a message of `count` elements for each rank, hop by hop."""
         nbytes = self._costs.queue.on_links(count * self._costs.itemsize)
-        return stack([path.times(nbytes) for path in self._paths])
+        near = len(self._latencies)
+        hops = stack([path.times(nbytes)[:near] for path in self._paths])
+        return [HopTimes(*map(_alike, (hop.full, hop.head, hop.tail))) for hop in hops]
+
+    def _beyond_stacked(self, count: int) -> FarTimes | None:
+        """Returns the times of a message of `count` elements on the far hops."""
+        if self._far is None:
+            return None
+        return self._far.times(self._costs.queue.on_links(count * self._costs.itemsize))
 
     def state(self) -> Ints:
         """Returns every time that later steps depend on, each at least the program's clock."""
         # A time before the program's clock acts like the clock, because later steps only take the
         # maximum of both.
         times = np.array([*self.pe.state(), *self._free, *self._credits, *self._arrivals])
-        state: Ints = np.maximum(times, self.pe.clock)
+        state: Ints = np.maximum(times, self.pe.clock).reshape(-1)
+        if self._far is not None:
+            later = np.maximum(self._far.free, self.pe.clock[self._long, None])
+            state = np.concatenate([state, later.reshape(-1)])
         return state
 
     def shift(self, by: int) -> None:
         """Moves every time by the same number of picoseconds."""
         self.pe.shift(by)
         self._free = [free + by for free in self._free]
+        if self._far is not None:
+            self._far.free = self._far.free + by
         self._credits = deque(credit + by for credit in self._credits)
         self._arrivals = deque(arrival + by for arrival in self._arrivals)
 
 
-def _by_kind(counts: Ints, values: Mapping[int, Any]) -> Any:
-    """Returns the value of each count; ranks have few different counts."""
-    (_, chosen), *others = values.items()
-    for count, value in others:
-        chosen = np.where(counts == count, value, chosen)
-    return chosen
+def _near(paths: Sequence[Path]) -> tuple[int, list[int]]:
+    """Returns how many hops are timed one by one, and the ranks whose paths have more hops.
+
+    A hop of many ranks is one step on arrays over ranks; the hops of few ranks, such as of the one
+    that closes a ring the long way round, are one step on arrays over hops.
+    """
+    lengths = np.array([len(path.hops) for path in paths])
+    hops = int(np.sort(lengths)[(3 * len(paths) - 1) // 4])
+    far = np.flatnonzero(lengths > hops).tolist()
+    return (int(lengths.max()), []) if lengths.max() <= hops + _FEW else (hops, far)
+
+
+def _alike(times: Ints) -> Ints | int:
+    """Returns a number in place of an array that holds no other."""
+    first = int(times[0])
+    return first if (times == first).all() else times
+
+
+def _each(
+    make: Callable[..., T], among: Sequence[Bools], times: Sequence[T], names: Sequence[str]
+) -> T:
+    """Returns the times of each rank, given those of each kind of rank.
+
+    Args:
+        make: Makes times from their parts.
+        among: The ranks of each kind but the first.
+        times: Times of each kind.
+        names: Names of the parts.
+    """
+    parts = []
+    for name in names:
+        chosen, *others = (getattr(one, name) for one in times)
+        for mask, value in zip(among, others, strict=True):
+            if isinstance(chosen, np.ndarray) or isinstance(value, np.ndarray) or value != chosen:
+                chosen = np.where(mask, value, chosen)
+        parts.append(chosen)
+    return make(*parts)
 
 
 def _advance(before: Ints, after: Ints) -> int | None:
     """Returns by how much every time has advanced; None if the amounts differ."""
     advance = after - before
-    by = int(advance[0, 0])
+    by = int(advance[0])
     return by if (advance == by).all() else None
 
 
@@ -241,51 +333,64 @@ def vectorised(
     plan: Plan,
     layout: Layout,
     costs: StepCosts,
-    paths: Sequence[Path],
+    path: Callable[[int, int], Path],
     starts: Sequence[int],
     *,
     trace: bool = False,
 ) -> tuple[list[int], list[Span]]:
-    """Times a plan whose ranks go in step over links that nobody else uses.
+    """Times a plan in stages whose ranks go in step over links that nobody else uses.
 
     Args:
         plan: The plan.
         layout: Cuts of the buffers: the same on all ranks, into chunks of one nominal size.
         costs: Costs of pieces; arrays over ranks if PEs differ.
-        paths: Path from each rank to its receiver.
+        path: Returns the path between two ranks.
         starts: When each rank begins, in picoseconds.
         trace: Whether to return the messages.
 
     Returns:
         When each rank is done, in picoseconds, and the messages; no messages without `trace`.
     """
-    lanes = _Lanes(plan, layout, costs, paths, np.array(starts, np.int64))
+    pe = PeTimeline(np.array(starts, np.int64), costs.issue, np.maximum)
     spans: list[Span] = []
+    to: dict[bytes, _Lanes] = {}
+    for stage in plan.stages:
+        receivers = stage.to[0]
+        paths = [path(rank, other) for rank, other in enumerate(receivers.tolist())]
+        key = receivers.tobytes()
+        lanes = to[key] = _Lanes(stage, layout, costs, paths, pe, to.get(key))
+        _stage(stage, lanes, spans if trace else None)
+    return np.maximum(pe.clock, pe.send_free).tolist(), spans
+
+
+def _stage(plan: Plan, lanes: _Lanes, spans: list[Span] | None) -> None:
+    """Takes all ranks through a stage of a plan, and adds its messages to the others."""
     kind, by, pending = b"", None, 0
     clock: Ints = lanes.pe.clock
     state: Ints | None = None
     for send, receive, reduce in zip(plan.send, plan.receive, plan.reduce[:, 0], strict=True):
         before = kind
         kind = bytes(reduce)
-        if not lanes.even:
-            kind += lanes.sizes[[send, receive]].tobytes()
-        if kind == before and by is not None and not trace:
+        leaving, arriving = lanes.kinds(send), lanes.kinds(receive)
+        if leaving is not None and arriving is not None:
+            kind += leaving.tobytes() + arriving.tobytes()
+        if kind == before and by is not None and spans is None:
             # As in `_Lanes._run`: a step that moved every time by one amount does so again.
             pending += by
             continue
         if pending:
             lanes.shift(pending)
             pending, clock, state = 0, lanes.pe.clock, None
-        lanes.step(send, receive, bool(reduce))
-        if trace:
+        lanes.step(leaving, arriving, bool(reduce))
+        if spans is not None:
             spans += lanes.spans(send)
         # If the clocks alone did not advance by one amount, the whole state did not either.
         last, clock = clock, lanes.pe.clock
-        by = _advance(last[None], clock[None])
+        by = _advance(last, clock)
         if by is None:
             state = None
             continue
         old, state = state, lanes.state()
         by = None if old is None else _advance(old, state)
-    ends = np.maximum(lanes.pe.clock, lanes.pe.send_free) + pending
-    return ends.tolist(), spans
+    if pending:
+        lanes.shift(pending)

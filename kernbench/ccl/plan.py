@@ -5,14 +5,16 @@ for each rank if it branches on its rank. An algorithm sees no values, so its co
 depend on values.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from kernbench.caches import cached
+from kernbench.ccl.columns import Column
 from kernbench.ccl.operations import OPERATIONS, Ints
 from kernbench.errors import KernbenchError, call_site, site_fact
 
@@ -183,8 +185,9 @@ class Plan:
     def pairs(self) -> list[tuple[int, int]]:
         """Every (sender, receiver) of messages once, in order."""
         n = self.world_size
-        if self.in_step:
-            return list(enumerate(self.to[0].tolist()))
+        if self.in_stages:
+            rows = [stage.to[0].tolist() for stage in self.stages]
+            return sorted({pair for row in rows for pair in enumerate(row)})
         steps, ranks = np.nonzero(self.send != NOTHING)
         to = self.to[steps, ranks].astype(np.int64)
         found = np.unique((ranks * n + to)[to != ranks])
@@ -221,25 +224,86 @@ class Plan:
     @cached_property
     def in_step(self) -> bool:
         """Whether all ranks always send one chunk to one peer, receive one, and combine alike."""
+        return self.steady and bool((self.span[0] == 1).all())
+
+    @cached_property
+    def steady(self) -> bool:
+        """Whether all ranks always send to one peer, receive from one, and combine alike.
+
+        All messages have equally many chunks.
+        """
         return bool(
             len(self.send)
             and _constant(self.to)
             and _constant(self.source)
-            and (self.span == 1).all()
+            and _constant(self.span)
+            and (self.span[0] == self.span[0, 0]).all()
             and (self.to[0] != np.arange(self.world_size)).all()
-            and (self.send != NOTHING).all()
-            and (self.receive != NOTHING).all()
-            and (self.reduce == self.reduce[:, :1]).all()
+            and self.send.min() > NOTHING
+            and self.receive.min() > NOTHING
+            and (self.reduce.strides[1] == 0 or (self.reduce == self.reduce[:, :1]).all())
             and (self.source[0, self.to[0]] == np.arange(self.world_size)).all()
         )
 
     @cached_property
+    def stages(self) -> "list[Plan]":
+        """The plan in parts, in each of which no rank changes its peers or the chunks at once."""
+        tables = [table for table in (self.to, self.source, self.span) if not _constant(table)]
+        borders = [
+            step
+            for step in range(1, len(self.send))
+            if any((table[step] != table[step - 1]).any() for table in tables)
+        ]
+        if not borders:
+            return [self]
+        return [
+            replace(self, **{name: getattr(self, name)[low:high] for name in _TABLES})
+            for low, high in pairwise([0, *borders, len(self.send)])
+        ]
+
+    @cached_property
+    def in_stages(self) -> bool:
+        """Whether each of the stages is steady."""
+        return all(stage.steady for stage in self.stages)
+
+    @cached_property
     def gathers(self) -> bool:
-        """Whether no rank of a plan in step can be done before every rank has begun."""
-        reached, rank = 1, int(self.source[0, 0])
-        while rank != 0:
-            reached, rank = reached + 1, int(self.source[0, rank])
-        return reached == self.world_size and len(self.send) >= self.world_size - 1
+        """Whether no rank of a plan in stages can be done before every rank has begun."""
+        known: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+        for stage in self.stages:
+            circle, longest = _circles(stage.source[0].tolist())
+            if len(stage.send) < longest - 1:
+                continue  # ranks learn of some of their circle, too, but of how many is not counted
+            if known is None:
+                # Of which circles of this stage each rank knows that all have begun.
+                known = np.arange(circle.max() + 1) == circle[:, None]
+            else:
+                order = np.argsort(circle, kind="stable")
+                firsts = np.searchsorted(circle[order], np.arange(circle.max() + 1))
+                known = np.logical_or.reduceat(known[order], firsts, axis=0)[circle]
+            if known.all():
+                return True
+        return False
+
+
+_TABLES: Final = ("send", "to", "receive", "source", "reduce", "span")
+
+
+def _circles(before: list[int]) -> tuple[Ints, int]:
+    """Returns the number of each rank's circle, and the ranks in the largest one.
+
+    Args:
+        before: The rank before each rank in its circle.
+    """
+    circle, longest, circles = np.full(len(before), -1), 0, 0
+    for first in range(len(before)):
+        rank, length = first, 0
+        while circle[rank] < 0:
+            circle[rank] = circles
+            rank, length = before[rank], length + 1
+        circles += length > 0
+        longest = max(longest, length)
+    return circle, longest
 
 
 def _constant(rows: Ints) -> bool:
@@ -371,7 +435,8 @@ class _Recorder:
         self.grid = setting.grid
         self.channel = setting.channel
         self.cutting = Cutting(setting)
-        self.steps: list[tuple[Any, ...]] = []
+        self.steps: Final = [Column(setting.world_size) for _ in range(6)]
+        self.count = 0
         self._messages = setting.messages
         self._asked = asked
 
@@ -403,11 +468,11 @@ class _Recorder:
     ) -> None:
         self.cutting.check(send, to, receive, source, combine, span)
         # Copies, since an array may be changed in place where a number would be replaced.
-        step = [
-            v.astype(self.cutting.dtype) if isinstance(v, np.ndarray) else v
-            for v in (send, to, receive, source, combine == "reduce", span)
-        ]
-        self.steps.append(tuple(step))
+        step = (send, to, receive, source, combine == "reduce", span)
+        for column, value in zip(self.steps, step, strict=True):
+            many = isinstance(value, np.ndarray)
+            column.append(value.astype(self.cutting.dtype) if many else value)
+        self.count += 1
 
 
 class Recording(NamedTuple):
@@ -440,35 +505,14 @@ def _record(algorithm: Algorithm, setting: Setting, asked: set[int]) -> Plan | N
     try:
         recorder = _record_together(algorithm, setting, asked)
         if recorder is not None:
-            table = [
-                _table([step[column] for step in recorder.steps], recorder) for column in range(6)
-            ]
+            number = recorder.cutting.dtype
+            types = (number, number, number, number, np.bool_, number)
+            table = [column.table(kind) for column, kind in zip(recorder.steps, types, strict=True)]
         else:
             recorder, table = _record_each(algorithm, setting, asked)
     except NotAPlanError:
         return None
-    send, to, receive, source, reduce, span = table
-    cutting = recorder.cutting
-    return Plan(
-        cutting.parts, cutting.scratch, send, to, receive, source, reduce.astype(np.bool_), span
-    )
-
-
-def _table(rows: Sequence[Any], recorder: _Recorder) -> Ints:
-    """Returns the rows as one array over steps and ranks; one row for all where they are equal."""
-    dtype, shape = recorder.cutting.dtype, (len(rows), recorder.world_size)
-    table: np.ndarray[Any, Any]  # of a smaller type, as rings of thousands are large
-    if rows and _equal(rows[-1], rows[0]) and all(_equal(row, rows[0]) for row in rows):
-        table = np.broadcast_to(np.asarray(rows[0], dtype), shape)
-    else:
-        table = np.empty(shape, dtype)
-        for step, row in enumerate(rows):
-            table[step] = row
-    return table
-
-
-def _equal(row: Any, first: Any) -> bool:
-    return row is first or bool(np.array_equal(row, first))
+    return Plan(recorder.cutting.parts, recorder.cutting.scratch, *table)
 
 
 def _record_together(algorithm: Algorithm, setting: Setting, asked: set[int]) -> _Recorder | None:
@@ -483,16 +527,15 @@ def _record_together(algorithm: Algorithm, setting: Setting, asked: set[int]) ->
         raise
     except Exception:
         return None  # an error of the algorithm itself comes again when it runs with a number
-    if any(np.ndim(value) and np.shape(value) != (n,) for step in everyone.steps for value in step):
+    if not all(column.fits for column in everyone.steps):
         return None
     # Changing an array in place changes it under all its names: compare with single ranks.
     for rank in {0, n - 1}:
         alone = _Recorder(rank, setting, asked)
         algorithm(alone)
-        if len(alone.steps) != len(everyone.steps) or any(
-            int(value[rank] if isinstance(value, np.ndarray) else value) != int(own)
-            for step, own_step in zip(everyone.steps, alone.steps, strict=True)
-            for value, own in zip(step, own_step, strict=True)
+        if alone.count != everyone.count or any(
+            column.of(rank) != own.of(0)
+            for column, own in zip(everyone.steps, alone.steps, strict=True)
         ):
             return None
     return everyone
@@ -510,11 +553,14 @@ def _record_each(
             "the ranks cut their blocks differently",
             [f"rank {rank}: cut{cut}" for rank, cut in enumerate(cuts)],
         )
-    length = max(len(recorder.steps) for recorder in recorders)
+    length = max(recorder.count for recorder in recorders)
     idle = (NOTHING, 0, NOTHING, 0, False, 1)
-    rows = [recorder.steps + [idle] * (length - len(recorder.steps)) for recorder in recorders]
-    table = np.array(rows, np.int64).reshape(setting.world_size, length, 6).transpose(2, 1, 0)
-    return recorders[0], list(table)
+    tables = [np.full((length, setting.world_size), number, np.int64) for number in idle]
+    for rank, recorder in enumerate(recorders):
+        for table, column in zip(tables, recorder.steps, strict=True):
+            table[: recorder.count, rank] = column.of(0)
+    tables[4] = tables[4] != 0
+    return recorders[0], tables
 
 
 def plan_of(algorithm: Algorithm, setting: Setting) -> Plan | None:

@@ -73,7 +73,9 @@ class Choices:
             return named
         group = (ranks or self._topology.world_size) if message else len(sips)
         bits = max(nbytes - 1, 0).bit_length()
-        key = operation, bits, group, tuple(sips)
+        # One choice serves all pairs that are alike: a machine has as many pairs as ranks, squared.
+        members = self._estimator.like(tuple(sips)) if len(sips) == 2 else tuple(sips)
+        key = operation, bits, group, members
         if key not in self._chosen:
             if operation not in self._candidates:
                 self._candidates[operation] = self._find_candidates(operation)

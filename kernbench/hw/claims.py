@@ -1,10 +1,15 @@
 """Which activity uses which links; an activity alone on its links is timed without the network."""
 
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import Final
 
 from kernbench.des import EventLoop
 from kernbench.hw.path import Path
+
+Released = Callable[[int], int | None]
+"""Returns from when on an activity that is alone does not use a link any more, in picoseconds; None
+while this is unknown. The link is given by its index."""
 
 Repeat = Callable[[], tuple[int, Callable[[], None]]]
 """Undoes the times of an activity; returns its start (picoseconds) and a call to start it anew."""
@@ -62,26 +67,45 @@ class Claim:
             sender, so they need not contend with each other on paths that they share.
         alone: Whether no other activity uses the links.
         repeat: Undoes the times of the activity, see `Repeat`; called when another activity comes.
+        released: See `Released`.
+        number: Number of the claim among those of the machine.
+        held: Indices of the links that it has: of an activity that is alone, those that its
+            senders may have sent over so far; else all.
     """
 
-    __slots__ = ("alone", "line", "repeat", "use")
+    __slots__ = ("_clear_of", "alone", "held", "line", "number", "released", "repeat", "use")
 
-    def __init__(self, use: Use, line: object, repeat: Repeat) -> None:
+    def __init__(
+        self, use: Use, line: object, repeat: Repeat, released: Released, number: int
+    ) -> None:
         self.use: Final = use
         self.line: Final = line
         self.alone = True
         self.repeat: Final = repeat
+        self.released: Final = released
+        self.number: Final = number
+        self.held: set[int] = set()
+        self._clear_of: dict[Use, bool] = {}
 
-    def meets(self, other: "Claim") -> bool:
-        """Returns whether two activities have a link in common."""
-        return not self.use.links.isdisjoint(other.use.links)
+    def in_the_way(self, link: int, use: Use, line: object, start: int) -> bool:
+        """Returns whether somebody may have to wait for this activity on a link that it has.
 
-    def in_the_way(self, other: "Claim") -> bool:
-        """Returns whether messages may have to wait for each other; the other one began before."""
-        if not self.meets(other):
-            return False
-        in_line = self.line == other.line and other.alone and self.use.clear_of(other.use)
-        return not in_line
+        Args:
+            link: Index of the link.
+            use: Links of whoever comes.
+            line: Line of whoever comes.
+            start: When they come to the link, in picoseconds.
+        """
+        if not self.alone:
+            return True
+        if self.line == line:
+            clear = self._clear_of.get(use)
+            if clear is None:
+                clear = self._clear_of[use] = use.clear_of(self.use)
+            if clear:
+                return False
+        free = self.released(link)
+        return free is None or free > start
 
 
 class Claims:
@@ -94,56 +118,98 @@ class Claims:
     def __init__(self, loop: EventLoop) -> None:
         self._loop: Final = loop
         self._active: dict[Claim, None] = {}
+        self._on: dict[int, list[Claim]] = {}
+        self._numbers: Final = count()
 
     def __bool__(self) -> bool:
         return bool(self._active)
 
-    def busy(self, use: Use, line: object) -> bool:
-        """Returns whether an activity is under way that could delay a new one.
+    def busy(self, use: Use, line: object, links: Iterable[int], start: int) -> bool:
+        """Returns whether an activity is under way that could delay a sender of a new one.
 
         Args:
             use: Links of the new activity.
             line: Line of the new activity, see `Claim`.
+            links: Indices of the links that the sender sends over.
+            start: When the sender begins, in picoseconds.
         """
-        asking = Claim(use, line, never)
-        return any(asking.in_the_way(claim) for claim in self._active)
+        on = self._on
+        for link in links:
+            for claim in on.get(link, ()):
+                if claim.in_the_way(link, use, line, start):
+                    return True
+        return False
 
-    def take(self, use: Use, line: object, repeat: Repeat, *, alone: bool = True) -> Claim:
-        """Claims links for an activity that begins now; `drop` must follow.
+    def take(
+        self,
+        use: Use,
+        line: object,
+        repeat: Repeat,
+        released: Released | None = None,
+        *,
+        alone: bool = True,
+    ) -> Claim:
+        """Returns the claim of an activity that begins now; `drop` must follow.
 
         An activity that is alone on its links may be timed without the network, ahead of the loop.
-        When another activity comes to these links, the first one repeats itself on the network.
+        It gets its links sender by sender, see `hold` and `share`. One that is not alone has all of
+        them at once, and those that were alone on them repeat themselves on the network.
 
         Args:
             use: Links of the activity.
             line: Line of the activity, see `Claim`.
             repeat: Called at most once, when the activity was alone and another activity comes.
+            released: See `Released`; None if that is never known before the activity is over.
             alone: Whether the activity can be timed ahead of the loop while no other activity uses
                 its links.
         """
-        claim = Claim(use, line, repeat)
-        in_the_way = any(claim.in_the_way(other) for other in self._active)
-        claim.alone = alone and use.private and not in_the_way
-        if not claim.alone:
-            # Those before it in its line, too: what goes over the network meets nobody alone.
-            self._share([other for other in self._active if other.alone and claim.meets(other)])
+        claim = Claim(use, line, repeat, released or _unknown, next(self._numbers))
         self._active[claim] = None
+        if not (alone and use.private):
+            self.share(claim, begun=False)
         return claim
 
-    def _share(self, met: list[Claim]) -> None:
-        """Lets activities that were alone repeat themselves, with those in line with them.
+    def hold(self, claim: Claim, links: Iterable[int]) -> None:
+        """Gives links to an activity, as one of its senders begins.
 
-        All are repeated together: they may use the same links, which serve them in order of time.
+        Args:
+            claim: The claim of the activity; if it is alone, `busy` says that the links are free.
+            links: Indices of the links that the sender sends over.
         """
+        on, held = self._on, claim.held
+        for link in links:
+            if link not in held:
+                held.add(link)
+                there = on.get(link)
+                if there is None:
+                    on[link] = [claim]
+                else:
+                    there.append(claim)
+
+    def share(self, newcomer: Claim, *, begun: bool) -> None:
+        """Lets an activity and all that were alone on its links repeat themselves on the network.
+
+        With them go those in line with them, and whoever else is alone on their links: what goes
+        over the network meets nobody alone. All are repeated together, since they may use the same
+        links, which serve them in order of time.
+
+        Args:
+            newcomer: The claim of the activity, one of whose senders begins on busy links.
+            begun: Whether the activity has anything to repeat, this sender included; otherwise the
+                caller starts it over the network.
+        """
+        newcomer.alone = False
+        met = [newcomer]
+        for claim in met:  # grows
+            self.hold(claim, claim.use.links)
+            others = {other for link in claim.use.links for other in self._on[link] if other.alone}
+            for other in sorted(others, key=lambda other: other.number):
+                other.alone = False
+                met.append(other)
+        if not begun:
+            del met[0]
         if not met:
             return
-        for claim in met:
-            claim.alone = False
-        for claim in met:  # grows
-            for other in self._active:
-                if other.alone and claim.meets(other):
-                    other.alone = False
-                    met.append(other)
         begins, repeats = zip(*(claim.repeat() for claim in met), strict=True)
 
         def begin() -> None:
@@ -155,10 +221,22 @@ class Claims:
     def drop(self, claim: Claim) -> None:
         """Ends a claim."""
         del self._active[claim]
+        on = self._on
+        for link in claim.held:
+            there = on[link]
+            if len(there) == 1:
+                del on[link]
+            else:
+                there.remove(claim)
 
     def clear(self) -> None:
         """Drops all claims, after a failure."""
         self._active.clear()
+        self._on.clear()
+
+
+def _unknown(_: int) -> None:
+    """Stands for `Released` of an activity of which nothing is known before it is over."""
 
 
 def never() -> tuple[int, Callable[[], None]]:

@@ -86,6 +86,12 @@ class Path:
         self._vc_chunk = vc_chunk
         self._costs: Final[Table[int, tuple[HopTimes, ...]]] = Table("hw.message_times")
 
+    @property
+    def injecting(self) -> tuple[int, ...]:
+        """Indices of the links of the first stage, into which the sender's engine sends."""
+        fluid = (number for number, link in enumerate(self.route) if link.kind != "fluid")
+        return self.links[: max(next(fluid, len(self.route)), 1)]
+
     def like(self, other: "Path") -> bool:
         """Returns whether messages cost the same on both."""
         return self is other or (
@@ -138,6 +144,7 @@ def transmit(
     latencies: Sequence[Any],
     free: list[Time],
     later: Callable[[Time, Time], Time],
+    onward: Callable[[Time, Time], Time] | None = None,
 ) -> Time:
     """Sends a message along hops that nobody else uses, and returns when it has arrived.
 
@@ -151,6 +158,9 @@ def transmit(
         free: Next free time of each hop after the first, which the sender's engine keeps; brought
             up to date.
         later: The maximum for this kind of time.
+        onward: Takes the message over hops that come after all of these, given when it starts into
+            the last of these and when that one is free again; returns when the message has
+            arrived. None if there are no more.
     """
     first = times[0]
     start = pe.send(ready, first.full)
@@ -161,8 +171,79 @@ def transmit(
         end = later(start + hop.full, end + latency + hop.tail)
         free[index] = end
         previous, latency = hop, latencies[index + 1]
+    if onward is not None:
+        return onward(start, end)
     arrival: Time = end + latency
     return arrival
+
+
+@dataclass(frozen=True, slots=True)
+class FarTimes:
+    """How long messages occupy the later hops of some paths: arrays over paths and hops.
+
+    Attributes:
+        full: Time of the whole message on each hop, in picoseconds.
+        starts: Picoseconds from the start into the hop before the first of these until the start
+            into each hop, if all are free.
+        ends: Least picoseconds from the end of the hop before the first of these until the end of
+            each hop.
+    """
+
+    full: Any
+    starts: Any
+    ends: Any
+
+
+class FarHops:
+    """The later hops of paths that have many of them, which nobody else uses.
+
+    Does what `transmit` does, on all these hops at once. Both its recurrences are maxima of what
+    comes before plus a constant; less the sum of the constants so far, they are running maxima.
+
+    Args:
+        paths: The paths; missing hops take no time.
+        first: Index of the first of these hops; every path has one before it.
+
+    Attributes:
+        free: Next free time of each hop, in picoseconds, array over paths and hops; brought up to
+            date.
+    """
+
+    def __init__(self, paths: Sequence[Path], first: int) -> None:
+        self._paths: Final = paths
+        self._first: Final = first
+        hops = max(len(path.hops) for path in paths)
+        latencies = [[hop.latency for hop in path.hops] for path in paths]
+        self._latencies: Final = np.array(
+            [[*row, *([0] * (hops - len(row)))] for row in latencies], np.int64
+        )
+        self.free = np.zeros((len(paths), hops - first), np.int64)
+
+    def times(self, nbytes: int) -> FarTimes:
+        """Returns how long a message of `nbytes` occupies each hop."""
+        first, before = self._first, self._latencies[:, self._first - 1 : -1]
+        hops = stack([path.times(nbytes) for path in self._paths])
+        heads = np.stack([hop.head for hop in hops[first - 1 : -1]], axis=1)
+        tails = np.stack([hop.tail for hop in hops[first:]], axis=1)
+        return FarTimes(
+            np.stack([hop.full for hop in hops[first:]], axis=1),
+            np.cumsum(heads + before, axis=1),
+            np.cumsum(tails + before, axis=1),
+        )
+
+    def pass_on(self, times: FarTimes, start: Any, end: Any) -> Any:
+        """Sends a message over the hops; returns when it has arrived.
+
+        Args:
+            times: How long the message of each path occupies each hop.
+            start: When the message of each path starts into the hop before, in picoseconds.
+            end: When that hop is free again.
+        """
+        starts = np.maximum(start[:, None], np.maximum.accumulate(self.free - times.starts, axis=1))
+        starts += times.starts + times.full - times.ends
+        ends = np.maximum(end[:, None], np.maximum.accumulate(starts, axis=1)) + times.ends
+        self.free = ends
+        return ends[:, -1] + self._latencies[:, -1]
 
 
 def stack(times: Sequence[Sequence[HopTimes]]) -> list[HopTimes]:

@@ -48,6 +48,11 @@ class Session(Protocol):
         ...
 
     @property
+    def places(self) -> Mapping[int, int]:
+        """Place in `devices` of each SIP that ranks may use."""
+        ...
+
+    @property
     def spec(self) -> RunSpec:
         """Specification of the run, with all its dials."""
         ...
@@ -423,7 +428,7 @@ class Process:
             KernbenchError: If the context has no such device.
         """
         index = self.device_index if device.index is None else device.index
-        if index not in self.ctx.devices:
+        if index not in self.ctx.places:
             raise KernbenchError(
                 f"{self.name} asks for cuda:{index}, which does not exist",
                 [site_fact(call_site()), f"the context has devices {_folded(self.ctx.devices)}"],

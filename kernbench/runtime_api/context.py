@@ -64,6 +64,7 @@ class RuntimeContext:
         spec: Specification of the run.
         engine: Engine that runs the commands.
         devices: SIPs that ranks may use; rank r has the r-th.
+        places: Place in `devices` of each SIP that ranks may use.
         world: The ranks while a spawn runs.
         main: The process of code outside of workers.
         argv: The arguments of the specification, as a list.
@@ -109,6 +110,7 @@ class RuntimeContext:
         self.results: Final[list[dict[str, Any]]] = []
         self._progress: Final = progress
         self.devices: Final = DeviceSelector(spec.devices).indices(engine.topology.world_size)
+        self.places: Final = {sip: place for place, sip in enumerate(self.devices)}
         self.world = World(schedule=schedule)
         self.processes: list[Process] = []
         self.main: Final = Process(self, engine, MAIN, self.devices[0], 0)
@@ -202,9 +204,8 @@ class RuntimeContext:
 
     def rank_of_device(self, sip: int) -> int | None:
         """Returns the rank that uses a SIP while a spawn runs; None if the SIP is free."""
-        if sip in self.devices[: self.world.size]:
-            return self.devices.index(sip)
-        return None
+        place = self.places.get(sip)
+        return place if place is not None and place < self.world.size else None
 
     def wait(self, handle: Any) -> None:
         """Waits, on the host, until `handle` is done.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -337,11 +338,11 @@ def by_arrays(machine: Topology, case: Case) -> Timed:
     """The same over arrays of ranks, rounds that repeat skipped."""
     plan = planned(all_reduce, len(case.sips))
     assert plan is not None
-    paths = [path_of(machine, case, rank, to) for rank, to in enumerate(plan.to[0].tolist())]
+    path = partial(path_of, machine, case)
     layout = cut(case.count, len(case.sips), case.align)
     costs = costs_of(machine, case).together
-    ends, spans = vectorised(plan, layout, costs, paths, case.starts, trace=True)
-    assert vectorised(plan, layout, costs, paths, case.starts) == (ends, [])
+    ends, spans = vectorised(plan, layout, costs, path, case.starts, trace=True)
+    assert vectorised(plan, layout, costs, path, case.starts) == (ends, [])
     return ends, in_order(spans)
 
 

@@ -207,7 +207,13 @@ def test_links_that_two_activities_claim_are_nobodys_own(tree: Topology) -> None
         def repeat() -> tuple[int, Callable[[], None]]:
             return 0, lambda: told.append(name)
 
-        return claims.take(Use([path[pair] for pair in pairs]), line, repeat, alone=alone)
+        use = Use([path[pair] for pair in pairs])
+        claim = claims.take(use, line, repeat, alone=alone)
+        if claim.alone and claims.busy(use, line, use.links, 0):
+            claims.share(claim, begun=False)
+        elif claim.alone:
+            claims.hold(claim, use.links)
+        return claim
 
     first = take("first", "A", (0, 2), (1, 3))
     second = take("second", "A", (1, 3))  # the same path, later in the same line
@@ -223,6 +229,7 @@ def test_links_that_two_activities_claim_are_nobodys_own(tree: Topology) -> None
     assert not take("sixth", "A", (2, 3), alone=False).alone
     claims.clear()
     assert take("seventh", "A", (0, 1), (1, 0)).alone
-    assert claims.busy(Use([path[0, 2]]), "B")
-    assert not claims.busy(Use([path[0, 1]]), "A")
+    for pair, line, expected in (((0, 2), "B", True), ((0, 1), "A", False)):
+        use = Use([path[pair]])
+        assert claims.busy(use, line, use.links, 0) is expected
     assert told == ["first", "second"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.hw.path import Path, stack, transmit
+from kernbench.hw.path import FarHops, Path, stack, transmit
 from kernbench.hw.pe import PeTimeline, later
 from kernbench.topology import Link
 from kernbench.units import PS_PER_S, Bandwidth, Bytes, Ps
@@ -195,3 +195,34 @@ def test_arrays_over_ranks_give_each_rank_its_own_times(
     for rank, way in enumerate(paths):
         alone = send(way, [(17 * rank, size) for size in sizes])
         assert [int(times[rank]) for times in together] == [sent.arrival for sent in alone]
+
+
+@given(
+    st.lists(st.lists(hop, min_size=2, max_size=6), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 300)), min_size=1, max_size=8),
+    st.data(),
+)
+def test_all_later_hops_at_once_take_as_long_as_one_by_one(
+    ways: list[list[tuple[int, int]]], messages: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    messages = sorted(messages)
+    paths = [path(hops) for hops in ways]
+    first = data.draw(st.integers(1, min(len(hops) for hops in ways) - 1))
+    far = FarHops(paths, first)
+    pes = [PeTimeline(0, 0, later) for _ in paths]
+    free = [[0] * (first - 1) for _ in paths]
+    arrivals = []
+    for ready, size in messages:
+        begins: list[tuple[int, int]] = []
+
+        def note(start: int, end: int, begins: list[tuple[int, int]] = begins) -> int:
+            begins.append((start, end))
+            return 0
+
+        for pe, way, busy in zip(pes, paths, free, strict=True):
+            latencies = [hop.latency for hop in way.hops]
+            transmit(pe, ready, way.times(size)[:first], latencies, busy, later, note)
+        start, end = np.array(begins).T
+        arrivals.append(far.pass_on(far.times(size), start, end).tolist())
+    one_by_one = [[sent.arrival for sent in send(way, messages)] for way in paths]
+    assert np.array(arrivals).T.tolist() == one_by_one

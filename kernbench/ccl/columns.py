@@ -1,0 +1,120 @@
+"""Tables over steps and ranks that hold no more numbers than there are different ones.
+
+A ring of thousands of ranks has as many steps, and a table over both has their product. But each
+row of it is the row before moved by one rank, and most other rows are all alike. Such tables are
+views of an array with a number for each step and each rank.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+
+
+class Column:
+    """One argument of all exchanges, step after step: a number, or an array over ranks.
+
+    Args:
+        ranks: Number of ranks.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks: Final = ranks
+        self._count = 0
+        self._last: Any = None
+        # How the rows go on: 0 all alike, -1 or 1 each the one before moved by so many ranks.
+        self._shift: int | None = None
+        self._line: list[int] = []
+        self._numbers: list[int] | None = []
+        self._rows: list[Any] | None = None
+
+    def append(self, row: Any) -> None:
+        """Adds a step.
+
+        Args:
+            row: A number, or an array over ranks that nobody changes any more.
+        """
+        if self._rows is not None:
+            self._rows.append(row)
+        elif isinstance(row, np.ndarray):
+            self._append_array(row)
+        elif self._numbers is not None:
+            self._numbers.append(int(row))
+        else:
+            self._give_up(row)
+        self._last = row
+        self._count += 1
+
+    def _append_array(self, row: Any) -> None:
+        last, shift = self._last, self._shift
+        if row.shape != (self._ranks,) or (self._count and self._numbers is not None):
+            self._give_up(row)
+        elif not self._count:
+            self._numbers = None
+        elif shift in {None, 0} and (row == last).all():
+            self._shift = 0
+        elif shift in {None, -1} and (row[:-1] == last[1:]).all():
+            if shift is None:
+                self._shift, self._line = -1, last.tolist()
+            self._line.append(int(row[-1]))
+        elif shift in {None, 1} and (row[1:] == last[:-1]).all():
+            if shift is None:
+                self._shift, self._line = 1, last[::-1].tolist()
+            self._line.append(int(row[0]))
+        else:
+            self._give_up(row)
+
+    def _give_up(self, row: Any) -> None:
+        """Keeps rows as they are from now on."""
+        self._rows = [self.row(step) for step in range(self._count)]
+        self._rows.append(row)
+        self._numbers, self._line, self._shift = None, [], None
+
+    def row(self, step: int) -> Any:
+        """Returns a step: a number, or an array over ranks."""
+        if self._rows is not None:
+            return self._rows[step]
+        if self._numbers is not None:
+            return self._numbers[step]
+        if not self._shift:
+            return self._last
+        line = np.array(self._line[step : step + self._ranks], self._last.dtype)
+        return line if self._shift < 0 else line[::-1]
+
+    def of(self, rank: int) -> list[int]:
+        """Returns the numbers of a rank, step by step."""
+        if self._numbers is not None:
+            return self._numbers
+        if self._shift:
+            first = rank if self._shift < 0 else self._ranks - 1 - rank
+            return self._line[first : first + self._count]
+        if self._rows is None:
+            return [int(self._last[rank])] * self._count
+        return [int(row[rank] if np.ndim(row) else row) for row in self._rows]
+
+    @property
+    def fits(self) -> bool:
+        """Whether each step is a number or has one number for each rank."""
+        rows = self._rows or ()
+        return all(np.ndim(row) == 0 or np.shape(row) == (self._ranks,) for row in rows)
+
+    def table(self, dtype: Any) -> Any:
+        """Returns all steps as an array over steps and ranks, which nobody may write to.
+
+        Args:
+            dtype: Type of its elements.
+        """
+        shape = self._count, self._ranks
+        if self._rows is not None or not self._count:
+            table = np.empty(shape, dtype)
+            for step, row in enumerate(self._rows or ()):
+                table[step] = row
+            return table
+        if self._numbers is not None:
+            alike = len(set(self._numbers)) == 1
+            numbers = np.array(self._numbers[:1] if alike else self._numbers, dtype)
+            return np.broadcast_to(numbers if alike else numbers[:, None], shape)
+        if not self._shift:
+            return np.broadcast_to(np.asarray(self._last, dtype), shape)
+        line = np.array(self._line, dtype)
+        windows = np.lib.stride_tricks.sliding_window_view(line, self._ranks)
+        return windows if self._shift < 0 else windows[:, ::-1]
