@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from typing import Any, Final, Protocol
 
 from kernbench.ccl.costs import RankCosts, Span
+from kernbench.ccl.cycles import Cycles
 from kernbench.ccl.lanes import vectorised
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.live import LiveComm
@@ -178,6 +179,7 @@ class Channel:
         ranks: The collective, which knows its ranks.
         line: Key of a line of commands; collectives of one line run one after another.
         live: Whether to run the algorithm itself instead of its plan.
+        cycles: Skips repetitions of all replays on the network.
         shadow: `prepared` found anew, to check the answers of `together`; None to trust them.
     """
 
@@ -192,6 +194,7 @@ class Channel:
         line: object,
         *,
         live: bool,
+        cycles: Cycles,
         shadow: ChannelPlan | None = None,
     ) -> None:
         self._engine: Final = engine
@@ -204,6 +207,7 @@ class Channel:
         self._line: Final = (line, self._number)
         self._live: Final = live or prepared.plan is None
         self._size: Final = prepared.setting.world_size
+        self._shared: Final = cycles
         self._shadow: Final = shadow
         self._starts: dict[int, int] = {}
         self._owners: dict[int, Owner] = {}
@@ -233,6 +237,8 @@ class Channel:
         """Frees the links and drops the messages: every rank has completed."""
         if self._claim is not None:
             self._engine.network.claims.drop(self._claim)
+        if self._replay is not None:
+            self._shared.leave(self._replay)
         self._claim = self._replay = None  # they refer back to the channel
 
     def _begin(self, rank: int, start: int) -> None:
@@ -267,15 +273,20 @@ class Channel:
         assert claim is not None
         self._queues = {}
         self._attempt += 1
-        return Replay(
+        cycles = Cycles() if claim.alone else self._shared
+        replay = Replay(
             prepared.plan,
             prepared.layout,
             prepared.costs.each,
             {pair: self.queue(*pair) for pair in prepared.plan.pairs},
             None if claim.alone else self._sender,
             partial(self._timed, self._attempt),
+            cycles=cycles,
             trace=self._engine.op_log.full,
         )
+        if not claim.alone:
+            cycles.join(replay)
+        return replay
 
     def _timed(self, attempt: int, rank: int, end: int) -> None:
         if attempt == self._attempt:

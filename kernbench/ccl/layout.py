@@ -116,6 +116,21 @@ class Layout:
             for number in range(self.messages(rank, chunk, span, piece))
         ]
 
+    def sizes_of(self, rank: int, chunk: int, span: int, piece: int) -> tuple[tuple[int, int], ...]:
+        """Returns what `pieces` returns, without places and with equal messages in a row counted.
+
+        Args:
+            rank: Rank inside the group.
+            chunk: Number of the first chunk.
+            span: Number of chunks in a row.
+            piece: Elements of the largest message.
+        """
+        begin, end = self.extent(rank, chunk, span)
+        count = self.messages(rank, chunk, span, piece)
+        full, rest = divmod(end - begin, piece)
+        parts = (piece, full), (rest, int(rest > 0)), (0, count - full - (rest > 0))
+        return tuple((elements, many) for elements, many in parts if many)
+
     def key(self) -> tuple[bytes, bytes]:
         """Returns a key that tells layouts apart whose messages have different sizes."""
         return self.sizes.tobytes(), self._nominal.tobytes()

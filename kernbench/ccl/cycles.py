@@ -1,0 +1,450 @@
+"""Skips what repeats itself while plans are replayed: the same state again, later.
+
+A state is all that the future depends on: where each rank is in its plan, and every time that
+somebody is going to read. What happens next follows from it by additions and maxima, so a state
+that comes again with each time moved by the same amount is followed by the same again, moved by
+that amount. Whole repetitions are skipped (ADR 0032).
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from kernbench.ccl.plan import Exchange
+from kernbench.ccl.runs import Run
+from kernbench.des import Owner, order
+from kernbench.hw.network import Network, Traffic
+from kernbench.hw.pe import PeTimeline
+from kernbench.hw.queue import Message, Queue, Sender
+
+LONG: Final = 48
+"""Turns in a run from which on a repetition is looked for."""
+
+_UNKNOWN: Final = -1
+
+
+@dataclass(slots=True, eq=False)
+class Walk:
+    """A rank on its way through its plan.
+
+    Attributes:
+        rank: Rank inside the group.
+        pe: Its engines.
+        sender: Its engine for shared links; None if no link is shared.
+        steps: Its part of the plan.
+        program: What it does.
+        step: Number of the exchange.
+        run: Number of the run in the exchange.
+        left: Turns of the run that have not begun.
+        waits: For what it waits, if it waits: 1 a credit, 2 a message, 3 the end of its messages.
+        ready: When the piece that leaves is loaded, in picoseconds.
+        local: When the piece to add to is loaded, in picoseconds; None for no addition.
+        first: First message of the exchange.
+        last: Last message of the exchange so far.
+    """
+
+    rank: int
+    pe: PeTimeline[int]
+    sender: Sender | None
+    steps: Sequence[Exchange]
+    program: Generator[Callable[[Callable[[], None]], None]] = field(init=False)
+    step: int = 0
+    run: int = 0
+    left: int = 0
+    waits: int = 0
+    ready: int = 0
+    local: int | None = None
+    first: Message | None = None
+    last: Message | None = None
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Exchange, run, and turns that have not begun."""
+        return self.step, self.run, self.left
+
+    def times(self) -> list[int]:
+        """Returns the times that later turns depend on, each at least the clock."""
+        pe = self.pe
+        clock = pe.clock
+        times = [*pe.state(), self.ready, self.local or 0]
+        return [time if time > clock else clock for time in times]
+
+    def shift(self, by: int) -> None:
+        """Moves every time by the same number of picoseconds."""
+        self.pe.shift(by)
+        self.ready += by
+        if self.local is not None:
+            self.local += by
+        if self.sender is not None:
+            self.sender.shift(by)
+
+
+class Replayed(Protocol):
+    """The part of a replay that its cycles use."""
+
+    @property
+    def walks(self) -> dict[int, Walk]:
+        """Ranks that are under way."""
+        ...
+
+    @property
+    def busy(self) -> dict[tuple[int, int], Queue]:
+        """Queues that are used now, or were used lately, by (sender, receiver)."""
+        ...
+
+    @property
+    def ready(self) -> deque[Walk]:
+        """Ranks that can go on."""
+        ...
+
+    @property
+    def trace(self) -> bool:
+        """Whether the messages are recorded."""
+        ...
+
+    def owner_of(self, rank: int) -> Owner:
+        """Returns the owner of a rank's messages."""
+        ...
+
+    def runs_of(self, rank: int, step: Exchange) -> tuple[Run, ...]:
+        """Returns the turns of an exchange."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Times that move together.
+
+    Attributes:
+        times: Picoseconds; `_UNKNOWN` for times that are not known yet.
+        walk: Number of the rank whose times they are; None for times of a queue.
+        shift: Moves them.
+    """
+
+    times: list[int]
+    walk: int | None
+    shift: Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Everything that the future depends on.
+
+    Attributes:
+        base: Time of the state, in picoseconds.
+        walks: The ranks, each with its replay.
+        places: Where each rank is.
+        shape: What has to be the same again.
+        parts: What has to be the same again, moved, or untouched.
+        traffic: Messages on shared links.
+    """
+
+    base: int
+    walks: list[tuple[Replayed, Walk]]
+    places: list[tuple[int, int, int]]
+    shape: list[Any]
+    parts: list[_Part]
+    traffic: Traffic | None
+
+
+class Cycles:
+    """Looks for states that come again, and skips repetitions.
+
+    Without a network it belongs to a single replay, whose ranks run ahead of the loop. With a
+    network it belongs to all replays on the network, which go in the order of simulated time.
+
+    Args:
+        network: The links that replays share.
+
+    Attributes:
+        due: Whether `look` is to be called as soon as every rank rests.
+    """
+
+    def __init__(self, network: Network | None = None) -> None:
+        self.due = False
+        self._network: Final = network
+        self._replays: dict[Replayed, None] = {}
+        self._pivot: Walk | None = None
+        self._others = 0  # turns of other ranks since the pivot's last one
+        self._asked = False
+        self._turns = _Turns()
+        self._last: _State | None = None  # at the beginning of the pivot's exchange
+        self._step = -1
+
+    def join(self, replay: Replayed) -> None:
+        """Adds a replay on the network."""
+        self._replays[replay] = None
+
+    def leave(self, replay: Replayed) -> None:
+        """Takes out a replay whose ranks are all done."""
+        self._replays.pop(replay, None)
+        self._pivot = None
+
+    def turn(self, walk: Walk) -> None:
+        """Takes note that a rank begins a turn of a long run."""
+        if walk is not self._pivot:
+            self._others += 1
+            if self._pivot is not None and self._others < self._patience():
+                return
+            self._pivot = walk
+            self._turns, self._last, self._step = _Turns(), None, -1
+        self._others = 0
+        if self._network is None:
+            self.due = True
+        elif not self._asked:
+            self._asked = True
+            loop = self._network.loop
+            loop.at(loop.now, loop.owner(order.STILL), self._look)
+
+    def _patience(self) -> int:
+        return 64 + 4 * sum(len(replay.walks) for replay in self._replays)
+
+    def look(self, replay: Replayed) -> None:
+        """Looks whether the state has come before; every rank of the replay rests."""
+        self.due = False
+        self._replays = {replay: None}
+        self._look()
+
+    def _look(self) -> None:
+        self._asked = False
+        pivot = self._pivot
+        if pivot is None:
+            return
+        base = pivot.pe.clock if self._network is None else self._network.loop.now
+        if pivot.step != self._step:
+            self._step, self._turns = pivot.step, _Turns()
+            if len(pivot.steps) > self._step + 1:
+                old, self._last = self._last, self._state(base)
+                if self._skip(old, self._last, steps=True):
+                    self._last = None
+                    return
+        # The pivot's own times tell whether a look at everything is worth its time.
+        if self._turns.ripe(tuple(time - base for time in pivot.times())):
+            old, new = self._turns.state, self._state(base)
+            skipped = self._skip(old, new, steps=False)
+            self._turns = _Turns() if skipped else self._turns.keep(new)
+
+    def _skip(self, old: "_State | None", new: "_State | None", *, steps: bool) -> bool:
+        """Skips what repeats itself, and returns whether anything was skipped.
+
+        Args:
+            old: An earlier state, or None.
+            new: The present state, or None.
+            steps: Whether whole exchanges are skipped, or turns of the present ones.
+        """
+        if old is None or new is None:
+            return False
+        advance = _advance(old, new)
+        if advance is None:
+            return False
+        count = self._steps_left(old, new) if steps else _turns_left(old, new)
+        if new.traffic is not None and new.traffic.others is not None:
+            count = min(count, (new.traffic.others - 1 - new.base) // advance.by)
+        if count <= 0:
+            return False
+        by = count * advance.by
+        if self._network is not None and new.traffic is not None:
+            self._network.shift(new.traffic, by)
+        for part in advance.parts:
+            part.shift(by)
+        for (_, walk), before, now in zip(new.walks, old.places, new.places, strict=True):
+            if steps:
+                walk.step += count * (now[0] - before[0])
+            else:
+                walk.left -= count * (before[2] - now[2])
+        if steps:
+            self._step = -1
+        return True
+
+    def _state(self, base: int) -> _State | None:
+        """Returns the state; None if others have a part in it."""
+        network = self._network
+        traffic = None
+        if network is not None:
+            owners: dict[Owner, int] = {}
+            for replay in self._replays:
+                for rank in replay.walks:
+                    owners[replay.owner_of(rank)] = len(owners)
+            traffic = network.traffic(owners)
+            if traffic is None:
+                return None
+        walks: list[tuple[Replayed, Walk]] = []
+        shape: list[Any] = [] if traffic is None else [traffic.state]
+        parts: list[_Part] = []
+        for replay in self._replays:
+            shape.append([walk.rank for walk in replay.ready])
+            for rank in sorted(replay.walks):
+                walk = replay.walks[rank]
+                shape.append((rank, walk.waits, walk.local is None))
+                if walk.sender is not None:
+                    shape.append(walk.sender.state(base))
+                parts.append(_Part(walk.times(), len(walks), walk.shift))
+                walks.append((replay, walk))
+            _add_queues(replay, shape, parts)
+        return _State(base, walks, [walk.place for _, walk in walks], shape, parts, traffic)
+
+    def _steps_left(self, old: _State, new: _State) -> int:
+        """Returns how many repetitions of the exchanges between two states follow."""
+        if any(replay.trace for replay in self._replays):
+            return 0
+        count: int | None = None
+        for (replay, walk), before, now in zip(new.walks, old.places, new.places, strict=True):
+            again = _again(replay, walk, before, now)
+            if again is not None:
+                count = again if count is None else min(count, again)
+        return count or 0
+
+
+class _Turns:
+    """Finds turns of the pivot at which the state may be one that was there before.
+
+    Attributes:
+        state: The state at a turn that looked the same.
+    """
+
+    def __init__(self) -> None:
+        self.state: _State | None = None
+        self._seen: set[tuple[int, ...]] = set()
+        self._hint: tuple[int, ...] = ()
+        self._pause = 1  # turns to wait after a state that was another one
+        self._wait = 0
+        self._others = 0  # turns that looked otherwise, since one that looked the same
+        self._patience = 8
+
+    def ripe(self, hint: tuple[int, ...]) -> bool:
+        """Returns whether to look at the whole state.
+
+        Args:
+            hint: A small part of the state.
+        """
+        if self._wait:
+            self._wait -= 1
+            return False
+        if self.state is not None:
+            if hint == self._hint:
+                self._others = 0
+                return True
+            self._others += 1
+            if self._others <= self._patience:
+                return False
+            self.state, self._others = None, 0
+            self._patience *= 2
+            self._seen.clear()
+        if hint not in self._seen:
+            self._seen.add(hint)
+            return False
+        self._hint = hint
+        return True
+
+    def keep(self, state: "_State | None") -> "_Turns":
+        """Keeps a state to compare later ones with; the more in vain, the later."""
+        if self.state is not None or state is None:
+            self._wait, self._pause = self._pause, 2 * self._pause
+        self.state = state
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class _Advance:
+    """By how much a state has moved.
+
+    Attributes:
+        by: Picoseconds.
+        parts: The parts that have moved; nobody has touched the others.
+    """
+
+    by: int
+    parts: list[_Part]
+
+
+def _advance(old: _State, new: _State) -> _Advance | None:
+    """Returns by how much a state has moved; None if it is another one."""
+    by = new.base - old.base
+    if by <= 0 or old.shape != new.shape or len(old.parts) != len(new.parts):
+        return None
+    moved = []
+    for before, now in zip(old.parts, new.parts, strict=True):
+        if all(
+            time - past == by or time == past == _UNKNOWN
+            for past, time in zip(before.times, now.times, strict=True)
+        ):
+            moved.append(now)
+        elif before.times != now.times or (
+            now.walk is not None and old.places[now.walk] != new.places[now.walk]
+        ):
+            return None
+    return _Advance(by, moved)
+
+
+def _turns_left(old: _State, new: _State) -> int:
+    """Returns how many repetitions of the turns between two states follow."""
+    count: int | None = None
+    for (replay, walk), before, now in zip(new.walks, old.places, new.places, strict=True):
+        if before[:2] != now[:2]:
+            return 0
+        done = before[2] - now[2]
+        if done <= 0:
+            continue
+        if replay.trace and walk.first is not None and not walk.first.received:
+            return 0
+        again = walk.left // done
+        count = again if count is None else min(count, again)
+    return count or 0
+
+
+def _again(
+    replay: Replayed, walk: Walk, before: tuple[int, int, int], now: tuple[int, int, int]
+) -> int | None:
+    """Returns how many repetitions of the exchanges between two places of a rank follow.
+
+    Returns:
+        The number; None if the rank has not moved.
+    """
+    if before == now:
+        return None
+    done, same = now[0] - before[0], 0
+    if done <= 0 or before[1:] != now[1:]:
+        return 0
+    for then, later in zip(walk.steps[before[0] :], walk.steps[now[0] :], strict=False):
+        if (then.to, then.source, then.combine) != (later.to, later.source, later.combine):
+            break
+        if (then.send < 0, then.receive < 0) != (later.send < 0, later.receive < 0):
+            break
+        if replay.runs_of(walk.rank, then) != replay.runs_of(walk.rank, later):
+            break
+        same += 1
+    return max(same - 1, 0) // done
+
+
+def _add_queues(replay: Replayed, shape: list[Any], parts: list[_Part]) -> None:
+    """Adds the queues on which somebody waits, or which are not empty."""
+    used = set(_used(replay.walks.values()))
+    idle = []
+    for pair, queue in replay.busy.items():
+        sender, receiver = (replay.walks.get(rank) for rank in pair)
+        sent = None if sender is None else sender.pe.clock
+        received = None if receiver is None else receiver.pe.clock
+        sizes, credits_, arrivals = queue.state(sent, received)
+        if pair not in used and len(sizes) == 1 and (sent is None or max(credits_) == sent):
+            idle.append(pair)
+            continue
+        shape.append((pair, sizes))
+        after = _UNKNOWN if sent is None else sent
+        parts.append(_Part(credits_, None, _bound(queue.shift_sender, after)))
+        after = _UNKNOWN if received is None else received
+        parts.append(_Part(arrivals, None, _bound(queue.shift_receiver, after)))
+    for pair in idle:
+        del replay.busy[pair]
+
+
+def _bound(shift: Callable[[int, int], None], after: int) -> Callable[[int], None]:
+    return lambda by: shift(by, after)
+
+
+def _used(walks: Iterable[Walk]) -> Iterator[tuple[int, int]]:
+    for walk in walks:
+        if walk.step < len(walk.steps):
+            step = walk.steps[walk.step]
+            yield walk.rank, step.to
+            yield step.source, walk.rank
