@@ -238,7 +238,7 @@ class Channel:
         if self._claim is not None:
             self._engine.network.claims.drop(self._claim)
         if self._replay is not None:
-            self._shared.leave(self._replay)
+            self._replay.leave()
         self._claim = self._replay = None  # they refer back to the channel
 
     def _begin(self, rank: int, start: int) -> None:
@@ -273,7 +273,7 @@ class Channel:
         assert claim is not None
         self._queues = {}
         self._attempt += 1
-        cycles = Cycles() if claim.alone else self._shared
+        cycles = Cycles(shadow=self._engine.shadow) if claim.alone else self._shared
         replay = Replay(
             prepared.plan,
             prepared.layout,
@@ -297,6 +297,8 @@ class Channel:
         for rank in self._starts:
             self._ranks.timed(rank, self._number, None)
         self._gathers = False
+        if self._replay is not None:
+            self._replay.leave()
         self._replay = self._new_replay()
 
         def begin() -> None:

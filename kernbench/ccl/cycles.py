@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
 
 from kernbench.ccl.plan import Exchange
 from kernbench.ccl.runs import Run
@@ -17,11 +18,19 @@ from kernbench.des import Owner, order
 from kernbench.hw.network import Network, Traffic
 from kernbench.hw.pe import PeTimeline
 from kernbench.hw.queue import Message, Queue, Sender
+from kernbench.sim_engine.shadow import compare
 
 LONG: Final = 48
-"""Turns in a run from which on a repetition is looked for."""
+"""Turns in a run from which on repeated turns are looked for."""
+
+MANY: Final = 512
+"""Turns in runs, times exchanges of a rank, from which on repeated exchanges are looked for."""
+
+_Place = tuple[int, int, int]
+"""Exchange, run, and turns of the run that have not begun."""
 
 _UNKNOWN: Final = -1
+_NOWHERE: Final = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +45,7 @@ class Walk:
         program: What it does.
         step: Number of the exchange.
         run: Number of the run in the exchange.
+        turns: Turns of the run.
         left: Turns of the run that have not begun.
         waits: For what it waits, if it waits: 1 a credit, 2 a message, 3 the end of its messages.
         ready: When the piece that leaves is loaded, in picoseconds.
@@ -51,6 +61,7 @@ class Walk:
     program: Generator[Callable[[Callable[[], None]], None]] = field(init=False)
     step: int = 0
     run: int = 0
+    turns: int = 0
     left: int = 0
     waits: int = 0
     ready: int = 0
@@ -59,7 +70,7 @@ class Walk:
     last: Message | None = None
 
     @property
-    def place(self) -> tuple[int, int, int]:
+    def place(self) -> _Place:
         """Exchange, run, and turns that have not begun."""
         return self.step, self.run, self.left
 
@@ -133,6 +144,7 @@ class _State:
 
     Attributes:
         base: Time of the state, in picoseconds.
+        looks: Number of looks before.
         walks: The ranks, each with its replay.
         places: Where each rank is.
         shape: What has to be the same again.
@@ -141,8 +153,9 @@ class _State:
     """
 
     base: int
+    looks: int
     walks: list[tuple[Replayed, Walk]]
-    places: list[tuple[int, int, int]]
+    places: list[_Place]
     shape: list[Any]
     parts: list[_Part]
     traffic: Traffic | None
@@ -156,21 +169,26 @@ class Cycles:
 
     Args:
         network: The links that replays share.
+        shadow: Whether to replay what could be skipped, and to compare.
 
     Attributes:
         due: Whether `look` is to be called as soon as every rank rests.
     """
 
-    def __init__(self, network: Network | None = None) -> None:
+    def __init__(self, network: Network | None = None, *, shadow: bool = False) -> None:
         self.due = False
         self._network: Final = network
-        self._replays: dict[Replayed, None] = {}
+        # A failure may drop a replay without a word; the order of insertion stays.
+        self._replays: Final = WeakKeyDictionary[Replayed, None]()
         self._pivot: Walk | None = None
         self._others = 0  # turns of other ranks since the pivot's last one
-        self._asked = False
-        self._turns = _Turns()
-        self._last: _State | None = None  # at the beginning of the pivot's exchange
-        self._step = -1
+        self._asked = -1  # time of the look that is queued
+        self._looks = 0
+        self._shadow: Final = shadow
+        self._promise: _Promise | None = None
+        self._turns = _Marks()
+        self._steps = _Marks()
+        self._step = _NOWHERE  # exchange of the pivot
 
     def join(self, replay: Replayed) -> None:
         """Adds a replay on the network."""
@@ -180,6 +198,8 @@ class Cycles:
         """Takes out a replay whose ranks are all done."""
         self._replays.pop(replay, None)
         self._pivot = None
+        self._turns, self._steps, self._step = _Marks(), _Marks(), _NOWHERE
+        self._promise = None
 
     def turn(self, walk: Walk) -> None:
         """Takes note that a rank begins a turn of a long run."""
@@ -188,13 +208,14 @@ class Cycles:
             if self._pivot is not None and self._others < self._patience():
                 return
             self._pivot = walk
-            self._turns, self._last, self._step = _Turns(), None, -1
+            self._turns, self._steps, self._step = _Marks(), _Marks(), _NOWHERE
+            self._promise = None
         self._others = 0
         if self._network is None:
             self.due = True
-        elif not self._asked:
-            self._asked = True
+        elif self._asked != self._network.loop.now:
             loop = self._network.loop
+            self._asked = loop.now
             loop.at(loop.now, loop.owner(order.STILL), self._look)
 
     def _patience(self) -> int:
@@ -203,27 +224,50 @@ class Cycles:
     def look(self, replay: Replayed) -> None:
         """Looks whether the state has come before; every rank of the replay rests."""
         self.due = False
-        self._replays = {replay: None}
+        self._replays[replay] = None
         self._look()
 
     def _look(self) -> None:
-        self._asked = False
         pivot = self._pivot
         if pivot is None:
             return
+        self._looks += 1
         base = pivot.pe.clock if self._network is None else self._network.loop.now
+        if self._promise is not None:
+            if self._looks == self._promise.looks:
+                self._promise.check(self._state(base))
+                self._promise = None
+            return
+        hint = self._hint(base, pivot)
+        long = pivot.turns >= LONG
         if pivot.step != self._step:
-            self._step, self._turns = pivot.step, _Turns()
-            if len(pivot.steps) > self._step + 1:
-                old, self._last = self._last, self._state(base)
-                if self._skip(old, self._last, steps=True):
-                    self._last = None
+            self._step, self._turns = pivot.step, _Marks()
+            # Next to a long run, a look at everything is cheap.
+            if (long or self._steps.ripe(hint)) and len(pivot.steps) > self._step + 1:
+                new = self._state(base)
+                if self._skip(self._steps.state, new, steps=True):
+                    self._steps, self._step = _Marks(), _NOWHERE
                     return
-        # The pivot's own times tell whether a look at everything is worth its time.
-        if self._turns.ripe(tuple(time - base for time in pivot.times())):
-            old, new = self._turns.state, self._state(base)
-            skipped = self._skip(old, new, steps=False)
-            self._turns = _Turns() if skipped else self._turns.keep(new)
+                if long:
+                    self._steps.state = new
+                else:
+                    self._steps.keep(new, hint)
+        if long and self._turns.ripe(hint):
+            new = self._state(base)
+            if self._skip(self._turns.state, new, steps=False):
+                self._turns = _Marks()
+            else:
+                self._turns.keep(new, hint)
+
+    def _hint(self, base: int, pivot: Walk) -> tuple[int, ...]:
+        """Returns a small part of the state, which is at hand at once."""
+        ahead, shift = 0, 1
+        for replay in self._replays:
+            for walk in replay.walks.values():
+                late = walk.pe.clock - base
+                if late > 0:
+                    ahead, shift = ahead + late * shift, shift + 2
+        return (ahead, *[time - base for time in pivot.times()])
 
     def _skip(self, old: "_State | None", new: "_State | None", *, steps: bool) -> bool:
         """Skips what repeats itself, and returns whether anything was skipped.
@@ -244,17 +288,17 @@ class Cycles:
         if count <= 0:
             return False
         by = count * advance.by
+        if self._shadow:
+            looks = self._looks + count * (new.looks - old.looks)
+            self._promise = _Promise(looks, new, by, count, _places_after(old, new, count))
+            return True
         if self._network is not None and new.traffic is not None:
             self._network.shift(new.traffic, by)
         for part in advance.parts:
             part.shift(by)
-        for (_, walk), before, now in zip(new.walks, old.places, new.places, strict=True):
-            if steps:
-                walk.step += count * (now[0] - before[0])
-            else:
-                walk.left -= count * (before[2] - now[2])
-        if steps:
-            self._step = -1
+        places = _places_after(old, new, count)
+        for (_, walk), place in zip(new.walks, places, strict=True):
+            walk.step, _, walk.left = place
         return True
 
     def _state(self, base: int) -> _State | None:
@@ -282,7 +326,9 @@ class Cycles:
                 parts.append(_Part(walk.times(), len(walks), walk.shift))
                 walks.append((replay, walk))
             _add_queues(replay, shape, parts)
-        return _State(base, walks, [walk.place for _, walk in walks], shape, parts, traffic)
+        return _State(
+            base, self._looks, walks, [walk.place for _, walk in walks], shape, parts, traffic
+        )
 
     def _steps_left(self, old: _State, new: _State) -> int:
         """Returns how many repetitions of the exchanges between two states follow."""
@@ -296,27 +342,28 @@ class Cycles:
         return count or 0
 
 
-class _Turns:
-    """Finds turns of the pivot at which the state may be one that was there before.
+class _Marks:
+    """Finds moments at which the state may be one that was there before.
 
     Attributes:
-        state: The state at a turn that looked the same.
+        state: A state to compare later ones with.
     """
 
     def __init__(self) -> None:
         self.state: _State | None = None
-        self._seen: set[tuple[int, ...]] = set()
         self._hint: tuple[int, ...] = ()
-        self._pause = 1  # turns to wait after a state that was another one
-        self._wait = 0
-        self._others = 0  # turns that looked otherwise, since one that looked the same
+        self._seen: set[tuple[int, ...]] = set()
+        self._wait = 0  # moments to pass over
+        self._misses = 0  # states that were other ones
+        self._since = 0  # the same, since the state was kept
         self._patience = 8
+        self._others = 0  # moments that looked otherwise since one looked like the state
 
     def ripe(self, hint: tuple[int, ...]) -> bool:
         """Returns whether to look at the whole state.
 
         Args:
-            hint: A small part of the state.
+            hint: A small part of the state, at hand without a look at everything.
         """
         if self._wait:
             self._wait -= 1
@@ -328,21 +375,27 @@ class _Turns:
             self._others += 1
             if self._others <= self._patience:
                 return False
-            self.state, self._others = None, 0
-            self._patience *= 2
+            self.state, self._others, self._patience = None, 0, 2 * self._patience
             self._seen.clear()
-        if hint not in self._seen:
-            self._seen.add(hint)
-            return False
-        self._hint = hint
-        return True
+        if hint in self._seen:
+            return True
+        self._seen.add(hint)
+        return False
 
-    def keep(self, state: "_State | None") -> "_Turns":
-        """Keeps a state to compare later ones with; the more in vain, the later."""
+    def keep(self, state: _State | None, hint: tuple[int, ...]) -> None:
+        """Keeps a state to compare later ones with, unless the one before may still come again.
+
+        As Brent does (see `lanes`), it is kept for longer each time; and the more states have been
+        other ones, the fewer are looked at.
+        """
         if self.state is not None or state is None:
-            self._wait, self._pause = self._pause, 2 * self._pause
-        self.state = state
-        return self
+            self._misses += 1
+            self._since += 1
+            self._wait = self._misses // 4
+        if self.state is None or self._since >= self._patience:
+            if self.state is not None:
+                self._patience *= 2
+            self.state, self._hint, self._since = state, hint, 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,10 +411,54 @@ class _Advance:
     parts: list[_Part]
 
 
+def _places_after(old: _State, new: _State, count: int) -> list[_Place]:
+    """Returns where each rank is after repetitions of what lies between two states."""
+    return [
+        (
+            now[0] + count * (now[0] - before[0]),
+            now[1],
+            now[2] - (count * (before[2] - now[2]) if now[0] == before[0] else 0),
+        )
+        for before, now in zip(old.places, new.places, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    """A state that is going to come, found without a replay.
+
+    Attributes:
+        looks: Number of looks before.
+        since: State from which it follows.
+        by: Time from that state on, in picoseconds.
+        count: Number of repetitions.
+        places: Where each rank is.
+    """
+
+    looks: int
+    since: _State
+    by: int
+    count: int
+    places: list[_Place]
+
+    def check(self, state: _State | None) -> None:
+        """Compares the promised state with that of a replay.
+
+        Raises:
+            ShadowError: If they differ.
+        """
+        key = f"{self.count} repetitions from {self.since.base} ps on"
+        found = None if state is None else (state.base - self.since.base, state.places)
+        compare("picoseconds and places of ranks, with skips", key, (self.by, self.places), found)
+        assert state is not None
+        same = _advance(self.since, state) is not None
+        compare("state of ranks and links, with skips", key, True, same)
+
+
 def _advance(old: _State, new: _State) -> _Advance | None:
     """Returns by how much a state has moved; None if it is another one."""
     by = new.base - old.base
-    if by <= 0 or old.shape != new.shape or len(old.parts) != len(new.parts):
+    if by <= 0 or old.shape != new.shape or old.walks != new.walks:
         return None
     moved = []
     for before, now in zip(old.parts, new.parts, strict=True):
@@ -393,9 +490,7 @@ def _turns_left(old: _State, new: _State) -> int:
     return count or 0
 
 
-def _again(
-    replay: Replayed, walk: Walk, before: tuple[int, int, int], now: tuple[int, int, int]
-) -> int | None:
+def _again(replay: Replayed, walk: Walk, before: _Place, now: _Place) -> int | None:
     """Returns how many repetitions of the exchanges between two places of a rank follow.
 
     Returns:

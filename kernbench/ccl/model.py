@@ -78,7 +78,7 @@ class CollectiveModel:
         kept = kept_of(engine.topology)
         self.lanes: Final = kept.lanes
         self.prepare: Final = kept.prepare
-        self.cycles: Final = Cycles(engine.network)
+        self.cycles: Final = Cycles(engine.network, shadow=engine.shadow)
 
     def choose(
         self, operation: str, nbytes: int, sips: tuple[int, ...], ranks: int | None = None

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from kernbench.ccl.costs import Span, StepCosts
-from kernbench.ccl.cycles import LONG, Cycles, Walk
+from kernbench.ccl.cycles import LONG, MANY, Cycles, Walk
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.plan import NOTHING, Exchange, Plan
 from kernbench.ccl.runs import Run, Sizes, runs
@@ -112,9 +112,12 @@ class Replay:
             queue, source = self._between(rank, step)
             reduce = step.combine == "reduce"
             walk.first = walk.last = None
-            for walk.run, (out, into, turns) in enumerate(self.runs_of(rank, step)):
-                walk.left = turns
-                watch = cycles if turns >= LONG else None
+            turns_of_step = self.runs_of(rank, step)
+            longest = max((turns for _, _, turns in turns_of_step), default=0)
+            watched = min(LONG, longest) if longest * len(steps) >= MANY else LONG
+            for walk.run, (out, into, turns) in enumerate(turns_of_step):
+                walk.turns = walk.left = turns
+                watch = cycles if turns >= watched else None
                 while walk.left:
                     if watch is not None:
                         watch.turn(walk)
@@ -152,6 +155,11 @@ class Replay:
             yield sender.call_when_idle
         del self.walks[rank]
         self._finish(rank, later(pe.clock, pe.send_free))
+
+    def leave(self) -> None:
+        """Ends the search for repetitions, which refers back to the replay."""
+        if self._cycles is not None:
+            self._cycles.leave(self)
 
     def _between(self, rank: int, step: Exchange) -> tuple[Queue, Queue]:
         """Returns the queue to the receiver and the queue from the sender, or one for both."""

@@ -591,13 +591,14 @@ class EventLoop:
         until = self._until.time if self._until is not None else None
         return min((t for t in (until, self.limit, self._present) if t is not None), default=None)
 
-    def delay(self, calls: Sequence[Call], by: int) -> None:
-        """Moves queued calls to later times; their order among each other stays.
+    def skip(self, calls: Sequence[Call], by: int) -> None:
+        """Moves the clock and queued calls to later times; the order of these calls stays.
 
         Args:
-            calls: Some of what `calls` returns.
+            calls: Some of what `calls` returns; with all others the clock does not catch up.
             by: Picoseconds.
         """
+        self.now += by
         moved = {id(call) for call in calls}
         self._queue[:] = [
             (call[0] + by, *call[1:]) if id(call) in moved else call for call in self._queue

@@ -184,7 +184,7 @@ class Network:
     def shift(self, traffic: "Traffic", by: int) -> None:
         """Moves all messages under way to later times, by the same number of picoseconds."""
         now = self.loop.now
-        self.loop.delay(traffic.calls, by)
+        self.loop.skip(traffic.calls, by)
         for message in traffic.messages:
             message.shift(by)
         for flow in traffic.flows:
