@@ -14,6 +14,7 @@ from kernbench.ccl.live import LiveComm
 from kernbench.ccl.operations import Ints
 from kernbench.ccl.plan import Algorithm, Cutting, Plan, Setting
 from kernbench.ccl.replay import Replay
+from kernbench.ccl.runs import Runs
 from kernbench.des import Owner, Task
 from kernbench.hw.claims import Claim, Use, never
 from kernbench.hw.path import Path
@@ -59,6 +60,12 @@ class ChannelPlan:
         """Cuts of the buffers that the plan uses."""
         assert self.plan is not None
         return self.cut(self.plan.parts, self.plan.scratch)
+
+    @cached_property
+    def runs(self) -> Runs:
+        """Turns of the exchanges."""
+        costs = self.costs.together
+        return Runs(self.layout, costs.piece, costs.queue.n_slots)
 
     def layout_of(self, cutting: Cutting) -> Layout:
         """Returns the cuts of the buffers that an algorithm asked for in a live run."""
@@ -281,10 +288,11 @@ class Channel:
             {pair: self.queue(*pair) for pair in prepared.plan.pairs},
             None if claim.alone else self._sender,
             partial(self._timed, self._attempt),
+            runs=prepared.runs,
             cycles=cycles,
             trace=self._engine.op_log.full,
         )
-        if not claim.alone:
+        if replay.watched and not claim.alone:
             cycles.join(replay)
         return replay
 

@@ -101,6 +101,19 @@ class Layout:
         elements = int(self._nominal[self._row(rank), chunk : chunk + span].sum())
         return -(-elements // piece)
 
+    def most_messages(self, span: int, piece: int) -> int:
+        """Returns a bound for the number of messages in which chunks travel.
+
+        Args:
+            span: Most chunks in a row.
+            piece: Elements of the largest message.
+        """
+        return -(-self._largest * span // piece)
+
+    @cached_property
+    def _largest(self) -> int:
+        return int(self._nominal.max(initial=0))
+
     def pieces(self, rank: int, chunk: int, span: int, piece: int) -> list[tuple[int, int]]:
         """Returns the first element and the number of elements of each message of some chunks.
 

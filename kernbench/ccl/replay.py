@@ -13,12 +13,15 @@ from kernbench.ccl.costs import Span, StepCosts
 from kernbench.ccl.cycles import LONG, MANY, Cycles, Walk
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.plan import NOTHING, Exchange, Plan
-from kernbench.ccl.runs import Run, Sizes, runs
+from kernbench.ccl.runs import Run, Runs
 from kernbench.des import Owner
 from kernbench.hw.pe import PeTimeline, later
 from kernbench.hw.queue import Message, Queue, Sender
 
 Wait = Callable[[Callable[[], None]], None]
+
+NEVER: Final = 1 << 62
+"""More turns than there are."""
 
 
 class Replay:
@@ -31,6 +34,7 @@ class Replay:
         queues: Queues by (sender, receiver).
         senders: Makes the sending engine of a rank for shared links; None if no link is shared.
         finish: Called with each rank and the time at which the rank is done, in picoseconds.
+        runs: Turns of the exchanges, to keep them for the next replay; None to find them anew.
         cycles: Skips what repeats itself; None to replay every message.
         trace: Whether the messages are kept for `spans`.
 
@@ -40,6 +44,7 @@ class Replay:
         busy: Queues that are used now, or were used lately.
         trace: Whether the messages are kept for `spans`.
         ready: Ranks that can go on.
+        watched: Whether so much is sent that repetitions are looked for.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class Replay:
         senders: Callable[[int, PeTimeline[int]], Sender] | None,
         finish: Callable[[int, int], None],
         *,
+        runs: Runs | None = None,
         cycles: Cycles | None = None,
         trace: bool = False,
     ) -> None:
@@ -58,15 +64,17 @@ class Replay:
         self._layout: Final = layout
         self._costs: Final = costs
         self._piece: Final = costs[0].piece
-        self._n_slots: Final = costs[0].queue.n_slots
         self.queues: Final = queues
         self._senders: Final = senders
         self._finish: Final = finish
-        self._cycles: Final = cycles
+        most = layout.most_messages(plan.widest, self._piece)
+        self.watched: Final = cycles is not None and (most >= LONG or most * len(plan.send) >= MANY)
+        self._cycles: Final = cycles if self.watched else None
         self._sent: list[tuple[int, Exchange, Message, Message]] = []
         self.trace: Final = trace
-        self._known: dict[tuple[int, int, int], Sizes] = {}
-        self._runs: dict[tuple[Sizes, Sizes], tuple[Run, ...]] = {}
+        self._runs: Final = (
+            Runs(layout, self._piece, costs[0].queue.n_slots) if runs is None else runs
+        )
         self.walks: Final[dict[int, Walk]] = {}
         self.busy: Final[dict[tuple[int, int], Queue]] = {}
         self.ready: Final[deque[Walk]] = deque()
@@ -98,12 +106,12 @@ class Replay:
 
     def _run(self, walk: Walk) -> Generator[Wait]:
         rank, pe, steps, sender = walk.rank, walk.pe, walk.steps, walk.sender
-        costs = self._costs[rank]
+        costs, piece = self._costs[rank], self._piece
         times_of, issue, cycles = costs.times, pe.issue, self._cycles
         while walk.step < len(steps):
             step = steps[walk.step]
             if step.send != NOTHING and step.to == rank:
-                for count, messages in self._sizes(rank, step.send, step.span):
+                for count, messages in self._layout.sizes_of(rank, step.send, step.span, piece):
                     for _ in range(messages):
                         costs.move(pe, times_of(count), reduce=step.combine == "reduce")
                 pe.fence()
@@ -112,12 +120,11 @@ class Replay:
             queue, source = self._between(rank, step)
             reduce = step.combine == "reduce"
             walk.first = walk.last = None
-            turns_of_step = self.runs_of(rank, step)
-            longest = max((turns for _, _, turns in turns_of_step), default=0)
-            watched = min(LONG, longest) if longest * len(steps) >= MANY else LONG
-            for walk.run, (out, into, turns) in enumerate(turns_of_step):
+            parts = self.runs_of(rank, step)
+            least = NEVER if cycles is None else self._least(parts, len(steps))
+            for walk.run, (out, into, turns) in enumerate(parts):
                 walk.turns = walk.left = turns
-                watch = cycles if turns >= watched else None
+                watch = cycles if turns >= least else None
                 while walk.left:
                     if watch is not None:
                         watch.turn(walk)
@@ -163,33 +170,29 @@ class Replay:
 
     def _between(self, rank: int, step: Exchange) -> tuple[Queue, Queue]:
         """Returns the queue to the receiver and the queue from the sender, or one for both."""
-        pairs = []
-        if step.send != NOTHING:
-            pairs.append((rank, step.to))
-        if step.receive != NOTHING:
-            pairs.append((step.source, rank))
-        for pair in pairs:
-            self.busy[pair] = self.queues[pair]
-        return self.queues[pairs[0]], self.queues[pairs[-1]]
+        there, here = (rank, step.to), (step.source, rank)
+        if step.send == NOTHING:
+            there = here
+        elif step.receive == NOTHING:
+            here = there
+        queues = self.queues
+        if self.watched:
+            self.busy[there], self.busy[here] = queues[there], queues[here]
+        return queues[there], queues[here]
+
+    def _least(self, parts: Sequence[Run], steps: int) -> int:
+        """Returns how many turns a run of an exchange has at least if repetitions are looked for.
+
+        Args:
+            parts: All runs of the exchange.
+            steps: Exchanges of the rank.
+        """
+        longest = max((turns for _, _, turns in parts), default=0)
+        return min(LONG, longest) if longest * steps >= MANY else LONG
 
     def runs_of(self, rank: int, step: Exchange) -> tuple[Run, ...]:
         """Returns the turns of an exchange of a rank."""
-        out = self._sizes(rank, step.send, step.span)
-        into = self._sizes(rank, step.receive, step.span)
-        found = self._runs.get((out, into))
-        if found is None:
-            found = self._runs[out, into] = runs(out, into, self._n_slots)
-        return found
-
-    def _sizes(self, rank: int, chunk: int, span: int) -> Sizes:
-        """Returns the elements of the messages of some chunks."""
-        if chunk == NOTHING:
-            return ()
-        key = (rank if not self._layout.alike else 0, chunk, span)
-        sizes = self._known.get(key)
-        if sizes is None:
-            sizes = self._known[key] = self._layout.sizes_of(rank, chunk, span, self._piece)
-        return sizes
+        return self._runs.of(rank, step.send, step.receive, step.span)
 
     def owner_of(self, rank: int) -> Owner:
         """Returns the owner of a rank's messages over shared links."""
@@ -197,13 +200,17 @@ class Replay:
         assert sender is not None
         return sender.owner
 
+    def _elements(self, rank: int, step: Exchange) -> int:
+        begin, end = self._layout.extent(rank, step.send, step.span)
+        return end - begin
+
     def spans(self) -> list[Span]:
         """Returns the sent messages; call it once every rank is done."""
         return [
             Span(
                 rank,
                 step.to,
-                sum(count * many for count, many in self._sizes(rank, step.send, step.span)),
+                self._elements(rank, step),
                 first.sent,
                 last.injected,
                 first.arrival or 0,

@@ -1,13 +1,65 @@
 """The turns of an exchange as runs of turns that are all alike."""
 
-from collections.abc import Sequence
 from itertools import pairwise
+from typing import Final
 
-Sizes = Sequence[tuple[int, int]]
+from kernbench.ccl.layout import Layout
+from kernbench.ccl.plan import NOTHING
+
+Sizes = tuple[tuple[int, int], ...]
 """Elements of a message, and how many such messages follow each other."""
 
 Run = tuple[int | None, int | None, int]
 """Elements that leave in a turn, elements that arrive (None: no message), and number of turns."""
+
+
+class Runs:
+    """The turns of exchanges of chunks.
+
+    Args:
+        layout: Cuts of the buffers.
+        piece: Elements of the largest message.
+        n_slots: Slots of each queue.
+    """
+
+    def __init__(self, layout: Layout, piece: int, n_slots: int) -> None:
+        self._layout: Final = layout
+        self._piece: Final = piece
+        self._n_slots: Final = n_slots
+        # Chunks of equal sizes share a number, so that few exchanges differ.
+        self._known: dict[tuple[int, int, int], int] = {}
+        self._numbers: dict[Sizes, int] = {}
+        self._runs: dict[tuple[int, int], tuple[Run, ...]] = {}
+
+    def of(self, rank: int, send: int, receive: int, span: int) -> tuple[Run, ...]:
+        """Returns the turns of an exchange.
+
+        Args:
+            rank: Rank inside the group.
+            send: First chunk that leaves; `NOTHING` for none.
+            receive: First chunk that arrives; `NOTHING` for none.
+            span: Number of chunks that leave, and that arrive.
+        """
+        row = 0 if self._layout.alike else rank
+        out = self._known.get((row, send, span))
+        if out is None:
+            out = self._number(row, send, span)
+        into = self._known.get((row, receive, span))
+        if into is None:
+            into = self._number(row, receive, span)
+        found = self._runs.get((out, into))
+        if found is None:
+            sizes = list(self._numbers)
+            found = self._runs[out, into] = runs(sizes[out], sizes[into], self._n_slots)
+        return found
+
+    def _number(self, row: int, chunk: int, span: int) -> int:
+        """Returns the number of the sizes of the messages of some chunks."""
+        layout, piece = self._layout, self._piece
+        sizes = () if chunk == NOTHING else layout.sizes_of(row, chunk, span, piece)
+        number = self._numbers.setdefault(sizes, len(self._numbers))
+        self._known[row, chunk, span] = number
+        return number
 
 
 def runs(leaving: Sizes, arriving: Sizes, n_slots: int) -> tuple[Run, ...]:

@@ -107,7 +107,11 @@ def test_runs_are_the_turns_of_an_exchange(
         (None if a is None else out[a], None if b is None else into[b])
         for a, b in turns(len(out), len(into), n_slots)
     ]
-    found = [(a, b) for a, b, count in runs(leaving, arriving, n_slots) for _ in range(count)]
+    found = [
+        (a, b)
+        for a, b, count in runs(tuple(leaving), tuple(arriving), n_slots)
+        for _ in range(count)
+    ]
     assert found == expected
 
 
