@@ -29,6 +29,9 @@ MANY: Final = 512
 _Place = tuple[int, int, int]
 """Exchange, run, and turns of the run that have not begun."""
 
+_MOST_VAIN: Final = 32
+"""Looks in vain after which looks become no rarer."""
+
 _UNKNOWN: Final = -1
 _NOWHERE: Final = -1
 
@@ -184,6 +187,11 @@ class Cycles:
         self._others = 0  # turns of other ranks since the pivot's last one
         self._asked = -1  # time of the look that is queued
         self._looks = 0
+        # A look at everything costs as much as some turns of every rank. So the more looks were in
+        # vain, the more turns are replayed before the next one.
+        self._vain = 0
+        self._replayed = 0  # turns since the last look at everything
+        self._price = 0
         self._shadow: Final = shadow
         self._promise: _Promise | None = None
         self._turns = _Marks()
@@ -203,6 +211,7 @@ class Cycles:
 
     def turn(self, walk: Walk) -> None:
         """Takes note that a rank begins a turn of a long run."""
+        self._replayed += 1
         if walk is not self._pivot:
             self._others += 1
             if self._pivot is not None and self._others < self._patience():
@@ -237,6 +246,8 @@ class Cycles:
             if self._looks == self._promise.looks:
                 self._promise.check(self._state(base))
                 self._promise = None
+            return
+        if self._replayed < self._price:
             return
         hint = self._hint(base, pivot)
         long = pivot.turns >= LONG
@@ -277,6 +288,10 @@ class Cycles:
             new: The present state, or None.
             steps: Whether whole exchanges are skipped, or turns of the present ones.
         """
+        self._vain += 1
+        self._replayed, self._price = 0, 0
+        if new is not None:
+            self._price = len(new.walks) * min(self._vain, _MOST_VAIN) ** 2 // 8
         if old is None or new is None:
             return False
         advance = _advance(old, new)
@@ -287,6 +302,7 @@ class Cycles:
             count = min(count, (new.traffic.others - 1 - new.base) // advance.by)
         if count <= 0:
             return False
+        self._vain = self._price = 0
         by = count * advance.by
         if self._shadow:
             looks = self._looks + count * (new.looks - old.looks)
