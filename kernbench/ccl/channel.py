@@ -7,12 +7,14 @@ from functools import cached_property, partial
 from typing import Any, Final, Protocol
 
 from kernbench.ccl.costs import RankCosts, Span
+from kernbench.ccl.cycles import Cycles
 from kernbench.ccl.lanes import vectorised
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.live import LiveComm
 from kernbench.ccl.operations import Ints
 from kernbench.ccl.plan import Algorithm, Cutting, Plan, Setting
 from kernbench.ccl.replay import Replay
+from kernbench.ccl.runs import Runs
 from kernbench.des import Owner, Task
 from kernbench.hw.claims import Claim, Use, never
 from kernbench.hw.path import Path
@@ -58,6 +60,12 @@ class ChannelPlan:
         """Cuts of the buffers that the plan uses."""
         assert self.plan is not None
         return self.cut(self.plan.parts, self.plan.scratch)
+
+    @cached_property
+    def runs(self) -> Runs:
+        """Turns of the exchanges."""
+        costs = self.costs.together
+        return Runs(self.layout, costs.piece, costs.queue.n_slots)
 
     def layout_of(self, cutting: Cutting) -> Layout:
         """Returns the cuts of the buffers that an algorithm asked for in a live run."""
@@ -204,6 +212,7 @@ class Channel:
         ranks: The collective, which knows its ranks.
         line: Key of a line of commands; collectives of one line run one after another.
         live: Whether to run the algorithm itself instead of its plan.
+        cycles: Skips repetitions of all replays on the network.
         shadow: `prepared` found anew, to check the answers of `together`; None to trust them.
     """
 
@@ -218,6 +227,7 @@ class Channel:
         line: object,
         *,
         live: bool,
+        cycles: Cycles,
         shadow: ChannelPlan | None = None,
     ) -> None:
         self._engine: Final = engine
@@ -230,6 +240,7 @@ class Channel:
         self._line: Final = (line, self._number)
         self._live: Final = live or prepared.plan is None
         self._size: Final = prepared.setting.world_size
+        self._shared: Final = cycles
         self._shadow: Final = shadow
         self._starts: dict[int, int] = {}
         self._ends: dict[int, int] = {}
@@ -276,6 +287,8 @@ class Channel:
         """Frees the links and drops the messages: every rank has completed."""
         if self._claim is not None:
             self._engine.network.claims.drop(self._claim)
+        if self._replay is not None:
+            self._replay.leave()
         self._claim = self._replay = None  # they refer back to the channel
         self._attempt += 1  # a rank without messages may be repeated at the instant of its end
 
@@ -298,6 +311,8 @@ class Channel:
             if begun:
                 return  # with the ranks before it, it has been started over the network
             self._gathers = False
+            if self._replay is not None:
+                self._replay.leave()
             self._replay = self._new_replay()
         if not self._gathers:
             self._start_replay(rank)
@@ -324,15 +339,21 @@ class Channel:
         assert claim is not None
         self._queues = {}
         self._attempt += 1
-        return Replay(
+        cycles = Cycles(shadow=self._engine.shadow) if claim.alone else self._shared
+        replay = Replay(
             prepared.plan,
             prepared.layout,
             prepared.costs.each,
             {pair: self.queue(*pair) for pair in prepared.plan.pairs},
             None if claim.alone else self._sender,
             partial(self._timed, self._attempt),
+            runs=prepared.runs,
+            cycles=cycles,
             trace=self._engine.op_log.full,
         )
+        if replay.watched and not claim.alone:
+            cycles.join(replay)
+        return replay
 
     def _timed(self, attempt: int, rank: int, end: int) -> None:
         if attempt == self._attempt:
@@ -345,6 +366,8 @@ class Channel:
             self._ranks.timed(rank, self._number, None)
         self._gathers = False
         self._ends.clear()
+        if self._replay is not None:
+            self._replay.leave()
         self._replay = self._new_replay()
 
         def begin() -> None:

@@ -126,6 +126,7 @@ class Collective:
                 self,
                 shape.sips if line is None else line,
                 live=self._live,
+                cycles=model.cycles,
                 shadow=shadow,
             )
             for channel, shadow in zip(prepared.channels, shadows, strict=True)

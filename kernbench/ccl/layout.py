@@ -101,6 +101,19 @@ class Layout:
         elements = int(self._nominal[self._row(rank), chunk : chunk + span].sum())
         return -(-elements // piece)
 
+    def most_messages(self, span: int, piece: int) -> int:
+        """Returns a bound for the number of messages in which chunks travel.
+
+        Args:
+            span: Most chunks in a row.
+            piece: Elements of the largest message.
+        """
+        return -(-self._largest * span // piece)
+
+    @cached_property
+    def _largest(self) -> int:
+        return int(self._nominal.max(initial=0))
+
     def pieces(self, rank: int, chunk: int, span: int, piece: int) -> list[tuple[int, int]]:
         """Returns the first element and the number of elements of each message of some chunks.
 
@@ -115,6 +128,21 @@ class Layout:
             (low := min(begin + number * piece, end), min(piece, end - low))
             for number in range(self.messages(rank, chunk, span, piece))
         ]
+
+    def sizes_of(self, rank: int, chunk: int, span: int, piece: int) -> tuple[tuple[int, int], ...]:
+        """Returns what `pieces` returns, without places and with equal messages in a row counted.
+
+        Args:
+            rank: Rank inside the group.
+            chunk: Number of the first chunk.
+            span: Number of chunks in a row.
+            piece: Elements of the largest message.
+        """
+        begin, end = self.extent(rank, chunk, span)
+        count = self.messages(rank, chunk, span, piece)
+        full, rest = divmod(end - begin, piece)
+        parts = (piece, full), (rest, int(rest > 0)), (0, count - full - (rest > 0))
+        return tuple((elements, many) for elements, many in parts if many)
 
     def key(self) -> tuple[bytes, bytes]:
         """Returns a key that tells layouts apart whose messages have different sizes."""

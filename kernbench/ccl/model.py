@@ -5,6 +5,7 @@ from typing import Final, Protocol
 from kernbench.caches import cached
 from kernbench.ccl.channel import lanes
 from kernbench.ccl.config import Chosen
+from kernbench.ccl.cycles import Cycles
 from kernbench.ccl.machine import Machine
 from kernbench.ccl.plan import Algorithm
 from kernbench.ccl.prepared import CollectiveShape, Prepared
@@ -68,6 +69,7 @@ class CollectiveModel:
         engine: The engine.
         lanes: See `Kept`.
         prepare: See `Kept`.
+        cycles: Skips repetitions of all replays on the network.
     """
 
     def __init__(self, engine: GraphEngine, choose: Choose | None = None) -> None:
@@ -76,6 +78,7 @@ class CollectiveModel:
         kept = kept_of(engine.topology)
         self.lanes: Final = kept.lanes
         self.prepare: Final = kept.prepare
+        self.cycles: Final = Cycles(engine.network, shadow=engine.shadow)
 
     def choose(
         self, operation: str, nbytes: int, sips: tuple[int, ...], ranks: int | None = None

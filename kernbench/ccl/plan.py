@@ -193,6 +193,11 @@ class Plan:
         found = np.unique((ranks * n + to)[to != ranks])
         return [(int(pair) // n, int(pair) % n) for pair in found]
 
+    @cached_property
+    def widest(self) -> int:
+        """Most chunks that leave or arrive in one exchange."""
+        return int(self.span.max(initial=1))
+
     def of(self, rank: int) -> list[Exchange]:
         """Returns the steps of one rank."""
         steps = self._steps.get(rank)

@@ -10,12 +10,18 @@ from functools import partial
 from typing import Final
 
 from kernbench.ccl.costs import Span, StepCosts
-from kernbench.ccl.layout import Layout, turns
+from kernbench.ccl.cycles import LONG, MANY, Cycles, Walk
+from kernbench.ccl.layout import Layout
 from kernbench.ccl.plan import NOTHING, Exchange, Plan
+from kernbench.ccl.runs import Run, Runs
+from kernbench.des import Owner
 from kernbench.hw.pe import PeTimeline, later
 from kernbench.hw.queue import Message, Queue, Sender
 
 Wait = Callable[[Callable[[], None]], None]
+
+NEVER: Final = 1 << 62
+"""More turns than there are."""
 
 
 class Replay:
@@ -28,7 +34,17 @@ class Replay:
         queues: Queues by (sender, receiver).
         senders: Makes the sending engine of a rank for shared links; None if no link is shared.
         finish: Called with each rank and the time at which the rank is done, in picoseconds.
+        runs: Turns of the exchanges, to keep them for the next replay; None to find them anew.
+        cycles: Skips what repeats itself; None to replay every message.
         trace: Whether the messages are kept for `spans`.
+
+    Attributes:
+        queues: Queues by (sender, receiver).
+        walks: Ranks that are under way.
+        busy: Queues that are used now, or were used lately.
+        trace: Whether the messages are kept for `spans`.
+        ready: Ranks that can go on.
+        watched: Whether so much is sent that repetitions are looked for.
     """
 
     def __init__(
@@ -40,110 +56,153 @@ class Replay:
         senders: Callable[[int, PeTimeline[int]], Sender] | None,
         finish: Callable[[int, int], None],
         *,
+        runs: Runs | None = None,
+        cycles: Cycles | None = None,
         trace: bool = False,
     ) -> None:
         self._plan: Final = plan
         self._layout: Final = layout
         self._costs: Final = costs
         self._piece: Final = costs[0].piece
-        self._n_slots: Final = costs[0].queue.n_slots
-        self._queues: Final = queues
+        self.queues: Final = queues
         self._senders: Final = senders
         self._finish: Final = finish
+        most = layout.most_messages(plan.widest, self._piece)
+        self.watched: Final = cycles is not None and (most >= LONG or most * len(plan.send) >= MANY)
+        self._cycles: Final = cycles if self.watched else None
         self._sent: list[tuple[int, Exchange, Message, Message]] = []
-        self._trace: Final = trace
-        self._known: dict[tuple[int, int, int], list[int]] = {}
-        self._ready: deque[Generator[Wait]] = deque()
+        self.trace: Final = trace
+        self._runs: Final = (
+            Runs(layout, self._piece, costs[0].queue.n_slots) if runs is None else runs
+        )
+        self.walks: Final[dict[int, Walk]] = {}
+        self.busy: Final[dict[tuple[int, int], Queue]] = {}
+        self.ready: Final[deque[Walk]] = deque()
         self._driving = False
 
     def start(self, rank: int, time: int) -> None:
         """Lets a rank begin at `time`, in picoseconds. Does not wait."""
         pe = PeTimeline(time, self._costs[rank].issue, later)
         sender = None if self._senders is None else self._senders(rank, pe)
-        self._resume(self._run(rank, pe, sender))
+        walk = self.walks[rank] = Walk(rank, pe, sender, self._plan.of(rank))
+        walk.program = self._run(walk)
+        self._resume(walk)
 
-    def _resume(self, program: Generator[Wait]) -> None:
+    def _resume(self, walk: Walk) -> None:
         # A loop, not recursion: one message may let a long chain of ranks go on.
-        self._ready.append(program)
+        self.ready.append(walk)
         if self._driving:
             return
         self._driving = True
-        while self._ready:
-            program = self._ready.popleft()
-            wait = next(program, None)
+        cycles = self._cycles
+        while self.ready:
+            walk = self.ready.popleft()
+            wait = next(walk.program, None)
             if wait is not None:
-                wait(partial(self._resume, program))
+                wait(partial(self._resume, walk))
+            if cycles is not None and cycles.due:
+                cycles.look(self)
         self._driving = False
 
-    def _run(self, rank: int, pe: PeTimeline[int], sender: Sender | None) -> Generator[Wait]:
-        costs = self._costs[rank]
-        for step in self._plan.of(rank):
-            out = self._counts(rank, step.send, step.span)
-            into = self._counts(rank, step.receive, step.span)
+    def _run(self, walk: Walk) -> Generator[Wait]:
+        rank, pe, steps, sender = walk.rank, walk.pe, walk.steps, walk.sender
+        costs, piece = self._costs[rank], self._piece
+        times_of, issue, cycles = costs.times, pe.issue, self._cycles
+        while walk.step < len(steps):
+            step = steps[walk.step]
             if step.send != NOTHING and step.to == rank:
-                _move(pe, costs, out, step.combine == "reduce")
+                for count, messages in self._layout.sizes_of(rank, step.send, step.span, piece):
+                    for _ in range(messages):
+                        costs.move(pe, times_of(count), reduce=step.combine == "reduce")
                 pe.fence()
+                walk.step += 1
                 continue
-            sent: list[Message] = []
-            queue = self._queues.get((rank, step.to))
-            for leaving, arriving in turns(len(out), len(into), self._n_slots):
-                if leaving is not None:
-                    assert queue is not None
-                    yield from self._send(pe, costs, queue, out[leaving], sender, sent)
-                if arriving is not None:
-                    yield from self._receive(pe, rank, step, into[arriving])
+            queue, source = self._between(rank, step)
+            reduce = step.combine == "reduce"
+            walk.first = walk.last = None
+            parts = self.runs_of(rank, step)
+            least = NEVER if cycles is None else self._least(parts, len(steps))
+            for walk.run, (out, into, turns) in enumerate(parts):
+                walk.turns = walk.left = turns
+                watch = cycles if turns >= least else None
+                while walk.left:
+                    if watch is not None:
+                        watch.turn(walk)
+                    walk.left -= 1
+                    if out is not None:
+                        walk.ready = costs.load(pe, times_of(out))
+                        issue()
+                        while queue.credit is None:
+                            walk.waits = 1
+                            yield queue.call_on_credit
+                        queue.take_credit(pe)
+                        message = Message(out * costs.itemsize)
+                        queue.post(pe, walk.ready, message, sender)
+                        walk.last = message
+                        if walk.first is None:
+                            walk.first = message
+                    if into is not None:
+                        times = times_of(into)
+                        walk.local = costs.load(pe, times) if reduce else None
+                        issue()
+                        while (arrival := source.arrival) is None:
+                            walk.waits = 2
+                            yield source.call_on_message
+                        message = source.messages.popleft()
+                        there = pe.receive(arrival, times.copy, costs.slot_latency)
+                        message.received = there
+                        source.release(there)
+                        costs.store(pe, times, walk.local, there)
             pe.fence()
-            if sent:
-                self._sent.append((rank, step, sent[0], sent[-1]))
+            if self.trace and walk.first is not None and walk.last is not None:
+                self._sent.append((rank, step, walk.first, walk.last))
+            walk.step += 1
         while sender is not None and not sender.idle:
+            walk.waits = 3
             yield sender.call_when_idle
+        del self.walks[rank]
         self._finish(rank, later(pe.clock, pe.send_free))
 
-    def _counts(self, rank: int, chunk: int, span: int) -> list[int]:
-        """Returns the elements of each message of some chunks."""
-        if chunk == NOTHING:
-            return []
-        key = (rank if not self._layout.alike else 0, chunk, span)
-        counts = self._known.get(key)
-        if counts is None:
-            pieces = self._layout.pieces(rank, chunk, span, self._piece)
-            counts = self._known[key] = [count for _, count in pieces]
-        return counts
+    def leave(self) -> None:
+        """Ends the search for repetitions, which refers back to the replay."""
+        if self._cycles is not None:
+            self._cycles.leave(self)
 
-    def _send(
-        self,
-        pe: PeTimeline[int],
-        costs: StepCosts,
-        queue: Queue,
-        count: int,
-        sender: Sender | None,
-        sent: list[Message],
-    ) -> Generator[Wait]:
-        ready = costs.load(pe, costs.times(count))
-        pe.issue()
-        while queue.credit is None:
-            yield queue.call_on_credit
-        queue.take_credit(pe)
-        message = Message(count * costs.itemsize)
-        queue.post(pe, ready, message, sender)
-        if self._trace:
-            sent.append(message)
+    def _between(self, rank: int, step: Exchange) -> tuple[Queue, Queue]:
+        """Returns the queue to the receiver and the queue from the sender, or one for both."""
+        there, here = (rank, step.to), (step.source, rank)
+        if step.send == NOTHING:
+            there = here
+        elif step.receive == NOTHING:
+            here = there
+        queues = self.queues
+        if self.watched:
+            self.busy[there], self.busy[here] = queues[there], queues[here]
+        return queues[there], queues[here]
 
-    def _receive(
-        self, pe: PeTimeline[int], rank: int, step: Exchange, count: int
-    ) -> Generator[Wait]:
-        costs = self._costs[rank]
-        times = costs.times(count)
-        local = costs.load(pe, times) if step.combine == "reduce" else None
-        pe.issue()
-        queue = self._queues[step.source, rank]
-        while (arrival := queue.arrival) is None:
-            yield queue.call_on_message
-        message = queue.messages.popleft()
-        ready = pe.receive(arrival, times.copy, costs.slot_latency)
-        message.received = ready
-        queue.release(ready)
-        costs.store(pe, times, local, ready)
+    def _least(self, parts: Sequence[Run], steps: int) -> int:
+        """Returns how many turns a run of an exchange has at least if repetitions are looked for.
+
+        Args:
+            parts: All runs of the exchange.
+            steps: Exchanges of the rank.
+        """
+        longest = max((turns for _, _, turns in parts), default=0)
+        return min(LONG, longest) if longest * steps >= MANY else LONG
+
+    def runs_of(self, rank: int, step: Exchange) -> tuple[Run, ...]:
+        """Returns the turns of an exchange of a rank."""
+        return self._runs.of(rank, step.send, step.receive, step.span)
+
+    def owner_of(self, rank: int) -> Owner:
+        """Returns the owner of a rank's messages over shared links."""
+        sender = self.walks[rank].sender
+        assert sender is not None
+        return sender.owner
+
+    def _elements(self, rank: int, step: Exchange) -> int:
+        begin, end = self._layout.extent(rank, step.send, step.span)
+        return end - begin
 
     def spans(self) -> list[Span]:
         """Returns the sent messages; call it once every rank is done."""
@@ -151,7 +210,7 @@ class Replay:
             Span(
                 rank,
                 step.to,
-                sum(self._counts(rank, step.send, step.span)),
+                self._elements(rank, step),
                 first.sent,
                 last.injected,
                 first.arrival or 0,
@@ -159,8 +218,3 @@ class Replay:
             )
             for rank, step, first, last in self._sent
         ]
-
-
-def _move(pe: PeTimeline[int], costs: StepCosts, counts: list[int], reduce: bool) -> None:
-    for count in counts:
-        costs.move(pe, costs.times(count), reduce=reduce)

@@ -3,6 +3,7 @@
 from kernbench.des.carrier import Killed, current_carrier
 from kernbench.des.core import (
     TURN,
+    Call,
     DeadlockError,
     Event,
     EventLoop,
@@ -15,6 +16,7 @@ from kernbench.des.fifo import Fifo
 
 __all__ = [
     "TURN",
+    "Call",
     "DeadlockError",
     "Event",
     "EventLoop",

@@ -406,6 +406,10 @@ class SwallowedAbortError(BaseException):
         self.__traceback__ = last
 
 
+Call = tuple[int, int, int, Callable[..., None], tuple[Any, ...]]
+"""A queued call: its time in picoseconds, its owner's key and sequence, function and arguments."""
+
+
 class EventLoop:
     """The clock and the queue of what happens next. Only the hub, outside any task, drives it.
 
@@ -431,11 +435,13 @@ class EventLoop:
         self.on_park: Callable[[Task], None] | None = None
         self.polling = 0
         self.inner_steps = 0
-        self._queue: list[tuple[int, int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._queue: list[Call] = []
         self._owners: dict[int, Owner] = {}
         self._tasks: dict[Task, None] = {}
         self.driver: int | None = None
         self._key = 0  # key of the owner whose turn it is
+        self._until: Event | None = None  # what `run` waits for
+        self._present: int | None = None  # while the past is relived, the time up to which
 
     def owner(self, key: int) -> Owner:
         """Returns the owner with this key; equal keys give the same object."""
@@ -502,6 +508,7 @@ class EventLoop:
             if self.driver is not None:
                 raise RuntimeError("the event loop runs already: only the hub drives it")
             self.driver = get_ident()
+            self._until = until
             try:
                 queue = self._queue
                 if self.limit is not None:
@@ -513,7 +520,7 @@ class EventLoop:
                     self.now = time
                     function(*args)
             finally:
-                self.driver = None
+                self.driver = self._until = None
         if until is None:
             if self._tasks:
                 raise DeadlockError(self.tasks())
@@ -561,15 +568,42 @@ class EventLoop:
         now, queue = self.now, self._queue
         others = list(queue)
         queue.clear()
-        self.now = begin
+        self.now, self._present = begin, now
         setup()
         while queue and queue[0][:2] < (now, self._key):
             time, _, _, function, args = heappop(queue)
             self.now = time
             function(*args)
-        self.now = now
+        self.now, self._present = now, None
         queue += others
         heapify(queue)
+
+    def calls(self) -> list[Call]:
+        """Returns what is queued, in order."""
+        return sorted(self._queue, key=_order)
+
+    @property
+    def horizon(self) -> int | None:
+        """Time in picoseconds up to which the loop certainly goes; None if there is no such time.
+
+        It may stop there, or something that is not queued now may be queued for that time.
+        """
+        until = self._until.time if self._until is not None else None
+        return min((t for t in (until, self.limit, self._present) if t is not None), default=None)
+
+    def skip(self, calls: Sequence[Call], by: int) -> None:
+        """Moves the clock and queued calls to later times; the order of these calls stays.
+
+        Args:
+            calls: Some of what `calls` returns; with all others the clock does not catch up.
+            by: Picoseconds.
+        """
+        self.now += by
+        moved = {id(call) for call in calls}
+        self._queue[:] = [
+            (call[0] + by, *call[1:]) if id(call) in moved else call for call in self._queue
+        ]
+        heapify(self._queue)
 
     def steps(self) -> int:
         """Returns a number that changes when something is queued or happens; for a watchdog.
@@ -597,6 +631,10 @@ class EventLoop:
     def task_ended(self, task: Task) -> None:
         """Forgets a task; the task itself calls this when it ends."""
         del self._tasks[task]
+
+
+def _order(call: Call) -> tuple[int, int, int]:
+    return call[:3]
 
 
 current_task: Final = cast("Callable[[], Task | None]", current_subject)

@@ -15,6 +15,7 @@ the same whatever the order of its set-up.
 | `SOLVE` | a switch shares its links out anew | every flow that starts at the instant is there |
 | `REVIEW` | ranks that can never go on are looked for | every rank that comes is in the report |
 | `ABORT` | ranks are aborted after a failure | the list of those that failed is complete |
+| `STILL` | states of links and ranks are compared | nothing more happens at the instant |
 """
 
 from typing import Final
@@ -28,6 +29,7 @@ CHOICE: Final = (1 << 62) - 1
 SOLVE: Final = 1 << 62
 REVIEW: Final = SOLVE + 1
 ABORT: Final = SOLVE + 2
+STILL: Final = SOLVE + 3
 
 
 def program_of(pe: int) -> int:

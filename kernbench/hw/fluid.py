@@ -9,14 +9,14 @@ The rate and the remaining bytes of a flow are fractions, kept as two integers e
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import Final
+from typing import Any, Final
 
 from kernbench.des import EventLoop, Owner, order
 from kernbench.units import PS_PER_S, Rate
 
 
 @dataclass(slots=True, eq=False)
-class _Flow:
+class Flow:
     """One transfer.
 
     Attributes:
@@ -54,6 +54,11 @@ class _Flow:
             self.scale = common
         self.left -= self.rate * (self.scale // self.per) * elapsed
 
+    def state(self, now: int) -> tuple[Any, ...]:
+        """Returns all that becomes of the flow depends on; times are counted from `now`."""
+        amounts = self.cap, self.left, self.scale, self.rate, self.per
+        return (*amounts, self.updated - now, self.ports)
+
     def end(self) -> int:
         """Returns when the flow ends at its present rate, in picoseconds, rounded up."""
         return self.updated - (-self.left * self.per // (self.rate * self.scale))
@@ -72,7 +77,7 @@ class _Group:
         replaced: Whether the flows have moved to other groups; the group's event then does nothing.
     """
 
-    flows: list[_Flow]
+    flows: list[Flow]
     waiting: bool = False
     loose: bool = False
     replaced: bool = False
@@ -95,8 +100,8 @@ class Fluid:
         self._owner: Final = owner
         self._last: Final = loop.owner(order.SOLVE)
         self._capacity: Final = {port: rate.per_second for port, rate in capacity.items()}
-        self._users: Final[dict[int, dict[_Flow, None]]] = {port: {} for port in capacity}
-        self._ended: Final[dict[int, list[_Flow]]] = {}
+        self._users: Final[dict[int, dict[Flow, None]]] = {port: {} for port in capacity}
+        self._ended: Final[dict[int, list[Flow]]] = {}
 
     def start(
         self,
@@ -119,7 +124,7 @@ class Fluid:
         owner.sequence += 1
         key = owner.key, owner.sequence
         group = _Group([])
-        flow = _Flow(key, tuple(ports), cap.per_second, nbytes * PS_PER_S, now, finished, group)
+        flow = Flow(key, tuple(ports), cap.per_second, nbytes * PS_PER_S, now, finished, group)
         if nbytes == 0:
             self._end(flow, now)
             return
@@ -134,6 +139,16 @@ class Fluid:
             self._run_alone(group)
         elif not group.waiting:
             self._wait(group)
+
+    def flows_of(self, group: _Group | None = None) -> list[Flow] | None:
+        """Returns the flows that a queued call is about, in order; None while rates are unknown.
+
+        Args:
+            group: Argument of the call.
+        """
+        if group is None or group.waiting:
+            return None
+        return [] if group.replaced else sorted(group.flows, key=lambda flow: flow.key)
 
     def _wait(self, group: _Group) -> None:
         group.waiting = True
@@ -168,7 +183,7 @@ class Fluid:
         if group.loose:
             group.flows = [flow for flow in group.flows if flow.left > 0]
 
-    def _end(self, flow: _Flow, now: int) -> None:
+    def _end(self, flow: Flow, now: int) -> None:
         ended = self._ended.get(now)
         if ended is None:
             # Every other flow that ends at this instant has an earlier event.
@@ -217,7 +232,7 @@ class Fluid:
             parts.append(part)
         return parts
 
-    def _fill(self, flows: Sequence[_Flow]) -> None:
+    def _fill(self, flows: Sequence[Flow]) -> None:
         """Gives each flow of a group its max-min fair rate."""
         spare: dict[int, int] = {}  # of each port, times `per`
         count: dict[int, int] = {}  # of flows on it without a rate

@@ -1,15 +1,36 @@
 """Links that several senders use: reservations in simulated-time order, an event per hop."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
-from kernbench.des import Event, EventLoop, Fifo, Owner, order
+from kernbench.des import Call, Event, EventLoop, Fifo, Owner, order
 from kernbench.hw.claims import Claims
-from kernbench.hw.fluid import Fluid
+from kernbench.hw.fluid import Flow, Fluid
 from kernbench.hw.path import HopTimes, Path
 from kernbench.topology import Topology
 from kernbench.units import Bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """The messages of some senders, while nobody else's are under way.
+
+    Attributes:
+        state: All that becomes of the messages depends on this; times are counted from now.
+        others: When something may happen that is no part of the traffic, in picoseconds; None if
+            nothing else is known to happen.
+        calls: Queued calls.
+        messages: Messages that have asked for a link or are on one.
+        flows: Messages on switches.
+    """
+
+    state: Any
+    others: int | None
+    calls: "Sequence[Call]"
+    messages: "Sequence[_Message]"
+    flows: "Sequence[Flow]"
 
 
 class Network:
@@ -110,6 +131,68 @@ class Network:
             self._fluid = Fluid(self.loop, self.loop.owner(order.FLOWS), dict(capacity))
         return self._fluid
 
+    def traffic(self, senders: Mapping[Owner, int]) -> "Traffic | None":
+        """Returns the messages of some senders that are under way, if nobody else's are.
+
+        To be called when nothing more happens at this instant.
+
+        Args:
+            senders: Number of each sender.
+
+        Returns:
+            The messages; None if a message of another sender is under way.
+        """
+        loop = self.loop
+        now = loop.now
+        own: list[Call] = []
+        messages: dict[_Message, None] = {}
+        flows: list[Flow] = []
+        state: list[Any] = []
+        others = loop.horizon
+        for call in loop.calls():
+            time, key, _, function, args = call
+            subject = getattr(function, "__self__", None)
+            parts: Sequence[Flow] = ()
+            carried: list[Any] = []
+            if isinstance(subject, _Message):
+                carried = [subject]
+            elif isinstance(subject, Fluid):
+                found = subject.flows_of(*args)
+                if found is None:
+                    return None
+                parts = found
+                carried = [getattr(flow.finished, "__self__", None) for flow in parts]
+            else:
+                others = time if others is None or time < others else others
+                continue
+            own.append(call)
+            state.append((time - now, key))
+            flows += parts
+            for message in carried:
+                sender = senders.get(message.owner) if isinstance(message, _Message) else None
+                if sender is None:
+                    return None
+                messages[message] = None
+                state.append((sender, *message.state(now)))
+            state += [flow.state(now) for flow in parts]
+        # Flows that end together are told in the order of their keys.
+        state.append(sorted(range(len(flows)), key=lambda number: flows[number].key))
+        fifos = self._fifos.items()
+        busy = sorted((link, fifo.free - now) for link, fifo in fifos if fifo.free > now)
+        return Traffic((state, busy), others, own, list(messages), flows)
+
+    def shift(self, traffic: "Traffic", by: int) -> None:
+        """Moves all messages under way to later times, by the same number of picoseconds."""
+        now = self.loop.now
+        self.loop.skip(traffic.calls, by)
+        for message in traffic.messages:
+            message.shift(by)
+        for flow in traffic.flows:
+            flow.updated += by
+        for fifo in self._fifos.values():
+            if fifo.free > now:
+                fifo.free += by
+
 
 def _ignore(_: int) -> None:
     pass
@@ -125,10 +208,10 @@ class _Message:
         "_injected",
         "_nbytes",
         "_network",
-        "_owner",
         "_path",
         "_start",
         "_times",
+        "owner",
     )
 
     def __init__(
@@ -144,24 +227,34 @@ class _Message:
         self._path = path
         self._nbytes = nbytes
         self._times: Sequence[HopTimes] = path.times(nbytes)
-        self._owner = owner
+        self.owner = owner
         self._injected = injected
         self._arrived = arrived
         self._hop = 0
         self._start = 0
         self._end = 0
 
+    def state(self, now: int) -> tuple[Any, ...]:
+        """Returns all that becomes of the message depends on; times are counted from `now`."""
+        end = self._end - now if self._hop else 0
+        return self._path.links, self._nbytes, self._hop, self._start - now, end
+
+    def shift(self, by: int) -> None:
+        """Moves every time by the same number of picoseconds."""
+        self._start += by
+        self._end += by
+
     def request(self, hop: int, time: int) -> None:
         """Asks for a hop, by its index in the path, at `time` in picoseconds."""
         self._hop, self._start = hop, time
-        self._network.loop.at(time, self._owner, self._reserve)
+        self._network.loop.at(time, self.owner, self._reserve)
 
     def _reserve(self) -> None:
         hop, duration = self._path.hops[self._hop], self._times[self._hop].full
         if hop.fluid:
             ports = [port.index for port in self._path.route if port.kind == "fluid"]
             self._network.fluid().start(
-                self._owner, ports, hop.bandwidth, self._nbytes, self._through
+                self.owner, ports, hop.bandwidth, self._nbytes, self._through
             )
         elif hop.link < 0:
             self._through(self._start + duration)

@@ -119,14 +119,17 @@ class Message:
     received: int = 0
 
 
+_Submitted = tuple[int, Path, int, Message, Callable[[int], None]]
+
+
 class Sender:
     """The sending side of a PE's DMA engine over shared links: one message at a time."""
 
     def __init__(self, network: Network, pe: PeTimeline[int], owner: Owner) -> None:
         self._network: Final = network
         self._pe: Final = pe
-        self._owner: Final = owner
-        self._pending: deque[tuple[int, Path, int, Message, Callable[[int], None]]] = deque()
+        self.owner: Final = owner
+        self._pending: deque[_Submitted] = deque()
         self._busy = False
         self._on_idle: Callable[[], None] | None = None
 
@@ -165,7 +168,7 @@ class Sender:
             path,
             nbytes,
             message.sent,
-            self._owner,
+            self.owner,
             partial(self._injected, message),
             arrived,
         )
@@ -183,6 +186,22 @@ class Sender:
     def call_when_idle(self, callback: Callable[[], None]) -> None:
         """Calls `callback` once, when every submitted message has left."""
         self._on_idle = callback
+
+    def state(self, now: int) -> tuple[Any, ...]:
+        """Returns all that later messages depend on; times are counted from `now`.
+
+        Args:
+            now: The loop's time, in picoseconds.
+        """
+        waiting = [
+            (path.links, nbytes, later(time, now) - now)
+            for time, path, nbytes, _, _ in self._pending
+        ]
+        return (self._busy, *waiting)
+
+    def shift(self, by: int) -> None:
+        """Moves every time by the same number of picoseconds."""
+        self._pending = deque((sent[0] + by, *sent[1:]) for sent in self._pending)
 
 
 class Queue:
@@ -273,6 +292,42 @@ class Queue:
         if self._on_credit is not None:
             callback, self._on_credit = self._on_credit, None
             callback()
+
+    def state(
+        self, sent: int | None, received: int | None
+    ) -> tuple[list[int], list[int], list[int]]:
+        """Returns all that later messages depend on.
+
+        A time before the clock of the program that reads it acts like that clock, and is given as
+        the clock.
+
+        Args:
+            sent: Clock of the sender's program, in picoseconds; None if no program sends.
+            received: Clock of the receiver's program, in picoseconds; None if no program receives.
+
+        Returns:
+            Sizes; times that the sender reads; times that the receiver reads, -1 if unknown. Times
+            are in picoseconds.
+        """
+        sizes = [len(self._credits), *(held.nbytes for held in self.messages)]
+        times = [*self._credits, *self._free]
+        if sent is not None:
+            times = [time if time > sent else sent for time in times]
+        known = [-1 if held.arrival is None else held.arrival for held in self.messages]
+        if received is not None:
+            known = [time if time > received or time < 0 else received for time in known]
+        return sizes, times, known
+
+    def shift_sender(self, by: int, after: int) -> None:
+        """Moves the times that the sender reads, if they are after a time; in picoseconds."""
+        self._credits = deque(time + by if time > after else time for time in self._credits)
+        self._free = [time + by if time > after else time for time in self._free]
+
+    def shift_receiver(self, by: int, after: int) -> None:
+        """Moves the times that the receiver reads, if they are after a time; in picoseconds."""
+        for held in self.messages:
+            if held.arrival is not None and held.arrival > after:
+                held.arrival += by
 
     def call_on_credit(self, callback: Callable[[], None]) -> None:
         """Calls `callback` once, when the time of the next credit becomes known."""

@@ -383,23 +383,64 @@ def simulate(
     `case` says what to do: its slots, channels and alignment are those of `chosen`.
     """
     engine = GraphEngine(topology, given is not None, fidelity=fidelity)
+    model = CollectiveModel(engine)
+    issued = issue(model, chosen, case, given, dtype=dtype, starts=starts, sips=sips)
+    engine.loop.run()
+    ends = issued.ends
+    assert None not in ends
+    taken = [target.array().copy() for target in issued.targets] if given is not None else []
+    return Outcome([end for end in ends if end is not None], taken)
+
+
+@dataclass
+class Issued:
+    """A collective that all ranks have issued.
+
+    Attributes:
+        commands: The command of each rank.
+        targets: What each rank ends with.
+        memory: Holds the buffers.
+    """
+
+    commands: list[Command]
+    targets: list[View]
+    memory: list[Storage]
+
+    @property
+    def ends(self) -> list[int | None]:
+        """When each rank is done."""
+        return [command.done.time for command in self.commands]
+
+
+def issue(
+    model: CollectiveModel,
+    chosen: Chosen,
+    case: Case,
+    given: Sequence[Values] | None = None,
+    *,
+    dtype: DType = dtypes.float32,
+    starts: Sequence[int] = (),
+    sips: Sequence[int] | None = None,
+) -> Issued:
+    """Issues a collective on an engine that does not run yet."""
+    engine = model.engine
     places = list(range(case.ranks) if sips is None else sips)
     reduction = Reduction("sum", "add") if case.what.reduces else None
     blocks = [tuple(row) if case.what.blocks == "pairs" else row for row in case.sizes]
     shape = CollectiveShape(chosen, case.operation, tuple(places), tuple(blocks), dtype, case.root)
-    model = CollectiveModel(engine)
     collective = Collective(model, model.prepare(shape), reduction)
-    commands, targets, kept = [], [], []
+    issued = Issued([], [], [])
     for rank in range(case.ranks):
         sizes = case.blocks(rank)
-        host = Host(engine.loop, rank, engine.rank_owner(rank), starts[rank] if starts else 0, 64)
-        stream = Stream("s", places[rank])
+        sip = places[rank]
+        host = Host(engine.loop, sip, engine.rank_owner(sip), starts[rank] if starts else 0, 64)
+        stream = Stream("s", sip)
 
         def view(blocks: range, sizes: list[int] = sizes, rank: int = rank) -> View:
             count = sum(sizes[block] for block in blocks)
             nbytes = max(count * dtype.itemsize, 1)
             storage = Storage(engine.devices[places[rank]].hbm, nbytes, "x", call_site())
-            kept.append(storage)
+            issued.memory.append(storage)
             if given is not None:
                 storage.buffer.poison(dtypes.uint8)
             return View(storage.buffer, dtype, (count,), (1,), 0)
@@ -408,13 +449,9 @@ def simulate(
         target = view(case.what.taken(rank, case.ranks, case.root))
         if given is not None and source.shape[0]:
             source.write()[...] = given[rank].astype(dtype.numpy)
-        targets.append(target)
+        issued.targets.append(target)
         work = collective.join(rank, [source], [target])
         command = Command(case.operation, "collective", host, stream, work, site=call_site())
-        commands.append(command)
+        issued.commands.append(command)
         engine.submit(command)
-    engine.loop.run()
-    ends = [command.done.time for command in commands]
-    assert None not in ends
-    taken = [target.array().copy() for target in targets] if given is not None else []
-    return Outcome([end for end in ends if end is not None], taken)
+    return issued
