@@ -51,8 +51,11 @@ LIMITS: Final[Mapping[str, int]] = {
     "parallel.layouts": 64,
     "runtime_api.names": 1,
     "runtime_api.pytorch_names": 1,
+    "tensors.annotations": 4096,
     "tensors.devices": 1 << 16,  # as many as a machine may have
     "tensors.labels": 4096,
+    "tensors.signatures": 2048,
+    "tensors.unions": 4096,
     "tl.checked": 1024,
     "tl.elementwise": 1024,
     "tl.extremes": 64,

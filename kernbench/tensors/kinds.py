@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from numbers import Number
 from typing import Any, Final
 
 import numpy as np
 
+from kernbench.caches import cached
 from kernbench.tensors.tensor import Tensor
 
 _TENSORS: Final = frozenset({"Parameter", "Tensor"})
@@ -26,7 +26,7 @@ _ALIASES: Final = {
 _NAMES: Final = {"DType": "torch.dtype", "Device": "torch.device", "Generator": "torch.Generator"}
 
 
-@lru_cache(maxsize=4096)
+@cached("tensors.annotations")
 def text(annotation: Any) -> str:
     """Returns an annotation as it is written, without the names of modules.
 
@@ -44,7 +44,7 @@ def text(annotation: Any) -> str:
     return " | ".join(_ALIASES.get(option, option) for option in _parts(kind, "|"))
 
 
-@lru_cache(maxsize=4096)
+@cached("tensors.unions")
 def options(kind: str) -> tuple[str, ...]:
     """Returns the parts of a union.
 

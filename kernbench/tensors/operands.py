@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from kernbench.caches import cached
 from kernbench.errors import (
     KernbenchError,
     OperandError,
@@ -237,7 +238,7 @@ def _taken(function: Function, name: str, kind: str) -> str:
     return f"{kind} | None" if name in _NONE_IS_FALSE else kind
 
 
-@functools.lru_cache(maxsize=1024)
+@cached("tensors.signatures")
 def _signature(function: Function) -> inspect.Signature:
     return inspect.signature(function)
 
