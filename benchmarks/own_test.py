@@ -1,4 +1,4 @@
-"""A test of a user's own: the one of the README's page on tensor parallelism, with eight ranks.
+"""A test of a user's own: the one of the tutorial's page on tensor parallelism, 8 ranks.
 
 Each time in a fresh interpreter, outside the package, as pytest measures it: set-up of the fixture,
 call and clean-up, after the imports of the test's module.
@@ -25,8 +25,8 @@ COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
 
 
 def write_files(folder: Path) -> None:
-    """Writes the files of the README's page."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    """Writes the files of the tutorial's page."""
+    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     for name in FILES:
         block = re.search(rf"^```python\n(# {re.escape(name)}\n.*?)^```$", text, re.M | re.S)
         assert block is not None, name

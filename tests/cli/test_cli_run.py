@@ -548,7 +548,7 @@ def test_list_shows_everything(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_options_are_these() -> None:
-    """A new option needs a line in the README, and a reason."""
+    """A new option needs a line in docs/command_line.md, and a reason."""
     import typer.main
 
     from kernbench.cli.app import app

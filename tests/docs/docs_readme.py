@@ -1,8 +1,9 @@
-"""Runs the blocks of the README and finds what they print.
+"""Runs the blocks of the README and of the documents beside it, and finds what they print.
 
-`python tests/docs/docs_readme.py` writes the outputs into the README anew.
+`python tests/docs/docs_readme.py` writes the outputs into the documents anew.
 
-Blocks under one heading share a folder. A block whose first line is a comment with a file name is
+Blocks under one heading share a folder, which also has the files of the headings before, and those of
+the README. A block whose first line is a comment with a file name is
 written to that file. Every `python` block is also executed, in a fresh namespace; a `py` block is
 only written. The commands of a
 `console` block follow `$ `, and their output follows them; a `text` block is the output of the
@@ -20,11 +21,19 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 README: Final = ROOT / "README.md"
+TUTORIAL: Final = ROOT / "docs" / "tutorial.md"
+WITH_BLOCKS: Final = (README, TUTORIAL)
+"""Documents whose blocks are run."""
+WITH_TIMES: Final = (README, ROOT / "docs" / "accuracy.md")
+"""Documents with rows of simulated times beside measured ones."""
+RUN: Final = frozenset({"py", "python", "yaml", "console", "text"})
+"""Languages of blocks that are written to files, run or compared."""
 
 _FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE: Final = re.compile(r"# ([\w.]+\.(?:py|yaml))\n")
@@ -59,9 +68,20 @@ def tutorial(text: str) -> dict[str, list[Fence]]:
     """Returns the blocks that can be run, by heading. Each step may use files of those before."""
     steps: dict[str, list[Fence]] = {}
     for fence in fences(text):
-        if fence.language in {"py", "python", "yaml", "console", "text"}:
+        if fence.language in RUN:
             steps.setdefault(fence.heading, []).append(fence)
     return steps
+
+
+def files_before(document: Path) -> list[Fence]:
+    """Returns the blocks whose files a document's steps find from the beginning: the README's."""
+    if document == README:
+        return []
+    return [
+        fence
+        for blocks in tutorial(README.read_text(encoding="utf-8")).values()
+        for fence in blocks
+    ]
 
 
 def write_files(blocks: list[Fence], folder: Path) -> None:
@@ -156,6 +176,7 @@ def _shown(text: str, folder: Path) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
+@cache
 def simulated(ranks: int, nbytes: int, iterations: int = 4) -> float:
     """Returns the microseconds of a bfloat16 all-reduce on `h200x8`, back to back, without data."""
     import kernbench.torch as torch
@@ -182,6 +203,7 @@ def simulated(ranks: int, nbytes: int, iterations: int = 4) -> float:
     return sum(times) / ranks
 
 
+@cache
 def simulated_matmul(m: int, n: int, k: int, dtype: str = "bfloat16") -> float:
     """Returns the microseconds of a matmul on `h200x8`, without data."""
     import kernbench.torch as torch
@@ -212,6 +234,11 @@ _PRODUCT: Final = re.compile(
 )
 
 
+def timed_rows(text: str) -> list[str]:
+    """Returns the rows of a text that `with_accuracy` writes."""
+    return [match[0] for pattern in (_ROW, _PRODUCT) for match in pattern.finditer(text)]
+
+
 def with_accuracy(text: str) -> str:
     """Returns a text whose rows of all-reduces and products say what kernbench says."""
 
@@ -233,12 +260,10 @@ def with_accuracy(text: str) -> str:
     return _PRODUCT.sub(product, _ROW.sub(row, text))
 
 
-def main() -> None:
-    """Writes the outputs into the README anew."""
-    text = with_accuracy(README.read_text(encoding="utf-8"))
-    README.write_text(text, encoding="utf-8")
+def with_outputs(text: str, before: list[Fence] | None = None) -> str:
+    """Returns a text whose blocks show what is printed now; `before` has the files of others."""
     replaced: list[tuple[Fence, str]] = []
-    earlier: list[Fence] = []
+    earlier = list(before or [])
     for blocks in tutorial(text).values():
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name).resolve()
@@ -250,11 +275,22 @@ def main() -> None:
         earlier += blocks
     for fence, output in reversed(replaced):
         text = text[: fence.start] + output + text[fence.end :]
-    README.write_text(text, encoding="utf-8")
+    return text
+
+
+def main() -> None:
+    """Writes the outputs into the documents anew."""
+    for document in WITH_TIMES:
+        text = with_accuracy(document.read_text(encoding="utf-8"))
+        document.write_text(text, encoding="utf-8")
+    for document in WITH_BLOCKS:
+        text = with_outputs(document.read_text(encoding="utf-8"), files_before(document))
+        document.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
+    os.environ["COLUMNS"] = "80"
     main()

@@ -1,4 +1,4 @@
-"""The README's list of what is not modelled is still true; whoever changes that changes it."""
+"""What docs/limits.md lists is still not modelled; whoever changes that changes the list."""
 
 import pytest
 

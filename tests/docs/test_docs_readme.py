@@ -1,4 +1,4 @@
-"""The README's code runs, prints what it shows, and names every option and room."""
+"""The code of the README and its documents runs and prints what they show; lists are whole."""
 
 import importlib
 import re
@@ -14,43 +14,89 @@ import typer.main
 from kernbench.cli.app import app
 
 TEXT = docs_readme.README.read_text(encoding="utf-8")
-STEPS = docs_readme.tutorial(TEXT)
+DOCS = docs_readme.ROOT / "docs"
+STEPS = {
+    (document, heading): blocks
+    for document in docs_readme.WITH_BLOCKS
+    for heading, blocks in docs_readme.tutorial(document.read_text(encoding="utf-8")).items()
+}
+ON_THEIR_DEVICE = (
+    "A program of eight ranks",
+    "Streams, events, and what the simulated time says",
+    "What if",
+    "1. A slow GPU, and a sweep of one's own",
+    "4. A tile kernel",
+)
+"""Steps whose programs say `device="cuda"` wherever PyTorch needs it."""
+ANEW = "`python tests/docs/docs_readme.py` writes it anew"
+
+Step = tuple[Path, str]
 
 
-@pytest.mark.parametrize("heading", list(STEPS))
-def test_the_tutorial_prints_what_it_shows(
-    heading: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path.resolve()
+def _name(step: Step) -> str:
+    return f"{step[0].name}: {step[1]}"
+
+
+def _prepared(step: Step, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Goes to the folder, with the files of the steps before; returns the blocks of the step."""
+    document, _ = step
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("COLUMNS", "80")
-    for earlier in list(STEPS)[: list(STEPS).index(heading)]:
-        docs_readme.write_files(STEPS[earlier], folder)
-    shown = list(docs_readme.outputs(STEPS[heading], folder))
-    assert shown, "a step shows what it prints"
-    for fence, got in shown:
-        assert got == fence.content, "`python tests/docs/docs_readme.py` writes it anew"
+    docs_readme.write_files(docs_readme.files_before(document), folder)
+    for earlier in list(STEPS)[: list(STEPS).index(step)]:
+        if earlier[0] == document:
+            docs_readme.write_files(STEPS[earlier], folder)
+    return STEPS[step]
 
 
-@pytest.mark.parametrize("heading", [step for step in STEPS if re.match(r"[1238]\.", step)])
-def test_programs_that_name_their_device_do_the_same_with_the_host_as_default(
-    heading: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", list(STEPS), ids=_name)
+def test_the_blocks_print_what_they_show(
+    step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path.resolve()
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(folder)
+    shown = list(docs_readme.outputs(_prepared(step, folder, monkeypatch), folder))
+    assert shown, "a step shows what it prints"
+    for fence, got in shown:
+        assert got == fence.content, ANEW
+
+
+@pytest.mark.parametrize(
+    "step", [step for step in STEPS if step[1] in ON_THEIR_DEVICE], ids=_name
+)
+def test_programs_that_name_their_device_do_the_same_with_the_host_as_default(
+    step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path.resolve()
+    blocks = _prepared(step, folder, monkeypatch)
     run = docs_readme._kernbench
     option = ["--default-device", "cpu"]
     monkeypatch.setattr(
         docs_readme, "_kernbench", lambda words: run([*words[:2], *option, *words[2:]])
     )
-    for earlier in list(STEPS)[: list(STEPS).index(heading)]:
-        docs_readme.write_files(STEPS[earlier], folder)
-    shown = list(docs_readme.outputs(STEPS[heading], folder))
+    shown = list(docs_readme.outputs(blocks, folder))
     assert shown
     for fence, got in shown:
         assert got == fence.content
+
+
+def test_the_steps_that_name_their_device_are_there() -> None:
+    assert set(ON_THEIR_DEVICE) <= {heading for _, heading in STEPS}
+
+
+def test_every_document_with_blocks_has_a_test_that_runs_them() -> None:
+    """Those of docs/errors.md are reports: `test_docs_errors.py` holds them."""
+    with_blocks = {
+        path
+        for path in DOCS.glob("*.md")
+        for fence in docs_readme.fences(path.read_text(encoding="utf-8"))
+        if fence.language in docs_readme.RUN
+    }
+    assert with_blocks == {docs_readme.TUTORIAL, DOCS / "errors.md"}
+
+
+def test_the_readme_is_short() -> None:
+    assert len(TEXT.splitlines()) <= 600
 
 
 def test_the_set_up_commands_stand_as_they_are_called() -> None:
@@ -79,27 +125,38 @@ def test_what_pytest_leaves_out_is_run_at_the_end_of_the_gate() -> None:
     assert "the slow ones: `pytest -m slow`" in TEXT
 
 
-def test_the_accuracy_is_what_is_simulated_now() -> None:
-    assert docs_readme.with_accuracy(TEXT) == TEXT
-    (measured, simulated) = re.findall(r"takes (\d+) us there and (\d+) us here", TEXT)[0]
+@pytest.mark.parametrize("document", docs_readme.WITH_TIMES, ids=lambda path: path.name)
+def test_the_accuracy_is_what_is_simulated_now(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    assert docs_readme.timed_rows(text)
+    assert docs_readme.with_accuracy(text) == text, ANEW
+
+
+def test_the_large_product_takes_what_is_simulated_now() -> None:
+    text = (DOCS / "accuracy.md").read_text(encoding="utf-8")
+    (measured, simulated) = re.findall(r"takes (\d+) us there and (\d+) us here", text)[0]
     assert round(docs_readme.simulated_matmul(8192, 8192, 8192)) == int(simulated)
     assert abs(int(simulated) / int(measured) - 1) < 0.1
 
 
-def test_the_links_at_the_top_name_every_page_and_section() -> None:
-    top = TEXT.split("\n## Tutorial\n")[0]
-    linked = re.findall(r"^ *(?:-|(\d+)\.) \[(.+?)\]\(#(.+?)\)$", top, re.MULTILINE)
-    parts = [(number, text) for number, text, _ in linked]
-    headings = re.findall(r"^## (.+)|^### (\d+)\. (.+)", TEXT, re.MULTILINE)
-    assert parts == [(number, section or page) for section, number, page in headings]
-    for number, text, anchor in linked:
-        words = re.sub(r"[^\w -]", "", f"{number}. {text}" if number else text)
-        assert anchor == words.lower().replace(" ", "-")
-    assert "(#9-test-your-tensor-parallel-layer)" in "".join(TEXT.splitlines(keepends=True)[:20])
+@pytest.mark.parametrize("document", docs_readme.WITH_BLOCKS, ids=lambda path: path.name)
+def test_the_links_at_the_top_name_every_section(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    top = text.split("\n## ")[0]
+    linked = re.findall(r"^(?:-|(\d+)\.) \[(.+?)\]\(#(.+?)\)$", top, re.MULTILINE)
+    sections = [f"{number}. {name}" if number else name for number, name, _ in linked]
+    outside = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert sections == re.findall(r"^## (.+)", outside, re.MULTILINE)
+
+
+def test_the_readme_leads_to_every_document() -> None:
+    for path in DOCS.glob("*.md"):
+        assert f"](docs/{path.name})" in TEXT, path.name
+    assert "(docs/tutorial.md#5-test-your-tensor-parallel-layer)" in TEXT.split("\n## ")[0]
 
 
 def test_the_names_of_nn_and_optim_are_all_there() -> None:
-    section = _section("## What there is of `torch.nn` and `torch.optim`")
+    section = (DOCS / "torch_names.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `torch\.(\S+)` \| (.+) \|$", section, re.MULTILINE)
     parts = {name: set(re.findall(r"`(\w+)`", names)) for name, names in rows}
     for name, listed in parts.items():
@@ -120,11 +177,11 @@ def _section(heading: str) -> str:
     return TEXT.split(f"\n{heading}\n")[1].split("\n## ")[0]
 
 
-def test_every_option_is_in_the_readme_and_no_other() -> None:
+def test_every_option_is_in_the_documents_and_no_other() -> None:
     command: Any = typer.main.get_command(app)
-    section = _section("## Command line")
-    _, run, check, explain, list_ = re.split(r"^### ", section, flags=re.MULTILINE)
-    parts = {"run": run, "check": check, "explain": explain, "list": list_}
+    text = (DOCS / "command_line.md").read_text(encoding="utf-8")
+    _, *found = re.split(r"^## `kernbench ([a-z-]+) ", text, flags=re.MULTILINE)
+    parts = dict(zip(found[::2], found[1::2], strict=True))
     assert set(command.commands) == set(parts)
     for name, part in parts.items():
         known = {"--help"}
