@@ -2,8 +2,8 @@
 
 `python tests/docs/docs_readme.py` writes the outputs into the documents anew.
 
-Blocks under one heading share a folder, which also has the files of the headings before, and those of
-the README. A block whose first line is a comment with a file name is
+Blocks under one heading share a folder, which also has the files of the headings before, and those
+of the README. A block whose first line is a comment with a file name is
 written to that file. Every `python` block is also executed, in a fresh namespace; a `py` block is
 only written. The commands of a
 `console` block follow `$ `, and their output follows them; a `text` block is the output of the

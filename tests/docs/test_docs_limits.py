@@ -1,5 +1,7 @@
 """What docs/limits.md lists is still not modelled; whoever changes that changes the list."""
 
+from pathlib import Path
+
 import pytest
 
 import kernbench.torch as torch
@@ -84,6 +86,48 @@ def test_host_and_device_are_one_sequence(kernbench: Kernbench) -> None:
 
     with pytest.raises(SpawnException, match=r"\[C2\] collective #1 .* differ in device"):
         kernbench.spawn(worker, nprocs=2)
+
+
+def test_a_rank_runs_on_until_its_host_waits(kernbench: Kernbench) -> None:
+    order = []
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(1, device="cuda")
+        for _ in range(2):
+            order.append(rank)
+            dist.all_reduce(x)
+
+    kernbench.spawn(worker, nprocs=2)
+    assert order in ([0, 0, 1, 1], [1, 1, 0, 0])
+
+
+def test_the_host_does_not_wait_for_gloo_on_devices(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("gloo")
+        end = torch.cuda.Event()
+        dist.all_reduce(torch.ones(1 << 16, device="cuda"))
+        end.record()
+        assert not end.query()
+
+    kernbench.spawn(worker, nprocs=2)
+
+
+def test_what_another_rank_saved_from_its_device_needs_a_map(
+    kernbench: Kernbench, tmp_path: Path
+) -> None:
+    file = tmp_path / "saved.pt"
+
+    def worker(rank: int, to: str | None) -> None:
+        dist.init_process_group("nccl")
+        if rank == 0:
+            torch.save(torch.ones(2, device="cuda"), file)
+        dist.barrier()
+        assert torch.load(file, map_location=to).tolist() == [1, 1]
+
+    kernbench.spawn(worker, args=("cuda",), nprocs=2)
+    with pytest.raises(SpawnException, match=r"\[M14\] rank 1 used cuda:0"):
+        kernbench.spawn(worker, args=(None,), nprocs=2)
 
 
 def test_what_is_absent() -> None:

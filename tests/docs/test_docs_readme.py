@@ -61,9 +61,7 @@ def test_the_blocks_print_what_they_show(
         assert got == fence.content, ANEW
 
 
-@pytest.mark.parametrize(
-    "step", [step for step in STEPS if step[1] in ON_THEIR_DEVICE], ids=_name
-)
+@pytest.mark.parametrize("step", [step for step in STEPS if step[1] in ON_THEIR_DEVICE], ids=_name)
 def test_programs_that_name_their_device_do_the_same_with_the_host_as_default(
     step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
