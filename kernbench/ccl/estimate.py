@@ -10,7 +10,7 @@ messages of different waves meet.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from kernbench.units import PS_PER_S, Bandwidth, Rate
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+Memory = TypeVar("Memory", bound=MemorySpec)
 
 _ITEMSIZE: Final = 4
 """Assumed bytes of an element: a choice of algorithm depends on sizes in bytes alone."""
@@ -286,7 +288,7 @@ def _per_second(rate: Rate) -> int:
     return rate.per_second
 
 
-def _slowest_memory(memories: Sequence[MemorySpec]) -> MemorySpec:
+def _slowest_memory(memories: Sequence[Memory]) -> Memory:
     return replace(
         memories[0],
         bandwidth=min((memory.bandwidth for memory in memories), key=_per_second),
