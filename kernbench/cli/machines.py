@@ -16,7 +16,8 @@ from kernbench.topology import load_topology, shipped_machines
 from kernbench.topology.spec import FOLLOWS, MachineSpec
 
 MINIMAL: Final = """\
-# {name}: change the numbers; what is not here has a default (`kernbench show-machine {name}.yaml`).
+# {name}.yaml
+# Change the numbers. What is not here has a default: `kernbench show-machine {name}.yaml`.
 system:
   name: {name}
   sips:                         # accelerators; a GPU is a SIP

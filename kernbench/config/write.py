@@ -106,10 +106,10 @@ def _block(kind: Any, value: Any, names: Names, comment: Callable[[Names], str])
         elif _is_list_of_parts(part, inner):
             yield f"{indent}{name}:"
             for item in inner:
-                yield f"{indent}  - {_flow(get_args(without_limits(part))[0], item)}"
+                yield f"{indent}  - {flow(get_args(without_limits(part))[0], item)}"
         else:
             said = comment(here)
-            line = f"{indent}{name}: {_flow(part, inner)}"
+            line = f"{indent}{name}: {flow(part, inner)}"
             yield f"{line:<{_COLUMN}}# {said}" if said else line
 
 
@@ -117,15 +117,21 @@ def _is_list_of_parts(kind: Any, value: Any) -> bool:
     return isinstance(value, tuple) and bool(value) and dataclasses.is_dataclass(value[0])
 
 
-def _flow(kind: Any, value: Any) -> str:
+def flow(kind: Any, value: Any) -> str:
+    """Returns a value as YAML on one line.
+
+    Args:
+        kind: The annotation of the value.
+        value: The value.
+    """
     parts = _parts(kind, value)
     if parts is not None:
-        return "{" + ", ".join(f"{name}: {_flow(part, one)}" for name, part, one in parts) + "}"
+        return "{" + ", ".join(f"{name}: {flow(part, one)}" for name, part, one in parts) + "}"
     kind = without_limits(kind)
     if isinstance(value, tuple):
         kinds = get_args(kind)
         every = [kinds[0]] * len(value) if kinds[-1] is Ellipsis else kinds
-        return "[" + ", ".join(map(_flow, every, value)) + "]"
+        return "[" + ", ".join(map(flow, every, value)) + "]"
     if quantity := QUANTITIES.get(kind):
         return _amount(value.per_second if isinstance(value, Rate) else value, quantity.units)
     if value is None:

@@ -9,23 +9,23 @@ from kernbench.config.schema import Names
 from kernbench.topology.spec import FOLLOWS, ChangedSpec, NetworkSpec, SipSpec, SystemSpec
 from kernbench.units import Bandwidth, FlopRate
 
-_PARTS_OF_BF16: Final = {
-    "fp64": (1, 32),
-    "fp32": (1, 16),
-    "tf32": (1, 2),
-    "fp16": (1, 1),
-    "bf16": (1, 1),
-    "fp8": (2, 1),
-    "int8": (2, 1),
-    "int32": (1, 32),
+_PARTS: Final = {
+    "bf16": 32,
+    "fp16": 32,
+    "fp8": 64,
+    "int8": 64,
+    "tf32": 16,
+    "fp32": 2,
+    "fp64": 1,
+    "int32": 1,
 }
-"""Rates of products as fractions of that of bf16: NVIDIA's datasheets.
+"""Rates of products in proportion, those that say most of the others first: NVIDIA's datasheets.
 
 An A100 has 19.5 TFLOP/s of fp32 and 9.7 of fp64 beside 312 of bf16, half of that in tf32, and half
 as many lanes for int32 as for fp32. An H100 has twice the rate of bf16 in fp8 and int8.
 """
 
-RATES: Final = tuple(_PARTS_OF_BF16)
+RATES: Final = tuple(_PARTS)
 """Names of the types of products that a machine may have a rate for."""
 
 _RATE: Final = ("pe", "gemm", "rate")
@@ -34,15 +34,12 @@ _BYTES_OF_AN_OPERATION: Final = 2
 
 
 def with_all_rates(system: SystemSpec) -> SystemSpec:
-    """Returns a machine that has the rate of every type, if its file gives that of bf16 alone.
+    """Returns a machine with a rate of products of every type.
 
     Args:
         system: A machine as its file gives it.
     """
-    rate = system.sip.pe.gemm.rate
-    if rate.keys() != {"bf16"}:
-        return system
-    rates: Changes[SipSpec] = Changes({_RATE: _rates(rate["bf16"])})
+    rates: Changes[SipSpec] = Changes({_RATE: _rates(system.sip.pe.gemm.rate)})
     return replace(system, sip=rates.applied(system.sip))
 
 
@@ -54,7 +51,7 @@ def completed(system: SystemSpec) -> SystemSpec:
     Args:
         system: A machine as its file gives it, checked.
     """
-    rates_follow = system.sip.pe.gemm.rate.keys() == {"bf16"}
+    given = system.sip.pe.gemm.rate
     system = with_all_rates(system)
     network = system.sips.network
     plain: Changes[SipSpec] = Changes(_following(system.sip, network))
@@ -62,13 +59,15 @@ def completed(system: SystemSpec) -> SystemSpec:
     changed = []
     for which, changes in system.sips.alike():
         own = changes.applied(system.sip)
-        values = _following(own, network)
-        if rates_follow:
-            rates = _rates(own.pe.gemm.rate["bf16"]).items()
-            values |= {(*_RATE, name): rate for name, rate in rates}
+        own_rates = {
+            name: rate
+            for name, rate in own.pe.gemm.rate.items()
+            if name in given or (*_RATE, name) in changes.values
+        }
+        rates: dict[Names, Any] = {(*_RATE, name): rate for name, rate in _rates(own_rates).items()}
         follows = {
             names: value
-            for names, value in values.items()
+            for names, value in (_following(own, network) | rates).items()
             if names not in changes.values and value != value_at(sip, names)
         }
         if follows:
@@ -77,19 +76,22 @@ def completed(system: SystemSpec) -> SystemSpec:
     return replace(system, sip=sip, sips=sips)
 
 
-def _rates(bf16: FlopRate) -> dict[str, FlopRate]:
-    return {
-        name: FlopRate(max(bf16.per_second * part // of, 1))
-        for name, (part, of) in _PARTS_OF_BF16.items()
-    }
+def _rates(given: Mapping[str, FlopRate]) -> dict[str, FlopRate]:
+    """Returns the given rates, and those that follow from the first of them in order of `RATES`."""
+    known = next(name for name in RATES if name in given)
+    rates = dict(given)
+    for name, part in _PARTS.items():
+        # Without a rate of its own, tf32 has that of fp32, if the file gives one.
+        if name not in given and (name != "tf32" or "fp32" not in given):
+            rates[name] = FlopRate(max(given[known].per_second * part // _PARTS[known], 1))
+    return rates
 
 
 def _following(sip: SipSpec, network: NetworkSpec) -> dict[Names, Any]:
     """Returns the values of a SIP that are not given, but for rates."""
-    hbm, rate = sip.cube.hbm.bandwidth, sip.pe.gemm.rate
-    fastest = rate.get("bf16") or max(rate.values())
+    hbm = sip.cube.hbm.bandwidth
     math = max(
-        fastest.per_second // _MATH_PART,
+        sip.pe.gemm.rate["bf16"].per_second // _MATH_PART,
         -(-network.fastest.per_second // _BYTES_OF_AN_OPERATION),
     )
     values: Mapping[Names, Any] = {

@@ -204,10 +204,11 @@ class GemmSpec:
 
     Attributes:
         rate: FLOP a second of one PE by dtype name (`fp64`, `fp32`, `tf32`, `fp16`, `bf16`, `fp8`,
-            `int8`, `int32`). `tf32` is the rate of `tl.dot` of float32; without it, that of `fp32`
-            is taken. Where `bf16` stands alone, the others follow from it as on GPUs: `fp16` has
-            the same rate, `fp8` and `int8` twice that, `tf32` half of it, `fp32` a 16th, `fp64` and
-            `int32` a 32nd. Else products of a type that has no rate are refused.
+            `int8`, `int32`), at least one. `tf32` is the rate of `tl.dot` of float32; without it,
+            that of `fp32` is taken, if there is one. Types that are left out follow from `bf16` as
+            on GPUs: `fp16` has the same rate, `fp8` and `int8` twice that, `tf32` half of it,
+            `fp32` a 16th, `fp64` and `int32` a 32nd; without `bf16`, from the first there is of
+            `fp16`, `fp8`, `int8`, `tf32`, `fp32`, `fp64` and `int32`, in the same proportions.
         tile: Rows and columns of the output tile that a library kernel gives to one PE. Default: a
             common tile of cuBLAS, small enough to keep many PEs busy.
         library: What the library's products choose among. Default: they all have that one tile.
@@ -235,10 +236,9 @@ class PeSpec:
         dma: Rate of the DMA engine, each direction. Default: the bandwidth of the cube's HBM, since
             the program of a collective stands for all PEs that share the work.
         gemm: Matrix engine.
-        math: Elementwise engine, in operations a second. Default: a 32nd of the `bf16` rate (of the
-            fastest rate, if there is no `bf16`), as on an A100; but at least one operation for
-            every two bytes of the network's fastest link, so that reductions of 16-bit floats keep
-            up with it.
+        math: Elementwise engine, in operations a second. Default: a 32nd of the `bf16` rate,
+            as on an A100; but at least one operation for every two bytes of the network's fastest
+            link, so that reductions of 16-bit floats keep up with it.
     """
 
     tcm: TcmSpec = _TCM
@@ -388,7 +388,8 @@ class NetworkSpec:
             direction.
         latency: Latency of one link; for a switch, of the whole crossing; for `nodes` and
             `fat_tree`, from NIC to NIC through one leaf.
-        chunk: Largest piece that holds a FIFO link before another flow may have it.
+        chunk: Largest piece that holds a FIFO link before another flow may have it. Default: small
+            beside what links carry in the time of a message, so that flows share them evenly.
         shape: Extents of a torus; their product is the number of SIPs.
         edges: Cables of a `graph`.
         node: Each node of a network of `nodes`.
@@ -477,7 +478,7 @@ class SystemSpec:
         description: One line for `kernbench list`. Default: empty.
         host: Each rank's processor.
         sips: The accelerators and their network.
-        sip: Description of every SIP that `sips.changed` does not change; see `sip_of`.
+        sip: Description of every SIP, but for what `sips.changed` changes in some.
         algorithms: Algorithms of the shipped `ccl.yaml` that the machine's library has. Each
             operation uses the fastest of them that implements it; if none does, the fastest
             of the file. A `ccl.yaml` of the user's own decides for itself.

@@ -118,13 +118,24 @@ def test_a_given_value_is_kept(minimal: Callable[..., str]) -> None:
     assert sip.pe.tcm.bandwidth == sip.cube.hbm.bandwidth
 
 
-def test_a_list_of_rates_is_taken_as_it_is(minimal: Callable[..., str]) -> None:
-    rates = "fp16: 2 TFLOP/s, fp32: 1 TFLOP/s"
-    pe = loaded(minimal({"bf16: 7.49 TFLOP/s": rates})).machine.system.sip.pe
-    assert list(pe.gemm.rate) == ["fp16", "fp32"]
-    slow = "network: {kind: switch, bandwidth: 1 GB/s, latency: 1 us}"
-    pe = loaded(minimal({"bf16: 7.49 TFLOP/s": rates, NETWORK: slow})).machine.system.sip.pe
-    assert pe.math == FlopRate(2 * 10**12 // 32)
+@pytest.mark.parametrize(
+    ("given", "follow"),
+    [
+        ({"fp32": 3.0}, {"bf16": 48, "fp8": 96, "fp64": 1.5}),
+        ({"fp16": 2.0, "fp32": 1.0}, {"bf16": 2, "fp8": 4, "fp64": 0.0625}),
+        ({"int8": 6.0, "fp64": 9.0}, {"bf16": 3, "fp32": 0.1875, "tf32": 1.5}),
+    ],
+)
+def test_rates_follow_from_the_first_that_is_given(
+    minimal: Callable[..., str], given: dict[str, float], follow: dict[str, float]
+) -> None:
+    rates = ", ".join(f"{name}: {rate} TFLOP/s" for name, rate in given.items())
+    rate = loaded(minimal({"bf16: 7.49 TFLOP/s": rates})).machine.system.sip.pe.gemm.rate
+    for name, tera in (given | follow).items():
+        assert rate[name] == FlopRate(int(tera * 10**12)), name
+    # Of fp32, `tl.dot` takes the rate of fp32 where it is given.
+    others = {"bf16", "fp16", "fp8", "int8", "fp32", "fp64", "int32"}
+    assert rate.keys() == others | ({"tf32"} if "tf32" in follow else set())
 
 
 def test_a_rate_of_a_type_that_is_not_there(minimal: Callable[..., str]) -> None:
@@ -132,7 +143,7 @@ def test_a_rate_of_a_type_that_is_not_there(minimal: Callable[..., str]) -> None
     with pytest.raises(ConfigError) as caught:
         load_topology(file)
     text = str(caught.value)
-    assert "mine.yaml:12:30: system.sip.pe.gemm.rate.bf17: expected one of fp64, fp32, " in text
+    assert "mine.yaml:13:30: system.sip.pe.gemm.rate.bf17: expected one of bf16, fp16, " in text
     assert "did you mean `bf16`?" in text
 
 
