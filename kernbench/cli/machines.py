@@ -11,7 +11,7 @@ from kernbench.config.schema import Names
 from kernbench.config.write import dump, with_texts
 from kernbench.config.yaml_file import read_text
 from kernbench.errors import UsageError
-from kernbench.report import check_writable, replacing
+from kernbench.report import replacing
 from kernbench.topology import load_topology, shipped_machines
 from kernbench.topology.spec import FOLLOWS, MachineSpec
 
@@ -43,23 +43,26 @@ def new_machine(name: str, origin: str | None) -> int:
         origin: The machine to copy: a shipped one or a file; None for a file with what has no
             default.
     """
-    file = Path(f"{name}.yaml")
     try:
-        _check_name(name)
-        text = MINIMAL.format(name=name) if origin is None else _copy(name, origin)
-        if os.path.lexists(file):
-            raise UsageError(
-                f"{file} is there already", hint="give another name, or remove the file first"
-            )
-        check_writable(file)
-        with replacing(file) as out:
-            out.write(text)
+        file = _write(name, origin)
     except UsageError as error:
         return failed(error)
     print(f"wrote {file}; change its numbers, then")
     print(f"  kernbench run ccl_allreduce --topology {file}")
     print(f"  kernbench show-machine {file}")
     return Exit.OK
+
+
+def _write(name: str, origin: str | None) -> Path:
+    _check_name(name)
+    text = MINIMAL.format(name=name) if origin is None else _copy(name, origin)
+    file = Path(f"{name}.yaml")
+    if os.path.lexists(file):
+        hint = "give another name, or remove the file first"
+        raise UsageError(f"{file} is there already", hint=hint)
+    with replacing(file) as out:
+        out.write(text)
+    return file
 
 
 def _check_name(name: str) -> None:
