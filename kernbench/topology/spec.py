@@ -483,8 +483,9 @@ class SystemSpec:
             operation uses the fastest of them that implements it; if none does, the fastest
             of the file. A `ccl.yaml` of the user's own decides for itself.
         queue: Profile of `queues` in `ccl.yaml` for algorithms that say nothing about queues; where
-            the file has no such profile, and for null, they have its `defaults`. Default: 4 MiB in
-            the SRAM, which keep links up to about 1 TB/s busy.
+            the file has no such profile, and for null, they have its `defaults`. Default: large
+            slots in the SRAM, which keep links of 900 GB/s and 500 ns busy; faster links, or those
+            with more latency, need larger ones.
     """
 
     name: str

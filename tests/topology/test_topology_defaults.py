@@ -181,7 +181,7 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 RING = "network: {kind: ring, bandwidth: 100 GB/s, latency: 500 ns}"
 TORUS = "network: {kind: torus, shape: [4, 4], bandwidth: 100 GB/s, latency: 500 ns}"
-FAST = "network: {kind: switch, bandwidth: 900 GB/s, latency: 1 us}"
+FAST = "network: {kind: switch, bandwidth: 900 GB/s, latency: 500 ns}"
 
 
 @pytest.mark.parametrize(
