@@ -109,6 +109,28 @@ def test_a_place_that_cannot_be_written(folder: Path, monkeypatch: pytest.Monkey
     assert "[F15]" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("queue=nvlnk", "system.queue of mine: expected one of nvlink, nccl_simple, "),
+        ("algorithms=[rng]", "system.algorithms of mine: expected one of ring_allreduce_tcm, "),
+    ],
+)
+def test_what_the_machine_names_and_the_shipped_file_lacks(override: str, expected: str) -> None:
+    told("new-machine", "mine")
+    command = ("run", "ccl_allreduce", "--topology", "mine.yaml", "--set", f"system.{override}")
+    done = told(*command, "--", "-b", "1K", "-e", "1K")
+    assert done.exit_code == Exit.USAGE
+    assert f"[F7] {expected}" in done.stderr
+    assert "did you mean `" in done.stderr
+    # A file of the user's own need not have them: its defaults serve then.
+    Path("ccl.yaml").write_text(
+        "defaults: {algorithm: mine}\nalgorithms: {mine: {module: kernbench.ccl.algorithms.ring}}\n"
+    )
+    done = told(*command, "--", "-b", "1K", "-e", "1K")
+    assert done.exit_code == Exit.OK, done.output
+
+
 def test_every_value_is_shown_with_its_origin() -> None:
     told("new-machine", "mine")
     done = told("show-machine", "mine.yaml")
