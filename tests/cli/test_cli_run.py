@@ -582,5 +582,7 @@ def test_the_options_are_these() -> None:
             "-v",
         ],
         "explain": [],
+        "new-machine": ["--from"],
+        "show-machine": [],
         "list": [],
     }
