@@ -353,13 +353,40 @@ def default_algorithms(
 
     Returns:
         The names; empty if every algorithm of the file may be used.
+
+    Raises:
+        UsageError: If the machine names what the shipped file does not have (F7).
     """
     named = any(text.startswith("defaults.algorithm=") for text in overrides)
     own = given is not None or find_ccl_file() != shipped_ccl_file()
+    if not own:
+        _check_names(loaded, system)
     if system.algorithms and not (own or named):
         return system.algorithms
     default = loaded.value.defaults.algorithm
     return () if default == AUTO else (default,)
+
+
+def _check_names(loaded: Loaded[CclFile], system: SystemSpec) -> None:
+    """Checks that the shipped file has the algorithms and the queues that a machine names.
+
+    Raises:
+        UsageError: If it does not have one of them.
+    """
+    file = loaded.value
+    queues = () if system.queue is None else (system.queue,)
+    for key, names, known in (
+        ("algorithms", system.algorithms, file.algorithms),
+        ("queue", queues, file.queues),
+    ):
+        for name in names:
+            if name not in known:
+                raise UsageError(
+                    f"system.{key} of {system.name}: expected one of {', '.join(known)}; "
+                    f"got {name!r}",
+                    hint=did_you_mean(name, known),
+                    code="F7",
+                )
 
 
 def check_default(given: Path | None, overrides: Sequence[str], system: SystemSpec) -> str:
@@ -377,6 +404,7 @@ def check_default(given: Path | None, overrides: Sequence[str], system: SystemSp
 
     Raises:
         ConfigError: If the file cannot be used, or the algorithm does not fit the machine.
+        UsageError: If the machine names what the shipped file does not have (F7).
     """
     loaded = load_ccl(find_ccl_file(given), tuple(overrides))
     names = default_algorithms(given, overrides, loaded, system)

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,8 @@ from kernbench.units import PS_PER_S, Bandwidth, Rate
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+Memory = TypeVar("Memory", bound=MemorySpec)
 
 _ITEMSIZE: Final = 4
 """Assumed bytes of an element: a choice of algorithm depends on sizes in bytes alone."""
@@ -287,7 +289,7 @@ def _per_second(rate: Rate) -> int:
     return rate.per_second
 
 
-def _slowest_memory(memories: Sequence[MemorySpec]) -> MemorySpec:
+def _slowest_memory(memories: Sequence[Memory]) -> Memory:
     return replace(
         memories[0],
         bandwidth=min((memory.bandwidth for memory in memories), key=_per_second),

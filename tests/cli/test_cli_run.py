@@ -593,6 +593,8 @@ def test_the_options_are_these() -> None:
         ],
         "check": [],
         "explain": [],
+        "new-machine": ["--from"],
+        "show-machine": [],
         "list": [],
     }
 

@@ -233,10 +233,8 @@ def with_accuracy(text: str) -> str:
     return _PRODUCT.sub(product, _ROW.sub(row, text))
 
 
-def main() -> None:
-    """Writes the outputs into the README anew."""
-    text = with_accuracy(README.read_text(encoding="utf-8"))
-    README.write_text(text, encoding="utf-8")
+def with_outputs(text: str) -> str:
+    """Returns a text whose blocks show what is printed now."""
     replaced: list[tuple[Fence, str]] = []
     earlier: list[Fence] = []
     for blocks in tutorial(text).values():
@@ -250,7 +248,14 @@ def main() -> None:
         earlier += blocks
     for fence, output in reversed(replaced):
         text = text[: fence.start] + output + text[fence.end :]
+    return text
+
+
+def main() -> None:
+    """Writes the outputs into the README anew."""
+    text = with_accuracy(README.read_text(encoding="utf-8"))
     README.write_text(text, encoding="utf-8")
+    README.write_text(with_outputs(text), encoding="utf-8")
 
 
 if __name__ == "__main__":
