@@ -70,7 +70,10 @@ class StatusLine:
         context = self.context
         if context is not None:
             if context.engine.timed:
-                parts.append(f"simulated {format_time(context.engine.loop.now)}")
+                # Hosts run ahead of the events.
+                clocks = [process.host.clock for process in list(context.processes)]
+                now_ps = max([context.engine.loop.now, *clocks])
+                parts.append(f"simulated {format_time(now_ps)}")
             parts.append(f"{self._rate(now, context):,.0f} commands/s")
         if self._items:
             parts.append(f"{self._items} {min(self._done + 1, self._total)} of {self._total}")
@@ -105,7 +108,7 @@ class StatusLine:
         counted.append((now, issued))
         while now - counted[0][0] > _RATE_WINDOW_S and len(counted) > 2:
             del counted[0]
-        (since, before), seconds = counted[0], now - counted[0][0]
+        before, seconds = counted[0][1], now - counted[0][0]
         return (issued - before) / seconds if seconds else 0.0
 
     def _left(self, now: float) -> float | None:
