@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Final, Literal
 
+from kernbench.caches import cached
 from kernbench.ccl.operations import OPERATIONS
 from kernbench.ccl.plan import Algorithm
 from kernbench.config.load import Loaded, load_with_marks
@@ -297,6 +298,16 @@ def load_ccl(path: Path, overrides: tuple[str, ...] = ()) -> Loaded[CclFile]:
     Raises:
         ConfigError: Every problem of the file and the overrides.
     """
+    try:
+        content = path.read_bytes()
+    except OSError:
+        content = b""  # what is wrong with the file is told when it is read as YAML
+    return _loaded(path, content, overrides)
+
+
+@cached("ccl.files")
+def _loaded(path: Path, content: bytes, overrides: tuple[str, ...]) -> Loaded[CclFile]:
+    """Returns a checked file; `content` tells whether the file has changed."""
     loaded = load_with_marks(CclFile, path, overrides)
     problems = list(_wrong_names(loaded))
     if problems:

@@ -16,7 +16,7 @@ from kernbench.caches import cached
 from kernbench.ccl.costs import PieceTimes, Span, StepCosts
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.operations import Ints
-from kernbench.ccl.plan import Plan
+from kernbench.ccl.plan import Plan, distinct
 from kernbench.hw.path import HopTimes, Path, stack, transmit
 from kernbench.hw.pe import PeTimeline
 
@@ -179,7 +179,7 @@ class _Lanes:
     def _counts(self, left: Ints) -> tuple[Ints, list[int]]:
         """Returns the elements of each rank's next piece, and the different numbers among them."""
         counts = np.clip(left, 0, self._costs.piece)
-        return counts, np.unique(counts).tolist()
+        return counts, distinct(counts).tolist()
 
     def _engine_times(self, counts: Ints, kinds: list[int]) -> PieceTimes:
         times = {kind: self._costs.times(kind) for kind in kinds}

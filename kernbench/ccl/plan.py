@@ -187,8 +187,8 @@ class Plan:
             return list(enumerate(self.to[0].tolist()))
         steps, ranks = np.nonzero(self.send != NOTHING)
         to = self.to[steps, ranks].astype(np.int64)
-        found = np.unique((ranks * n + to)[to != ranks])
-        return [(int(pair) // n, int(pair) % n) for pair in found]
+        found = distinct((ranks * n + to)[to != ranks])
+        return [divmod(pair, n) for pair in found.tolist()]
 
     def of(self, rank: int) -> list[Exchange]:
         """Returns the steps of one rank."""
@@ -240,6 +240,18 @@ class Plan:
         while rank != 0:
             reached, rank = reached + 1, int(self.source[0, rank])
         return reached == self.world_size and len(self.send) >= self.world_size - 1
+
+
+def distinct(values: Ints) -> Ints:
+    """Returns the different numbers in ascending order.
+
+    `np.unique` would import `numpy.ma`, which takes longer than most first collectives.
+
+    Args:
+        values: Numbers that are not negative, in one dimension.
+    """
+    found = np.sort(values)
+    return found[np.diff(found, prepend=-1) != 0]
 
 
 def _constant(rows: Ints) -> bool:
