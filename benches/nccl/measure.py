@@ -335,5 +335,6 @@ def run(
             table.add(rank, index, result)
 
     ctx.multiprocessing.spawn(rank_main, nprocs=ranks)
-    table.end()
+    if table.rows:
+        table.end()
     return 1 if total_wrong(table.rows) else 0

@@ -384,18 +384,28 @@ def check_default(given: Path | None, overrides: Sequence[str], system: SystemSp
         system: The machine.
 
     Returns:
-        The algorithm; where it depends on sizes, the first candidate.
+        The algorithm; where it depends on sizes, the first candidate that fits the machine, or
+        `auto` if the file has no candidate, so that the shipped file's serve.
 
     Raises:
-        ConfigError: If the file cannot be used, or the algorithm does not fit the machine.
+        ConfigError: If the file cannot be used, or no candidate fits the machine.
     """
     loaded = load_ccl(find_ccl_file(given), tuple(overrides))
+    algorithms = loaded.value.algorithms
     names = default_algorithms(given, overrides, loaded, system)
-    name = next(iter(names or loaded.value.algorithms))
-    spec = loaded.value.algorithms[name]
-    queue = _queue(loaded.value, spec, _profile(loaded.value, spec, system))
-    _check_fits(name, queue, spec.channels, loaded, system)
-    return name
+    misfits = []
+    for name in names or [name for name, spec in algorithms.items() if spec.auto]:
+        spec = algorithms[name]
+        queue = _queue(loaded.value, spec, _profile(loaded.value, spec, system))
+        try:
+            _check_fits(name, queue, spec.channels, loaded, system)
+        except ConfigError as misfit:
+            misfits.append(misfit)
+        else:
+            return name
+    if misfits:
+        raise misfits[0]
+    return AUTO
 
 
 def check_fits(chosen: Chosen, loaded: Loaded[CclFile], system: SystemSpec) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from kernbench.errors import CallSite, UsageError
 from kernbench.sim_engine.op_log import OpLog, Record
 
-_ENGINE: Final = re.compile(r"pe\d+\.|dma\.")
+_ENGINE: Final = re.compile(r"pe\d+\.|dma\d*\.")
 
 
 @dataclass(frozen=True, slots=True)
