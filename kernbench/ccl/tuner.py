@@ -26,6 +26,9 @@ from kernbench.topology import Topology
 _MANY: Final = 256
 """Number of ranks above which plans between all pairs, and long plans, cost too much to make."""
 
+_HARDLY_SLOWER: Final = 1.02
+"""Ratio of two estimates that say nothing about which algorithm is the faster one."""
+
 _LARGEST_SLOT_BITS: Final = 31
 """Bits of a slot size that `enough_slots` does not try any more."""
 
@@ -213,17 +216,25 @@ class Choices:
     def _fastest(
         self, candidates: Sequence[Chosen], operation: str, nbytes: int, sips: tuple[int, ...]
     ) -> Chosen:
-        """Returns the candidate with the least estimated time; the first of equals."""
+        """Returns the candidate with the least estimated time; the first of equals.
+
+        Of those that are hardly slower than the fastest, it is one with the fewest channels, since
+        each channel is simulated.
+        """
         worthy = self._worthy(candidates, sips)
-        best, least = worthy[0], float("inf")
+        times: list[tuple[float, Chosen]] = []
         for candidate in worthy if len(worthy) > 1 else ():
             try:
                 time = self._estimator.estimate(candidate, operation, nbytes, sips)
             except _NO_ESTIMATE:
                 continue
-            if time is not None and time < least:
-                best, least = candidate, time
-        return best
+            if time is not None:
+                times.append((time, candidate))
+        if not times:
+            return worthy[0]
+        most = min(time for time, _ in times) * _HARDLY_SLOWER
+        near = [(one.channels, time, one) for time, one in times if time <= most]
+        return min(near, key=lambda each: each[:2])[2]
 
     def _worthy(self, candidates: Sequence[Chosen], sips: Sequence[int]) -> Sequence[Chosen]:
         """Returns the candidates that are worth an estimate; at least one.

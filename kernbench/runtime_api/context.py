@@ -39,7 +39,9 @@ T = TypeVar("T")
 class Progress(Protocol):
     """Yields items, and shows how many are done; see `RuntimeContext.progress`."""
 
-    def __call__(self, items: Sequence[Any], description: str, *, alike: bool) -> Iterable[Any]: ...
+    def __call__(self, items: Sequence[Any], description: str, *, alike: bool) -> Iterable[Any]:
+        """See `RuntimeContext.progress`."""
+        ...
 
 
 class RuntimeContext:

@@ -307,7 +307,7 @@ def test_f12_slots_that_do_not_fit_their_memory(topology: Callable[[str], Topolo
             ],
             system,
         )
-    assert check_default(None, [], system) == system.algorithms[0] == "halving_doubling"
+    assert check_default(None, [], system) == system.algorithms[0] == "ring"
 
 
 def test_the_machine_chooses_among_the_shipped_algorithms_only(

@@ -19,7 +19,6 @@ from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.sim_engine.shadow import ShadowError, compare
 from kernbench.tl.recording import Recording
 
-
 RING = ("defaults.algorithm=ring_allreduce_tcm",)
 """Its ranks go in step, so that arrays time them, and so that their patterns are kept."""
 
