@@ -21,7 +21,7 @@ from kernbench.config import ConfigError
 from kernbench.config.problems import Problem
 from kernbench.errors import UsageError
 from kernbench.memory import Space
-from kernbench.topology import Topology
+from kernbench.topology import Topology, load_topology
 
 RING = "{module: kernbench.ccl.algorithms.ring}"
 
@@ -83,6 +83,16 @@ def test_the_library_chooses_by_default(
     assert choice(topology("sip8"), "all_reduce").name in own
     large = Choices(None, [], topology("sip8")).choose("all_reduce", 1 << 30, range(8))
     assert large.name == "ring_two_way"
+
+
+def test_equal_estimates_choose_the_fewest_channels(topology: Callable[[str], Topology]) -> None:
+    """Both rings take 14 steps, whose time is nearly all latency for a small buffer."""
+    machine = topology("sip8")
+    for names in ([], ["system.algorithms=[ring_two_way, ring]"]):
+        changed = load_topology("sip8", names).topology_obj if names else machine
+        choices = Choices(None, [], changed)
+        for nbytes, name in ((1, "ring"), (4096, "ring"), (1 << 26, "ring_two_way")):
+            assert choices.choose("all_reduce", nbytes, range(8)).name == name
 
 
 def test_an_operation_may_have_an_algorithm_of_its_own(
