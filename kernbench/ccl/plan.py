@@ -251,7 +251,8 @@ def distinct(values: Ints) -> Ints:
         values: Numbers that are not negative, in one dimension.
     """
     found = np.sort(values)
-    return found[np.diff(found, prepend=-1) != 0]
+    different: Ints = found[np.diff(found, prepend=-1) != 0]
+    return different
 
 
 def _constant(rows: Ints) -> bool:
