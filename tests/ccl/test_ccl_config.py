@@ -326,3 +326,15 @@ def test_f14_a_function_from_the_standard_library_is_no_algorithm(
     assert not chosen.implements("reduce")
     with pytest.raises(UsageError, match="algorithm mine has no reduce"):
         chosen.algorithm("reduce")
+
+
+def test_a_file_is_read_anew_when_it_has_changed(write: Callable[[str], Path]) -> None:
+    path = write(f"defaults: {{algorithm: mine}}\nalgorithms: {{mine: {RING}}}\n")
+    first = load_ccl(path)
+    assert load_ccl(path) is first
+    assert load_ccl(path, ("defaults.n_slots=3",)).value.defaults.n_slots == 3
+    path.write_text(f"defaults: {{algorithm: auto}}\nalgorithms: {{mine: {RING}}}\n")
+    assert load_ccl(path).value.defaults.algorithm == AUTO
+    path.unlink()
+    with pytest.raises(ConfigError):
+        load_ccl(path)
