@@ -12,6 +12,7 @@ place only: out of place, their root copies first, which is part of the time. Wh
 in place, all_to_all and sendrecv, is not.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from benches.nccl import measure
@@ -23,7 +24,7 @@ def _flags(argv: list[str]) -> Flags:
     return parse(argv, "ccl")
 
 
-def worker(rank: int, world_size: int, torch: Any) -> list[measure.Result]:
+def worker(rank: int, world_size: int, torch: Any) -> Iterator[measure.Result]:
     """Measures every size on one rank."""
     return measure.measure(rank, world_size, torch, _flags(torch.argv))
 

@@ -5,6 +5,7 @@ Flags, after `--`, are those of nccl-tests: `-b` and `-e` smallest and largest s
 iterations, `-c` whether values are checked, `-a` whose time is shown.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from benches.nccl import measure
@@ -16,7 +17,7 @@ def _flags(argv: list[str]) -> Flags:
     return parse(argv, "ccl_allreduce", "all_reduce")
 
 
-def worker(rank: int, world_size: int, torch: Any) -> list[measure.Result]:
+def worker(rank: int, world_size: int, torch: Any) -> Iterator[measure.Result]:
     """Measures every size on one rank."""
     return measure.measure(rank, world_size, torch, _flags(torch.argv))
 

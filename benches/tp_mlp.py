@@ -14,7 +14,7 @@ import kernbench.torch.distributed as dist
 import kernbench.torch.nn.functional as F
 from benches.models import results
 from benches.models.flags import parser, positive, require_fitting, require_multiple, require_ranks
-from benches.models.measure import Measured, measure, tensor_parallel
+from benches.models.measure import Measured, counted, measure, tensor_parallel
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.tp.config import GemmKernel, ModelParallelConfig
 from kernbench.tp.gradients import finalize_model_grads
@@ -150,7 +150,7 @@ def worker(ctx: RuntimeContext, flags: Flags) -> dict[str, Measured]:
             found[name] = measure(
                 name,
                 step,
-                flags.iterations,
+                counted(ctx, flags.iterations),
                 flags.warmup,
                 model,
                 whole=step.whole,

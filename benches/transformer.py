@@ -26,7 +26,7 @@ from benches.models.flags import (
     require_ranks,
 )
 from benches.models.llama import Llama, Shape
-from benches.models.measure import Measured, measure, tensor_parallel
+from benches.models.measure import Measured, counted, measure, tensor_parallel
 from kernbench.config.shipped import shipped
 from kernbench.errors import UsageError
 from kernbench.runtime_api.context import RuntimeContext
@@ -195,7 +195,7 @@ def worker(ctx: RuntimeContext, flags: Flags) -> Measured:
         return measure(
             _STEP,
             step,
-            flags.steps - _WARMUP,
+            counted(ctx, flags.steps - _WARMUP),
             _WARMUP,
             step.model,
             step.optimizer,

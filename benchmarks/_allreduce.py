@@ -20,7 +20,7 @@ from kernbench.topology import Topology
 
 
 def ring() -> Chosen:
-    """Returns the default algorithm of the shipped `ccl.yaml`."""
+    """Returns the ring of small slots of the shipped `ccl.yaml`."""
     path = shipped("configs") / "ccl.yaml"
     return choose(load_ccl(path), path, "ring_allreduce_tcm")
 

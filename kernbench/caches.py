@@ -64,6 +64,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "tl.shapes": 4096,
     "tl.types": 4096,
     "tl.sources": 256,  # the syntax tree of a kernel
+    "ccl.files": 16,  # a `ccl.yaml` and its overrides, which every context reads
     # Of a machine: a few machines, since each has all that stands below.
     "ccl.estimators": _MACHINES,
     "ccl.machines": _MACHINES,

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.tp import parallel_state
 
 
@@ -70,7 +71,7 @@ def tensor_parallel(tp: int) -> Iterator[None]:
 def measure(
     name: str,
     step: Step,
-    steps: int,
+    steps: Iterable[int],
     warmup: int,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
@@ -83,7 +84,7 @@ def measure(
     Args:
         name: Of the range around the counted steps, which `report.range_breakdown` looks into.
         step: The step.
-        steps: Counted ones.
+        steps: Counted ones, one by one.
         warmup: Those before.
         model: Whose parameters are counted.
         optimizer: Whose state is counted, if there is one.
@@ -100,7 +101,7 @@ def measure(
     torch.cuda.synchronize()
     dist.barrier()
     with torch.profiler.record_function(name):
-        for _ in range(steps):
+        for _ in steps:
             model.zero_grad()
             before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
@@ -120,6 +121,12 @@ def measure(
     )
     found = whole(torch.stack(losses).double())
     return Measured(tuple(found.tolist()) if data else (), memory)
+
+
+def counted(ctx: RuntimeContext, steps: int) -> Iterable[int]:
+    """Returns the steps one by one; a terminal shows how many rank 0 has left."""
+    numbers = range(steps)
+    return ctx.progress(numbers, "step", alike=True) if dist.get_rank() == 0 else numbers
 
 
 def _nbytes(tensors: Iterable[torch.Tensor]) -> int:

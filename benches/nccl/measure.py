@@ -1,8 +1,8 @@
 """Measures an operation in nccl-tests' manner: warm-up, counted iterations, values, table."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from kernbench.report import (
     total_wrong,
 )
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -161,8 +162,8 @@ class _Row:
         )
 
 
-def measure(rank: int, ranks: int, torch: Any, flags: Flags) -> list[Result]:
-    """Measures every size on one rank; every rank must call it.
+def measure(rank: int, ranks: int, torch: Any, flags: Flags) -> Iterator[Result]:
+    """Measures every size on one rank, one after the other; every rank must go through all.
 
     Args:
         rank: The rank that calls.
@@ -175,10 +176,9 @@ def measure(rank: int, ranks: int, torch: Any, flags: Flags) -> list[Result]:
     reduces = OPERATIONS[flags.operation].reduces
     reduction = getattr(dist.ReduceOp, REDUCTIONS[flags.redop]) if reduces else None
     case = Case(dist, rank, ranks, flags.root, reduction)
-    sizes = torch.progress(flags.sizes, flags.operation) if rank == 0 else flags.sizes
-    results = [_Row(torch, flags, case, size).measure() for size in sizes]
+    for size in torch.progress(flags.sizes, "size") if rank == 0 else flags.sizes:
+        yield _Row(torch, flags, case, size).measure()
     dist.destroy_process_group()
-    return results
 
 
 def _measurement(
@@ -235,8 +235,87 @@ def _ranks(ctx: RuntimeContext, flags: Flags) -> int:
     return ranks
 
 
+class _Table:
+    """Prints each row as soon as the last rank has measured it.
+
+    Args:
+        ctx: The machine.
+        flags: What is measured.
+        ranks: How many ranks measure.
+    """
+
+    def __init__(self, ctx: RuntimeContext, flags: Flags, ranks: int) -> None:
+        self._ctx: Final = ctx
+        self._flags: Final = flags
+        self._ranks: Final = ranks
+        self._operation: Final = "send_recv" if flags.operation == "sendrecv" else flags.operation
+        # A message goes between two of the ranks, all the others among all of them.
+        self._sips: Final = tuple(ctx.devices[: 2 if self._operation == "send_recv" else ranks])
+        self._results: Final[list[dict[int, Result]]] = [{} for _ in flags.sizes]
+        self.rows: Final[list[Measurement]] = []
+
+    def add(self, rank: int, index: int, result: Result) -> None:
+        """Notes what one rank has measured for a size."""
+        results = self._results[index]
+        results[rank] = result
+        if len(results) == self._ranks:
+            by_rank = [results[each] for each in range(self._ranks)]
+            self.rows.append(_measurement(self._flags, by_rank, self._timed, self._algorithm))
+            if not self.rows[1:]:
+                self._print(header_lines(self._header()))
+            self._print([row_line(self.rows[-1])])
+
+    def end(self) -> None:
+        """Prints what stands below the rows, and leaves the results for `--json`."""
+        limit = self._slot_limit()
+        self._ctx.results.append(as_json(self._header(), self.rows, limit))
+        self._print([*([f"# {limit}"] if limit else []), *footer_lines(self.rows)])
+
+    @property
+    def _timed(self) -> bool:
+        return self._ctx.engine.timed
+
+    def _print(self, lines: list[str]) -> None:
+        if not self._ctx.quiet:
+            print("\n".join(lines), flush=True)
+
+    def _algorithm(self, nbytes: int) -> str:
+        return self._ctx.choices.choose(self._operation, nbytes, self._sips, self._ranks).name
+
+    def _header(self) -> Header:
+        ctx, flags = self._ctx, self._flags
+        dials = {
+            "data": "on" if ctx.engine.enable_data else "off",
+            "fidelity": ctx.engine.fidelity,
+            "iterations": str(flags.iterations),
+            "warm-up": str(flags.warmup),
+        }
+        if AVERAGES[flags.average] != "mean of ranks":
+            dials["time"] = AVERAGES[flags.average]
+        algorithm = ctx.choices.name(self._operation)
+        name = ctx.engine.topology.name
+        return Header(flags.operation, name, self._ranks, algorithm, dials, self._timed)
+
+    def _slot_limit(self) -> str | None:
+        """Returns what too few slots cost the largest size, and how many would be enough."""
+        if not self._timed:
+            return None
+        nbytes, choices = self.rows[-1].size_bytes, self._ctx.choices
+        limit = choices.slot_limit(self._operation, nbytes, self._sips, self._ranks)
+        if limit is None:
+            return None
+        text = f"{format_bytes(nbytes)}: {limit}"
+        enough = choices.enough_slots(self._operation, nbytes, self._sips, self._ranks)
+        if enough is None:
+            return text
+        key = f"algorithms.{self.rows[-1].algorithm}.slot_size"
+        return f"{text}; try --set {key}='{format_bytes(enough)}'"
+
+
 def run(
-    ctx: RuntimeContext, flags: Flags, worker: Callable[[int, int, RuntimeContext], list[Result]]
+    ctx: RuntimeContext,
+    flags: Flags,
+    worker: Callable[[int, int, RuntimeContext], Iterator[Result]],
 ) -> int:
     """Runs a bench; returns 0 if every checked value is right.
 
@@ -249,40 +328,13 @@ def run(
         UsageError: If the machine, or the operation, cannot do with the flags.
     """
     ranks = _ranks(ctx, flags)
-    per_rank: dict[int, list[Result]] = {}
+    table = _Table(ctx, flags, ranks)
 
     def rank_main(rank: int) -> None:
-        results = worker(rank, ranks, ctx)
-        if results:
-            per_rank[rank] = results
+        for index, result in enumerate(worker(rank, ranks, ctx)):
+            table.add(rank, index, result)
 
     ctx.multiprocessing.spawn(rank_main, nprocs=ranks)
-    if not per_rank:
-        return 0
-    timed = ctx.engine.timed
-    operation = "send_recv" if flags.operation == "sendrecv" else flags.operation
-    # A message goes between two of the ranks, all the others among all of them.
-    sips = tuple(ctx.devices[: 2 if operation == "send_recv" else ranks])
-
-    def chosen(nbytes: int) -> str:
-        return ctx.collectives.choose(operation, nbytes, sips, ranks).name
-
-    rows = [
-        _measurement(flags, [per_rank[rank][index] for rank in sorted(per_rank)], timed, chosen)
-        for index in range(len(flags.sizes))
-    ]
-    dials = {
-        "data": "on" if ctx.engine.enable_data else "off",
-        "fidelity": ctx.engine.fidelity,
-        "iterations": str(flags.iterations),
-        "warm-up": str(flags.warmup),
-    }
-    if AVERAGES[flags.average] != "mean of ranks":
-        dials["time"] = AVERAGES[flags.average]
-    algorithm = ctx.choices.name(operation)
-    header = Header(flags.operation, ctx.engine.topology.name, ranks, algorithm, dials, timed)
-    ctx.results.append(as_json(header, rows))
-    if not ctx.quiet:
-        lines = [*header_lines(header), *map(row_line, rows), *footer_lines(rows)]
-        print("\n".join(lines))
-    return 1 if total_wrong(rows) else 0
+    if table.rows:
+        table.end()
+    return 1 if total_wrong(table.rows) else 0

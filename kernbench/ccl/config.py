@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Final, Literal
 
+from kernbench.caches import cached
 from kernbench.ccl.operations import OPERATIONS
 from kernbench.ccl.plan import Algorithm
 from kernbench.config.load import Loaded, load_with_marks
@@ -297,6 +298,16 @@ def load_ccl(path: Path, overrides: tuple[str, ...] = ()) -> Loaded[CclFile]:
     Raises:
         ConfigError: Every problem of the file and the overrides.
     """
+    try:
+        content = path.read_bytes()
+    except OSError:
+        content = b""  # what is wrong with the file is told when it is read as YAML
+    return _loaded(path, content, overrides)
+
+
+@cached("ccl.files")
+def _loaded(path: Path, content: bytes, overrides: tuple[str, ...]) -> Loaded[CclFile]:
+    """Returns a checked file; `content` tells whether the file has changed."""
     loaded = load_with_marks(CclFile, path, overrides)
     problems = list(_wrong_names(loaded))
     if problems:
@@ -353,13 +364,40 @@ def default_algorithms(
 
     Returns:
         The names; empty if every algorithm of the file may be used.
+
+    Raises:
+        UsageError: If the machine names what the shipped file does not have (F7).
     """
     named = any(text.startswith("defaults.algorithm=") for text in overrides)
     own = given is not None or find_ccl_file() != shipped_ccl_file()
+    if not own:
+        _check_names(loaded, system)
     if system.algorithms and not (own or named):
         return system.algorithms
     default = loaded.value.defaults.algorithm
     return () if default == AUTO else (default,)
+
+
+def _check_names(loaded: Loaded[CclFile], system: SystemSpec) -> None:
+    """Checks that the shipped file has the algorithms and the queues that a machine names.
+
+    Raises:
+        UsageError: If it does not have one of them.
+    """
+    file = loaded.value
+    queues = () if system.queue is None else (system.queue,)
+    for key, names, known in (
+        ("algorithms", system.algorithms, file.algorithms),
+        ("queue", queues, file.queues),
+    ):
+        for name in names:
+            if name not in known:
+                raise UsageError(
+                    f"system.{key} of {system.name}: expected one of {', '.join(known)}; "
+                    f"got {name!r}",
+                    hint=did_you_mean(name, known),
+                    code="F7",
+                )
 
 
 def check_default(given: Path | None, overrides: Sequence[str], system: SystemSpec) -> str:
@@ -373,18 +411,29 @@ def check_default(given: Path | None, overrides: Sequence[str], system: SystemSp
         system: The machine.
 
     Returns:
-        The algorithm; where it depends on sizes, the first candidate.
+        The algorithm; where it depends on sizes, the first candidate that fits the machine, or
+        `auto` if the file has no candidate, so that the shipped file's serve.
 
     Raises:
-        ConfigError: If the file cannot be used, or the algorithm does not fit the machine.
+        ConfigError: If the file cannot be used, or no candidate fits the machine.
+        UsageError: If the machine names what the shipped file does not have (F7).
     """
     loaded = load_ccl(find_ccl_file(given), tuple(overrides))
+    algorithms = loaded.value.algorithms
     names = default_algorithms(given, overrides, loaded, system)
-    name = next(iter(names or loaded.value.algorithms))
-    spec = loaded.value.algorithms[name]
-    queue = _queue(loaded.value, spec, _profile(loaded.value, spec, system))
-    _check_fits(name, queue, spec.channels, loaded, system)
-    return name
+    misfits = []
+    for name in names or [name for name, spec in algorithms.items() if spec.auto]:
+        spec = algorithms[name]
+        queue = _queue(loaded.value, spec, _profile(loaded.value, spec, system))
+        try:
+            _check_fits(name, queue, spec.channels, loaded, system)
+        except ConfigError as misfit:
+            misfits.append(misfit)
+        else:
+            return name
+    if misfits:
+        raise misfits[0]
+    return AUTO
 
 
 def check_fits(chosen: Chosen, loaded: Loaded[CclFile], system: SystemSpec) -> None:

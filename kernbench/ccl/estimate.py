@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -27,10 +27,12 @@ from kernbench.hw.queue import QueueSpec
 from kernbench.memory import Space
 from kernbench.topology import Topology
 from kernbench.topology.spec import MemorySpec
-from kernbench.units import PS_PER_S, Bandwidth, Rate
+from kernbench.units import PS_PER_S, Bandwidth, Rate, format_bytes
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+Memory = TypeVar("Memory", bound=MemorySpec)
 
 _ITEMSIZE: Final = 4
 """Assumed bytes of an element: a choice of algorithm depends on sizes in bytes alone."""
@@ -38,6 +40,34 @@ _ITEMSIZE: Final = 4
 
 _SAMPLE: Final = 16
 """Number of steps of a long plan that are timed."""
+
+
+_NOTABLE: Final = 1.1
+"""Ratio of times between pieces from which slots count as what limits a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLimit:
+    """Messages that wait for slots although link and engines are free.
+
+    Attributes:
+        n_slots: Slots of a queue.
+        slot_size: Bytes of a slot.
+        rate: Bytes a second of a message that waits for its slots.
+        unlimited: Bytes a second of the same message if there were slots enough: those of its
+            slowest link, shared with the messages of the same step, or engine.
+    """
+
+    n_slots: int
+    slot_size: int
+    rate: float
+    unlimited: float
+
+    def __str__(self) -> str:
+        return (
+            f"limited by {self.n_slots} slots of {format_bytes(self.slot_size)} "
+            f"({self.rate / 1e9:.3g} GB/s), not by the link ({self.unlimited / 1e9:.3g} GB/s)"
+        )
 
 
 @dataclass(frozen=True)
@@ -121,6 +151,10 @@ class _Events:
         )
 
 
+def _can_be_thinned(plans: Sequence[Plan]) -> bool:
+    return all(plan.in_step and len(plan.send) > 2 * _SAMPLE for plan in plans)
+
+
 def _thinned(plan: Plan, count: int) -> Plan:
     """Returns a plan with some of its steps, picked at equal distances."""
     steps = np.linspace(0, len(plan.send) - 1, count).astype(np.int64)
@@ -189,6 +223,9 @@ class _Costs:
         posted: Part of `lasting` until the last piece has a slot, when the program goes on.
         local: Load of the values to which the arriving piece is added.
         moved: Whole time of an exchange that sends and receives no message.
+        flowing: Time between two pieces of a message that never waits for a slot.
+        waiting: Time between two pieces of a message each of which waits for a slot; 0 if there are
+            slots for all pieces.
         meets: Whether the message needs more slots than there are, so that the receiver must take
             pieces out while it is sent.
     """
@@ -200,6 +237,8 @@ class _Costs:
     posted: Floats
     local: Floats
     moved: Floats
+    flowing: Floats
+    waiting: Floats
     meets: Bools
 
 
@@ -265,10 +304,11 @@ def _find_costs(
     # when its neighbour took in a piece.
     slot = slots.latency + piece * copy + 4 * pe.issue
     paired = np.maximum((load + over) / queue.n_slots, credit + slot)
-    waiting = (pieces - first) * np.where(events.matched >= 0, paired, alone)
-    engines = np.maximum(nbytes * np.maximum(max(dma, 3 * port, copy), add), pieces * pe.issue)
+    waiting = np.where(events.matched >= 0, paired, alone)
+    engine = np.maximum(max(dma, 3 * port, copy), add)
+    engines = np.maximum(nbytes * engine, pieces * pe.issue)
     lasting = np.maximum(np.where(early, first * piece, nbytes) * crowded, engines)
-    lasting = np.maximum(lasting, first * piece * crowded + waiting)
+    lasting = np.maximum(lasting, first * piece * crowded + (pieces - first) * waiting)
 
     inside = ~events.sends & (events.matched < 0)
     return _Costs(
@@ -279,6 +319,8 @@ def _find_costs(
         lasting * (pieces - first) / np.maximum(pieces, 1),
         np.where(events.reduce, load, 0),
         np.where(inside, load + store + nbytes * 2 * dma, 0),
+        np.maximum(piece * np.maximum(crowded, engine), pe.issue),
+        np.where(events.sends & beyond, waiting, 0),
         events.sends & beyond & ~early,
     )
 
@@ -287,7 +329,7 @@ def _per_second(rate: Rate) -> int:
     return rate.per_second
 
 
-def _slowest_memory(memories: Sequence[MemorySpec]) -> MemorySpec:
+def _slowest_memory(memories: Sequence[Memory]) -> Memory:
     return replace(
         memories[0],
         bandwidth=min((memory.bandwidth for memory in memories), key=_per_second),
@@ -381,6 +423,64 @@ class Estimator:
         sips: tuple[int, ...],
     ) -> float | None:
         """Returns how long the exchanges of an operation take; None if it has no plan."""
+        planned = self._planned(chosen, algorithm, operation, nbytes, sips)
+        if planned is None:
+            return None
+        plans, chunk = planned
+        if not _can_be_thinned(plans):
+            return self._time(_Events.of(plans), chunk, chosen.queue, sips)
+        # All steps are alike, so a few of them tell the time of all.
+        times = []
+        for count in (_SAMPLE, 2 * _SAMPLE):
+            few = [_thinned(plan, count) for plan in plans]
+            times.append(self._time(_Events.of(few), chunk, chosen.queue, sips))
+        left = max(len(plan.send) for plan in plans) - 2 * _SAMPLE
+        return times[1] + (times[1] - times[0]) * left / _SAMPLE
+
+    def slot_limit(
+        self, chosen: Chosen, operation: str, nbytes: int, sips: tuple[int, ...]
+    ) -> SlotLimit | None:
+        """Returns what too few slots cost the messages of an operation.
+
+        Args:
+            chosen: The algorithm.
+            operation: A key of `OPERATIONS`.
+            nbytes: Size of all blocks of the buffer together.
+            sips: Device of each rank of the group.
+
+        Returns:
+            The limit of the messages that lose most; None if slots come back in time, or if the
+            algorithm has no plan.
+        """
+        planned = self._planned(chosen, chosen.algorithm(operation), operation, nbytes, sips)
+        if planned is None or not nbytes:
+            return None
+        plans, chunk = planned
+        if _can_be_thinned(plans):
+            plans = [_thinned(plan, _SAMPLE) for plan in plans]
+        events, queue = _Events.of(plans), chosen.queue
+        if not len(events.lane):
+            return None
+        sizes: Floats = (events.span * chunk).astype(np.float64)
+        ways = self._find_ways(events, sizes, queue, sips)
+        slowest = self._slowest(frozenset(map(self._system.kind_of, sips)))
+        costs = _find_costs(slowest, events, ways, sizes, queue)
+        worst = int(np.argmax(costs.waiting - costs.flowing))
+        waiting, flowing = float(costs.waiting[worst]), float(costs.flowing[worst])
+        if waiting <= _NOTABLE * flowing:
+            return None
+        piece = queue.slot_size * PS_PER_S
+        return SlotLimit(queue.n_slots, queue.slot_size, piece / waiting, piece / flowing)
+
+    def _planned(
+        self,
+        chosen: Chosen,
+        algorithm: Algorithm,
+        operation: str,
+        nbytes: int,
+        sips: tuple[int, ...],
+    ) -> tuple[list[Plan], int] | None:
+        """Returns the plan of each channel and the bytes of a chunk; None if there is no plan."""
         n, blocks = len(sips), OPERATIONS[operation].blocks
         block = -(-nbytes // (_ITEMSIZE if blocks == "one" else _ITEMSIZE * n))
         share = -(-block // chosen.channels)
@@ -394,16 +494,7 @@ class Estimator:
                 return None
             plans.append(plan)
         chunk = -(-share // plans[0].parts)
-        chunk = -(-chunk // chosen.align) * chosen.align * _ITEMSIZE
-        if not all(plan.in_step and len(plan.send) > 2 * _SAMPLE for plan in plans):
-            return self._time(_Events.of(plans), chunk, chosen.queue, sips)
-        # All steps are alike, so a few of them tell the time of all.
-        times = []
-        for count in (_SAMPLE, 2 * _SAMPLE):
-            few = [_thinned(plan, count) for plan in plans]
-            times.append(self._time(_Events.of(few), chunk, chosen.queue, sips))
-        left = max(len(plan.send) for plan in plans) - 2 * _SAMPLE
-        return times[1] + (times[1] - times[0]) * left / _SAMPLE
+        return plans, -(-chunk // chosen.align) * chosen.align * _ITEMSIZE
 
     def _time(self, events: _Events, chunk: int, queue: QueueSpec, sips: tuple[int, ...]) -> float:
         """Returns when the last lane is done if all lanes begin at once, in picoseconds."""

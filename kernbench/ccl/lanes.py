@@ -17,7 +17,7 @@ from kernbench.caches import cached
 from kernbench.ccl.costs import PieceTimes, Span, StepCosts
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.operations import Ints
-from kernbench.ccl.plan import Plan
+from kernbench.ccl.plan import Plan, distinct
 from kernbench.hw.path import FarHops, FarTimes, HopTimes, Path, stack, transmit
 from kernbench.hw.pe import PeTimeline
 
@@ -84,7 +84,7 @@ class _Lanes:
         used = np.full(len(self.sizes), span == 1)
         if span > 1:
             used[plan.send] = used[plan.receive] = True
-        kinds = np.unique(self.sizes[used])
+        kinds = distinct(self.sizes[used])
         self.even: Final = len(kinds) == 1
         self._kind_of: Final = np.searchsorted(kinds, self.sizes).astype(np.int16)
         self._kinds: Final[list[int]] = kinds.tolist()

@@ -190,8 +190,8 @@ class Plan:
             return sorted({pair for row in rows for pair in enumerate(row)})
         steps, ranks = np.nonzero(self.send != NOTHING)
         to = self.to[steps, ranks].astype(np.int64)
-        found = np.unique((ranks * n + to)[to != ranks])
-        return [(int(pair) // n, int(pair) % n) for pair in found]
+        found = distinct((ranks * n + to)[to != ranks])
+        return [divmod(pair, n) for pair in found.tolist()]
 
     @cached_property
     def widest(self) -> int:
@@ -309,6 +309,19 @@ def _circles(before: list[int]) -> tuple[Ints, int]:
         circles += length > 0
         longest = max(longest, length)
     return circle, longest
+
+
+def distinct(values: Ints) -> Ints:
+    """Returns the different numbers in ascending order.
+
+    `np.unique` would import `numpy.ma`, which takes longer than most first collectives.
+
+    Args:
+        values: Numbers that are not negative, in one dimension.
+    """
+    found = np.sort(values)
+    different: Ints = found[np.diff(found, prepend=-1) != 0]
+    return different
 
 
 def _constant(rows: Ints) -> bool:

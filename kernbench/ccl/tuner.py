@@ -17,7 +17,7 @@ from kernbench.ccl.config import (
     load_ccl,
     shipped_ccl_file,
 )
-from kernbench.ccl.estimate import estimator_of
+from kernbench.ccl.estimate import SlotLimit, estimator_of
 from kernbench.config.load import Loaded
 from kernbench.config.problems import ConfigError
 from kernbench.errors import KernbenchError, UsageError
@@ -25,6 +25,15 @@ from kernbench.topology import Topology
 
 _MANY: Final = 256
 """Number of ranks above which plans between all pairs, and long plans, cost too much to make."""
+
+_HARDLY_SLOWER: Final = 1.02
+"""Ratio of two estimates that say nothing about which algorithm is the faster one."""
+
+_LARGEST_SLOT_BITS: Final = 31
+"""Bits of a slot size that `enough_slots` does not try any more."""
+
+_NO_ESTIMATE: Final = (KernbenchError, ArithmeticError, LookupError, TypeError, ValueError)
+"""Errors of algorithms of the user's own, which may refuse a group, such as an odd one."""
 
 
 class Choices:
@@ -85,6 +94,48 @@ class Choices:
             fastest = self._fastest(candidates, operation, 1 << bits, key[3])
             self._chosen[key] = replace(fastest, auto=named is None)
         return self._chosen[key]
+
+    def slot_limit(
+        self, operation: str, nbytes: int, sips: Sequence[int], ranks: int | None = None
+    ) -> SlotLimit | None:
+        """Returns what too few slots cost an operation; None if they cost nothing that is known.
+
+        Args:
+            operation: See `choose`.
+            nbytes: See `choose`.
+            sips: See `choose`.
+            ranks: See `choose`.
+        """
+        chosen = self.choose(operation, nbytes, sips, ranks)
+        try:
+            return self._estimator.slot_limit(chosen, operation, nbytes, tuple(sips))
+        except _NO_ESTIMATE:
+            return None
+
+    def enough_slots(
+        self, operation: str, nbytes: int, sips: Sequence[int], ranks: int | None = None
+    ) -> int | None:
+        """Returns the smallest size of slots, a power of 2, that limits an operation no longer.
+
+        Args:
+            operation: See `choose`.
+            nbytes: See `choose`.
+            sips: See `choose`.
+            ranks: See `choose`.
+
+        Returns:
+            Bytes of a slot; None if no size that fits into the memory is enough.
+        """
+        chosen = self.choose(operation, nbytes, sips, ranks)
+        for bits in range(chosen.queue.slot_size.bit_length(), _LARGEST_SLOT_BITS):
+            larger = replace(chosen, queue=replace(chosen.queue, slot_size=1 << bits))
+            try:
+                check_fits(larger, self._file[1], self._system)
+            except ConfigError:
+                return None
+            if self._estimator.slot_limit(larger, operation, nbytes, tuple(sips)) is None:
+                return 1 << bits
+        return None
 
     def name(self, operation: str) -> str:
         """Returns the algorithm of an operation; `auto` if it depends on sizes and groups."""
@@ -167,26 +218,36 @@ class Choices:
     def _fastest(
         self, candidates: Sequence[Chosen], operation: str, nbytes: int, sips: tuple[int, ...]
     ) -> Chosen:
-        """Returns the candidate with the least estimated time; the first of equals."""
+        """Returns the candidate with the least estimated time; the first of equals.
+
+        Of those that are hardly slower than the fastest, it is one with the fewest channels, since
+        each channel is simulated.
+        """
         worthy = self._worthy(candidates, sips)
-        best, least = worthy[0], float("inf")
+        times: list[tuple[float, Chosen]] = []
         for candidate in worthy if len(worthy) > 1 else ():
             try:
                 time = self._estimator.estimate(candidate, operation, nbytes, sips)
-            except (KernbenchError, ArithmeticError, LookupError, TypeError, ValueError):
-                continue  # an algorithm of the user's own may refuse a group, such as an odd one
-            if time is not None and time < least:
-                best, least = candidate, time
-        return best
+            except _NO_ESTIMATE:
+                continue
+            if time is not None:
+                times.append((time, candidate))
+        if not times:
+            return worthy[0]
+        most = min(time for time, _ in times) * _HARDLY_SLOWER
+        near = [(one.channels, time, one) for time, one in times if time <= most]
+        return min(near, key=lambda each: each[:2])[2]
 
     def _worthy(self, candidates: Sequence[Chosen], sips: Sequence[int]) -> Sequence[Chosen]:
         """Returns the candidates that are worth an estimate; at least one.
 
-        On groups without nodes, algorithms for nodes are the other algorithms under another name.
-        In large groups, estimates of algorithms with many messages would take too long.
+        On groups of one dimension, algorithms for nodes and for grids are the other algorithms
+        under another name. In large groups, estimates of algorithms with many messages would take
+        too long.
         """
         if len(self._topology.grid(sips)) == 1:
-            candidates = [one for one in candidates if one.topology != "nodes"] or candidates
+            flat = [one for one in candidates if one.topology not in ("nodes", "grid")]
+            candidates = flat or candidates
         if len(sips) <= _MANY:
             return candidates
         for topologies in ({"ring_1d", "grid", "nodes"}, {"tree"}):

@@ -10,7 +10,7 @@ import numpy as np
 
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.operations import Ints
-from kernbench.ccl.plan import NOTHING, AlgorithmError, Exchange, Plan
+from kernbench.ccl.plan import NOTHING, AlgorithmError, Exchange, Plan, distinct
 from kernbench.memory.arithmetic import Function
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -199,7 +199,7 @@ def _aligned(plan: Plan) -> bool:
     for step in range(len(plan.send)):
         sends = plan.send[step] != NOTHING
         receivers = plan.to[step][sends]
-        if len(np.unique(receivers)) != len(receivers):
+        if len(distinct(receivers)) != len(receivers):
             return False
         if (plan.receive[step] != NOTHING).sum() != len(receivers):
             return False

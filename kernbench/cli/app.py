@@ -453,3 +453,50 @@ def list_() -> None:
     from kernbench.cli.listing import print_listing
 
     raise typer.Exit(print_listing())
+
+
+@app.command("new-machine")
+def new_machine_(
+    name: Annotated[str, typer.Argument(help="Name of the machine; the file is NAME.yaml.")],
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="MACHINE",
+            help="Copies a YAML file, or a shipped machine; without it, the file has what nobody "
+            "can guess, and all else has defaults.",
+        ),
+    ] = None,
+) -> None:
+    """Write the file of a machine of your own.
+
+    \f
+    Args:
+        name: Name of the machine; the file is `NAME.yaml` in the working directory.
+        from_: The machine to copy: a topology file or the name of a shipped machine; None for a
+            file with what has no default.
+
+    Raises:
+        typer.Exit: Always at the end, with the exit code.
+    """  # noqa: D301
+    from kernbench.cli.machines import new_machine
+
+    raise typer.Exit(new_machine(name, from_))
+
+
+@app.command("show-machine")
+def show_machine_(
+    machine: Annotated[str, typer.Argument(help="A YAML file, or the name of a shipped machine.")],
+) -> None:
+    """Show every value of a machine, and which ones its file leaves to defaults.
+
+    \f
+    Args:
+        machine: A topology file, or the name of a shipped machine.
+
+    Raises:
+        typer.Exit: Always at the end, with the exit code.
+    """  # noqa: D301
+    from kernbench.cli.machines import show_machine
+
+    raise typer.Exit(show_machine(machine))

@@ -4,21 +4,21 @@ import io
 import json
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from rich.console import Console
-from rich.progress import Progress
 
 from kernbench import cli
 from kernbench.ccl.config import check_default
 from kernbench.cli.failures import Exit, Terminated, as_json, end_process, failed
 from kernbench.cli.hash_seeds import Listener, try_seeds
 from kernbench.cli.output import SILENT, Output
+from kernbench.cli.status_line import StatusLine
 from kernbench.config.near import did_you_mean
 from kernbench.config.shipped import shipped
 from kernbench.errors import KernbenchError, UsageError
@@ -45,8 +45,6 @@ from kernbench.scripts.explaining import explain_names
 from kernbench.scripts.program import Program, program_of
 from kernbench.sim_engine.op_log import OpLog
 from kernbench.units import format_time
-
-T = TypeVar("T")
 
 
 def run_bench(
@@ -188,15 +186,20 @@ def _run_program(
 ) -> int:
     """Runs a program once, on a fresh machine; see `_attempt`."""
     listener = tries.listener
-    # A bar would be drawn over the lines of --verbose.
-    bar = sys.stderr.isatty() and not output.quiet and not output.verbose
-    with RuntimeContext(
-        spec,
-        quiet=output.quiet,
-        progress=_progress if bar else None,
-        schedule=schedule,
-        calls=None if listener is None else listener.calls,
-    ) as ctx:
+    shown = sys.stderr.isatty() and not output.quiet
+    line = StatusLine() if shown else None
+    with (
+        nullcontext() if line is None else line.shown(),
+        RuntimeContext(
+            spec,
+            quiet=output.quiet,
+            progress=None if line is None else line.track,
+            schedule=schedule,
+            calls=None if listener is None else listener.calls,
+        ) as ctx,
+    ):
+        if line is not None:
+            line.context = ctx
         engine = ctx.engine
         engine.op_log.limit = output.trace_limit or None
         if output.verbose:
@@ -330,11 +333,6 @@ def _write_of_failure(path: Path, document: dict[str, Any], what: str) -> None:
         print(f"kernbench: {error}", file=sys.stderr)
     else:
         print(f"kernbench: {what} is in {path}", file=sys.stderr)
-
-
-def _progress(items: Sequence[T], description: str) -> Iterable[T]:
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        yield from progress.track(items, description=description)
 
 
 def find_bench(name: str) -> Path:

@@ -187,13 +187,15 @@ def _old_names(cls: type) -> dict[str, str]:
     }
 
 
-def _bare(kind: Any) -> Any:
+def without_limits(kind: Any) -> Any:
     """Returns an annotation without its limits, and without `| None`."""
-    if get_origin(kind) is Annotated:
-        kind = get_args(kind)[0]
-    if get_origin(kind) in {Union, UnionType}:
-        (kind,) = (argument for argument in get_args(kind) if argument is not NoneType)
-    return kind
+    while True:
+        if get_origin(kind) is Annotated:
+            kind = get_args(kind)[0]
+        elif get_origin(kind) in {Union, UnionType}:
+            (kind,) = (argument for argument in get_args(kind) if argument is not NoneType)
+        else:
+            return kind
 
 
 def _has_parts(kind: Any) -> bool:
@@ -245,7 +247,7 @@ class _Reader:
         if origin in {Union, UnionType}:
             if isinstance(node, Scalar) and node.value is None:
                 return None
-            return self._value(_bare(kind), node, field)
+            return self._value(without_limits(kind), node, field)
         if quantity := QUANTITIES.get(kind):
             return read_quantity(quantity, limits or quantity.limits, node, bare=bare)
         if origin is Changes:
@@ -282,7 +284,7 @@ class _Reader:
             found = list(self._known(kind, self._entries_of(kind, node, field), field))
         values: dict[Names, Any] = {}
         for key, part, entry in found:
-            bare, dotted = _bare(part), _dotted(field, key)
+            bare, dotted = without_limits(part), _dotted(field, key)
             if not _has_parts(bare):
                 values[key,] = self.read(part, entry.node, dotted)
             elif inside := self.read(_CHANGES[bare], entry.node, dotted):

@@ -201,8 +201,16 @@ def footer_lines(measurements: Sequence[Measurement]) -> list[str]:
     ]
 
 
-def as_json(header: Header, measurements: Sequence[Measurement]) -> dict[str, Any]:
-    """Returns the results as plain values; keys name their units."""
+def as_json(
+    header: Header, measurements: Sequence[Measurement], limit: str | None = None
+) -> dict[str, Any]:
+    """Returns the results as plain values; keys name their units.
+
+    Args:
+        header: The run.
+        measurements: The rows.
+        limit: What limits the largest size beside link and engines; None for nothing.
+    """
     wrong = total_wrong(measurements)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -227,6 +235,7 @@ def as_json(header: Header, measurements: Sequence[Measurement]) -> dict[str, An
         ],
         "out_of_bounds_values": wrong,
         "average_busbw_gb_per_s": average_busbw(measurements),
+        "limit": limit,
     }
 
 

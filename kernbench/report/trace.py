@@ -67,33 +67,7 @@ def write_trace(
         UsageError: If the log has no records, or the file cannot be written.
     """
     records = full_records(op_log, "a trace")
-    write_records(
-        records, topology, path, dispatch_ps=dispatch_ps, sips=sips, dropped=op_log.dropped
-    )
-
-
-def write_records(
-    records: Sequence[Record],
-    topology: Topology,
-    path: str | Path,
-    *,
-    dispatch_ps: int = 0,
-    sips: Mapping[int, int] | None = None,
-    dropped: int = 0,
-) -> None:
-    """Writes records as a trace, see `write_trace`.
-
-    Args:
-        records: The records.
-        topology: The machine on which the run took place.
-        path: The JSON file to write.
-        dispatch_ps: Host time in picoseconds that issuing a command took.
-        sips: SIP of each rank whose number differs from that of its SIP; None if there is none.
-        dropped: Number of later records that the log did not keep.
-
-    Raises:
-        UsageError: If the file cannot be written.
-    """
+    dropped = op_log.dropped
     with replacing(path) as file:
         for line in trace_lines(
             records, topology, dispatch_ps=dispatch_ps, sips=sips, dropped=dropped

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.tuner import Choices
@@ -36,6 +36,14 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.model_memory import Build, ModelMemory
 
 T = TypeVar("T")
+
+
+class Progress(Protocol):
+    """Yields items, and shows how many are done; see `RuntimeContext.progress`."""
+
+    def __call__(self, items: Sequence[Any], description: str, *, alike: bool) -> Iterable[Any]:
+        """See `RuntimeContext.progress`."""
+        ...
 
 
 class RuntimeContext:
@@ -85,7 +93,7 @@ class RuntimeContext:
         *,
         engine: GraphEngine | None = None,
         quiet: bool = False,
-        progress: Callable[[Sequence[Any], str], Iterable[Any]] | None = None,
+        progress: Progress | None = None,
         schedule: Schedule | None = None,
         calls: Calls | None = None,
     ) -> None:
@@ -162,9 +170,16 @@ class RuntimeContext:
         file = None if self.spec.ccl is None else Path(self.spec.ccl)
         return Choices(file, self.spec.ccl_overrides, self.engine.topology)
 
-    def progress(self, items: Sequence[T], description: str) -> Iterable[T]:
-        """Returns the items one by one, and shows on a terminal how many are left."""
-        return items if self._progress is None else self._progress(items, description)
+    def progress(self, items: Sequence[T], description: str, *, alike: bool = False) -> Iterable[T]:
+        """Returns the items one by one, and shows on a terminal how many are left.
+
+        Args:
+            items: The items.
+            description: What one of them is called, such as `step`.
+            alike: Whether each of them takes about as long as any other; then the time that is
+                left is shown, too.
+        """
+        return items if self._progress is None else self._progress(items, description, alike=alike)
 
     def check_model_fits(
         self, build: "Build", nprocs: int, *, accumulates: bool = False

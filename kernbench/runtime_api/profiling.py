@@ -10,10 +10,11 @@ from weakref import WeakKeyDictionary
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact, warn_at_call
 from kernbench.operations.cuda import synchronize
 from kernbench.process.process import MAIN, current_process
+from kernbench.ranks.world import world_of
 from kernbench.report.averages import Average, averages, table
-from kernbench.report.trace import write_records
+from kernbench.report.kineto import write_kineto_rank
 from kernbench.runtime_api.profiler import record_function
-from kernbench.sim_engine.op_log import OpLog, Record
+from kernbench.sim_engine.op_log import OpLog
 from kernbench.tensors.errors import refuse
 
 __all__ = [
@@ -259,7 +260,7 @@ class profile:  # noqa: N801 - PyTorch's name
         self._action = ProfilerAction.NONE
         self._step: record_function | None = None
         self._first: tuple[int, int] | None = None
-        self._records: list[Record] | None = None
+        self._log: OpLog | None = None
 
     def __enter__(self) -> "profile":
         self.start()
@@ -333,10 +334,14 @@ class profile:  # noqa: N801 - PyTorch's name
         process = current_process()
         log = process.engine.op_log
         first, clock = self._first
-        self._records = [
+        recorded = self._log = OpLog("full")
+        recorded.records += [
             each
             for each in log.records[first:]
             if each.rank == process.rank and max(each.issued, each.end) > clock
+        ]
+        recorded.waits += [
+            each for each in log.waits if each.rank == process.rank and each.start >= clock
         ]
         self._first = None
         kept = _KEPT[log]
@@ -349,14 +354,14 @@ class profile:  # noqa: N801 - PyTorch's name
         if self.on_trace_ready is not None:
             self.on_trace_ready(self)
 
-    def _recorded(self) -> list[Record]:
-        if self._records is None:
+    def _recorded(self) -> OpLog:
+        if self._log is None:
             raise ProfilerError(
                 "the profiler has recorded nothing yet",
                 [site_fact(call_site())],
                 hint="call it after the with block, after stop(), or in on_trace_ready",
             )
-        return self._records
+        return self._log
 
     def key_averages(
         self,
@@ -381,16 +386,30 @@ class profile:  # noqa: N801 - PyTorch's name
             group_by_stack_n=group_by_stack_n or None,
             group_by_overload_name=group_by_overload_name or None,
         )
-        rows = averages(self._recorded(), current_process().engine.dispatch_ps)
+        rows = averages(self._recorded().records, current_process().engine.dispatch_ps)
         return EventList(rows, ProfilerActivity.CUDA in self.activities)
 
     def export_chrome_trace(self, path: str, use_python_export: bool = False) -> None:
-        """Writes the last recording as a timeline that Perfetto opens, compressed for `.gz`.
+        """Writes the last recording in the layout of PyTorch's own traces, compressed for `.gz`.
+
+        Args:
+            path: The file.
+            use_python_export: Must be False.
 
         Raises:
             ProfilerError: Before a recording is complete.
             UnsupportedError: For `use_python_export`.
+            UsageError: If the file cannot be written (F15).
         """
         refuse("export_chrome_trace", use_python_export=use_python_export or None)
-        engine = current_process().engine
-        write_records(self._recorded(), engine.topology, path, dispatch_ps=engine.dispatch_ps)
+        process = current_process()
+        engine = process.engine
+        write_kineto_rank(
+            self._recorded(),
+            engine.topology,
+            path,
+            rank=process.rank,
+            dispatch_ps=engine.dispatch_ps,
+            sip=process.ctx.devices[max(process.rank, 0)],
+            world_size=max(world_of(process).size, 1),
+        )

@@ -50,6 +50,7 @@ def _explain_import(error: ImportError) -> None:
     whole = error.name or ""
     if whole == "torch" and isinstance(error, ModuleNotFoundError):
         error.add_note("hint: --as-torch lets `import torch` mean kernbench.torch")
+        return
     if is_torch(whole) and sys.modules.get("torch") is not sys.modules.get(_OURS):
         return  # PyTorch itself
     path = whole.removeprefix("kernbench.")

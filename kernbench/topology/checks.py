@@ -3,12 +3,14 @@
 import math
 import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from kernbench.config import Changes, Loaded, Problem, did_you_mean, value_at
+from kernbench.topology.defaults import RATES, with_all_rates
 from kernbench.topology.links import leaves_of, sip_name
 from kernbench.topology.spec import ChangedSpec, EdgeSpec, GemmSpec, MachineSpec, Part, SystemSpec
-from kernbench.units import format_bytes
+from kernbench.units import FlopRate, format_bytes
 
 MAX_PES: Final = 1 << 20
 # Least memory of the simulating process for one PE: engines, queues, an allocator.
@@ -39,6 +41,9 @@ def check_machine(loaded: Loaded[MachineSpec]) -> list[Problem]:
     system = loaded.value.system
     if problems := _check_size(loaded, system):
         return problems  # the further checks take time and memory in proportion to the size
+    if problems := _check_rates(loaded, "system.sip.pe.gemm.rate", system.sip.pe.gemm.rate):
+        return problems  # other values follow from rates
+    system = with_all_rates(system)
     problems = _check_cubes(loaded, system) + _check_network_fields(loaded, system)
     problems += _check_library(loaded, "system.sip.pe.gemm", system.sip.pe.gemm)
     problems += _check_changed(loaded, system)
@@ -73,6 +78,24 @@ def _check_cubes(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Proble
         return []
     message = f"expected a link between the {cubes} cubes, got none"
     return [loaded.problem("F5", "system.sip.cubes.link", message)]
+
+
+def _check_rates(
+    loaded: Loaded[MachineSpec], place: str, rate: Mapping[str, FlopRate]
+) -> list[Problem]:
+    """Checks that there is a rate, and that each is of a type that there is."""
+    if not rate:
+        return [loaded.problem("F1", place, "expected a rate, such as of bf16, got none")]
+    return [
+        loaded.problem(
+            "F1",
+            f"{place}.{name}",
+            f"expected one of {', '.join(RATES)}, got an unknown key",
+            did_you_mean(name, RATES),
+        )
+        for name in rate
+        if name not in RATES
+    ]
 
 
 def _check_library(loaded: Loaded[MachineSpec], place: str, gemm: GemmSpec) -> list[Problem]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from kernbench.caches import cached
 from kernbench.config import ConfigError, Problem, did_you_mean, load_with_marks, shipped
 from kernbench.topology.checks import check_machine
+from kernbench.topology.defaults import completed
 from kernbench.topology.spec import MachineSpec
 from kernbench.topology.topology import Topology
 
@@ -54,7 +55,7 @@ def _loaded(file: Path, content: bytes, overrides: tuple[str, ...]) -> Topology:
     loaded = load_with_marks(MachineSpec, file, overrides)
     if problems := check_machine(loaded):
         raise ConfigError(loaded.name, problems)
-    return Topology(loaded.value, loaded.raw)
+    return Topology(MachineSpec(completed(loaded.value.system)), loaded.raw)
 
 
 def _find(path: str | Path) -> Path:

@@ -21,6 +21,10 @@ _NOTHING: Final[Changes[Any]] = Changes({})
 _CHUNK: Final = Bytes(64 << 10)
 
 
+FOLLOWS: Final[Any] = None
+"""Default of a value that follows from others of the machine; `defaults.completed` puts it in."""
+
+
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
     """One direction of a link.
@@ -68,22 +72,30 @@ class DispatchSpec:
 
 _ALL_ALIKE: Final = DispatchSpec()
 
+_PCIE: Final = LinkSpec(Bandwidth(55 * 10**9), Ps(7_000_000))
+"""PCIe 5.0 x16, as measured on the host of `h200x8`."""
+
 
 @dataclass(frozen=True, slots=True)
 class HostSpec:
     """The processor that issues commands; one per rank.
 
     Attributes:
-        dispatch: Host time of issuing one command, or of one look at whether one is done.
-        launch_queue: Commands that may be outstanding on a device before the host blocks.
-        pcie: Path between host and device, each direction.
-        gloo: Path of a message between the hosts of two ranks, through Gloo.
-        dispatch_of: Host times of issuing commands of some kinds, in place of `dispatch`.
+        dispatch: Host time of issuing one command, or of one look at whether one is done. Default:
+            that of PyTorch 2.11 without graphs, as measured on the host of `h200x8`.
+        launch_queue: Commands that may be outstanding on a device before the host blocks. Default:
+            CUDA's.
+        pcie: Path between host and device, each direction. Default: PCIe 5.0 x16, as measured on
+            the host of `h200x8`.
+        gloo: Path of a message between the hosts of two ranks, through Gloo. Default: about what
+            two processes of one small host reach.
+        dispatch_of: Host times of issuing commands of some kinds, in place of `dispatch`. Default:
+            all cost the same.
     """
 
-    dispatch: Latency
-    launch_queue: Count
-    pcie: LinkSpec
+    dispatch: Latency = Ps(9_300_000)
+    launch_queue: Count = 1024
+    pcie: LinkSpec = _PCIE
     gloo: LinkSpec = _GLOO
     dispatch_of: DispatchSpec = _ALL_ALIKE
 
@@ -101,6 +113,51 @@ class MemorySpec:
     capacity: Bytes
     bandwidth: Bandwidth
     latency: Latency
+
+
+@dataclass(frozen=True, slots=True)
+class HbmSpec(MemorySpec):
+    """The memory that holds tensors: an HBM stack.
+
+    Attributes:
+        capacity: Size in bytes.
+        bandwidth: Bytes a second through the port: what a copy reaches, reads and writes together.
+        latency: Time from the request to the first byte. Default: that of `h200x8`, an estimate.
+    """
+
+    latency: Latency = Ps(200_000)
+
+
+@dataclass(frozen=True, slots=True)
+class SramSpec(MemorySpec):
+    """The memory that all PEs of a cube share: the L2 cache of a GPU.
+
+    Attributes:
+        capacity: Size in bytes. Default: between the 40 MB of an A100 and the 60 MiB of an H200.
+        bandwidth: Bytes a second through the port. Default: twice that of the cube's HBM, so that
+            it never holds up what the HBM allows.
+        latency: Time from the request to the first byte. Default: that of `h200x8`, an estimate.
+    """
+
+    capacity: Bytes = Bytes(48 << 20)
+    bandwidth: Bandwidth = FOLLOWS
+    latency: Latency = Ps(100_000)
+
+
+@dataclass(frozen=True, slots=True)
+class TcmSpec(MemorySpec):
+    """The memory of one PE: the shared memory of an SM.
+
+    Attributes:
+        capacity: Size in bytes. Default: shared memory and L1 of an SM of an H100.
+        bandwidth: Bytes a second through the port. Default: that of the cube's HBM, since the
+            program of a collective has its slots here and stands for all PEs that share the work.
+        latency: Time from the request to the first byte. Default: that of `h200x8`, an estimate.
+    """
+
+    capacity: Bytes = Bytes(256 << 10)
+    bandwidth: Bandwidth = FOLLOWS
+    latency: Latency = Ps(15_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,37 +203,51 @@ class GemmSpec:
     """The matrix engine of a PE.
 
     Attributes:
-        rate: FLOP a second by dtype name (`fp32`, `bf16`, `fp16`, `fp64`, `fp8`, `int8`, `int32`).
-            `tf32` is the rate of `tl.dot` of float32, and of products for which a program asks for
-            it; without it, that of `fp32` is taken.
-        tile: Rows and columns of the output tile that a library kernel gives to one PE.
-        library: What the library's products choose among; if absent, they all have that one tile.
+        rate: FLOP a second of one PE by dtype name (`fp64`, `fp32`, `tf32`, `fp16`, `bf16`, `fp8`,
+            `int8`, `int32`), at least one. `tf32` is the rate of `tl.dot` of float32, and of
+            products for which a program asks for it; without it, that of `fp32` is taken, if there
+            is one. Types that are left out follow from `bf16` as on GPUs: `fp16` has the same rate,
+            `fp8` and `int8` twice that, `tf32` half of it, `fp32` a 16th, `fp64` and `int32` a
+            32nd; without `bf16`, from the first there is of `fp16`, `fp8`, `int8`, `tf32`, `fp32`,
+            `fp64` and `int32`, in the same proportions.
+        tile: Rows and columns of the output tile that a library kernel gives to one PE. Default: a
+            common tile of cuBLAS, small enough to keep many PEs busy.
+        library: What the library's products choose among. Default: they all have that one tile.
     """
 
     rate: dict[str, FlopRate]
-    tile: tuple[Count, Count]
+    tile: tuple[Count, Count] = (128, 128)
     library: LibrarySpec | None = None
 
 
-@dataclass(frozen=True, slots=True)
+_TCM: Final = TcmSpec()
+_SRAM: Final = SramSpec()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeSpec:
     """A processing element (an SM of a GPU) with its scratch memory and engines.
 
     Attributes:
         tcm: Tightly coupled memory, private to the PE.
-        issue: Time that the scalar unit spends on issuing one tile command.
-        poll_interval: Time between two looks at a queue under `backpressure: poll`.
-        dma: Rate of the DMA engine, each direction.
+        issue: Time that the scalar unit spends on issuing one tile command. Default: that of
+            `h200x8`, an estimate.
+        poll_interval: Time between two looks at a queue under `backpressure: poll`. Default: that
+            of `h200x8`, an estimate.
+        dma: Rate of the DMA engine, each direction. Default: the bandwidth of the cube's HBM, since
+            the program of a collective stands for all PEs that share the work.
         gemm: Matrix engine.
-        math: Elementwise engine, in operations a second.
+        math: Elementwise engine, in operations a second. Default: a 32nd of the `bf16` rate,
+            as on an A100; but at least one operation for every two bytes of the network's fastest
+            link, so that reductions of 16-bit floats keep up with it.
     """
 
-    tcm: MemorySpec
-    issue: Latency
-    poll_interval: Annotated[Ps, Range(1, 10**12)]
-    dma: Bandwidth
+    tcm: TcmSpec = _TCM
+    issue: Latency = Ps(2_000)
+    poll_interval: Annotated[Ps, Range(1, 10**12)] = Ps(100_000)
+    dma: Bandwidth = FOLLOWS
     gemm: GemmSpec
-    math: FlopRate
+    math: FlopRate = FOLLOWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +261,8 @@ class CubeSpec:
     """
 
     pes: Count
-    hbm: MemorySpec
-    sram: MemorySpec
+    hbm: HbmSpec
+    sram: SramSpec = _SRAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,30 +270,35 @@ class CubeGridSpec:
     """How the cubes of a SIP are laid out: a mesh with a link between neighbours.
 
     Attributes:
-        shape: Columns and rows.
-        link: Link between neighbouring cubes, each direction; absent when there is one cube.
+        shape: Columns and rows. Default: one cube, as in a GPU.
+        link: Link between neighbouring cubes, each direction. Default: none, which is refused when
+            there are several cubes.
     """
 
-    shape: tuple[Count, Count]
+    shape: tuple[Count, Count] = (1, 1)
     link: LinkSpec | None = None
 
 
-@dataclass(frozen=True, slots=True)
+_ONE_CUBE: Final = CubeGridSpec()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SipSpec:
     """One accelerator package; a GPU is a SIP with one cube.
 
     Attributes:
         launch: Device time from the start of a kernel to its first instruction, plus the time of
-            its retirement.
+            its retirement. Default: measured on an H200, the smallest copy.
         collective_launch: Launch time of a collective's kernel, which also meets its peers.
+            Default: measured on 8 H200, NCCL's protocol LL.
         cubes: Layout of the cubes.
         cube: Each cube; all of a SIP are alike.
         pe: Each PE; all of a SIP are alike.
     """
 
-    launch: Latency
-    collective_launch: Latency
-    cubes: CubeGridSpec
+    launch: Latency = Ps(1_400_000)
+    collective_launch: Latency = Ps(9_600_000)
+    cubes: CubeGridSpec = _ONE_CUBE
     cube: CubeSpec
     pe: PeSpec
 
@@ -313,7 +389,8 @@ class NetworkSpec:
             direction.
         latency: Latency of one link; for a switch, of the whole crossing; for `nodes` and
             `fat_tree`, from NIC to NIC through one leaf.
-        chunk: Largest piece that holds a FIFO link before another flow may have it.
+        chunk: Largest piece that holds a FIFO link before another flow may have it. Default: small
+            beside what links carry in the time of a message, so that flows share them evenly.
         shape: Extents of a torus; their product is the number of SIPs.
         edges: Cables of a `graph`.
         node: Each node of a network of `nodes`.
@@ -337,6 +414,14 @@ class NetworkSpec:
         node = self.node
         inside = None if node is None else LinkSpec(node.bandwidth, node.latency)
         return PortSpec(self.bandwidth, self.latency, inside)
+
+    @property
+    def fastest(self) -> Bandwidth:
+        """The bandwidth of the fastest link between SIPs."""
+        others = [edge.bandwidth for edge in self.edges or () if edge.bandwidth is not None]
+        if self.node is not None:
+            others.append(self.node.bandwidth)
+        return max([self.bandwidth, *others])
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,30 +457,45 @@ class SipsSpec:
     network: NetworkSpec
     changed: tuple[ChangedSpec, ...] = ()
 
+    def alike(self) -> list[tuple[tuple[int, ...], Changes[SipSpec]]]:
+        """Returns the SIPs that differ from `system.sip`, those that are alike together."""
+        alike: dict[frozenset[Any], tuple[list[int], Changes[SipSpec]]] = {}
+        for sip, changes in _by_sip((entry.which, entry.sip) for entry in self.changed).items():
+            # Not the values themselves, since tiles of libraries cannot be hashed.
+            key = frozenset((names, repr(value)) for names, value in changes.values.items())
+            alike.setdefault(key, ([], changes))[0].append(sip)
+        return [(tuple(which), changes) for which, changes in alike.values()]
 
-@dataclass(frozen=True)  # without slots, since cached properties need a `__dict__`
+
+_HOST: Final = HostSpec()
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, since cached properties need a `__dict__`
 class SystemSpec:
     """A machine.
 
     Attributes:
         name: Name in tables and traces.
-        description: One line for `kernbench list`.
+        description: One line for `kernbench list`. Default: empty.
         host: Each rank's processor.
         sips: The accelerators and their network.
-        sip: Description of every SIP that `sips.changed` does not change; see `sip_of`.
+        sip: Description of every SIP, but for what `sips.changed` changes in some.
         algorithms: Algorithms of the shipped `ccl.yaml` that the machine's library has. Each
             operation uses the fastest of them that implements it; if none does, the fastest
             of the file. A `ccl.yaml` of the user's own decides for itself.
-        queue: Profile of `queues` in `ccl.yaml` for algorithms that say nothing about queues.
+        queue: Profile of `queues` in `ccl.yaml` for algorithms that say nothing about queues; where
+            the file has no such profile, and for null, they have its `defaults`. Default: large
+            slots in the SRAM, which keep links of 900 GB/s and 500 ns busy; faster links, or those
+            with more latency, need larger ones.
     """
 
     name: str
-    description: str
-    host: HostSpec
+    description: str = ""
+    host: HostSpec = _HOST
     sips: SipsSpec
     sip: SipSpec
     algorithms: tuple[str, ...] = ()
-    queue: str | None = None
+    queue: str | None = "nvlink"
 
     def sip_of(self, sip: int) -> SipSpec:
         """Returns the description of a SIP; SIPs that are alike share one object."""

@@ -201,7 +201,7 @@ def test_dials_have_recordings_of_their_own() -> None:
 
 
 def test_a_context_that_is_gone_is_garbage_while_caches_are_warm() -> None:
-    ctx = run()
+    ctx = run("torus4x4", "defaults.algorithm=ring")  # whose patterns are kept
     dead: list[weakref.ref[Any]] = list(map(weakref.ref, (ctx, ctx.engine, ctx.collectives)))
     with RuntimeContext():  # the next one lets go of the last
         pass

@@ -30,8 +30,8 @@ from kernbench.topology import Topology
 SUM = Reduction("sum", "add")
 
 
-def shipped_algorithm(name: str | None = None, *overrides: str) -> Chosen:
-    """Returns an algorithm of the shipped `ccl.yaml`."""
+def shipped_algorithm(name: str = "ring_allreduce_tcm", *overrides: str) -> Chosen:
+    """Returns an algorithm of the shipped `ccl.yaml`, by default one with small slots."""
     path = shipped("configs") / "ccl.yaml"
     return choose(load_ccl(path, overrides), path, name)
 
@@ -40,7 +40,12 @@ def own_algorithm(algorithm: Algorithm, *overrides: str) -> Chosen:
     """Returns the queues of the shipped ring with another algorithm."""
     module = ModuleType("own")
     module.all_reduce = algorithm  # type: ignore[attr-defined]
-    return replace(shipped_algorithm(None, *overrides), name="own", module=module, path=Path("x"))
+    return replace(
+        shipped_algorithm("ring_allreduce_tcm", *overrides),
+        name="own",
+        module=module,
+        path=Path("x"),
+    )
 
 
 def planned(algorithm: Algorithm, ranks: int) -> Plan | None:

@@ -20,6 +20,11 @@ def shipped(name: str, machine: Topology, *overrides: str) -> Chosen:
     return choose(load_ccl(path, overrides), path, name, machine.machine.system)
 
 
+def slots(name: str, size: int, count: int) -> tuple[str, str]:
+    """Returns the overrides that give an algorithm slots of its own."""
+    return f"algorithms.{name}.slot_size={size} B", f"algorithms.{name}.n_slots={count}"
+
+
 def as_run(case: Case, chosen: Chosen, machine: Topology, itemsize: int) -> Case:
     """Returns what the engine is going to do with a collective."""
     return replace(

@@ -16,7 +16,7 @@ from ccl_operations import (
     simulate,
     uneven,
 )
-from ccl_shipped import ENTRIES, as_run, ranks_of, shipped
+from ccl_shipped import ENTRIES, as_run, ranks_of, shipped, slots
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -357,7 +357,7 @@ def test_the_engine_computes_the_same_and_every_tier_agrees(
         machines.append(("h200x8_x4_nodes", 16))
     for number, (machine_name, most) in enumerate(machines):
         machine, (ranks,) = topology(machine_name), ranks_of(operation, most)
-        small = shipped(name, machine, "defaults.slot_size=96 B", "defaults.n_slots=3")
+        small = shipped(name, machine, *slots(name, 96, 3))
         dtype = types[(number + len(operation)) % len(types)]
         for chosen, size in ((small, 67), (shipped(name, machine), 0), (small, 3)):
             case = uneven(operation, ranks, size, root=ranks - 1)
@@ -402,7 +402,7 @@ def test_the_engine_computes_the_same_on_any_number_of_ranks(
 ) -> None:
     name, operation = entry.values
     machine, (ranks,) = topology("torus4x4"), ranks_of(operation, ranks)
-    chosen = shipped(name, machine, f"defaults.slot_size={slot} B", f"defaults.n_slots={n_slots}")
+    chosen = shipped(name, machine, *slots(name, slot, n_slots))
     case = as_run(
         uneven(operation, ranks, size, root=place % ranks), chosen, machine, dtype.itemsize
     )

@@ -62,7 +62,7 @@ def test_a_sender_is_done_while_its_messages_queue_up_before_a_slow_link(
     launch: str, slots: int, count: int
 ) -> None:
     machine = load_topology("sip8", [f"system.sip.collective_launch={launch}"]).topology_obj
-    chosen = own_algorithm(push, f"defaults.n_slots={slots}")
+    chosen = own_algorithm(push, f"algorithms.ring_allreduce_tcm.n_slots={slots}")
 
     def ends(fidelity: Fidelity) -> list[int | None]:
         engine = GraphEngine(machine, enable_data=False, fidelity=fidelity)

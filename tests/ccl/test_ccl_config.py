@@ -21,7 +21,7 @@ from kernbench.config import ConfigError
 from kernbench.config.problems import Problem
 from kernbench.errors import UsageError
 from kernbench.memory import Space
-from kernbench.topology import Topology
+from kernbench.topology import Topology, load_topology
 
 RING = "{module: kernbench.ccl.algorithms.ring}"
 
@@ -54,14 +54,45 @@ def choice(
 def test_the_default_serves_what_its_module_implements(
     topology: Callable[[str], Topology],
 ) -> None:
-    for machine, name in (("sip8", "ring_allreduce_tcm"), ("fattree64", "ring_allreduce_nvlink")):
+    for machine, name, named in (
+        ("sip8", "ring_allreduce_tcm", ["defaults.algorithm=ring_allreduce_tcm"]),
+        ("fattree64", "ring_allreduce_nvlink", []),
+    ):
         for nbytes in (0, 1, 1 << 30):
-            chosen = choice(topology(machine), "all_reduce", nbytes=nbytes)
+            chosen = choice(topology(machine), "all_reduce", *named, nbytes=nbytes)
             assert (chosen.name, chosen.auto) == (name, False)
         for operation in OPERATIONS:
-            chosen = choice(topology(machine), operation)
+            chosen = choice(topology(machine), operation, *named)
             assert chosen.implements(operation)
             assert chosen.auto is (operation != "all_reduce")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_library_chooses_by_default(
+    topology: Callable[[str], Topology], operation: str
+) -> None:
+    file = load_ccl(shipped_ccl_file()).value
+    assert file.defaults.algorithm == AUTO
+    for name in ("sip8", "torus4x4", "ring1024"):
+        machine = topology(name)
+        chosen = choice(machine, operation)
+        assert chosen.auto
+        assert chosen.implements(operation)
+        assert file.algorithms[chosen.name].auto
+    own = topology("sip8").machine.system.algorithms
+    assert choice(topology("sip8"), "all_reduce").name in own
+    large = Choices(None, [], topology("sip8")).choose("all_reduce", 1 << 30, range(8))
+    assert large.name == "ring_two_way"
+
+
+def test_equal_estimates_choose_the_fewest_channels(topology: Callable[[str], Topology]) -> None:
+    """Both rings take 14 steps, whose time is nearly all latency for a small buffer."""
+    machine = topology("sip8")
+    for names in ([], ["system.algorithms=[ring_two_way, ring]"]):
+        changed = load_topology("sip8", names).topology_obj if names else machine
+        choices = Choices(None, [], changed)
+        for nbytes, name in ((1, "ring"), (4096, "ring"), (1 << 26, "ring_two_way")):
+            assert choices.choose("all_reduce", nbytes, range(8)).name == name
 
 
 def test_an_operation_may_have_an_algorithm_of_its_own(
@@ -90,7 +121,7 @@ def test_a_file_of_ones_own_comes_before_the_machine_and_borrows_what_it_lacks(
 
 
 def test_choices_are_remembered(topology: Callable[[str], Topology]) -> None:
-    choices = Choices(None, [], topology("sip8"))
+    choices = Choices(None, ["defaults.algorithm=ring_allreduce_tcm"], topology("sip8"))
     first = choices.choose("broadcast", 1000, range(8))
     assert choices.choose("broadcast", 1024, range(8)) is first
     assert choices.choose("all_reduce", 5, range(8)) is choices.choose("all_reduce", 1, range(2))
@@ -100,7 +131,28 @@ def test_the_default_is_the_first_of_a_file_that_leaves_it_open(
     topology: Callable[[str], Topology],
 ) -> None:
     system = topology("sip8").machine.system
-    assert check_default(None, [f"defaults.algorithm={AUTO}"], system) == "ring_allreduce_tcm"
+    assert check_default(None, [f"defaults.algorithm={AUTO}"], system) == "ring"
+
+
+def test_the_default_is_the_first_that_fits_the_machine(
+    topology: Callable[[str], Topology],
+) -> None:
+    system = topology("torus4x4").machine.system
+    assert check_default(None, [], system) == "ring"
+    # Those that give no slots of their own, and those of 4 KiB.
+    large = "defaults.slot_size=1 MiB"
+    assert check_default(None, [large], system) == "ring_allreduce_tcm"
+    with pytest.raises(ConfigError, match="expected slots that fit into the 1 MiB of tcm of sip8"):
+        check_default(None, [large], topology("sip8").machine.system)
+
+
+def test_a_file_without_any_algorithm_to_choose_borrows_all(
+    topology: Callable[[str], Topology], write: Callable[[str], Path]
+) -> None:
+    path = write("defaults: {algorithm: auto}\nalgorithms: {}\n")
+    machine = topology("sip8")
+    assert check_default(path, [], machine.machine.system) == AUTO
+    assert choice(machine, "all_reduce", given=path).path == shipped_ccl_file()
 
 
 def test_f14_an_algorithm_without_the_operation_that_it_is_named_for(
@@ -274,3 +326,15 @@ def test_f14_a_function_from_the_standard_library_is_no_algorithm(
     assert not chosen.implements("reduce")
     with pytest.raises(UsageError, match="algorithm mine has no reduce"):
         chosen.algorithm("reduce")
+
+
+def test_a_file_is_read_anew_when_it_has_changed(write: Callable[[str], Path]) -> None:
+    path = write(f"defaults: {{algorithm: mine}}\nalgorithms: {{mine: {RING}}}\n")
+    first = load_ccl(path)
+    assert load_ccl(path) is first
+    assert load_ccl(path, ("defaults.n_slots=3",)).value.defaults.n_slots == 3
+    path.write_text(f"defaults: {{algorithm: auto}}\nalgorithms: {{mine: {RING}}}\n")
+    assert load_ccl(path).value.defaults.algorithm == AUTO
+    path.unlink()
+    with pytest.raises(ConfigError):
+        load_ccl(path)

@@ -37,11 +37,11 @@ def test_the_matrix(
     machine = topology("sip8")
     for count in (0, 1, 7, 64, 1009):
         chosen = shipped_algorithm(
-            None,
+            "ring_allreduce_tcm",
             f"algorithms.ring_allreduce_tcm.buffer_kind={kind}",
-            f"defaults.backpressure={backpressure}",
-            "defaults.slot_size=96 B",
-            "defaults.n_slots=3",
+            f"algorithms.ring_allreduce_tcm.backpressure={backpressure}",
+            "algorithms.ring_allreduce_tcm.slot_size=96 B",
+            "algorithms.ring_allreduce_tcm.n_slots=3",
             "algorithms.ring_allreduce_tcm.n_elem=4",
         )
         starts = skewed(ranks, seed=count)

@@ -299,8 +299,15 @@ def test_f14_a_module_without_an_entry(
 def test_f12_slots_that_do_not_fit_their_memory(topology: Callable[[str], Topology]) -> None:
     system = topology("sip8").machine.system
     with pytest.raises(ConfigError, match="expected slots that fit into the 1 MiB of tcm of sip8"):
-        check_default(None, ["algorithms.ring_allreduce_tcm.slot_size='1 MiB'"], system)
-    assert check_default(None, [], system) == "ring_allreduce_tcm"
+        check_default(
+            None,
+            [
+                "defaults.algorithm=ring_allreduce_tcm",
+                "algorithms.ring_allreduce_tcm.slot_size='1 MiB'",
+            ],
+            system,
+        )
+    assert check_default(None, [], system) == system.algorithms[0] == "ring"
 
 
 def test_the_machine_chooses_among_the_shipped_algorithms_only(
@@ -311,7 +318,7 @@ def test_the_machine_chooses_among_the_shipped_algorithms_only(
     assert check_default(None, ["defaults.algorithm=ring_allreduce_tcm"], system).endswith("_tcm")
     own = tmp_path / "own.yaml"
     own.write_text(find_ccl_file().read_text())
-    assert check_default(own, [], system) == "ring_allreduce_tcm"
+    assert check_default(own, [], system) == "ring"
 
 
 def test_f7_an_algorithm_that_the_file_does_not_have(

@@ -107,7 +107,7 @@ def test_the_shipped_algorithms_on_the_shipped_machines(
 ) -> None:
     where = topology(machine)
     name = "ring_allreduce_nvlink" if machine == "h200x8" else "ring_allreduce_tcm"
-    overrides = (f"defaults.backpressure={'poll' if poll else 'sleep'}",)
+    overrides = (f"algorithms.{name}.backpressure={'poll' if poll else 'sleep'}",)
     for ranks, count in ((2, 12_345), (where.world_size, 20_011), (5, 1)):
         outcome = both(
             where, shipped_algorithm(name, *overrides), skewed(ranks, seed), count, seed=seed
@@ -161,7 +161,11 @@ def test_other_plans_are_replayed_as_they_run_live(
     for seed in range(2):
         outcome = both(
             machine,
-            own_algorithm(algorithm, "defaults.slot_size=64 B", f"defaults.n_slots={1 + 2 * seed}"),
+            own_algorithm(
+                algorithm,
+                "algorithms.ring_allreduce_tcm.slot_size=64 B",
+                f"algorithms.ring_allreduce_tcm.n_slots={1 + 2 * seed}",
+            ),
             skewed(ranks, seed),
             100,
             seed=seed,

@@ -9,6 +9,7 @@ import pytest
 from ccl_machine import SUM, own_algorithm, ring, run, shipped_algorithm, skewed
 from ccl_operations import Outcome, draw, even, execute, simulate, uneven
 from ccl_shipped import ENTRIES, as_run, ranks_of, shipped
+from ccl_shipped import slots as own_slots
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,9 +93,8 @@ def test_every_algorithm_is_timed_as_it_runs_live(
     chosen = shipped(
         name,
         made,
-        f"defaults.slot_size={slots[0]} B",
-        f"defaults.n_slots={slots[1]}",
-        f"defaults.backpressure={'poll' if poll else 'sleep'}",
+        *own_slots(name, *slots),
+        f"algorithms.{name}.backpressure={'poll' if poll else 'sleep'}",
     )
     case = as_run(uneven(operation, ranks, size, root=ranks - 1), chosen, made, 4)
     case = replace(case, grid=made.grid(sips))
@@ -135,7 +135,7 @@ def test_a_message_by_hand(changed_topology: Changed, fidelity: Any) -> None:
         {"which": [1], "sip": RECEIVER},
         {"which": [1], "link": {"bandwidth": "25 GB/s", "latency": "600 ns"}},
     )
-    chosen = replace(shipped("direct", machine), align=1)
+    chosen = replace(shipped("direct", machine, "defaults.vc_chunk_size=256 B"), align=1)
     mesh = machine.route("sip2.cube0", "sip1.cube0")
     assert [link.latency for link in mesh] == [600_000, 20_000]  # the cable, then inside SIP 1
     case = even("send_recv", 2, 1000)

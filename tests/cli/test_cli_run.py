@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import benches.ccl_allreduce
+from benches.nccl.measure import Result
 from kernbench.cli.app import app
 from kernbench.cli.output import Output
 from kernbench.cli.run import run_bench
@@ -93,8 +94,9 @@ def test_run_spawns_once_over_all_sips_and_looks_worker_up(
 ) -> None:
     calls: list[tuple[int, int]] = []
 
-    def worker(rank: int, world_size: int, torch: RuntimeContext) -> None:
+    def worker(rank: int, world_size: int, torch: RuntimeContext) -> list[Result]:
         calls.append((rank, world_size))
+        return []
 
     monkeypatch.setattr(benches.ccl_allreduce, "worker", worker)
     with kernbench.context("torus4x4") as ctx:
@@ -593,6 +595,8 @@ def test_the_options_are_these() -> None:
         ],
         "check": [],
         "explain": [],
+        "new-machine": ["--from"],
+        "show-machine": [],
         "list": [],
     }
 

@@ -83,14 +83,14 @@ def test_the_steps_that_name_their_device_are_there() -> None:
 
 
 def test_every_document_with_blocks_has_a_test_that_runs_them() -> None:
-    """Those of docs/errors.md are reports: `test_docs_errors.py` holds them."""
+    """`test_docs_errors.py` and `test_docs_machines.py` hold two of them."""
     with_blocks = {
         path
         for path in DOCS.glob("*.md")
         for fence in docs_readme.fences(path.read_text(encoding="utf-8"))
         if fence.language in docs_readme.RUN
     }
-    assert with_blocks == {docs_readme.TUTORIAL, DOCS / "errors.md"}
+    assert with_blocks == {docs_readme.TUTORIAL, DOCS / "errors.md", DOCS / "machines.md"}
 
 
 def test_the_readme_is_short() -> None:

@@ -20,7 +20,7 @@ from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.testing import Kernbench
 
 ROOT = Path(__file__).resolve().parents[2]
-PUBLIC = {"torch", "extend", "tl", "errors", "units", "parallel", "tp"}
+PUBLIC = {"torch", "extend", "tl", "caches", "errors", "units", "parallel", "tp"}
 
 
 def _rooms(file: Path) -> Iterator[str]:

@@ -46,7 +46,7 @@ def run(fidelity: Fidelity, changed: str = "[]", *, shadow: bool = False) -> Run
         changed: `system.sips.changed`.
         shadow: Whether what caches answer is compared.
     """
-    overrides = (f"system.sips.changed={changed}",)
+    overrides = (f"system.sips.changed={changed}", "defaults.algorithm=ring_allreduce_tcm")
     spec = RunSpec(
         topology="torus4x4",
         overrides=overrides,

@@ -312,3 +312,13 @@ def test_a_log_without_records_writes_no_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a trace needs every record"):
         write_trace(OpLog("summary"), TOPOLOGY, tmp_path / "t.json")
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("track", ["pe0.gemm", "pe12.math", "dma.send", "dma1.recv", "dma12.send"])
+def test_what_engines_do_is_no_launch_of_the_host(track: str) -> None:
+    """A second channel has engines of its own, which work for the same command."""
+    category: Category = "send" if track.endswith("send") else "compute"
+    command = Record("all_reduce", "collective", 0, "stream 0", 3_000, 3_000, 9_000, SITE)
+    part = Record("part", category, 0, track, 3_000, 4_000, 5_000, SITE, {"bytes": 4})
+    launched = [e["name"] for e in events_of([command, part], 1_000) if e.get("cat") == "cpu_op"]
+    assert launched == ["all_reduce"]

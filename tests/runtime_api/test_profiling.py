@@ -132,10 +132,14 @@ def test_a_trace_is_written(kernbench: Kernbench, tmp_path: Path) -> None:
     packed = sorted(tmp_path.glob("*.pt.trace.json.gz"))
     assert [len(plain), len(packed)] == [2, 2]
     for path, other in zip(plain, packed, strict=True):
-        text = path.read_text(encoding="utf-8")
-        assert gzip.decompress(other.read_bytes()).decode() == text
-        names = {event["name"] for event in json.loads(text)["traceEvents"]}
-        assert {"aten::matmul", "layer"} <= names
+        mine = json.loads(path.read_text(encoding="utf-8"))
+        theirs = json.loads(gzip.decompress(other.read_bytes()))
+        assert mine.pop("traceName") == path.name
+        assert theirs.pop("traceName") == other.name
+        assert mine == theirs
+        assert mine["distributedInfo"]["world_size"] == 2
+        names = {event["name"] for event in mine["traceEvents"]}
+        assert {"aten::matmul", "layer", "cudaLaunchKernel"} <= names
 
 
 def test_what_is_not_simulated_is_refused(kernbench: Kernbench) -> None:

@@ -170,10 +170,10 @@ def test_ranks_that_main_starts_as_processes(
         ),
         (IMPORTS + "torch.ones(1).summ()\n", {}, 1, "did you mean `torch.Tensor.sum`?"),
         (
-            IMPORTS + "torch.nn.Linear(2, 2).register_full_backward_pre_hook\n",
+            IMPORTS + "torch.nn.Linear(2, 2).get_extra_state\n",
             {},
             1,
-            "torch.nn.Module.register_full_backward_pre_hook is not simulated",
+            "torch.nn.Module.get_extra_state is not simulated",
         ),
         (IMPORTS + "torch.nn.Linear(2, 2).mine\n", {}, 1, "'Linear' object has no attribute"),
         (

@@ -19,6 +19,9 @@ from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.sim_engine.shadow import ShadowError, compare
 from kernbench.tl.recording import Recording
 
+RING = ("defaults.algorithm=ring_allreduce_tcm",)
+"""Its ranks go in step, so that arrays time them, and so that their patterns are kept."""
+
 
 @tl.jit
 def scale(x: tl.Pointer, y: tl.Pointer, factor: float, n: int, block: tl.constexpr) -> None:
@@ -39,7 +42,8 @@ def worker(rank: int) -> None:
 
 
 def run(*, shadow: bool, data: bool = True) -> list[str]:
-    with RuntimeContext(RunSpec(record="full", shadow=shadow, data=data)) as ctx:
+    spec = RunSpec(record="full", shadow=shadow, data=data, overrides=RING)
+    with RuntimeContext(spec) as ctx:
         ctx.multiprocessing.spawn(worker, nprocs=4)
     return list(dump_records(ctx.engine.op_log))
 

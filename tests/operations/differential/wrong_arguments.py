@@ -26,7 +26,8 @@ def altered(case: Case) -> Iterator[tuple[str, Case]]:
             replaced, and not those of its call.
     """
     if case.function is not None:
-        own, named, *rest = case.args if len(case.args) == 3 else ((), {})
+        module = [type(each) for each in case.args[:2]] == [tuple, dict]
+        own, named, *rest = case.args if module else ((), {})
         for index in range(len(own)):
             for text, value in WRONG.items():
                 changed = (*own[:index], value, *own[index + 1 :])
