@@ -166,6 +166,10 @@ def test_skips_change_no_time_and_no_record(
     assert outcome(5, shadow=True) == replayed
 
 
+SMALL = ("defaults.n_slots=4", "defaults.slot_size=4 KiB", "defaults.vc_chunk_size=256 B")
+"""Slots that make many messages of few bytes."""
+
+
 @pytest.mark.parametrize(
     ("name", "operation"),
     [("chain", "broadcast"), ("direct", "all_to_all"), ("direct", "gather"), ("direct", "scatter")],
@@ -189,7 +193,7 @@ def test_twice_the_size_costs_no_more_messages(
         posted[0] = 0
         log = Log(topology("sip8"), record=False)
         size = nbytes // 4 // (8 if operation == "all_to_all" else 1)
-        log.issue(name, even(operation, 8, size), starts=skewed(8, 1, 10_000_000))
+        log.issue(name, even(operation, 8, size), *SMALL, starts=skewed(8, 1, 10_000_000))
         log.run()
         return posted[0]
 
@@ -251,6 +255,6 @@ def test_a_wrong_skip_is_found_by_the_shadow(
     monkeypatch.setattr(cycles, "_turns_left", lambda *states: 2 * left(*states))
     log = Log(topology(machine), shadow=True)
     size = (8 if machine == "sip8" else 1000) << 14
-    log.issue("direct", even("all_to_all", 8, size), starts=skewed(8, 1, 10_000_000))
+    log.issue("direct", even("all_to_all", 8, size), *SMALL, starts=skewed(8, 1, 10_000_000))
     with pytest.raises(ShadowError):
         log.run()
