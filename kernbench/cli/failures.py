@@ -165,6 +165,10 @@ def user_frames(error: BaseException) -> list[str]:
     is not this package's, its frames stay, since they are all that there is to look at.
     """
     frames = [frame for frame in _walk(error.__traceback__) if not _hidden(frame)]
+    if isinstance(error, SystemExit):
+        # How argparse comes to its end is not what a user looks for.
+        while len(frames) > 1 and _of_python(frames[-1]):
+            frames.pop()
     if isinstance(error, KernbenchError):
         benches = shipped("benches")
         frames = [frame for frame in frames if benches not in _file(frame).parents]
@@ -173,6 +177,11 @@ def user_frames(error: BaseException) -> list[str]:
     )
     lines = "".join(summary.format()).splitlines()
     return ["Traceback of your code (most recent call last):", *lines] if lines else []
+
+
+def _of_python(entry: TracebackType) -> bool:
+    root = str(entry.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+    return root in sys.stdlib_module_names and root != "__main__"
 
 
 def _walk(entry: TracebackType | None) -> list[TracebackType]:

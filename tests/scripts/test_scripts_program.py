@@ -209,6 +209,17 @@ def test_ends_and_mistakes(
         assert err == ""
 
 
+def test_wrong_flags_of_a_script_are_told_without_the_way_through_argparse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "import argparse\nargparse.ArgumentParser().parse_args(['--x'])\n"
+    assert _run(tmp_path, text, nproc_per_node=2)[0] == 1
+    err = capsys.readouterr().err
+    assert "unrecognized arguments: --x" in err
+    assert err.count('  File "') == 1
+    assert "SystemExit: 2" in err
+
+
 def test_a_script_that_exits_with_0_has_its_results(tmp_path: Path) -> None:
     results = tmp_path / "out.json"
     status, file = _run(tmp_path, TORCHRUN, "a", nproc_per_node=3, as_torch=True, json=results)
