@@ -335,7 +335,6 @@ class Channel:
         assert claim is not None
         self._queues = {}
         self._attempt += 1
-        cycles = Cycles(shadow=self._engine.shadow) if claim.alone else self._shared
         replay = Replay(
             prepared.plan,
             prepared.layout,
@@ -344,12 +343,18 @@ class Channel:
             None if claim.alone else self._sender,
             partial(self._timed, self._attempt),
             runs=prepared.runs,
-            cycles=cycles,
+            cycles=self._alone if claim.alone else self._in_company,
             trace=self._engine.op_log.full,
         )
         if replay.watched and not claim.alone:
-            cycles.join(replay)
+            self._shared.join(replay)
         return replay
+
+    def _alone(self) -> Cycles:
+        return Cycles(shadow=self._engine.shadow)
+
+    def _in_company(self) -> Cycles:
+        return self._shared
 
     def _timed(self, attempt: int, rank: int, end: int) -> None:
         if attempt == self._attempt:

@@ -207,12 +207,13 @@ class Delivery:
         data: Bytes | None = None
         where: tuple[Any, ...] = ()
         flat: Array | None = None
+        parts, copied = self._parts, bool(self._copies)
         for rank in range(self._ranks):
-            part = self._parts.get(rank)
-            if part is None or len(part.sources) != 1 or self._copies:
+            part = parts.get(rank)
+            if part is None or copied or len(part.sources) != 1:
                 found.append(None if part is None else self.given(rank))
                 continue
-            (view,) = part.sources
+            view = part.sources[0]
             place = view.offset, view.shape, view.strides
             if view.buffer.data is not data or place != where:
                 data, where, flat = view.buffer.data, place, self.given(rank)
