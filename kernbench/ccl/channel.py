@@ -255,24 +255,20 @@ class Channel:
         """Takes a rank that begins at `start`, in picoseconds. Does not wait."""
         if self._live:
             self._start_live(rank, start)
-        else:
-            self._come(rank, start, wait=start > self._engine.loop.now)
-
-    def _come(self, rank: int, start: int, *, wait: bool) -> None:
-        """Lets a rank begin; with `wait` not before `start` if others are on its links."""
+            return
         busy = self._busy(rank, start)
-        if busy and wait:
+        if busy and start > self._engine.loop.now:
             # The activity that is on the links now may be over at `start`.
             self._engine.loop.at(start, self._owner(rank), self._late, rank, start)
         else:
-            self._begin(rank, start, busy=busy)
+            self._begin(rank, start, busy)
 
     def _late(self, rank: int, start: int) -> None:
-        self._come(rank, start, wait=False)
+        self._begin(rank, start, self._busy(rank, start))
 
     def _busy(self, rank: int, start: int) -> bool:
         claims, claim = self._engine.network.claims, self._claim
-        if not claims or (claim is not None and not claim.alone):
+        if not claims.active or (claim is not None and not claim.alone):
             return False
         prepared = self._prepared
         use = prepared.use
@@ -292,7 +288,7 @@ class Channel:
         self._claim = self._replay = None  # they refer back to the channel
         self._attempt += 1  # a rank without messages may be repeated at the instant of its end
 
-    def _begin(self, rank: int, start: int, *, busy: bool) -> None:
+    def _begin(self, rank: int, start: int, busy: bool) -> None:
         """Lets a rank begin, on links that are free for it or `busy`."""
         self._starts[rank] = start
         claims, prepared = self._engine.network.claims, self._prepared
@@ -339,7 +335,6 @@ class Channel:
         assert claim is not None
         self._queues = {}
         self._attempt += 1
-        cycles = Cycles(shadow=self._engine.shadow) if claim.alone else self._shared
         replay = Replay(
             prepared.plan,
             prepared.layout,
@@ -348,12 +343,18 @@ class Channel:
             None if claim.alone else self._sender,
             partial(self._timed, self._attempt),
             runs=prepared.runs,
-            cycles=cycles,
+            cycles=self._alone if claim.alone else self._in_company,
             trace=self._engine.op_log.full,
         )
         if replay.watched and not claim.alone:
-            cycles.join(replay)
+            self._shared.join(replay)
         return replay
+
+    def _alone(self) -> Cycles:
+        return Cycles(shadow=self._engine.shadow)
+
+    def _in_company(self) -> Cycles:
+        return self._shared
 
     def _timed(self, attempt: int, rank: int, end: int) -> None:
         if attempt == self._attempt:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from kernbench.ccl.channel import Channel, ChannelPlan
@@ -67,10 +68,6 @@ class Joining:
         now = command.host.loop.now
         self.start = start if start > now else now
         self.collective.arrive(self, command)
-
-    def deliver(self) -> None:
-        """Writes the rank's output: the effect of the command."""
-        self.collective.delivery.deliver(self)
 
 
 class Collective:
@@ -232,7 +229,9 @@ class Collective:
         self._parts[rank] = part
         self._commands[rank] = command
         if self._data:
-            self.delivery.check(part)
+            for view in part.sources:
+                if view.buffer.unwritten is not None or view.buffer.data is None:
+                    self.delivery.check(part.rank, view)
         if self._timed:
             begin = part.start
             if self._engine.timed:
@@ -287,9 +286,13 @@ class Collective:
             for rank, end in enumerate(ends):
                 self.timed(rank, channel, first + end)
             return
-        for part in self._parts.values():
-            part.attempt += 1
-            self._end(part, first + ends[part.rank])
+        loop, owners, commands = self._engine.loop, self._engine.command_owners, self._commands
+        now, finish = loop.now, self._finish
+        for rank, part in self._parts.items():
+            attempt = part.attempt = part.attempt + 1
+            end = first + ends[rank]
+            owner = owners[commands[rank].host.rank, 0]
+            loop.at(end if end > now else now, owner, finish, part, end, attempt)
 
     def workspace(self, rank: int, layout: Layout) -> Pointer:
         """See `Ranks`."""
@@ -319,7 +322,7 @@ class Collective:
                     self._log_spans(channel)
                 channel.free()
         command = self._commands[part.rank]
-        self._engine.complete(command, part.start, end, part.deliver)
+        self._engine.complete(command, part.start, end, partial(self.delivery.deliver, part))
         if not self._left:
             # They refer back to the collective; the garbage collector would find them late.
             self._commands.clear()

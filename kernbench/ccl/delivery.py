@@ -80,19 +80,17 @@ class Delivery:
         # The output of each rank, or a single output that all ranks take.
         self._outputs: list[Bytes] = []
 
-    def check(self, part: Taker) -> None:
-        """Notes a fault if a rank's input was never written; the rank fails at its completion.
+    def check(self, rank: int, view: View) -> None:
+        """Notes a fault if an input was never written; the rank fails at its completion.
 
         Args:
-            part: Part of the rank.
+            rank: Rank inside the group.
+            view: A part of the rank's input; of several faults the first one counts.
         """
-        for view in part.sources:
-            if view.buffer.unwritten is not None or view.buffer.data is None:
-                try:
-                    view.read()
-                except KernbenchError as error:
-                    self.faults[part.rank] = error
-                    return
+        try:
+            view.read()
+        except KernbenchError as error:
+            self.faults.setdefault(rank, error)
 
     def deliver(self, part: Taker) -> None:
         """Writes the output of a rank to its targets.
@@ -118,7 +116,8 @@ class Delivery:
             same = self._prepared.same_everywhere
             self._outputs = self._evaluate(range(1 if same else self._ranks))
         same = len(self._outputs) < self._ranks
-        _scatter(part.targets, self._outputs[0 if same else part.rank], lent=same)
+        data, targets = self._outputs[0 if same else part.rank], part.targets
+        _scatter(targets, data, lent=same)
 
     def workspace(self, rank: int, layout: Layout) -> Pointer:
         """Returns a rank's buffer in a live run, with the rank's input in place.
@@ -208,12 +207,13 @@ class Delivery:
         data: Bytes | None = None
         where: tuple[Any, ...] = ()
         flat: Array | None = None
+        parts, copied = self._parts, bool(self._copies)
         for rank in range(self._ranks):
-            part = self._parts.get(rank)
-            if part is None or len(part.sources) != 1 or self._copies:
+            part = parts.get(rank)
+            if part is None or copied or len(part.sources) != 1:
                 found.append(None if part is None else self.given(rank))
                 continue
-            (view,) = part.sources
+            view = part.sources[0]
             place = view.offset, view.shape, view.strides
             if view.buffer.data is not data or place != where:
                 data, where, flat = view.buffer.data, place, self.given(rank)
@@ -237,10 +237,10 @@ def _scatter(targets: Sequence[View], data: Bytes, *, lent: bool = False) -> Non
         data: Exactly the bytes of all views; nobody writes to them afterwards.
         lent: Whether other ranks get the same bytes object.
     """
-    begin = 0
+    begin, several = 0, len(targets) > 1
     for target in targets:
         part, buffer = data, target.buffer
-        if len(targets) > 1:
+        if several:
             part = data[begin : begin + target.nbytes]
             begin += len(part)
         whole = len(part) == buffer.allocation.nbytes

@@ -35,7 +35,8 @@ class Replay:
         senders: Makes the sending engine of a rank for shared links; None if no link is shared.
         finish: Called with each rank and the time at which the rank is done, in picoseconds.
         runs: Turns of the exchanges, to keep them for the next replay; None to find them anew.
-        cycles: Skips what repeats itself; None to replay every message.
+        cycles: Returns what skips repetitions, called if so much is sent that these are looked for;
+            None to replay every message.
         trace: Whether the messages are kept for `spans`.
 
     Attributes:
@@ -57,7 +58,7 @@ class Replay:
         finish: Callable[[int, int], None],
         *,
         runs: Runs | None = None,
-        cycles: Cycles | None = None,
+        cycles: Callable[[], Cycles] | None = None,
         trace: bool = False,
     ) -> None:
         self._plan: Final = plan
@@ -69,7 +70,7 @@ class Replay:
         self._finish: Final = finish
         most = layout.most_messages(plan.widest, self._piece)
         self.watched: Final = cycles is not None and (most >= LONG or most * len(plan.send) >= MANY)
-        self._cycles: Final = cycles if self.watched else None
+        self._cycles: Final = cycles() if cycles is not None and self.watched else None
         self._sent: list[tuple[int, Exchange, Message, Message]] = []
         self.trace: Final = trace
         self._runs: Final = (

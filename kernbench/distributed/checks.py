@@ -13,7 +13,7 @@ from kernbench.distributed.groups import (
 from kernbench.distributed.reduce_ops import ReductionError, check_reduction, reduction_of
 from kernbench.errors import KernbenchError, OperandError
 from kernbench.memory import DType
-from kernbench.memory.windows import is_contiguous, numel
+from kernbench.memory.windows import has_no_gaps, numel
 from kernbench.process.called import called
 from kernbench.process.process import Process
 from kernbench.ranks.groups import GroupError, ProcessGroup
@@ -57,12 +57,13 @@ def check_tensor(
             [called(process, name), f"expected one on cuda:{home}"],
             hint=f"move it with .to('cuda:{home}') first: rank r has the r-th device",
         )
-    if not is_contiguous(tensor.window):
+    view = tensor.window
+    if not has_no_gaps(view.shape, view.strides):
         raise CollectiveArgumentError(
             f"rank {process.rank} called {name} on a tensor that is not contiguous",
             [
                 called(process, name),
-                f"shape {list(tensor.window.shape)}, strides {list(tensor.window.strides)}",
+                f"shape {list(view.shape)}, strides {list(view.strides)}",
             ],
             hint="call .contiguous() first, and use its result",
         )

@@ -21,11 +21,12 @@ from kernbench.distributed.checks import (
     told,
 )
 from kernbench.distributed.groups import Group, library_of, members_of
-from kernbench.distributed.issuing import run
+from kernbench.distributed.issuing import handle, issue, run
 from kernbench.distributed.noting import noted
 from kernbench.distributed.reduce_ops import ReduceOp, ReductionError, reduction_of
 from kernbench.distributed.signatures import even_signature, reducing_signature, signature
 from kernbench.distributed.works import IllegalWork, Work
+from kernbench.errors import call_site
 from kernbench.process.called import called
 from kernbench.process.process import current_process
 from kernbench.ranks.meeting import Role
@@ -110,7 +111,11 @@ def all_reduce_into(
         return IllegalWork() if async_op else None
     sources = (source,)
     targets = sources if target is source else (target,)
-    return run(process, members, what, sources, targets, async_op, process.call_site(), role)
+    site = process.site or call_site()
+    command, _ = issue(
+        process, members, what, sources, targets, async_op=async_op, site=site, role=role
+    )
+    return handle(process, command, targets) if async_op else None
 
 
 def broadcast(

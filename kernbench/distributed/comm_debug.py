@@ -31,7 +31,7 @@ class CommDebugMode:
         self._bytes.clear()
         self._process = current_process()
         _ACTIVE.of(self._process).append(self)
-        _EVERYWHERE.append(self)
+        EVERYWHERE.append(self)
         return self
 
     def __exit__(
@@ -42,7 +42,7 @@ class CommDebugMode:
     ) -> None:
         assert self._process is not None
         _ACTIVE.of(self._process).remove(self)
-        _EVERYWHERE.remove(self)
+        EVERYWHERE.remove(self)
         self._process = None
 
     def _note(self, key: tuple[int, str, str], nbytes: int) -> None:
@@ -88,7 +88,7 @@ class CommDebugMode:
 
 _ACTIVE: Final[RankLocal[list[CommDebugMode]]] = RankLocal("modes that count", lambda _: [])
 
-_EVERYWHERE: Final[list[CommDebugMode]] = []
+EVERYWHERE: Final[list[CommDebugMode]] = []
 """Active modes of all processes: nearly always none, which a call then knows at once."""
 
 
@@ -101,7 +101,7 @@ def _by_kind(counter: "Counter[tuple[int, str, str]]", rank: int | None) -> dict
 
 
 def count(process: Process, kind: str, group: str, nbytes: int) -> None:
-    """Tells all active modes that a rank has called a collective.
+    """Tells all active modes that a rank has called a collective; needless without `EVERYWHERE`.
 
     Args:
         process: The calling rank.
@@ -109,7 +109,5 @@ def count(process: Process, kind: str, group: str, nbytes: int) -> None:
         group: Name of the process group.
         nbytes: Bytes of the call, as nccl-tests counts them.
     """
-    if not _EVERYWHERE:
-        return
     for mode in (*_ACTIVE.of(process), *_ACTIVE.of(process.ctx.main)):
         mode._note((process.rank, kind, group), nbytes)

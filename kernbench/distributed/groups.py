@@ -187,9 +187,11 @@ def members_of(process: Process, group: Group, name: str) -> ProcessGroup | None
     Raises:
         KernbenchError: If the rank may not use the group, as `find_group` does.
     """
-    world = world_of(process)
-    found = _held(process, world, group)
-    if found is not None:
+    session: Any = process.ctx  # as `world_of` and `_held`: every communication comes here
+    world: World = session.world
+    held = world.held.get(process.rank)
+    found = world.group if group is None else group
+    if held and isinstance(found, ProcessGroup) and held.get(found.name) is found:
         return found
     error = _unusable(process, world, group, name)
     if not (world.held.get(process.rank) and _is_non_member(group)):

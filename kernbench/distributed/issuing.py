@@ -8,8 +8,7 @@ from kernbench.ccl.jams import Jam
 from kernbench.ccl.operations import OPERATIONS
 from kernbench.ccl.prepared import CollectiveShape, Prepared
 from kernbench.distributed.checks import check_library
-from kernbench.distributed.comm_debug import count
-from kernbench.distributed.groups import home_of
+from kernbench.distributed.comm_debug import EVERYWHERE, count
 from kernbench.distributed.signatures import Signature, on_hosts
 from kernbench.distributed.works import Work
 from kernbench.errors import CallSite, UsageError
@@ -85,13 +84,14 @@ def issue(
     else:
         if process.rank not in group.last:
             check_library(process, group, what.name, "cuda")
-        sip = home_of(process)
+        sip = process.ctx.devices[process.rank]  # as `home_of`
         stream = current = process.current_stream(sip)
         if async_op:
             stream = communication_stream(process, group, sip)
             follow(stream, current)
     site = site or process.call_site()
-    world = world_of(process)
+    session: Any = process.ctx  # as `world_of`: every collective comes here
+    world: World = session.world
     rank = process.rank
     entered: list[Exchange] = []
 
@@ -101,12 +101,21 @@ def issue(
         call = Call(rank, what.kind, what.terms, what.text, site, now, None, what.splits)
         if role is not None:
             call.text, call.hint = f"{what.text} {role.name}", role.hint
-        exchange = _meet(process, world, group, what, call)
+        try:
+            exchange = group.enter(call)
+        except CollectiveMismatchError as error:
+            world.blame(group.open[group.number(rank)].calls, error)
+            raise
+        joint = exchange.joint
+        if joint is None:
+            joint = exchange.joint = _make(process, group, what)
+        first = len(exchange.calls) == 1
+        if first and world.exited and not world.exited.keys().isdisjoint(exchange.absent()):
+            # A rank that returns later looks for open meetings itself.
+            world.review()
         entered.append(exchange)
         if mail is not None:
             exchange.mail[rank] = mail
-        joint = exchange.joint
-        assert joint is not None
         gives = _views(sources, what)
         takes = gives if sources is targets else _views(targets, what)
         sends = [count * what.row for count in what.splits.sends] if what.splits else ()
@@ -138,7 +147,8 @@ def issue(
         world.eager.note(process, command, exchange)
     if what.splits is not None and len(exchange.calls) == len(group.ranks):
         _name_algorithm(exchange)
-    count(process, what.counted or what.kind, group.name, what.nbytes)
+    if EVERYWHERE:
+        count(process, what.counted or what.kind, group.name, what.nbytes)
     if on_host and not async_op:
         wait_for(process, command)
     return command, exchange
@@ -242,22 +252,6 @@ def communication_stream(process: Process, group: ProcessGroup, sip: int) -> Str
     if group is world_of(process).group:
         return process.communication_stream(sip)
     return process.side_stream(f"communication {sip} {group.name}", sip)
-
-
-def _meet(
-    process: Process, world: World, group: ProcessGroup, what: Signature, call: Call
-) -> Exchange:
-    try:
-        exchange = group.enter(call)
-    except CollectiveMismatchError as error:
-        world.blame(group.open[group.number(call.rank)].calls, error)
-        raise
-    if exchange.joint is None:
-        exchange.joint = _make(process, group, what)
-    if len(exchange.calls) == 1 and any(rank in world.exited for rank in exchange.absent()):
-        # A rank that returns later looks for open meetings itself.
-        world.review()
-    return exchange
 
 
 def _args(

@@ -94,6 +94,8 @@ def noted(
     Returns:
         Whether the collective was noted down; if not, the caller issues it.
     """
+    if not process.locals.get(_NOTES):
+        return False  # nearly always
     notes = _notes(process, group)
     if notes is None:
         return False

@@ -164,6 +164,14 @@ def _start(post: Post, peer: int | None) -> Any:
     return handle(post.process, command, ())
 
 
+def _way(op: Callable[..., Any]) -> Way | None:
+    """Returns what `isend` or `irecv`, which users have in a wrapper, does; None for another."""
+    plain = getattr(op, "__wrapped__", op)
+    if plain is not isend and plain is not irecv:
+        plain = inspect.unwrap(op)
+    return "send" if plain is isend else "recv" if plain is irecv else None
+
+
 class P2POp:
     """`torch.distributed.P2POp`: one message of `batch_isend_irecv`.
 
@@ -185,7 +193,7 @@ class P2POp:
         tag: int = 0,
         group_peer: int | None = None,
     ) -> None:
-        if inspect.unwrap(op) not in {isend, irecv}:
+        if _way(op) is None:
             raise OptionError(
                 f"P2POp takes isend or irecv; got {getattr(op, '__name__', op)!r}",
                 [site_fact(call_site())],
@@ -225,7 +233,7 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
         )
     messages = []
     for op in p2p_op_list:
-        way: Way = "send" if inspect.unwrap(op.op) is isend else "recv"
+        way: Way = _way(op.op) or "recv"
         post = Post(f"i{way}", way, op.tensor, op.group, op.tag)
         oneself = not post.hosted
         if way == "send":

@@ -66,6 +66,7 @@ class Claim:
         line: Key of a line of commands. Activities of one line run one after another on each
             sender, so they need not contend with each other on paths that they share.
         alone: Whether no other activity uses the links.
+        clear_of: What `Use.clear_of` has said of whoever came, by their links.
         repeat: Undoes the times of the activity, see `Repeat`; called when another activity comes.
         released: See `Released`.
         number: Number of the claim among those of the machine.
@@ -73,7 +74,7 @@ class Claim:
             senders may have sent over so far; else all.
     """
 
-    __slots__ = ("_clear_of", "alone", "held", "line", "number", "released", "repeat", "use")
+    __slots__ = ("alone", "clear_of", "held", "line", "number", "released", "repeat", "use")
 
     def __init__(
         self, use: Use, line: object, repeat: Repeat, released: Released, number: int
@@ -85,7 +86,7 @@ class Claim:
         self.released: Final = released
         self.number: Final = number
         self.held: set[int] = set()
-        self._clear_of: dict[Use, bool] = {}
+        self.clear_of: Final[dict[Use, bool]] = {}
 
     def in_the_way(self, link: int, use: Use, line: object, start: int) -> bool:
         """Returns whether somebody may have to wait for this activity on a link that it has.
@@ -99,9 +100,9 @@ class Claim:
         if not self.alone:
             return True
         if self.line == line:
-            clear = self._clear_of.get(use)
+            clear = self.clear_of.get(use)
             if clear is None:
-                clear = self._clear_of[use] = use.clear_of(self.use)
+                clear = self.clear_of[use] = use.clear_of(self.use)
             if clear:
                 return False
         free = self.released(link)
@@ -113,16 +114,19 @@ class Claims:
 
     Args:
         loop: The clock, in picoseconds.
+
+    Attributes:
+        active: The claims, in the order in which they were taken.
     """
 
     def __init__(self, loop: EventLoop) -> None:
         self._loop: Final = loop
-        self._active: dict[Claim, None] = {}
+        self.active: Final[dict[Claim, None]] = {}
         self._on: dict[int, list[Claim]] = {}
         self._numbers: Final = count()
 
     def __bool__(self) -> bool:
-        return bool(self._active)
+        return bool(self.active)
 
     def busy(self, use: Use, line: object, links: Iterable[int], start: int) -> bool:
         """Returns whether an activity is under way that could delay a sender of a new one.
@@ -136,7 +140,9 @@ class Claims:
         on = self._on
         for link in links:
             for claim in on.get(link, ()):
-                if claim.in_the_way(link, use, line, start):
+                # Mostly a claim in line that is known to be clear of this one.
+                clear = claim.alone and claim.line == line and claim.clear_of.get(use)
+                if not clear and claim.in_the_way(link, use, line, start):
                     return True
         return False
 
@@ -164,7 +170,7 @@ class Claims:
                 its links.
         """
         claim = Claim(use, line, repeat, released or _unknown, next(self._numbers))
-        self._active[claim] = None
+        self.active[claim] = None
         if not (alone and use.private):
             self.share(claim, begun=False)
         return claim
@@ -220,7 +226,7 @@ class Claims:
 
     def drop(self, claim: Claim) -> None:
         """Ends a claim."""
-        del self._active[claim]
+        del self.active[claim]
         on = self._on
         for link in claim.held:
             there = on[link]
@@ -231,7 +237,7 @@ class Claims:
 
     def clear(self) -> None:
         """Drops all claims, after a failure."""
-        self._active.clear()
+        self.active.clear()
         self._on.clear()
 
 

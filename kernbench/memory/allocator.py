@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kernbench.errors import CallSite, KernbenchError, site_fact
-from kernbench.memory.address import Address, Space
+from kernbench.memory.address import HOST_SIP, Address, Space
 from kernbench.units import format_bytes
 
 ALIGNMENT: Final = {Space.HOST: 64, Space.HBM: 512, Space.SRAM: 64, Space.TCM: 16}
@@ -63,6 +63,9 @@ class Allocator:
         unit: Index of the cube or PE, as in `Address`.
         capacity: Size of the memory in bytes; None for no limit (a host).
         capacity_at: Returns the field of the topology file that says how many bytes of HBM.
+
+    Attributes:
+        home: SIP that holds the bytes; `HOST_SIP` for any host.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Allocator:
     ) -> None:
         self.space = space
         self.sip = sip
+        self.home = HOST_SIP if space is Space.HOST else sip
         self.unit = unit
         self.capacity = capacity
         self.allocated = 0

@@ -145,7 +145,11 @@ class Buffer:
 
     def borrow(self, data: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
         """Takes flat bytes that other blocks share, without a copy; `own` must precede a write."""
-        self._replace(data, lent=True)
+        if self.fixed:
+            self._replace(data, lent=True)
+            return
+        assert data.nbytes == self.allocation.nbytes
+        self.data, self.lent, self.unwritten = data, True, None
 
     def own(self) -> None:
         """Replaces shared bytes by a copy of the block's own, before a write."""

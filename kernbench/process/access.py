@@ -3,7 +3,7 @@
 from typing import Final, Literal
 
 from kernbench.errors import KernbenchError, call_site, site_fact
-from kernbench.memory import HOST_SIP, Buffer, Space, View, dtypes
+from kernbench.memory import HOST_SIP, Buffer, View, dtypes
 from kernbench.memory.windows import is_contiguous
 from kernbench.process.called import called, issued
 from kernbench.process.process import MAIN, Process
@@ -59,8 +59,7 @@ class Guard:
     @property
     def sip(self) -> int:
         """SIP that holds the bytes; `HOST_SIP` for the host."""
-        where = self.buffer.allocation.memory
-        return HOST_SIP if where.space is Space.HOST else where.sip
+        return self.buffer.allocation.memory.home
 
     def check(self, process: Process, stream: Stream | None, window: View, verb: Verb) -> None:
         """Checks that a process may touch a part of the memory now.

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from kernbench.process.process import Process
+from kernbench.process.recent_calls import as_json, frozen
 from kernbench.sim_engine.command import Command, Stream
 
 SCHEMA_VERSION: Final = 1
@@ -30,7 +31,7 @@ def _rank(process: Process, now: int) -> dict[str, Any]:
         "time_ps": process.host.clock,
         "alive": process.alive,
         **where,
-        "calls": [entry.as_json(now) for entry in process.recent],
+        "calls": [as_json(call, now) for call in process.recent],
     }
 
 
@@ -73,6 +74,7 @@ def stop(process: Process) -> None:
 def freeze(process: Process, now: int) -> None:
     """Keeps the record of a rank that has ended, and lets go of its commands."""
     stop(process)
-    for entry in process.recent:
-        entry.freeze(now)
+    calls = [frozen(call, now) for call in process.recent]
+    process.recent.clear()
+    process.recent.extend(calls)
     process.joined.clear()

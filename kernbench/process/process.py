@@ -15,7 +15,7 @@ from kernbench.des import Event, Task, current_task
 from kernbench.errors import CallSite, Fact, KernbenchError, call_site, site_fact
 from kernbench.memory import Allocator, Space, View
 from kernbench.process import types
-from kernbench.process.recent_calls import RECENT, Entry
+from kernbench.process.recent_calls import RECENT, RecentCall
 from kernbench.process.types import CPU, Device
 from kernbench.run_spec import RunSpec
 from kernbench.sim_engine.command import Action, Command, Stream
@@ -258,7 +258,7 @@ class Process:
         self.stopped: dict[str, Any] | None = None
         self._side_streams: dict[tuple[str, int], Stream] = {}
         self.joined: deque[Command] = deque()
-        self.recent: deque[Entry] = deque(maxlen=RECENT)
+        self.recent: deque[RecentCall] = deque(maxlen=RECENT)
         self.heard: Callable[[object, Sequence[View], Action], Action] | None = None
         self.frame: FrameType | None = None
         self.noted = rank == MAIN  # main has no function

@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from kernbench.errors import CallSite, Fact, Involved, KernbenchError, site_fact
 from kernbench.process.process import Process
-from kernbench.process.recent_calls import Entry
 from kernbench.ranks.joint import Joint
 from kernbench.sim_engine.command import Command
 from kernbench.units import format_span, format_time
@@ -208,9 +207,7 @@ class Exchange(Meeting):
         while joined and joined[0].done.time is not None:
             joined.popleft()
         joined.append(command)
-        process.recent.append(
-            Entry(self.title, call.text, command.site, command.issued, command.done)
-        )
+        process.recent.append((self.title, call.text, command.site, command.issued, command.done))
 
     def told(self, command: Command, how: str) -> Fact:
         """See `process.Part`."""

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, get_args
 
 from kernbench.des import EventLoop, Fifo, Owner, order
@@ -34,6 +35,22 @@ class Devices(dict[int, Device]):
         return device
 
 
+class CommandOwners(dict[tuple[int, int], Owner]):
+    """Owners of events of commands by rank and part, each made when it is first asked for.
+
+    Args:
+        loop: The clock, in picoseconds.
+    """
+
+    def __init__(self, loop: EventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def __missing__(self, key: tuple[int, int]) -> Owner:
+        owner = self[key] = self._loop.owner(order.command_of(*key))
+        return owner
+
+
 class GraphEngine:
     """Runs commands on the devices of a machine.
 
@@ -52,6 +69,7 @@ class GraphEngine:
         fidelity: How closely time is simulated.
         timed: Whether commands take simulated time.
         loop: The clock, in picoseconds.
+        command_owners: What `command_owner` returns, by its arguments.
         network: Links between SIPs and cubes.
         devices: State of each SIP.
         op_log: Log of everything that has happened.
@@ -80,13 +98,13 @@ class GraphEngine:
         self.shadow: Final = shadow
         self.timed: Final = fidelity != "functional"
         self.loop: Final = EventLoop()
+        self.command_owners: Final = CommandOwners(self.loop)
         self.network: Final = Network(topology_obj, self.loop)
         self.op_log: Final = OpLog(record)
         self.executor: Final = DataExecutor(enabled=enable_data)
         self.devices: Final = Devices(topology_obj)
         # No `cached_property`: it makes reading every other attribute of the engine slower.
         self.dispatches: Final = self._dispatches()
-        self._command_owners: Final[dict[tuple[int, int], Owner]] = {}
         self._ready: deque[tuple[Command, int]] = deque()
         self._beginning = False
 
@@ -124,11 +142,7 @@ class GraphEngine:
             rank: Global rank; -1 for main.
             part: Number of a part of the command, such as a channel of a collective.
         """
-        owner = self._command_owners.get((rank, part))
-        if owner is None:
-            owner = self.loop.owner(order.command_of(rank, part))
-            self._command_owners[rank, part] = owner
-        return owner
+        return self.command_owners[rank, part]
 
     def submit(self, command: Command) -> None:
         """Takes a command; it begins as soon as every event that it waits for is settled.
@@ -151,7 +165,12 @@ class GraphEngine:
             elif time > start:
                 start = time
         if unsettled:
-            turn = _Turn(self, command, start, unsettled)
+            # Nearly always the predecessor in the stream, which needs no counter.
+            turn: Callable[[int], None] = (
+                partial(self.begin, command, start)
+                if unsettled == 1
+                else _Turn(self, command, start, unsettled)
+            )
             for event in command.after:
                 if event.time is None:
                     event.when_settled(turn)
@@ -160,13 +179,16 @@ class GraphEngine:
             command.action.begin(command, start)
         command.host.launched(command.done)
 
-    def begin(self, command: Command, start: int) -> None:
+    def begin(self, command: Command, start: int, time: int = 0) -> None:
         """Lets a command begin whose awaited events are all settled.
 
         Args:
             command: The command.
             start: When the last of these events happened, in picoseconds.
+            time: When another of them happened; the later moment counts.
         """
+        if time > start:
+            start = time
         # A loop, not recursion: a thousand commands may wait for one another in a chain.
         if self._beginning:
             self._ready.append((command, start))
