@@ -253,9 +253,7 @@ class _Pass:
             node = waiting.pop()
             if node not in found and isinstance(node, Node):
                 found.add(node)
-                for edge in node.edges:
-                    if edge is not None:
-                        waiting.append(edge[0])
+                waiting += [edge[0] for edge in node.edges if edge is not None]
         nodes = sorted(found, key=attrgetter("number"))
         if self._wanted is not None:
             nodes = self._useful(nodes)
@@ -340,10 +338,7 @@ class _Pass:
     def _replay(
         self, node: Node, grads: list[Tensor | None], needed: Sequence[bool] | None
     ) -> None:
-        given = []
-        for grad in grads:
-            if grad is not None:
-                given.append(grad.memory.buffer.allocation)
+        given = [grad.memory.buffer.allocation for grad in grads if grad is not None]
         before = self._counts(node) if node.foreign else None
         results = node.backward(grads, needed)
         places, held, open_ = self._places, self._grads, self._open

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, get_args
 
 from kernbench.des import EventLoop, Fifo, Owner, order
@@ -151,7 +152,13 @@ class GraphEngine:
             elif time > start:
                 start = time
         if unsettled:
-            turn = _Turn(self, command, start, unsettled)
+            # Most commands wait only for the one before them in their stream.
+            alone = len(command.after) == 1
+            turn: Callable[[int], None] = (
+                partial(self._follow, command, start)
+                if alone
+                else _Turn(self, command, start, unsettled)
+            )
             for event in command.after:
                 if event.time is None:
                     event.when_settled(turn)
@@ -159,6 +166,15 @@ class GraphEngine:
             command.after = ()
             command.action.begin(command, start)
         command.host.launched(command.done)
+
+    def _follow(self, command: Command, start: int, time: int) -> None:
+        """Lets a command begin at `start` or later, now that its only event happened at `time`."""
+        start = time if time > start else start
+        # As in `begin`, without a call of it in a chain of commands.
+        if self._beginning:
+            self._ready.append((command, start))
+        else:
+            self.begin(command, start)
 
     def begin(self, command: Command, start: int) -> None:
         """Lets a command begin whose awaited events are all settled.
@@ -208,9 +224,10 @@ class GraphEngine:
             effect: Changes the command's bytes; None for a command without data.
         """
         stream = command.stream
-        if not stream.faulted:
+        executor = self.executor
+        if effect is not None and executor.enabled and not stream.faulted:
             try:
-                self.executor.apply(effect)
+                executor.apply(effect)
             except KernbenchError as error:
                 self.fail(command, error)
         log = self.op_log

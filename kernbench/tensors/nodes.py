@@ -391,8 +391,8 @@ class Node:
                 # A rank may go on with a graph that main has begun.
                 if isinstance(earlier, Node) and earlier.number > number:
                     number = earlier.number
-        number += 1
-        self.number = state.count = number
+        self.number: int = number + 1
+        state.count = self.number
         self.label = label
         self.edges = edges
         self.inputs = inputs

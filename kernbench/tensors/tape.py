@@ -15,6 +15,7 @@ from kernbench.tensors.nodes import (
     Edge,
     GradState,
     Leaf,
+    Like,
     Node,
     Origin,
     Output,
