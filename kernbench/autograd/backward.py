@@ -6,6 +6,7 @@ does not take part; the other ranks then wait for it, and the report says so.
 """
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from kernbench.autograd import (  # noqa: F401 - formulas register themselves
@@ -250,10 +251,10 @@ class _Pass:
         waiting = [edge[0] for edge in edges]
         while waiting:
             node = waiting.pop()
-            if isinstance(node, Node) and node not in found:
+            if node not in found and isinstance(node, Node):
                 found.add(node)
                 waiting += [edge[0] for edge in node.edges if edge is not None]
-        nodes = sorted(found, key=lambda node: node.number)
+        nodes = sorted(found, key=attrgetter("number"))
         if self._wanted is not None:
             nodes = self._useful(nodes)
         for node in nodes:
@@ -275,9 +276,13 @@ class _Pass:
         return [node for node in nodes if node in self._open]
 
     def _step(self, node: Node) -> None:
-        take = self._grads.pop
-        grads = [take((node, index), None) for index in range(len(node.outputs))]
-        if any(grad is not None for grad in grads):
+        take, came = self._grads.pop, False
+        grads: list[Tensor | None] = []
+        for index in range(len(node.outputs)):
+            grad = take((node, index), None)
+            grads.append(grad)
+            came = came or grad is not None
+        if came:
             needed = None
             if self._wanted is not None:
                 needed = [self._takes(edge) for edge in node.edges]
@@ -334,25 +339,34 @@ class _Pass:
         self, node: Node, grads: list[Tensor | None], needed: Sequence[bool] | None
     ) -> None:
         given = [grad.memory.buffer.allocation for grad in grads if grad is not None]
-        before = self._counts(node) if node.foreign else {}
+        before = self._counts(node) if node.foreign else None
         results = node.backward(grads, needed)
-        places = self._places
+        places, held, open_ = self._places, self._grads, self._open
         for place in given:
             places[place] = places.get(place, 1) - 1
-        for index, (edge, result) in enumerate(zip(node.edges, results, strict=True)):
-            if edge is None or result is None or not self._takes(edge):
+        index = -1
+        for edge, result, wanted in zip(node.edges, results, node.inputs, strict=True):
+            index += 1
+            if edge is None or result is None or not (open_ is None or edge[0] in open_):
                 continue
-            if before and result.memory.buffer.allocation not in given:
-                count = before.get(result.device.index, 0)
-                if result.memory.buffer.allocation.number <= count:
-                    # The block is older than this step: it was not made for this gradient.
-                    self._share(result)
-            wanted = node.inputs[index]
+            block = result.memory.buffer.allocation
+            if before and block not in given and block.number <= before.get(result.device.index, 0):
+                # The block is older than this step: it was not made for this gradient.
+                self._share(result)
             assert wanted is not None
-            fitting = fitted(result, wanted, node.label, index)
-            block = fitting.memory.buffer.allocation
+            fitting, window = result, result.window
+            if (
+                window.shape != wanted.shape
+                or window.dtype is not wanted.dtype
+                or result.device is not wanted.device
+            ):
+                fitting = fitted(result, wanted, node.label, index)
+                block = fitting.memory.buffer.allocation
             places[block] = places.get(block, 0) + 1
-            self._deliver(edge, fitting, last=False)
+            if edge in held:
+                self._deliver(edge, fitting, last=False)
+            else:
+                held[edge] = fitting
         if not self._retain:
             node.release()
         del results, grads

@@ -11,6 +11,7 @@ from kernbench.operations.creation import zeros
 from kernbench.operations.fused import kernel
 from kernbench.operations.indexing import gathered, gathered_back, scattered
 from kernbench.operations.shaping import cat, stack
+from kernbench.operations.views import narrow, permute, reshape, squeeze, unsqueeze
 from kernbench.tensors.nodes import Like
 from kernbench.tensors.tape import derivative
 from kernbench.tensors.tensor import Tensor
@@ -23,21 +24,21 @@ Grads = Sequence[Tensor | None]
 
 
 def _reshaped(g: Tensor, like: Like) -> Tensor:
-    return g.reshape(like.shape)
+    return reshape(g, like.shape)
 
 
 def _ordered_back(g: Tensor, like: Like, step: Step) -> Tensor:
     dims: tuple[int, ...] = step[1]
     kept = sorted(dims)
-    g = g.permute([dims.index(dim) for dim in kept])
+    g = permute(g, [dims.index(dim) for dim in kept])
     for dim in range(len(like.shape)):
         if dim not in kept:
-            g = g.unsqueeze(dim)
+            g = unsqueeze(g, dim)
     return g
 
 
 def _squeezed(g: Tensor, step: Step) -> Tensor:
-    return g.squeeze(step[1])
+    return squeeze(g, step[1])
 
 
 def _placed(g: Tensor, like: Like, step: Step) -> Tensor:
@@ -95,7 +96,7 @@ derivative("copy", nothing, _sent_back)
 
 
 def _part(g: Tensor, like: Like, index: int, dim: int, starts: Sequence[int]) -> Tensor:
-    return g.narrow(dim, starts[index], like.shape[dim])
+    return narrow(g, dim, starts[index], like.shape[dim])
 
 
 derivative("cat", every=_part)

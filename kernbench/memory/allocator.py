@@ -121,12 +121,12 @@ class Allocator:
                 break
         else:
             raise self._out_of_memory(nbytes, label, site)
-        self._count += 1
-        self.allocated += reserved
-        if self.allocated > self.peak:
-            self.peak = self.allocated
-        block = Allocation(self, self._count, offset, nbytes, reserved, label, site)
-        self._live[self._count] = block
+        number = self._count = self._count + 1
+        allocated = self.allocated = self.allocated + reserved
+        if allocated > self.peak:
+            self.peak = allocated
+        block = Allocation(self, number, offset, nbytes, reserved, label, site)
+        self._live[number] = block
         return block
 
     def free(self, block: Allocation, site: CallSite | None = None) -> None:
@@ -135,9 +135,10 @@ class Allocator:
         Raises:
             FreeError: If the block was freed before, or belongs to another memory.
         """
-        if self._live.get(block.number) is not block:
+        live, number = self._live, block.number
+        if live.get(number) is not block:
             raise self._bad_free(block, site)
-        del self._live[block.number]
+        del live[number]
         block.freed = True
         block.freed_at = site
         size = block.reserved

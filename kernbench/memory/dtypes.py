@@ -6,6 +6,8 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 
+_FLOAT32: Final = np.dtype(np.float32)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
@@ -35,7 +37,7 @@ class DType:
     def accumulator(self) -> np.dtype[Any]:
         """The numpy dtype in which a matmul of this type adds: float32 for narrower floats."""
         if self.is_floating_point and self.itemsize < 4:
-            return np.dtype(np.float32)
+            return _FLOAT32
         return self.numpy
 
     @property

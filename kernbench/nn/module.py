@@ -129,9 +129,10 @@ class Module(Hookable):
             )
 
     def __getattr__(self, name: str) -> Any:
+        own = self.__dict__
         for registry in ("_parameters", "_buffers", "_modules"):
-            found = self.__dict__.get(registry, {})
-            if name in found:
+            found = own.get(registry)
+            if found and name in found:
                 return found[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

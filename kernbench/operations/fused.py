@@ -50,9 +50,13 @@ def kernel(
     """
     process = current_process()
     site = process.call_site()
-    tensors = [each for each in operands if each is not None]
-    if any(each.window.dtype.is_complex for each in tensors):
-        check_complex(name, dtype, frozenset())
+    tensors, tracked = [], False
+    for each in operands:
+        if each is not None:
+            tensors.append(each)
+            tracked = tracked or each.memory.tracked
+            if each.window.dtype.is_complex:
+                check_complex(name, dtype, frozenset())
     out = new_tensor(process, shape, dtype, same_device(name, tensors), site)
     sources, target = [None if each is None else each.window for each in operands], out.window
 
@@ -61,7 +65,7 @@ def kernel(
         target.adopt(np.asarray(function(*values)))
 
     node = None
-    if dtype.is_floating_point and any(each.memory.tracked for each in tensors):
+    if tracked and dtype.is_floating_point:
         node = tape.begin(process, name, operands, options, site=site)
     run(process, f"{library}::{name}", tensors, out, effect, traffic=traffic, site=site)
     if node is not None:

@@ -162,9 +162,10 @@ def product(
         check_out(name, out, shape, dtype)
         result = out
     sources, target, wanted = [t.window for t in tensors], result.window, dtype.accumulator
-    nbytes = target.nbytes
+    count = prod(target.shape)
     for source in sources:
-        nbytes += source.nbytes
+        count += prod(source.shape)
+    nbytes = count * dtype.itemsize
     sip = device.index
     duration = None
     if sip is not None:

@@ -71,8 +71,10 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -
     place = dim_of(dim, len(first))
     for index, part in enumerate(used):
         shape = part.window.shape
-        if len(shape) != len(first) or any(
-            n != m for at, (n, m) in enumerate(zip(shape, first, strict=True)) if at != place
+        if shape != first and (
+            len(shape) != len(first)
+            or shape[:place] != first[:place]
+            or shape[place + 1 :] != first[place + 1 :]
         ):
             raise TensorError(
                 f"Sizes of tensors must match except in dimension {place}: tensor 0 has "

@@ -59,6 +59,8 @@ def dim_of(dim: SupportsIndex, rank: int, *, extra: int = 0) -> int:
             raise OperandError(
                 f"a dimension is an int, not {type_name(dim)}", [site_fact(call_site())]
             ) from None
+    if 0 <= dim < rank:
+        return dim + 0  # of a bool, the number
     bound = max(rank, 1) + extra if rank or not extra else 1
     if not -bound <= dim < bound:
         raise DimensionError(
@@ -75,7 +77,12 @@ def ints_of(values: tuple[Any, ...]) -> tuple[int, ...]:
     Raises:
         OperandError: If a value is no integer.
     """
-    given = values[0] if len(values) == 1 and isinstance(values[0], Sequence) else values
+    given: Sequence[Any] = values
+    if len(values) == 1:
+        first = values[0]
+        # The abstract class is asked last: that takes as long as all the rest.
+        if isinstance(first, tuple) or (type(first) is not int and isinstance(first, Sequence)):
+            given = first
     try:
         return tuple([operator.index(value) for value in given])
     except TypeError:

@@ -106,12 +106,9 @@ def act(
     for block in reads:
         memory = block.memory
         pending = memory.writes
-        # Nearly always the block is the process's own, last written in this very stream.
-        if (
-            at_home
-            and memory.owner is process
-            and len(pending) == 1
-            and pending[0][0].stream is line
+        # Nearly always the block is the process's own, last written in this very stream or never.
+        if memory.owner is process and (
+            not pending or (at_home and len(pending) == 1 and pending[0][0].stream is line)
         ):
             continue
         home = memory.sip
@@ -147,7 +144,13 @@ def act(
         part.issued(process, command)
     process.engine.submit(command)
     for block in writes:
-        block.memory.wrote(command, block.window, new_version)
+        memory = block.memory
+        if memory.writes:
+            memory.wrote(command, block.window, new_version)
+        else:  # as `Guard.wrote`, without a call: nearly every command fills a new block
+            memory.version += new_version
+            memory.buffer.writer = command
+            memory.writes = [(command, block.window)]
     # A device runs these in the order of its one stream, so nobody can overtake a reader.
     in_turn = category in {"compute", "kernel"} and sip >= 0
     if not in_turn or process.engine.devices[sip].compute.shared:

@@ -230,9 +230,10 @@ class GraphEngine:
             effect: Changes the command's bytes; None for a command without data.
         """
         stream = command.stream
-        if not stream.faulted:
+        executor = self.executor
+        if effect is not None and executor.enabled and not stream.faulted:
             try:
-                self.executor.apply(effect)
+                executor.apply(effect)
             except KernbenchError as error:
                 self.fail(command, error)
         log = self.op_log

@@ -69,8 +69,11 @@ def new_tensor(
     storage = Storage(allocator, nbytes, label, site)
     if nbytes > _LARGE and process.engine.enable_data:
         _check_room(nbytes, label, device, site)
-    view = View(storage.buffer, dtype, shape, strides or plain, 0)
-    return wrap(Memory(storage, process, pinned=pinned), view, device)
+    made = _bare(Tensor)
+    made.memory, made.device = Memory(storage, process, pinned=pinned), device
+    made.window = View(storage.buffer, dtype, shape, strides or plain, 0)
+    made.graph = made.origin = None
+    return made
 
 
 @cached("tensors.labels")
@@ -99,6 +102,8 @@ def alias(tensor: Tensor, shape: Sequence[int], strides: Sequence[int], offset: 
         strides: Strides of the view, in elements.
         offset: Place of the view's first element in the storage, in elements.
     """
-    old = tensor.window
-    view = View(old.buffer, old.dtype, tuple(shape), tuple(strides), offset)
-    return wrap(tensor.memory, view, tensor.device)
+    old, seen = tensor.window, _bare(Tensor)
+    seen.memory, seen.device = tensor.memory, tensor.device
+    seen.window = View(old.buffer, old.dtype, tuple(shape), tuple(strides), offset)
+    seen.graph = seen.origin = None
+    return seen

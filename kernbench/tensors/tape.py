@@ -15,6 +15,7 @@ from kernbench.tensors.nodes import (
     Edge,
     GradState,
     Leaf,
+    Like,
     Node,
     Origin,
     Output,
@@ -62,12 +63,13 @@ class _Part:
     Attributes:
         function: The formula.
         names: Names of the formula's parameters besides the gradient of the result.
+        keeps: Whether the formula needs anything that a node must keep.
         operands: Operands that the formula needs, with their names.
         options: Options that the formula needs.
         out: Whether the formula needs the result.
     """
 
-    __slots__ = ("function", "names", "operands", "options", "out")
+    __slots__ = ("function", "keeps", "names", "operands", "options", "out")
 
     def __init__(self, function: Formula) -> None:
         self.function = function
@@ -75,6 +77,7 @@ class _Part:
         self.operands = [(at, name) for at, name in enumerate(_OPERANDS) if name in self.names]
         self.options = [name for name in self.names if name not in _GIVEN]
         self.out = "out" in self.names
+        self.keeps = bool(self.operands or self.options or self.out)
 
 
 def _label(stem: str) -> str:
@@ -93,10 +96,9 @@ class _Derivative:
         self.parts = [None if part is None else _Part(part) for part in parts]
         self.every = None if every is None else _Part(every)
 
-    def part(self, operand: int) -> _Part | None:
-        if self.every is not None:
-            return self.every
-        return self.parts[operand] if operand < len(self.parts) else None
+    def of(self, count: int) -> Sequence[_Part | None]:
+        """Returns the formulas of the operands of a call with so many; a short list lacks Nones."""
+        return self.parts if self.every is None else [self.every] * count
 
 
 _derivatives: Final[dict[str, _Derivative]] = {}
@@ -145,9 +147,11 @@ class Operation(Node):
         site: CallSite | None,
     ) -> None:
         derivative = _derivatives.get(stem)
-        inputs = [None if edge is None else like(operands[at]) for at, edge in enumerate(edges)]
+        inputs: list[Like | None] = []
+        for operand, edge in zip(operands, edges, strict=True):
+            inputs.append(None if edge is None else like(operand))
         label = _label(stem) if derivative is None else derivative.label
-        super().__init__(state, label, edges, inputs, site)
+        Node.__init__(self, state, label, edges, inputs, site)  # `super()` costs more
         self.stem = stem
         self.in_place = [operand is out for operand in operands] if out is not None else None
         self._derivative = derivative
@@ -157,9 +161,8 @@ class Operation(Node):
         self._kept: dict[str, Any] = {}
         self._once = False
         if derivative is not None:
-            for at, edge in enumerate(edges):
-                part = None if edge is None else derivative.part(at)
-                if part is not None:
+            for part, edge in zip(derivative.of(len(edges)), edges, strict=False):
+                if edge is not None and part is not None and part.keeps:
                     self._keep(part, operands, options, out)
 
     def _keep(
@@ -181,8 +184,11 @@ class Operation(Node):
                 self._once = True
         for name in part.options:
             if name in options and name not in found:
-                value = found[name] = kept(options[name])
-                self._once = self._once or isinstance(value, Saved | SavedList)
+                value = options[name]
+                if isinstance(value, (Tensor, list)):
+                    value = kept(value)
+                    self._once = self._once or isinstance(value, (Saved, SavedList))
+                found[name] = value
         self._keeps_out = self._keeps_out or part.out
 
     def made(self, out: Tensor) -> None:
@@ -209,16 +215,24 @@ class Operation(Node):
                 [site_fact(call_site()), site_fact(self.site, "it was called at")],
                 hint="detach() its operands if no gradient should go through it",
             )
-        values = {name: given(value, self) for name, value in self._kept.items()}
+        values = self._kept
+        if self._once:
+            values = {name: given(value, self) for name, value in values.items()}
         came: Any = grads if self._derivative.several else grads[0]
-        results: list[Tensor | None] = []
-        for at, (edge, wanted) in enumerate(zip(self.edges, self.inputs, strict=True)):
-            part = self._derivative.part(at)
-            if edge is None or part is None or not (needed is None or needed[at]):
-                results.append(None)
+        edges = self.edges
+        results: list[Tensor | None] = [None] * len(edges)
+        for at, part in enumerate(self._derivative.of(len(edges))[: len(edges)]):
+            if part is None or edges[at] is None or not (needed is None or needed[at]):
                 continue
-            values["like"], values["index"] = wanted, at
-            results.append(part.function(came, **{n: values[n] for n in part.names if n in values}))
+            arguments: dict[str, Any] = {}
+            for name in part.names:
+                if name == "like":
+                    arguments[name] = self.inputs[at]
+                elif name == "index":
+                    arguments[name] = at
+                elif name in values:
+                    arguments[name] = values[name]
+            results[at] = part.function(came, **arguments)
         return results
 
     def release(self) -> None:
@@ -440,14 +454,20 @@ def view(
             the input's shape and no gaps; formulas get it as the option `step`.
     """
     seen = alias(input, shape, strides, offset)
-    node = None
     process = current_process()
-    if input.memory.tracked:
+    state = process.locals.get(GRAD_STATE)
+    node = None
+    if input.memory.tracked and (state is None or state.enabled) and not process.inference:
         # Also renews the history of an input that is a view; then both views share an origin.
-        node = begin(process, name, (input,), {"step": step})
-    seen.origin = _origin(process, input, step, None)
+        edge = edge_of(input)
+        if edge is not None:
+            state = state or grad_state_of(process)
+            site = process.site or call_site()
+            node = Operation(state, name, (input,), (edge,), {"step": step}, None, site)
+    seen.origin = _origin(process, state, input, step, None)
     if node is not None:
-        finish(node, seen)
+        node.made(seen)
+        attach(node, 0, seen)
     return seen
 
 
@@ -468,10 +488,11 @@ def views(
     """
     process = current_process()
     node = begin(process, name, (input,), options) if input.memory.tracked else None
+    state = process.locals.get(GRAD_STATE)
     found = []
     for index, (shape, strides, offset, step) in enumerate(windows):
         seen = alias(input, shape, strides, offset)
-        seen.origin = _origin(process, input, step, "several")
+        seen.origin = _origin(process, state, input, step, "several")
         if node is not None:
             node.made(seen)
             attach(node, index, seen)
@@ -480,10 +501,16 @@ def views(
 
 
 def _origin(
-    process: Process, input: Tensor, step: tuple[Any, ...], kind: ViewKind | None
+    process: Process,
+    state: GradState | None,
+    input: Tensor,
+    step: tuple[Any, ...],
+    kind: ViewKind | None,
 ) -> Origin:
-    """Returns the origin of a view; `kind` says why it must not be written if it is recorded."""
-    state = process.locals.get(GRAD_STATE)
+    """Returns the origin of a view; `kind` says why it must not be written if it is recorded.
+
+    The state is that of the process, None if it has none yet.
+    """
     if process.inference:
         kind = "inference"
     elif state is not None and not state.enabled:
