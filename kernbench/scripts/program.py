@@ -318,7 +318,7 @@ class _MainOfEach(ModuleType):
 
     def __init__(self, mains: Sequence[ModuleType]) -> None:
         super().__init__("__main__")
-        self._mains = mains
+        object.__setattr__(self, "_mains", mains)
 
     def _mine(self) -> ModuleType:
         task = current_task()
@@ -328,6 +328,12 @@ class _MainOfEach(ModuleType):
 
     def __getattribute__(self, name: str) -> Any:
         return getattr(_MainOfEach._mine(self), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(_MainOfEach._mine(self), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(_MainOfEach._mine(self), name)
 
 
 def _variables(rank: int, ranks: int) -> dict[str, str]:

@@ -257,3 +257,16 @@ GUARD = "if __name__ == '__main__': pass\n"
 )
 def test_which_file_is_a_bench(text: str, bench: bool) -> None:
     assert is_bench(ast.parse(text)) is bench
+
+
+def test_a_rank_sets_globals_of_its_own_main(tmp_path: Path) -> None:
+    text = """
+import os, sys
+import __main__
+mine = os.environ["RANK"]
+__main__.flag = mine
+assert flag == sys.modules["__main__"].flag == mine
+del __main__.flag
+assert "flag" not in globals()
+"""
+    assert _run(tmp_path, text, nproc_per_node=2)[0] == 0
