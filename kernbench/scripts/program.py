@@ -56,7 +56,9 @@ def _load(spec: RunSpec, path: Path) -> Program:
     _let_import_neighbours(path)
     try:
         tree = ast.parse(path.read_bytes(), str(path))
-    except ValueError as error:
+    except SyntaxError as error:
+        raise error.with_traceback(None) from None  # no frame of the parser
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no Python file: {error}") from None
     ranks = spec.nproc_per_node
     if is_bench(tree):

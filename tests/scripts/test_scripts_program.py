@@ -270,3 +270,13 @@ del __main__.flag
 assert "flag" not in globals()
 """
     assert _run(tmp_path, text, nproc_per_node=2)[0] == 0
+
+
+@pytest.mark.parametrize("text", ["# -*- coding: nothing -*-\n", "x = (\n", "x = 1\n\0"])
+def test_a_file_that_is_no_python_shows_no_frame_of_the_parser(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(tmp_path, text)[0] == 1
+    said = capsys.readouterr().err
+    assert "SyntaxError" in said
+    assert "ast.py" not in said
