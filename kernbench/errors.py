@@ -15,7 +15,16 @@ _PREFIX: Final = "kernbench."
 
 
 _PASSING: Final = frozenset(
-    {"_collections_abc", "abc", "collections", "contextlib", "copy", "functools", "weakref"}
+    {
+        "_collections_abc",
+        "abc",
+        "collections",
+        "contextlib",
+        "copy",
+        "functools",
+        "pickle",
+        "weakref",
+    }
 )
 """Modules of the standard library that only pass control on, from one caller to another."""
 

@@ -42,7 +42,7 @@ def default_collate(batch: Any) -> Any:
                 [site_fact(call_site())],
             )
         return as_tensor(np.stack(batch))
-    if isinstance(first, np.generic):
+    if isinstance(first, np.generic) and not isinstance(first, str | bytes):
         return as_tensor(np.array(batch))
     if isinstance(first, float):
         return tensor(list(batch), dtype=dtypes.float64)

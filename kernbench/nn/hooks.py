@@ -68,6 +68,11 @@ _NO_INPUT: Final = (
     "no inputs require gradients."
 )
 
+_SILENCED: Final = (
+    "module forward hook with ``always_call=True`` raised an exception that was silenced as "
+    "another error was raised in forward"
+)
+
 NO_HOOKS: Final = Hooks()
 """What a module without hooks has; nothing is ever added to it."""
 
@@ -211,16 +216,16 @@ def call_with_hooks(
         HookError: If a hook returns something that cannot be used.
     """
     shared = _GLOBAL.of(current_process()) if everywhere else NO_HOOKS
-    for hook in [*shared.forward_pre.values(), *own.forward_pre.values()]:
-        args, kwargs = _changed_arguments(hook, module, args, kwargs)
     backward = [*shared.backward.values(), *own.backward.values()]
     before = [*shared.backward_pre.values(), *own.backward_pre.values()]
     watch = _Gradients(module, before, backward) if backward or before else None
-    if watch is not None:
-        args = watch.through_inputs(args)
     after, called = [*shared.forward.values(), *own.forward.values()], 0
     result = None
     try:
+        for hook in [*shared.forward_pre.values(), *own.forward_pre.values()]:
+            args, kwargs = _changed_arguments(hook, module, args, kwargs)
+        if watch is not None:
+            args = watch.through_inputs(args)
         result = run(*args, **kwargs)
         for hook in after:
             called += 1
@@ -228,7 +233,10 @@ def call_with_hooks(
     except Exception:
         for hook in after[called:]:
             if hook.always:
-                result = _changed_result(hook, module, args, kwargs, result)
+                try:
+                    result = _changed_result(hook, module, args, kwargs, result)
+                except Exception as error:
+                    warn_at_call(f"{_SILENCED}: {error}")
         raise
     return result if watch is None else watch.through_outputs(result)
 
@@ -296,7 +304,7 @@ class _Gradients:
         self._hooks = hooks
         self._places: list[int] = []
         self._count = 0
-        self._of_results: tuple[Any, ...] = ()
+        self._of_results: tuple[Any, ...] | None = None
 
     @staticmethod
     def _passed(
@@ -325,6 +333,11 @@ class _Gradients:
     def through_outputs(self, result: Any) -> Any:
         """Returns results whose gradients are seen."""
         alone = not isinstance(result, tuple)
+        if alone and not isinstance(result, Tensor):
+            warn_at_call(
+                "For backward hooks to be called, module output should be a Tensor or a tuple of "
+                f"Tensors but received {type(result)}"
+            )
         values = (result,) if alone else result
         count = len(values)
         places: list[int] = []
@@ -342,8 +355,7 @@ class _Gradients:
         self._of_results = grads
         if not self._places:
             nothing = (None,) * self._count
-            if self._hooks:
-                warn_at_call(_NO_INPUT)
+            warn_at_call(_NO_INPUT)
             for hook in self._hooks:
                 if hook(self._module, nothing, grads) is not None:
                     raise HookError(
@@ -354,9 +366,12 @@ class _Gradients:
         return [grads[place] for place in places]
 
     def _at_inputs(self, grads: Sequence[Tensor | None]) -> list[Any]:
+        if self._of_results is None:  # the gradients have come past the results
+            return list(grads)
         whole = _spread(grads, self._places, self._count)
         for hook in self._hooks:
             whole = _replaced(hook(self._module, whole, self._of_results), whole)
+        self._of_results = None
         return [whole[place] for place in self._places]
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, SupportsFloat
 from weakref import ref
 
 from kernbench.errors import OperandError, OptionError, call_site, site_fact, warn_at_call
-from kernbench.nn.optimizer import Group, Optimizer
+from kernbench.nn.optimizer import CALLED, Group, Optimizer
 from kernbench.tensors.operands import type_name
 from kernbench.tensors.tensor import Tensor
 
@@ -48,15 +48,11 @@ _EPOCH: Final = (
 )
 
 
-_CALLED: Final = "_opt_called"
-"""Attribute of an optimizer whose steps are noted, with PyTorch's name: whether one was made."""
-
-
 def _note_steps(optimizer: Optimizer) -> None:
     """Notes whether an optimizer makes steps, also one whose class has a `step` of its own."""
-    if hasattr(optimizer, _CALLED):
+    if hasattr(optimizer, CALLED):
         return
-    setattr(optimizer, _CALLED, False)
+    setattr(optimizer, CALLED, False)
     # No reference to the optimizer itself, which would then outlive its last user.
     behind, step = ref(optimizer), type(optimizer).step
 
@@ -65,7 +61,7 @@ def _note_steps(optimizer: Optimizer) -> None:
         __tracebackhide__ = True
         found = behind()
         assert found is not None
-        setattr(found, _CALLED, True)
+        setattr(found, CALLED, True)
         return step(found, *args, **kwargs)
 
     optimizer.step = noted  # type: ignore[method-assign]
@@ -210,7 +206,7 @@ class LRScheduler:
         Args:
             epoch: Number of the step to go to; deprecated in PyTorch.
         """
-        if self._step_count == 1 and not getattr(self.optimizer, _CALLED, False):
+        if self._step_count == 1 and not getattr(self.optimizer, CALLED, False):
             warn_at_call(_EARLY)
         self._step_count += 1
         if epoch is not None:

@@ -21,6 +21,13 @@ Group = dict[str, Any]
 _Bucket = tuple[Device, DType]
 
 
+CALLED: Final = "_opt_called"
+"""Attribute of an optimizer whose steps are noted, with PyTorch's name: whether one was made."""
+
+NOTED: Final = frozenset({CALLED, "step"})
+"""Attributes that a scheduler gives to an optimizer."""
+
+
 class Optimizer:
     """`torch.optim.Optimizer`: parameters in groups, with options and state.
 
@@ -217,6 +224,10 @@ class Optimizer:
             for parameter in group["params"]
             if parameter.requires_grad
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A scheduler notes the steps of this very optimizer, not of a copy or of what is saved.
+        return {name: value for name, value in vars(self).items() if name not in NOTED}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns state and groups, with parameters as numbers counted through the groups."""

@@ -11,7 +11,7 @@ import io
 import pickle
 import sys
 import zipfile
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike, fspath
@@ -19,7 +19,13 @@ from typing import IO, Any, ClassVar, Final
 
 import numpy as np
 
-from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
+from kernbench.errors import (
+    KernbenchError,
+    UnsupportedError,
+    call_site,
+    call_site_of,
+    site_fact,
+)
 from kernbench.memory import DType, contiguous_strides, dtypes
 from kernbench.nn.module import Parameter
 from kernbench.operations.creation import empty
@@ -27,6 +33,7 @@ from kernbench.operations.from_values import from_numpy
 from kernbench.process.types import Device, DeviceLike, Size
 from kernbench.tensors.errors import refuse
 from kernbench.tensors.new import alias
+from kernbench.tensors.operands import type_name
 from kernbench.tensors.running import host_array
 from kernbench.tensors.tensor import Tensor
 
@@ -58,6 +65,7 @@ _STORAGES: Final = {
 
 _TYPES: Final = {name: dtype for dtype, name in _STORAGES.items()}
 _PLAIN: Final = {
+    ("collections", "Counter"): Counter,
     ("collections", "OrderedDict"): OrderedDict,
     ("_codecs", "encode"): codecs.encode,
     ("builtins", "set"): set,
@@ -201,7 +209,10 @@ def save(
         file.write(whole.getvalue())
 
 
-class _Unpickler(pickle.Unpickler):
+# That of the standard library in Python, too: only it lets a class say what state may be set.
+class _Unpickler(pickle._Unpickler):
+    dispatch: ClassVar[dict[Any, Any]] = dict(pickle._Unpickler.dispatch)
+
     def __init__(
         self, file: IO[bytes], archive: zipfile.ZipFile, root: str, where: Where, only: bool
     ) -> None:
@@ -232,14 +243,44 @@ class _Unpickler(pickle.Unpickler):
         ours = f"kernbench.{module}" if module.partition(".")[0] == "torch" else module
         return super().find_class(ours, name)
 
+    def _load_build(self) -> None:
+        # Otherwise a file could set attributes of the classes and functions that it may name.
+        changed = self.stack[-2]  # type: ignore[attr-defined]
+        if self._only and not isinstance(changed, OrderedDict):
+            raise SaveError(
+                f"torch.load: the file sets the state of {type_name(changed)}, which "
+                "weights_only=True does not allow",
+                [site_fact(call_site())],
+                hint="save state dicts; or load with weights_only=False a file that you trust",
+            )
+        pickle._Unpickler.load_build(self)  # type: ignore[attr-defined]
+
+    dispatch[pickle.BUILD[0]] = _load_build
+
     def persistent_load(self, pid: Any) -> Tensor:
-        _, dtype, key, location, _ = pid
+        _, dtype, key, location, count = pid
         found = self._loaded.get(key)
         if found is None:
-            values = np.frombuffer(self._archive.read(f"{self._root}/data/{key}"), dtype.numpy)
+            content = _read(self._archive, f"{self._root}/data/{key}")
+            if len(content) != count * dtype.itemsize:
+                raise _damaged(
+                    f"tensor {key} has {len(content)} bytes, expected {count * dtype.itemsize}"
+                )
+            values = np.frombuffer(content, dtype.numpy)
             found = from_numpy(values.copy()).to(_place(self._where, location))
             self._loaded[key] = found
         return found
+
+
+def _read(archive: zipfile.ZipFile, name: str) -> bytes:
+    try:
+        return archive.read(name)
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise _damaged(f"{name} cannot be read: {error.args[0]}") from None
+
+
+def _damaged(why: str) -> SaveError:
+    return SaveError(f"torch.load: the file is damaged: {why}", [site_fact(call_site())])
 
 
 def _place(where: Where, location: str) -> Any:
@@ -305,21 +346,38 @@ def load(
         **pickle_load_args: Must be empty.
 
     Raises:
-        SaveError: If the file is none of these, or names what `weights_only` does not allow.
+        SaveError: If the file is none of these or damaged, is open at another place than its
+            begin, or names what `weights_only` does not allow.
         UnsupportedError: For other values of arguments that are not simulated.
         OwnershipError: If a tensor goes to another rank's device (M14).
     """
     refuse("load", pickle_module=pickle_module, mmap=mmap or None, **pickle_load_args)
     with _opened(f, "rb") as file:
-        if not zipfile.is_zipfile(file):
+        begin = file.read(4)
+        if begin != b"PK\3\4" or not zipfile.is_zipfile(file):
             raise SaveError(
-                "torch.load: the file is no archive of torch.save",
+                "torch.load: the file is no archive of torch.save"
+                if begin
+                else "torch.load: nothing is left to read in the file",
                 [site_fact(call_site())],
-                hint="files of PyTorch before 1.6: load and save them with a later PyTorch",
+                hint="files of PyTorch before 1.6: load and save them with a later PyTorch"
+                if begin
+                else "call seek(0) before, if the file was just written",
             )
         file.seek(0)
         with zipfile.ZipFile(file) as archive:
-            (pickled,) = (n for n in archive.namelist() if n.endswith("/data.pkl"))
-            text, root = io.BytesIO(archive.read(pickled)), pickled.removesuffix("/data.pkl")
-            only = weights_only is not False
-            return _Unpickler(text, archive, root, map_location, only).load()
+            pickled = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+            if len(pickled) != 1:
+                raise _damaged("it has no data.pkl, which torch.save writes")
+            text = io.BytesIO(_read(archive, pickled[0]))
+            root, only = pickled[0].removesuffix("/data.pkl"), weights_only is not False
+            try:
+                return _Unpickler(text, archive, root, map_location, only).load()
+            except (KernbenchError, ImportError, AttributeError):
+                raise
+            except Exception as error:
+                if call_site_of(error) is not None:  # of a callback or class of the user
+                    raise
+                raise _damaged(
+                    f"{pickled[0]} cannot be read: {type(error).__name__} {error}"
+                ) from None

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, MutableMapping
+from threading import Lock
 from typing import Any, ClassVar, Final
 
 from kernbench.des import current_task
@@ -16,10 +17,12 @@ class Environments(MutableMapping[str, str]):
 
     Attributes:
         of_main: The same.
+        blocks: Number of blocks of `own_environments` in which it stands, of all threads.
     """
 
     def __init__(self, of_main: MutableMapping[str, str]) -> None:
         self.of_main: Final = of_main
+        self.blocks = 0
         self._ranks: Final[RankLocal[dict[str, str]]] = RankLocal(
             "environment", lambda _: dict(of_main)
         )
@@ -96,24 +99,32 @@ def own_variables(process: Process) -> dict[str, str]:
 
 
 class own_environments:  # noqa: N801 - used as a function in `with`
-    """Gives each rank an `os.environ` of its own inside a block. Blocks may be nested."""
+    """Gives each rank an `os.environ` of its own inside a block.
 
-    __slots__ = ("_before", "_stands")
+    Blocks may be nested, and may overlap in several threads.
+    """
 
+    __slots__ = ("_stands",)
+
+    _lock: ClassVar = Lock()
     _latest: ClassVar[Environments | None] = None
 
     def __enter__(self) -> None:
-        before: Any = os.environ
-        self._before = before
-        stands: Any = before
-        if not isinstance(before, Environments):
-            # Every spawn comes here, so the last one is used again.
-            stands = own_environments._latest
-            if stands is None or stands.of_main is not before:
-                stands = own_environments._latest = Environments(before)
-            os.environ = stands  # noqa: B003 - nothing is cleared
-        self._stands = stands
+        with own_environments._lock:
+            stands: Any = os.environ
+            if not isinstance(stands, Environments):
+                # Every spawn comes here, so the last one is used again.
+                before, stands = stands, own_environments._latest
+                if stands is None or stands.of_main is not before:
+                    stands = own_environments._latest = Environments(before)
+                os.environ = stands  # noqa: B003 - nothing is cleared
+            stands.blocks += 1
+            self._stands = stands
 
     def __exit__(self, *exception: object) -> None:
-        if os.environ is self._stands:  # otherwise the program has replaced it
-            os.environ = self._before  # noqa: B003
+        stands, main = self._stands, self._stands.of_main
+        with own_environments._lock:
+            stands.blocks -= 1
+            # Otherwise another block goes on, or the program has replaced it.
+            if not stands.blocks and os.environ is stands:
+                os.environ = main  # noqa: B003

@@ -17,6 +17,9 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "torch.distributed.run": "use kernbench run FILE --nproc-per-node N",
     "torch.multiprocessing.Queue": "ranks exchange objects with torch.distributed",
     "torch.multiprocessing.SimpleQueue": "ranks exchange objects with torch.distributed",
+    "torch.multiprocessing.ProcessExitedException": "catch torch.multiprocessing.SpawnException",
+    "torch.multiprocessing.ProcessRaisedException": "catch torch.multiprocessing.SpawnException",
+    "torch.multiprocessing.get_context": "use torch.multiprocessing.Process and spawn themselves",
     "torch.multiprocessing.Pool": "use torch.multiprocessing.spawn",
 }
 """What a program may use today in place of a name; for others `LATER` is all that can be said."""

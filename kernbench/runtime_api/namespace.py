@@ -184,9 +184,21 @@ def root() -> Mapping[str, Any]:
 def not_simulated(path: str) -> Callable[[str], Any]:
     """Returns a `__getattr__` for a module, whose error says what to do about a missing name.
 
+    It also completes the module's `__all__`, if there is one, for `from torch.nn import *`.
+
     Args:
         path: Name of the module, such as `torch.cuda`.
     """
+    there = vars(sys.modules[f"kernbench.{path}"])
+    if "__all__" in there:
+        there["__all__"] += [
+            name
+            for name, value in there.items()
+            if name[0] != "_"
+            and name not in there["__all__"]
+            and not isinstance(value, ModuleType)
+            and value is not not_simulated
+        ]
 
     def missing(name: str) -> Any:
         raise AttributeError(sentence(f"{path}.{name}", vars(sys.modules[f"kernbench.{path}"])))

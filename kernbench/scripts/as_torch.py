@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from threading import RLock
 from types import ModuleType
 from typing import Final
 
@@ -51,8 +52,9 @@ def _is_the_users(name: str) -> bool:
     return bool(parts) and not any({"site-packages", "dist-packages"} & set(each) for each in parts)
 
 
-_active: list[object] = []
-"""The block of `as_torch` that is running, if any."""
+_lock: Final = RLock()
+_blocks: Final[list[ExitStack]] = []
+"""For each block of `as_torch` that is running, of all threads, what the last one to end undoes."""
 
 
 @contextmanager
@@ -61,11 +63,22 @@ def as_torch() -> Iterator[None]:
 
     Afterwards PyTorch is as it was, imported or not, and modules that were imported in the block
     and hold something of `kernbench.torch` under PyTorch's name are forgotten, so that the next
-    import reads them again. Blocks may be nested.
+    import reads them again. Blocks may be nested, and may overlap in several threads: `torch` is
+    that of the whole process until the last one ends.
     """
-    if _active:
+    with _lock:
+        _blocks.append(_blocks[-1] if _blocks else _replaced())
+    try:
         yield
-        return
+    finally:
+        with _lock:
+            undo = _blocks.pop()
+            if not _blocks:
+                undo.close()
+
+
+def _replaced() -> ExitStack:
+    """Puts `kernbench.torch` in PyTorch's place, and returns what undoes it."""
     ours = torch_modules()
     before = {name: module for name, module in sys.modules.items() if is_torch(name)}
     others = set(sys.modules)
@@ -77,9 +90,7 @@ def as_torch() -> Iterator[None]:
         sys.modules.update(ours)
         sys.meta_path.insert(0, finder)
         undo.callback(_remove, finder)
-        _active.append(finder)
-        undo.callback(_active.clear)
-        yield
+        return undo.pop_all()
 
 
 def _remove(finder: object) -> None:

@@ -118,7 +118,7 @@ def _read(path: Path, trees: dict[Path, ast.Module]) -> None:
             [(error.text or "").strip()] if error.text else [],
             code="F10",
         ) from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise UsageError(f"{_shown(path)} is no Python file: {error}", code="F10") from None
     trees[path] = tree
     for name, level in _imported(tree):

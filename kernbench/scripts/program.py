@@ -56,7 +56,9 @@ def _load(spec: RunSpec, path: Path) -> Program:
     _let_import_neighbours(path)
     try:
         tree = ast.parse(path.read_bytes(), str(path))
-    except ValueError as error:
+    except SyntaxError as error:
+        raise error.with_traceback(None) from None  # no frame of the parser
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no Python file: {error}") from None
     ranks = spec.nproc_per_node
     if is_bench(tree):
@@ -318,7 +320,7 @@ class _MainOfEach(ModuleType):
 
     def __init__(self, mains: Sequence[ModuleType]) -> None:
         super().__init__("__main__")
-        self._mains = mains
+        object.__setattr__(self, "_mains", mains)
 
     def _mine(self) -> ModuleType:
         task = current_task()
@@ -328,6 +330,12 @@ class _MainOfEach(ModuleType):
 
     def __getattribute__(self, name: str) -> Any:
         return getattr(_MainOfEach._mine(self), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(_MainOfEach._mine(self), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(_MainOfEach._mine(self), name)
 
 
 def _variables(rank: int, ranks: int) -> dict[str, str]:

@@ -21,9 +21,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(_OPTION, text, type="bool", default=False)
 
 
-_undo: Final = pytest.StashKey[ExitStack]()
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Lets `import torch` mean `kernbench.torch`, before the first conftest is imported."""
@@ -31,14 +28,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     if given or early_config.getini(_OPTION):
         from kernbench.scripts.as_torch import as_torch
 
-        stack = early_config.stash[_undo] = ExitStack()
+        stack = ExitStack()
+        # Unlike `pytest_unconfigure` this also comes after a conftest that fails.
+        early_config.add_cleanup(stack.close)
         stack.enter_context(as_torch())
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Gives PyTorch its name back."""
-    if _undo in config.stash:
-        config.stash[_undo].close()
 
 
 @pytest.fixture

@@ -96,6 +96,7 @@ COLLATED: Final[dict[str, Callable[[Any], list[Any]]]] = {
     "scalars": lambda lib: [np.float32(1.5), np.float32(2)],
     "array of nothing": lambda lib: [np.zeros((0,)), np.zeros((0,))],
     "texts": lambda lib: ["a", "bc"],
+    "texts of an array": lambda lib: list(np.array(["a", "bc"])),
     "bytes": lambda lib: [b"a", b"bc"],
     "dicts": lambda lib: [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}],
     "tuples": lambda lib: [(1, 2.0), (3, 4.0)],

@@ -227,3 +227,52 @@ def test_a_state_may_be_taken_over_itself(kernbench: Kernbench) -> None:
         assert isinstance(layer.weight, nn.Parameter)
         assert [each.requires_grad for each in layer.parameters()] == [False, True]
         assert layer.weight.data_ptr() == state["weight"].data_ptr()
+
+
+def test_always_means_after_errors_of_other_hooks_too(kernbench: Kernbench) -> None:
+    """The error that came first is the one that is raised; PyTorch warns of the others."""
+
+    def fails(*_: Any) -> Any:
+        raise ValueError("first")
+
+    def fails_too(*_: Any) -> Any:
+        raise KeyError("second")
+
+    seen: list[Any] = []
+    with kernbench.context():
+        layer = nn.Linear(1, 1)
+        layer.register_forward_pre_hook(fails)
+        layer.register_forward_hook(fails_too, always_call=True)
+        layer.register_forward_hook(lambda m, args, out: seen.append(out), always_call=True)
+        with (
+            pytest.warns(UserWarning, match="silenced as another error .* 'second'"),
+            pytest.raises(ValueError, match="first"),
+        ):
+            layer(ours.ones(1, 1))
+    assert seen == [None]
+
+
+def test_gradients_that_come_past_the_results_call_no_hook(kernbench: Kernbench) -> None:
+    class Named(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return {"twice": x * 2}
+
+    seen: list[Any] = []
+    with kernbench.context():
+        model, x = Named(), ours.ones(1, requires_grad=True)
+        model.register_full_backward_hook(lambda m, gi, go: seen.append(go))
+        with pytest.warns(UserWarning, match="module output should be a Tensor or a tuple"):
+            model(x)["twice"].sum().backward()
+        assert x.grad is not None
+        assert x.grad.tolist() == [2.0]
+    assert seen == []
+
+
+def test_hooks_of_the_results_alone_warn_without_gradients_of_arguments(
+    kernbench: Kernbench,
+) -> None:
+    with kernbench.context():
+        layer = nn.Linear(1, 1)
+        layer.register_full_backward_pre_hook(lambda m, go: None)
+        with pytest.warns(UserWarning, match="no inputs require gradients"):
+            layer(ours.ones(1, 1)).sum().backward()

@@ -1,9 +1,11 @@
 """Files of `torch.save`: what comes back, where it goes, and PyTorch's files."""
 
+import copy
 import io
 import pickle
 import zipfile
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -192,14 +194,76 @@ def test_what_cannot_be_saved_or_loaded(kernbench: Kernbench) -> None:
         _copied(ours.ones(2))
 
 
-def test_a_tensor_beyond_its_memory_is_refused(kernbench: Kernbench) -> None:
-    file, longer = io.BytesIO(), io.BytesIO()
+def _altered(changes: dict[str, Callable[[bytes], bytes | None]]) -> io.BytesIO:
+    """Returns the file of a tensor of 3 elements, with some of its entries changed or left out."""
+    file, altered = io.BytesIO(), io.BytesIO()
+    ours.save(ours.ones(3, dtype=ours.uint8), file)
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(altered, "w") as new:
+        for name in old.namelist():
+            change = changes.get(name.removeprefix("archive/"), bytes)
+            content = change(old.read(name))
+            if content is not None:
+                new.writestr(name, content)
+    altered.seek(0)
+    return altered
+
+
+@pytest.mark.parametrize(
+    ("entry", "change", "said"),
+    [
+        ("data.pkl", lambda it: it.replace(b"K\x03\x85", b"K\x07\x85"), "beyond its memory"),
+        ("data/0", lambda it: it[:1], "damaged: tensor 0 has 1 bytes, expected 3"),
+        ("data/0", lambda it: None, "damaged: archive/data/0 cannot be read: There is no item"),
+        ("data.pkl", lambda it: None, "damaged: it has no data.pkl"),
+        ("data.pkl", lambda it: it[:-1], "damaged: archive/data.pkl cannot be read: EOFError"),
+        ("data.pkl", lambda it: b"~text", "damaged: archive/data.pkl cannot be read: KeyError"),
+    ],
+)
+def test_a_damaged_file_is_refused(
+    entry: str, change: Any, said: str, kernbench: Kernbench
+) -> None:
     with kernbench.context():
-        ours.save(ours.ones(3, dtype=ours.uint8), file)
-        with zipfile.ZipFile(file) as old, zipfile.ZipFile(longer, "w") as new:
-            for name in old.namelist():
-                content = old.read(name)
-                new.writestr(name, content[:1] if name.endswith("data/0") else content)
-        longer.seek(0)
-        with pytest.raises(pickle.UnpicklingError, match="beyond its memory"):
-            ours.load(longer)
+        with pytest.raises(pickle.UnpicklingError, match=said) as raised:
+            ours.load(_altered({entry: change}))
+        assert f"{Path(__file__).name}:" in str(raised.value)
+
+
+def test_errors_of_callbacks_come_through(kernbench: Kernbench) -> None:
+    def place(tensor: Any, location: str) -> Any:
+        raise KeyError(location)
+
+    with kernbench.context(), pytest.raises(KeyError, match="cpu"):
+        ours.load(_altered({}), place)
+
+
+def test_a_file_at_its_end_has_nothing_to_load(kernbench: Kernbench) -> None:
+    file = io.BytesIO()
+    with kernbench.context():
+        ours.save(3, file)
+        with pytest.raises(pickle.UnpicklingError, match=r"(?s)nothing is left .* call seek\(0\)"):
+            ours.load(file)
+
+
+@pytest.mark.parametrize(
+    "name", [b"torch\nSize", b"torch\nfloat32", b"torch._utils\n_rebuild_tensor_v2"]
+)
+def test_a_file_sets_no_attribute_of_what_it_names(name: bytes, kernbench: Kernbench) -> None:
+    evil = b"\x80\x02c" + name + b"\n(N}X\x04\x00\x00\x00evilK\x01stb."
+    with kernbench.context(), pytest.raises(pickle.UnpicklingError, match="sets the state of"):
+        ours.load(_altered({"data.pkl": lambda _: evil}))
+    assert not hasattr(ours.Size, "evil")
+    assert not hasattr(ours.float32, "evil")
+
+
+def test_states_of_schedulers_and_optimizers_are_saved(kernbench: Kernbench) -> None:
+    with kernbench.context():
+        mine = ours.nn.Parameter(ours.ones(2))
+        optimizer = ours.optim.SGD([mine], lr=1.0)
+        plan = ours.optim.lr_scheduler.MultiStepLR(optimizer, [2, 2])
+        assert _copied(plan.state_dict()) == plan.state_dict()
+        for again in _copied(optimizer, weights_only=False), copy.deepcopy(optimizer):
+            (other,) = again.param_groups[0]["params"]
+            other.grad = ours.ones(2)
+            again.step()
+            assert other.tolist() == [0.0, 0.0]
+        assert mine.tolist() == [1.0, 1.0]

@@ -82,6 +82,18 @@ def test_on_main_it_is_the_environment_of_the_process(monkeypatch: pytest.Monkey
     assert real == {"A": "1", "B": "2"}
 
 
+def test_blocks_of_several_threads_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = {"A": "1"}
+    monkeypatch.setattr(os, "environ", real)
+    first, second = own_environments(), own_environments()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__()
+    assert isinstance(os.environ, Environments)
+    second.__exit__()
+    assert os.environ is real
+
+
 @pytest.mark.parametrize("init_method", [None, "env://"])
 def test_a_rank_that_takes_itself_for_another_is_told(
     kernbench: Kernbench, init_method: str | None

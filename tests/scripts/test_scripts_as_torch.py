@@ -166,3 +166,22 @@ def test_the_option_of_pytest(
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *option)
     result.assert_outcomes(passed=2)
     assert _torch_modules() == theirs
+
+
+def test_blocks_of_several_threads_overlap(theirs: dict[str, ModuleType]) -> None:
+    first, second = as_torch(), as_torch()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert sys.modules["torch"] is kernbench.torch
+    second.__exit__(None, None, None)
+    assert _torch_modules() == theirs
+
+
+def test_the_option_ends_with_a_conftest_that_fails(
+    pytester: pytest.Pytester, theirs: dict[str, ModuleType]
+) -> None:
+    pytester.makeconftest("import torch\nraise RuntimeError('broken')\n")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--kernbench-as-torch")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert _torch_modules() == theirs

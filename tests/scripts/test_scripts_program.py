@@ -268,3 +268,26 @@ GUARD = "if __name__ == '__main__': pass\n"
 )
 def test_which_file_is_a_bench(text: str, bench: bool) -> None:
     assert is_bench(ast.parse(text)) is bench
+
+
+def test_a_rank_sets_globals_of_its_own_main(tmp_path: Path) -> None:
+    text = """
+import os, sys
+import __main__
+mine = os.environ["RANK"]
+__main__.flag = mine
+assert flag == sys.modules["__main__"].flag == mine
+del __main__.flag
+assert "flag" not in globals()
+"""
+    assert _run(tmp_path, text, nproc_per_node=2)[0] == 0
+
+
+@pytest.mark.parametrize("text", ["# -*- coding: nothing -*-\n", "x = (\n", "x = 1\n\0"])
+def test_a_file_that_is_no_python_shows_no_frame_of_the_parser(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(tmp_path, text)[0] == 1
+    said = capsys.readouterr().err
+    assert "SyntaxError" in said
+    assert "ast.py" not in said

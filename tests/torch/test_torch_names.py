@@ -100,3 +100,20 @@ def test_public_functions_say_what_they_do() -> None:
         name for name, value in tree.items() if inspect.isfunction(value) and not value.__doc__
     ]
     assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("module", "some"),
+    [
+        ("torch", {"Tensor", "matmul", "ones"}),
+        ("torch.distributed", {"ReduceOp", "all_reduce", "init_process_group"}),
+        ("torch.nn", {"Linear", "Module", "functional"}),
+        ("torch.optim", {"SGD", "lr_scheduler"}),
+        ("torch.utils.data", {"DataLoader", "TensorDataset", "distributed"}),
+    ],
+)
+def test_a_star_brings_all_names(module: str, some: set[str]) -> None:
+    names: dict[str, object] = {}
+    exec(f"from kernbench.{module} import *", names)
+    assert some <= set(names)
+    assert "not_simulated" not in names
