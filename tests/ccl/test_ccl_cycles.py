@@ -166,6 +166,22 @@ def test_skips_change_no_time_and_no_record(
     assert outcome(5, shadow=True) == replayed
 
 
+def test_the_last_message_of_an_exchange_is_recorded_when_it_leaves() -> None:
+    # With one slot, all turns of an exchange are one run, and a skip may reach its end.
+    topology = load_topology("sip8", ["system.sips.count=3"]).topology_obj
+    queue = ["defaults.slot_size=512 B", "defaults.n_slots=1"]
+
+    def outcome(long: int, size: int) -> Any:
+        with looking(long):
+            log = Log(topology)
+            log.issue("direct", even("reduce_scatter", 3, size), *queue)
+            return log.run()
+
+    for messages in range(20, 30):
+        size = 128 * messages
+        assert outcome(4, size) == outcome(NEVER, size)
+
+
 @pytest.mark.parametrize(
     ("name", "operation"),
     [("chain", "broadcast"), ("direct", "all_to_all"), ("direct", "gather"), ("direct", "scatter")],
