@@ -501,7 +501,9 @@ def _turns_left(old: _State, new: _State) -> int:
             continue
         if replay.trace and walk.first is not None and not walk.first.received:
             return 0
-        again = walk.left // done
+        # The record has the end of the last message, so the last turn is replayed.
+        left = walk.left - 1 if replay.trace else walk.left
+        again = left // done
         count = again if count is None else min(count, again)
     return count or 0
 
