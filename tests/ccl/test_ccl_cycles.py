@@ -166,10 +166,10 @@ def test_skips_change_no_time_and_no_record(
     assert outcome(5, shadow=True) == replayed
 
 
-<<<<<<< HEAD
 SMALL = ("defaults.n_slots=4", "defaults.slot_size=4 KiB", "defaults.vc_chunk_size=256 B")
 """Slots that make many messages of few bytes."""
-=======
+
+
 def test_the_last_message_of_an_exchange_is_recorded_when_it_leaves() -> None:
     # With one slot, all turns of an exchange are one run, and a skip may reach its end.
     topology = load_topology("sip8", ["system.sips.count=3"]).topology_obj
@@ -184,7 +184,6 @@ def test_the_last_message_of_an_exchange_is_recorded_when_it_leaves() -> None:
     for messages in range(20, 30):
         size = 128 * messages
         assert outcome(4, size) == outcome(NEVER, size)
->>>>>>> wt-rev2
 
 
 @pytest.mark.parametrize(
