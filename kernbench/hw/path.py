@@ -89,8 +89,8 @@ class Path:
     @property
     def injecting(self) -> tuple[int, ...]:
         """Indices of the links of the first stage, into which the sender's engine sends."""
-        fluid = (number for number, link in enumerate(self.route) if link.kind != "fluid")
-        return self.links[: max(next(fluid, len(self.route)), 1)]
+        fifos = (number for number, link in enumerate(self.route) if link.kind != "fluid")
+        return self.links[: max(next(fifos, len(self.route)), 1)]
 
     def like(self, other: "Path") -> bool:
         """Returns whether messages cost the same on both."""
