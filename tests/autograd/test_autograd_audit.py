@@ -33,6 +33,9 @@ get_rng_state set_rng_state
 normal ones ones_like rand rand_like randint randn randn_like randperm zeros zeros_like arange
 as_tensor tensor new_empty new_zeros new_ones new_full normal_ uniform_
 backward detach detach_ register_hook register_post_accumulate_grad_hook requires_grad_
+are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled
+use_deterministic_algorithms get_default_dtype set_default_dtype get_float32_matmul_precision
+set_float32_matmul_precision get_num_threads set_num_threads load save typename one_hot
 retain_grad record_stream is_grad_enabled is_inference_mode_enabled is_inference get_default_device
 set_default_device
 """
@@ -166,6 +169,8 @@ PAST_THE_TAPE: Final = {
     "ranking._ranked": "indices; `along` records the values",
     "running.run": "the definition",
     "utils._scale": "gradients need no gradients",
+    "norms._move_statistics": "statistics need no gradients",
+    "hooks.call_with_hooks": "runs a module",
     "optimizer._update": "the step of an optimiser is not recorded",
 }
 

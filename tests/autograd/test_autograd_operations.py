@@ -370,6 +370,36 @@ CASES: Final[dict[str, Case]] = {
     ),
     "cross_entropy of one": (lambda x: F.cross_entropy(x, torch.tensor(2).to(x.device)), ((4,),)),
     "mse_loss": (F.mse_loss, (A, A)),
+    **{
+        name: (getattr(F, name), (A,))
+        for name in (
+            *("elu", "glu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid"),
+            *("mish", "normalize", "relu6", "selu", "softplus", "softsign"),
+        )
+    },
+    **{
+        name: (getattr(F, name), (A, A))
+        for name in (
+            *("cosine_similarity", "huber_loss", "l1_loss", "pairwise_distance"),
+            "smooth_l1_loss",
+        )
+    },
+    "softmin": (lambda a: F.softmin(a, 0), (A,)),
+    "pad": (lambda a: F.pad(a, (1, 2), value=3.0).exp(), (A,)),
+    "kl_div": (lambda a, b: F.kl_div(a, b * b + 0.1, reduction="batchmean"), (A, A)),
+    "binary_cross_entropy": (
+        lambda a: F.binary_cross_entropy(a.sigmoid(), torch.full_like(a, 0.3)),
+        (A,),
+    ),
+    "binary_cross_entropy_with_logits": (
+        lambda a: F.binary_cross_entropy_with_logits(a, torch.full_like(a, 0.3)),
+        (A,),
+    ),
+    "batch_norm": (
+        lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
+        ((5, 3), (3,), (3,)),
+    ),
+    "group_norm": (lambda x, w, b: F.group_norm(x, 2, w, b), ((2, 4, 3), (4,), (4,))),
     # Together
     "a base written through its view": (_in_place(lambda a, b: a[1:].mul_(b)), (A, (4,))),
     "a view of a base that was written": (_view_then_write, (A,)),
