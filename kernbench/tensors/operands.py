@@ -51,8 +51,13 @@ _CLASSES: Final[Sequence[tuple[type[Exception], type[KernbenchError]]]] = (
 """What an exception of Python's becomes; every other one an `OperandError`."""
 
 _READ_IN_CPP: Final = (
+    "kernbench.nn.activations",
+    "kernbench.nn.distances",
     "kernbench.nn.functional",
+    "kernbench.nn.loss_layers",
     "kernbench.nn.losses",
+    "kernbench.nn.norms",
+    "kernbench.nn.vectors",
     "kernbench.operations.",
     "kernbench.runtime_api.tensor_methods",
 )
@@ -68,10 +73,8 @@ _ONE_TENSOR_OF_TWO: Final = frozenset(
 _NONE_IS_FALSE: Final = frozenset({"pin_memory", "requires_grad", "stable"})
 """Parameters for which PyTorch takes None as False."""
 
-_NEEDS_NO_LOOK: Final = frozenset(
-    {"Any", "int", "int | Sequence[int]", "int | Sequence[int] | DType"}
-)
-"""Kinds of parameters of which the function itself finds what is wrong: no integer is no index."""
+_NEEDS_NO_LOOK: Final = frozenset({"Any", "int | Sequence[int] | DType"})
+"""Kinds of parameters of which the function itself finds what is wrong; the second is `view`'s."""
 
 _KNOWN_TYPES: Final = 512
 """Most combinations of types that a function remembers."""
@@ -102,9 +105,10 @@ def guard(names: dict[str, Any]) -> None:
 
 
 def _guard_class(value: type) -> None:
-    init = vars(value).get("__init__")
-    if isinstance(init, FunctionType) and value.__module__.startswith("kernbench.nn."):
-        value.__init__ = guarded_function(init)  # type: ignore[misc]
+    holder = next(each for each in value.__mro__ if "__init__" in vars(each))
+    init = vars(holder)["__init__"]
+    if isinstance(init, FunctionType) and holder.__module__.startswith("kernbench.nn."):
+        holder.__init__ = guarded_function(init)  # type: ignore[misc]
 
 
 def guarded_function(function: FunctionType) -> Function:
