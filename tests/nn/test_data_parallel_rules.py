@@ -78,7 +78,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.torch
 def test_pytorch_finds_what_is_written_here(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "real.py").write_text(_REAL)

@@ -89,7 +89,6 @@ def test_a_wrong_argument_is_told_in_a_sentence(topology: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.torch
-@pytest.mark.slow
 @pytest.mark.parametrize("group", range(8))
 def test_what_pytorch_refuses_is_refused(topology: Any, group: int) -> None:
     torch: Any = pytest.importorskip("torch")
