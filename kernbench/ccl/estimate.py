@@ -461,10 +461,7 @@ class Estimator:
         events, queue = _Events.of(plans), chosen.queue
         if not len(events.lane):
             return None
-        sizes: Floats = (events.span * chunk).astype(np.float64)
-        ways = self._find_ways(events, sizes, queue, sips)
-        slowest = self._slowest(frozenset(map(self._system.kind_of, sips)))
-        costs = _find_costs(slowest, events, ways, sizes, queue)
+        costs = self._priced(events, chunk, queue, sips)[2]
         worst = int(np.argmax(costs.waiting - costs.flowing))
         waiting, flowing = float(costs.waiting[worst]), float(costs.flowing[worst])
         if waiting <= _NOTABLE * flowing:
@@ -500,10 +497,7 @@ class Estimator:
         """Returns when the last lane is done if all lanes begin at once, in picoseconds."""
         if not len(events.lane):
             return 0.0
-        nbytes: Floats = (events.span * chunk).astype(np.float64)
-        ways = self._find_ways(events, nbytes, queue, sips)
-        slowest = self._slowest(frozenset(map(self._system.kind_of, sips)))
-        costs = _find_costs(slowest, events, ways, nbytes, queue)
+        slowest, ways, costs = self._priced(events, chunk, queue, sips)
         clock, port_free = np.zeros(events.lanes), np.zeros(events.lanes)
         link_free, arrival = np.zeros(len(self._topology.links)), np.zeros(len(events.lane))
         borders = np.flatnonzero(np.diff(events.wave, prepend=-1, append=events.wave[-1] + 1))
@@ -527,6 +521,15 @@ class Estimator:
                 np.maximum(now + costs.moved[wave], left), np.where(matched >= 0, got, 0)
             )
         return float(max(clock.max(), port_free.max()))
+
+    def _priced(
+        self, events: _Events, chunk: int, queue: QueueSpec, sips: tuple[int, ...]
+    ) -> tuple[PeCosts, _Ways, _Costs]:
+        """Returns the slowest PE, the ways of all messages, and what the exchanges cost."""
+        nbytes: Floats = (events.span * chunk).astype(np.float64)
+        ways = self._find_ways(events, nbytes, queue, sips)
+        slowest = self._slowest(frozenset(map(self._system.kind_of, sips)))
+        return slowest, ways, _find_costs(slowest, events, ways, nbytes, queue)
 
     def _find_ways(
         self, events: _Events, nbytes: Floats, queue: QueueSpec, sips: tuple[int, ...]
