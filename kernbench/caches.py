@@ -22,6 +22,8 @@ _MACHINES: Final = 8
 
 LIMITS: Final[Mapping[str, int]] = {
     # Small values by shapes, types and names: a program has hundreds.
+    "attention.bands": 1024,
+    "attention.masks": 64,  # up to 256 KiB each
     "nn.bucket_roles": 4096,  # a text for each bucket of a model
     "config.fields": 256,  # by class of a file's values
     "config.old_names": 256,  # by class of a file's values
@@ -79,6 +81,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "ccl.paths": 1 << 16,  # all pairs of a large ring would hold gigabytes
     "ccl.patterns": 1024,  # each has a time and a few numbers for each rank
     "ccl.shapes": 1024,  # each has plans and the ways of its messages
+    "hw.attention": 4096,
     "hw.elementwise": 1 << 16,
     "hw.matmul": 1 << 16,
     "tl.recordings": 1024,  # up to 64 MiB of offsets each, most of them a few kilobytes

@@ -5,6 +5,8 @@ names alone cannot keep a value for each rank, cannot compare what ranks are giv
 a command of its own. `from kernbench import extend` has these, and the errors that users catch.
 """
 
+from kernbench.attention.bands import CAUSAL, EVERYTHING, Band, Bands, Mask, bands
+from kernbench.attention.rows import Rows, Segment, in_order, share
 from kernbench.errors import (
     KernbenchError,
     NoDataError,
@@ -17,6 +19,13 @@ from kernbench.extend.operands import check_gemm, check_index, checked_indices, 
 from kernbench.extend.operations import fused, kernel_output
 from kernbench.extend.random import draw_from
 from kernbench.extend.ranks import RankLocal, current_rank
+from kernbench.operations.attention import (
+    Attended,
+    Attention,
+    Slopes,
+    attend,
+    attend_backward,
+)
 from kernbench.operations.shaping import IndexOutOfBoundsError
 from kernbench.process.process import NoContextError
 from kernbench.ranks.creations import GroupMismatchError
@@ -25,20 +34,33 @@ from kernbench.ranks.meeting import CollectiveMismatchError
 from kernbench.tensors.errors import DimensionError, TensorError
 
 __all__ = [
+    "CAUSAL",
+    "EVERYTHING",
+    "Attended",
+    "Attention",
+    "Band",
+    "Bands",
     "CollectiveMismatchError",
     "DimensionError",
     "GroupError",
     "GroupMismatchError",
     "IndexOutOfBoundsError",
     "KernbenchError",
+    "Mask",
     "NoContextError",
     "NoDataError",
     "OperandError",
     "OptionError",
     "RankLocal",
+    "Rows",
+    "Segment",
+    "Slopes",
     "TensorError",
     "UnsupportedError",
     "agree",
+    "attend",
+    "attend_backward",
+    "bands",
     "check_gemm",
     "check_index",
     "checked_indices",
@@ -46,5 +68,7 @@ __all__ = [
     "draw_from",
     "fused",
     "guard",
+    "in_order",
     "kernel_output",
+    "share",
 ]

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from typing import Final
 
+from kernbench.attention.bands import Bands
 from kernbench.caches import cached
+from kernbench.hw.attention import Direction, Shape
 from kernbench.topology import Topology
 from kernbench.topology.spec import LibrarySpec, SipSpec
 from kernbench.units import PS_PER_S
@@ -20,6 +22,7 @@ class Library:
         hbm_bytes_per_s: HBM bandwidth of all cubes together, in bytes a second.
         elementwise: `_elementwise`, with all answers kept.
         matmul: `_matmul`, with all answers kept.
+        attention: `_attention`, with all answers kept.
         tiles: What the library chooses among, by element type; types with one tile are not in it.
     """
 
@@ -34,6 +37,7 @@ class Library:
         self.tiles: Final = {dtype: kernels for kernels in chosen for dtype in kernels.rate}
         self.elementwise: Final = cached("hw.elementwise")(self._elementwise)
         self.matmul: Final = cached("hw.matmul")(self._matmul)
+        self.attention: Final = cached("hw.attention")(self._attention)
 
     def multiplies(self, machine_dtype: str) -> bool:
         """Returns whether the machine file gives a rate for products of an element type."""
@@ -104,6 +108,35 @@ class Library:
                     self._waves(batch * parts, m, n, (b, a)),
                 )
                 yield fixed + max(waves * tile_time, traffic) + adding
+
+    def _attention(
+        self,
+        backend: str,
+        direction: Direction,
+        machine_dtype: str,
+        shape: Shape,
+        patterns: tuple[Bands, ...],
+        nbytes: int,
+    ) -> int:
+        """Returns the picoseconds of attention, with the launch.
+
+        Args:
+            backend: Whose kernel.
+            direction: Forward, or backward.
+            machine_dtype: Element type as the machine file names it, such as `bf16`.
+            shape: Extents but for the rows.
+            patterns: Which rows see which: bands of all batch elements, or of each.
+            nbytes: Bytes of all operands and results.
+        """
+        del backend
+        repeats = shape.heads * (shape.batch if len(patterns) == 1 else 1)
+        pairs = repeats * sum(band.seen() for pattern in patterns for band in pattern)
+        products = 1 if direction == "forward" else 2.5
+        flop = int(2 * pairs * products * (shape.width + shape.value_width))
+        rate = self._sip.pe.gemm.rate[machine_dtype]
+        return self._sip.launch + max(
+            rate.duration_ps(-(-flop // self.num_pes)), self._traffic(nbytes)
+        )
 
     def _waves(self, batch: int, m: int, n: int, tile: tuple[int, int]) -> int:
         """Returns how often the PEs take one tile each until all tiles are computed."""

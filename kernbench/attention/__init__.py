@@ -1,0 +1,1 @@
+"""Attention: which rows see which, and its numbers, blockwise."""

@@ -1,0 +1,278 @@
+"""Attention as one command forward and one backward, with no matrix of scores in memory."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from kernbench.attention import numbers
+from kernbench.attention.bands import Bands
+from kernbench.errors import CallSite, call_site, site_fact
+from kernbench.hw.attention import Direction, Shape
+from kernbench.memory import Array, DType, View, dtypes
+from kernbench.operations.fused import broadcasts
+from kernbench.operations.ranking import wide_type
+from kernbench.process.act import act, act_at_once
+from kernbench.process.process import Process, current_process
+from kernbench.sim_engine.engine import Hold
+from kernbench.tensors.errors import TensorError
+from kernbench.tensors.new import new_tensor
+from kernbench.tensors.running import same_device
+from kernbench.tensors.tensor import Tensor
+
+FLASH = "flash"
+
+
+class Attention(NamedTuple):
+    """What is computed, forward and backward.
+
+    Attributes:
+        query: `[b, heads, queries, width]`.
+        key: `[b, groups, keys, width]`.
+        value: `[b, groups, keys, value width]`.
+        patterns: Which rows see which: bands of all batch elements, or of each.
+        scale: Factor of the scores.
+        bias: Added to the scores, `[b, heads, queries, keys]`, each or 1; of bools: what is seen.
+        sink: `[heads]`: a score that each row has besides, with a value of 0.
+        dropout: Which weights are dropped.
+        backend: Whose kernel, as the machine file names it.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    patterns: tuple[Bands, ...]
+    scale: float
+    bias: Tensor | None = None
+    sink: Tensor | None = None
+    dropout: numbers.Dropout | None = None
+    backend: str = FLASH
+
+
+class Attended(NamedTuple):
+    """What attention finds.
+
+    Attributes:
+        out: `[b, heads, queries, value width]`, laid out as the query is; 0 in rows that see nothing.
+        lse: Logarithms of the sums of the powers of a row's scores, `[b, heads, queries]`, float32
+            or float64; -inf in rows without any.
+        peak: The largest score of each head, `[heads]`, in the type of `lse`; None unless wanted.
+    """
+
+    out: Tensor
+    lse: Tensor
+    peak: Tensor | None
+
+
+class Slopes(NamedTuple):
+    """Gradients of the operands; None for those that were not given, or are of bools."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    bias: Tensor | None
+    sink: Tensor | None
+
+
+def attend(given: Attention, *, dtype: DType | None = None, wants_peak: bool = False) -> Attended:
+    """Runs attention as one command; does not wait, and is not recorded by autograd.
+
+    Args:
+        given: What is computed.
+        dtype: Type of `out`; None: that of the query. 16-bit floats are computed in float32.
+        wants_peak: Whether the largest scores are wanted.
+
+    Raises:
+        TensorError: If shapes, types or devices do not fit.
+    """
+    name = f"_{given.backend}_attention_forward"
+    _check(name, given)
+    process, site = current_process(), call_site()
+    query = given.query
+    b, heads, rows, _ = query.window.shape
+    device = query.device
+    wide = dtypes.float64 if query.dtype is dtypes.float64 else dtypes.float32
+    out = _like(
+        process, query, (b, heads, rows, given.value.window.shape[3]), dtype or query.dtype, site
+    )
+    lse = new_tensor(process, (b, heads, rows), wide, device, site)
+    peak = new_tensor(process, (heads,), wide, device, site) if wants_peak else None
+    read = _reader(given)
+
+    def effect() -> None:
+        found = numbers.forward(read())
+        out.window.adopt(found.out)
+        lse.window.adopt(found.lse)
+        if peak is not None:
+            peak.window.adopt(found.peak.max(axis=(0, 2), initial=-np.inf))
+
+    outputs = [each for each in (out, lse, peak) if each is not None]
+    _run(process, name, "forward", given, (), outputs, effect, site)
+    return Attended(out, lse, peak)
+
+
+def attend_backward(
+    given: Attention, grad: Tensor, out: Tensor, lse: Tensor, *, dtype: DType | None = None
+) -> Slopes:
+    """Runs the gradients of attention as one command, which computes the weights once more.
+
+    Args:
+        given: As in forward. Its keys may be some of those that `out` and `lse` are of: then these
+            are the gradients that pass through them.
+        grad: Gradient of `out`.
+        out: What attention found.
+        lse: What attention found.
+        dtype: Type of the gradients of query, key and value; None: that of each.
+
+    Raises:
+        TensorError: If shapes, types or devices do not fit.
+    """
+    name = f"_{given.backend}_attention_backward"
+    _check(name, given)
+    process, site = current_process(), call_site()
+    main = [
+        _like(process, each, each.window.shape, dtype or each.dtype, site)
+        for each in (given.query, given.key, given.value)
+    ]
+    bias, sink = [
+        None
+        if each is None or not each.dtype.is_floating_point
+        else _like(process, each, each.window.shape, each.dtype, site)
+        for each in (given.bias, given.sink)
+    ]
+    read = _reader(given)
+
+    def effect() -> None:
+        above, below = (_rows(e.window, given.patterns, keys=False) for e in (grad, out))
+        found = numbers.backward(read(), above, below, lse.window.read())
+        for target, values in zip((*main, bias, sink), found, strict=True):
+            if target is not None:
+                target.window.adopt(values)
+
+    outputs = [each for each in (*main, bias, sink) if each is not None]
+    _run(process, name, "backward", given, (grad, out, lse), outputs, effect, site)
+    query, key, value = main
+    return Slopes(query, key, value, bias, sink)
+
+
+def _check(name: str, given: Attention) -> None:
+    """Refuses operands that do not fit each other."""
+    q, k, v = (each.window.shape for each in given[:3])
+    wrong = ""
+    if not len(q) == len(k) == len(v) == 4:
+        wrong = "expected four dimensions each"
+    elif k[:3] != v[:3] or q[0] != k[0] or q[3] != k[3]:
+        wrong = "batch, keys or widths differ"
+    elif not k[1] or q[1] % k[1]:
+        wrong = f"the {q[1]} heads of the query are no multiple of the {k[1]} of key and value"
+    elif len({each.dtype for each in given[:3]}) > 1:
+        wrong = f"types differ: {', '.join(str(each.dtype) for each in given[:3])}"
+    elif not given.query.dtype.is_floating_point or given.query.dtype.itemsize == 1:
+        wrong = f"no attention of {given.query.dtype}"
+    elif len(given.patterns) not in {1, q[0]}:
+        wrong = f"{len(given.patterns)} patterns for {q[0]} batch elements"
+    elif given.bias is not None and not (
+        len(given.bias.window.shape) == 4 and broadcasts(given.bias.window.shape, (*q[:3], k[2]))
+    ):
+        bias = list(given.bias.window.shape)
+        wrong = f"a bias of shape {bias} does not broadcast to {[*q[:3], k[2]]}"
+    elif given.sink is not None and given.sink.window.shape != q[1:2]:
+        wrong = f"a sink of shape {list(given.sink.window.shape)} for {q[1]} heads"
+    if wrong:
+        facts = [
+            f"query {list(q)}, key {list(k)}, value {list(v)}",
+            "expected [b, heads, queries, width], [b, groups, keys, width] and "
+            "[b, groups, keys, value width]",
+        ]
+        raise TensorError(f"{name}: {wrong}", [site_fact(call_site()), *facts])
+
+
+def _like(
+    process: Process, model: Tensor, shape: tuple[int, ...], dtype: DType, site: CallSite | None
+) -> Tensor:
+    """Returns a tensor without values whose dimensions lie in memory as a model's do."""
+    strides, step = [0] * len(shape), 1
+    order = sorted(range(len(shape)), key=lambda d: (model.window.strides[d], -d))
+    for d in order:
+        strides[d], step = step, step * shape[d]
+    return new_tensor(process, shape, dtype, model.device, site, strides=tuple(strides))
+
+
+def _reader(given: Attention) -> Callable[[], numbers.Operands]:
+    """Returns a function that reads the operands when the command runs."""
+
+    def read() -> numbers.Operands:
+        bias = None if given.bias is None else _wide(given.bias.window, given.bias.window.read())
+        sink = None if given.sink is None else given.sink.window.read()
+        query = _rows(given.query.window, given.patterns, keys=False)
+        if sink is not None:
+            sink = sink.astype(query.dtype, copy=False)
+        if bias is not None and bias.dtype != np.bool_:
+            bias = bias.astype(query.dtype, copy=False)
+        return numbers.Operands(
+            query,
+            _rows(given.key.window, given.patterns, keys=True),
+            _rows(given.value.window, given.patterns, keys=True),
+            given.patterns,
+            given.scale,
+            bias,
+            sink,
+            given.dropout,
+        )
+
+    return read
+
+
+def _wide(view: View, values: Array) -> Array:
+    return values.astype(wide_type(view.dtype), copy=False)
+
+
+def _rows(view: View, patterns: Sequence[Bands], *, keys: bool) -> Array:
+    """Returns the elements; rows in bands must have been written, others need not.
+
+    Raises:
+        UninitialisedReadError: If a row in a band was never written.
+    """
+    if view.buffer.unwritten is not None:
+        for at, pattern in enumerate(patterns):
+            shape, offset = list(view.shape), view.offset
+            if len(patterns) > 1:
+                shape[0], offset = 1, offset + at * view.strides[0]
+            for band in pattern:
+                start = band.key if keys else band.query
+                shape[2] = band.keys if keys else band.queries
+                place = offset + start * view.strides[2]
+                View(view.buffer, view.dtype, tuple(shape), view.strides, place).read()
+    return _wide(view, view.array())
+
+
+def _run(
+    process: Process,
+    name: str,
+    direction: Direction,
+    given: Attention,
+    more: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    effect: Callable[[], None],
+    site: CallSite | None,
+) -> None:
+    inputs = [
+        *(e for e in given[:3]),
+        *(e for e in (given.bias, given.sink) if e is not None),
+        *more,
+    ]
+    where = same_device(name, inputs)
+    name = f"aten::{name}"
+    if where.index is None:
+        act_at_once(process, name, effect, reads=inputs, writes=outputs, site=site)
+        return
+    device = process.engine.devices[where.index]
+    b, heads, _, width = given.query.window.shape
+    shape = Shape(b, heads, given.key.window.shape[1], width, given.value.window.shape[3])
+    nbytes = sum(each.window.nbytes for each in (*inputs, *outputs))
+    duration_ps = device.library.attention(
+        given.backend, direction, given.query.dtype.machine_name, shape, given.patterns, nbytes
+    )
+    work = Hold(process.engine, device.compute, duration_ps, effect)
+    stream = process.current_stream(where.index)
+    act(process, name, "compute", stream, work, reads=inputs, writes=outputs, site=site)
