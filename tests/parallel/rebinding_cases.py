@@ -117,9 +117,11 @@ class Chunk(torch.nn.Module):
         self.rotary = RotaryEmbedding(4, cp_group=groups.cp, dtype=torch.float64)
 
 
-def layout(world: int, tp: int, cp: int) -> ProcessGroupCollection:
+def layout(world: int, tp: int, cp: int, order: str = "tp-cp-dp") -> ProcessGroupCollection:
     """Makes the groups of a layout; every rank calls it."""
-    grid = GroupGrid([tp, cp, world // (tp * cp)], ["tp", "cp", "dp"])
+    sizes = {"tp": tp, "cp": cp, "dp": world // (tp * cp)}
+    names_of_axes = order.split("-")
+    grid = GroupGrid([sizes[name] for name in names_of_axes], names_of_axes)
     names = {
         "tp": "tp",
         "cp": "cp",

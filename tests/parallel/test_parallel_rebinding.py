@@ -412,6 +412,34 @@ def loss_of(
     return float(total.item())
 
 
+@pytest.mark.parametrize("order", ["tp-cp-dp", "dp-cp-tp", "cp-dp-tp"])
+@pytest.mark.parametrize(("train", "inside"), [(1, 2), (1, 4), (2, 1), (2, 4), (4, 2)])
+def test_the_same_batch_has_the_same_loss(
+    kernbench: Kernbench, train: int, inside: int, order: str
+) -> None:
+    whole = np.random.default_rng(7).standard_normal((16, 1, 1, 4))
+    losses: list[list[float]] = []
+
+    def worker(make: Layouts, rank: int) -> None:
+        layouts = [layout(RANKS, 1, cp, order) for cp in (train, inside)]
+        config = Config(train, rotary_interleaved=False)
+        model = torch.nn.Module()
+        model.config = config
+        model.rotary = RotaryEmbedding(4, cp_group=layouts[0].cp, dtype=torch.float64)
+        found = []
+        for _ in range(2):
+            found.append(loss_of(model, model.rotary, whole, config, layouts[0].cp))
+            with eval_cp_context(model, layouts[1], layouts[0]):
+                found.append(loss_of(model, model.rotary, whole, config, layouts[1].cp))
+        losses.append(found)
+
+    spawn(kernbench, worker)
+    right = losses[0][0]
+    assert losses == [losses[0]] * RANKS
+    assert losses[0][::2] == [right, right]
+    np.testing.assert_allclose(losses[0], right, rtol=0, atol=1e-10)
+
+
 def test_the_same_loss_in_both_layouts_and_another_with_wrong_positions(
     kernbench: Kernbench,
 ) -> None:
