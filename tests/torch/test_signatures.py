@@ -48,6 +48,8 @@ EXTRA: Final = {
     "torch.Tensor.bmm": {"out"},
     "torch.Tensor.div": {"out"},
     "torch.Tensor.divide": {"out"},
+    "torch.Tensor.logaddexp": {"out"},
+    "torch.Tensor.logaddexp2": {"out"},
     "torch.Tensor.matmul": {"out"},
     "torch.Tensor.max": {"other"},
     "torch.Tensor.min": {"other"},
