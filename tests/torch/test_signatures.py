@@ -37,6 +37,7 @@ UNCOMPARED: Final = {
     "torch.distributed.ProcessGroup": "made by init_process_group and new_group",
     "torch.distributed.Work": "made by collectives",
     "torch.dtype": "there are no more of them",
+    "torch.nn.attention.SDPBackend": "there are no more of them",
     "torch.profiler.ProfilerAction": "there are no more of them",
     "torch.profiler.ProfilerActivity": "there are no more of them",
     **{f"torch.{name}": "PyTorch has no signature of it" for name in TYPED},
