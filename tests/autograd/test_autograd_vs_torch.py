@@ -16,12 +16,12 @@ theirs: Any = importlib.import_module("torch")
 
 pytestmark = pytest.mark.torch
 
-for part in ("functions", "hooks", "modes", "passes", "views"):
+for part in ("checkpoint", "functions", "hooks", "modes", "passes", "views"):
     importlib.import_module(f"autograd_programs_{part}")
 
 _ERRORS: Final = (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError)
 
-NOT_SIMULATED: Final = {"batched_gradients", "batched_gradients_of_two", "saved_tensors_packed"}
+NOT_SIMULATED: Final = {"batched_gradients", "batched_gradients_of_two"}
 """Refused here by name."""
 STRICTER: Final = {"data_written_after_it_was_saved"}
 """Refused here, while PyTorch's gradient is silently another one than that of what was computed."""
