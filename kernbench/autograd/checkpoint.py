@@ -40,7 +40,6 @@ from kernbench.tensors.tensor import Tensor
 
 __all__ = [
     "CheckpointError",
-    "CheckpointFunction",
     "check_backward_validity",
     "checkpoint",
     "checkpoint_sequential",

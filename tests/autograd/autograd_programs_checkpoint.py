@@ -357,14 +357,15 @@ def checkpoint_that_fails(torch: Any) -> Any:
     def failing(x: Any) -> Any:
         raise ValueError("mine")
 
+    messages = []
     for reentrant in (True, False):
         try:
             _run(torch, failing, leaf(torch, 3), use_reentrant=reentrant)
         except ValueError as error:
-            assert str(error) == "mine"
+            messages.append(str(error))
     x = leaf(torch, 3)
     (x * x).sum().backward()
-    return x.grad
+    return x.grad, messages
 
 
 @program
@@ -377,19 +378,20 @@ def checkpoint_that_fails_the_second_time(torch: Any) -> Any:
             raise ValueError("mine")
         return x.exp()
 
+    messages = []
     x = leaf(torch, 3)
     y = _run(torch, failing, x, use_reentrant=False)
     try:
         y.sum().backward()
     except ValueError as error:
-        assert str(error) == "mine"
+        messages.append(str(error))
     (x * x).sum().backward()
-    return x.grad, torch.is_grad_enabled()
+    return x.grad, torch.is_grad_enabled(), messages
 
 
 @program
 def checkpoint_of_a_users_function(torch: Any) -> Any:
-    class Cube(torch.autograd.Function):
+    class Cube(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
             out = x * x * x
@@ -406,7 +408,7 @@ def checkpoint_of_a_users_function(torch: Any) -> Any:
 
 @program
 def checkpoint_reads_what_is_saved_twice(torch: Any) -> Any:
-    class Square(torch.autograd.Function):
+    class Square(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
             ctx.save_for_backward(x)
@@ -484,7 +486,7 @@ def detached_variables(torch: Any) -> Any:
 
 @program
 def packed_tensors_of_results_and_leaves(torch: Any) -> Any:
-    seen: list[tuple[str, Any]] = []
+    seen: list[tuple[Any, ...]] = []
 
     def pack(t: Any) -> Any:
         seen.append(("pack", t.tolist(), t.is_leaf and t.requires_grad))

@@ -32,6 +32,7 @@ UNCOMPARED: Final = {
     "torch.Tensor": "made by functions",
     "torch.autograd.Function": "never called",
     "torch.autograd.function.Function": "never called",
+    "torch.utils.checkpoint.CheckpointError": "made by checkpoints",
     "torch.device": "compared where it is tested",
     "torch.distributed.Future": "made by works",
     "torch.distributed.ProcessGroup": "made by init_process_group and new_group",
