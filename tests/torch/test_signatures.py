@@ -32,7 +32,6 @@ UNCOMPARED: Final = {
     "torch.Tensor": "made by functions",
     "torch.autograd.Function": "never called",
     "torch.autograd.function.Function": "never called",
-    "torch.utils.checkpoint.CheckpointError": "made by checkpoints",
     "torch.device": "compared where it is tested",
     "torch.distributed.Future": "made by works",
     "torch.distributed.ProcessGroup": "made by init_process_group and new_group",
@@ -164,7 +163,11 @@ def _public_bases(kind: type) -> list[type]:
 
 
 def _ours() -> dict[str, Any]:
-    skipped = ("torch.distributed.comm_debug.", "torch.multiprocessing.SpawnException")
+    skipped = (
+        "torch.distributed.comm_debug.",
+        "torch.multiprocessing.SpawnException",
+        "torch.utils.checkpoint.CheckpointError",
+    )
     return {name: value for name, value in _public(root(), "torch") if not name.startswith(skipped)}
 
 
