@@ -398,6 +398,76 @@ def _without_reentrance(
 # With reentrance
 
 
+def first_run(function: Callable[..., _R], args: Sequence[Any], recorded: bool) -> _R:
+    """Runs a function, unrecorded, that backward is to run again.
+
+    Args:
+        function: The function.
+        args: Its arguments.
+        recorded: Whether there is going to be a backward.
+
+    Raises:
+        TensorError: If there is, and the function writes an argument in place.
+    """
+    before = _versions(args)
+    out = function(*args)
+    for at, version in enumerate(_versions(args)):
+        if recorded and version != before[at]:
+            raise TensorError(
+                f"checkpoint: the function writes its argument {at} in place, and would begin with "
+                "other values the second time",
+                [site_fact(call_site())],
+                hint="let it make a new tensor",
+            )
+    return out
+
+
+def _versions(args: Sequence[Any]) -> list[int | None]:
+    return [each.memory.version if isinstance(each, Tensor) else None for each in args]
+
+
+def second_run(
+    function: Callable[..., Any], args: Sequence[Any], grads: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """Runs a function again, recorded, and a backward pass through it.
+
+    Args:
+        function: The function.
+        args: Its arguments; tensors are leaves.
+        grads: Gradients of the results.
+
+    Returns:
+        The gradient of each argument.
+
+    Raises:
+        CheckpointError: If the function returns another number of results.
+        TensorError: If no result needs a gradient.
+    """
+    with recording(current_process(), True):
+        out = function(*args)
+    outs = out if isinstance(out, tuple) else (out,)
+    if len(outs) != len(grads):
+        raise CheckpointError(
+            f"checkpoint: the function returned {len(grads)} values the first time and "
+            f"{len(outs)} the second time",
+            [site_fact(call_site())],
+            hint=_SAME_COURSE,
+        )
+    pairs = [
+        (each, grad)
+        for each, grad in zip(outs, grads, strict=True)
+        if isinstance(each, Tensor) and needs_gradient(each)
+    ]
+    if not pairs:
+        raise TensorError(
+            "none of output has requires_grad=True, this checkpoint() is not necessary",
+            [site_fact(call_site())],
+            hint="call the function itself",
+        )
+    backward([each for each, _ in pairs], [grad for _, grad in pairs])
+    return [each.grad if isinstance(each, Tensor) else None for each in args]
+
+
 class CheckpointFunction(Function):
     """The node of a function whose backward runs the function again, and a pass through it."""
 
@@ -412,6 +482,9 @@ class CheckpointFunction(Function):
             run_function: The function.
             preserve_rng_state: Whether it draws the same numbers again.
             *args: Its arguments.
+
+        Raises:
+            TensorError: If it writes an argument in place, and backward is to run it again.
         """
         check_backward_validity(args)
         kept: Any = ctx
@@ -419,7 +492,7 @@ class CheckpointFunction(Function):
         kept.around = _Surroundings(current_process(), preserve_rng_state)
         kept.rest = [None if isinstance(each, Tensor) else each for each in args]
         ctx.save_for_backward(*[each if isinstance(each, Tensor) else None for each in args])
-        return run_function(*args)
+        return first_run(run_function, args, any(ctx.needs_input_grad))
 
     @staticmethod
     def backward(ctx: FunctionNode, *grad_outputs: Any) -> Any:
@@ -445,29 +518,12 @@ class CheckpointFunction(Function):
         process = current_process()
         saved = zip(ctx.saved_tensors, kept.rest, strict=True)
         args = detach_variable(tuple([rest if each is None else each for each, rest in saved]))
-        with kept.around.again(process), recording(process, True):
-            out = kept.run_function(*args)
-        outs = out if isinstance(out, tuple) else (out,)
-        if len(outs) != len(grad_outputs):
-            raise CheckpointError(
-                f"torch.utils.checkpoint: the function returned {len(grad_outputs)} values the "
-                f"first time and {len(outs)} the second time",
-                [site_fact(call_site())],
-                hint=_SAME_COURSE,
-            )
-        pairs = [
-            (each, grad)
-            for each, grad in zip(outs, grad_outputs, strict=True)
-            if isinstance(each, Tensor) and needs_gradient(each)
-        ]
-        if not pairs:
-            raise TensorError(
-                "none of output has requires_grad=True, this checkpoint() is not necessary",
-                [site_fact(call_site())],
-                hint="call the function itself",
-            )
-        backward([each for each, _ in pairs], [grad for _, grad in pairs])
-        return None, None, *[each.grad if isinstance(each, Tensor) else None for each in args]
+
+        def run(*given: Any) -> Any:
+            with kept.around.again(process):
+                return kept.run_function(*given)
+
+        return None, None, *second_run(run, args, grad_outputs)
 
 
 # Both
@@ -511,8 +567,9 @@ def checkpoint(
             `determinism_check`; if `context_fn` hides an error of the function.
         UnsupportedError: For `debug=True`.
         CheckpointError: In the backward pass, if the function computes other tensors.
-        TensorError: In the backward pass, if an argument was written since; with reentrance also
-            if that pass is for chosen tensors only, or no result needs a gradient.
+        TensorError: In the backward pass, if an argument was written since; with reentrance at once
+            if the function writes an argument, and in the backward pass also if that is for chosen
+            tensors only, or no result needs a gradient.
     """
     if not callable(function):
         raise OperandError(

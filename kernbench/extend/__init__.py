@@ -5,6 +5,7 @@ names alone cannot keep a value for each rank, cannot compare what ranks are giv
 a command of its own. `from kernbench import extend` has these, and the errors that users catch.
 """
 
+from kernbench.autograd.checkpoint import first_run, second_run
 from kernbench.errors import (
     KernbenchError,
     NoDataError,
@@ -44,7 +45,9 @@ __all__ = [
     "checked_indices",
     "current_rank",
     "draw_from",
+    "first_run",
     "fused",
     "guard",
     "kernel_output",
+    "second_run",
 ]

@@ -556,3 +556,11 @@ def packed_tensors_may_be_written_later(torch: Any) -> Any:
 def hooks_that_cannot_be_called(torch: Any) -> Any:
     with torch.autograd.graph.saved_tensors_hooks(1, 2):
         leaf(torch, 3).exp()
+
+
+@program
+def reentrant_checkpoint_of_a_function_that_writes_its_argument(torch: Any) -> Any:
+    x = leaf(torch, 3)
+    y = _run(torch, lambda t: t.mul_(2).exp(), x * 1, use_reentrant=True)
+    y.sum().backward()
+    return x.grad

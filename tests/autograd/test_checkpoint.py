@@ -8,6 +8,7 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 import kernbench.torch.nn.functional as F
 from kernbench.errors import KernbenchError, OperandError, OptionError, UnsupportedError
+from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.testing import Kernbench
 from kernbench.torch.utils.checkpoint import (
     CheckpointError,
@@ -339,3 +340,40 @@ def test_the_second_run_takes_time_and_ends_early(kernbench: Kernbench) -> None:
     assert again["aten::sin"] == plain["aten::sin"] + 1
     # The operand of `cos` is the last tensor that is kept, so it is not computed again.
     assert again["aten::cos"] == plain["aten::cos"]
+
+
+def test_a_rank_that_is_aborted_leaves_nothing_packed(kernbench: Kernbench) -> None:
+    from kernbench.tensors import nodes
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        if dist.get_rank() == 0:
+            raise ValueError("mine")
+        dist.barrier()
+        return x.exp()
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        checkpoint(block, _leaf(3), use_reentrant=False)
+
+    with pytest.raises(SpawnException, match="mine"):
+        kernbench.spawn(worker, nprocs=2)
+    assert nodes._HOOKED == []
+
+
+def test_without_data_the_second_run_takes_the_same_time(kernbench: Kernbench) -> None:
+    def block(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x.sin(), 0.5).exp()
+
+    times: list[float] = []
+
+    def worker(rank: int) -> None:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        checkpoint(block, _leaf(4096), use_reentrant=False).sum().backward()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+
+    for data in (True, False):
+        kernbench.spawn(worker, nprocs=1, data=data)
+    assert times[0] == times[1] > 0
