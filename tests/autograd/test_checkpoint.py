@@ -377,3 +377,41 @@ def test_without_data_the_second_run_takes_the_same_time(kernbench: Kernbench) -
     for data in (True, False):
         kernbench.spawn(worker, nprocs=1, data=data)
     assert times[0] == times[1] > 0
+
+
+def test_what_nobody_needs_is_not_kept_the_second_time(kernbench: Kernbench) -> None:
+    size = 1 << 20
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        unused = x
+        for _ in range(6):
+            unused = unused.sin()
+        return x.exp()
+
+    with kernbench.context():
+        x = _leaf(size // 4)
+        loss = checkpoint(block, x, use_reentrant=False).sum()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        loss.backward()
+        # The operand and result of one `sin`, or the result of `exp` and gradients.
+        assert torch.cuda.max_memory_allocated() - before < 4 * size
+
+
+def test_a_tensor_is_given_out_once_in_a_pass(kernbench: Kernbench) -> None:
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+            twice: torch.Tensor = g * (ctx.saved_tensors[0] + ctx.saved_tensors[0])
+            return twice
+
+    with kernbench.context():
+        y = checkpoint(Square.apply, _leaf(3), use_reentrant=False)
+        with pytest.raises(CheckpointError, match="already unpacked once") as caught:
+            y.sum().backward()
+        assert "read ctx.saved_tensors once" in str(caught.value)
