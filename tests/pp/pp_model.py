@@ -31,7 +31,12 @@ DIMS: dict[str, int | None] = {
 def weights_of(piece: int) -> dict[str, Any]:
     """Returns the whole parameters of a piece."""
     draw = np.random.default_rng([1, piece]).standard_normal
-    shapes = {"up.weight": (FFN, H), "up.bias": FFN, "down.weight": (H, FFN), "down.bias": H}
+    shapes: dict[str, Any] = {
+        "up.weight": (FFN, H),
+        "up.bias": FFN,
+        "down.weight": (H, FFN),
+        "down.bias": H,
+    }
     return {name: draw(shape) / 2 for name, shape in shapes.items()}
 
 
