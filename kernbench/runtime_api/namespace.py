@@ -14,6 +14,7 @@ from kernbench.distributed import comm_debug, device_mesh, differentiable, funct
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import dtypes
 from kernbench.nn import (
+    aten,
     data_parallel,
     hooks,
     init,
@@ -28,6 +29,7 @@ from kernbench.nn import module as nn_module
 from kernbench.nn import utils as nn_utils
 from kernbench.operations import (
     accelerator,
+    attention_backends,
     backends,
     complex_numbers,
     copies,
@@ -165,12 +167,14 @@ def root() -> Mapping[str, Any]:
         "nn": {
             **_public(nn_module),
             **_guarded(layers),
+            "attention": _public(attention_backends),
             "functional": _guarded(nn_functional),
             "init": _guarded(init),
             "modules": {"module": _public(hooks)},
             "parallel": _public(data_parallel),
             "utils": _guarded(nn_utils),
         },
+        "ops": {"aten": _public(aten)},
         "optim": {
             **_guarded(optim),
             "lr_scheduler": {**_guarded(lr_scheduler), **_guarded(lr_cycles)},
