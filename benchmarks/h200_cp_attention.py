@@ -68,22 +68,21 @@ def merged(out: Any, lse: Any, block: Any, sums: Any) -> tuple[Any, Any]:
 
 def ring(rank: int, ranks: int, parts: Parts, attend: Callable[[int, Any, Any], Any]) -> Any:
     """Attends to one rank's keys and values after another, the next ones on their way meanwhile."""
-    _, k, v = parts
-    state = None
+    there, state = torch.stack(parts[1:]), None
     for step in range(ranks):
         works = []
         if step < ranks - 1:
-            more = torch.empty_like(k), torch.empty_like(v)
+            more = torch.empty_like(there)
             to, source = (rank + 1) % ranks, (rank - 1) % ranks
             works = dist.batch_isend_irecv(
-                [dist.P2POp(dist.isend, each, to) for each in (k, v)]
-                + [dist.P2POp(dist.irecv, each, source) for each in more]
+                [dist.P2POp(dist.isend, there, to), dist.P2POp(dist.irecv, more, source)]
             )
-        state = attend((rank - step) % ranks, (k, v), state)
+        state = attend((rank - step) % ranks, there, state)
         for work in works:
             work.wait()
         if works:
-            k, v = more
+            there = more
+    assert state is not None
     return state[0].to(torch.bfloat16)
 
 
@@ -91,7 +90,7 @@ def p2p(rank: int, cell: Cell, parts: Parts) -> Any:
     """Ring attention without a mask."""
 
     def attend(_: int, there: Any, state: Any) -> Any:
-        block, sums = flash(parts[0], *there)[:2]
+        block, sums = flash(parts[0], there[0], there[1])[:2]
         return (block.float(), sums) if state is None else merged(*state, block, sums)
 
     return ring(rank, cell.ranks, parts, attend)
@@ -103,7 +102,7 @@ def p2p_zigzag(rank: int, cell: Cell, parts: Parts) -> Any:
     late = q[:, :, half:].contiguous()
 
     def attend(source: int, there: Any, state: Any) -> Any:
-        k, v = there
+        k, v = there[0], there[1]
         if state is None:
             block, sums = flash(q, k, v, 0.0, True)[:2]
             return block.float(), sums
