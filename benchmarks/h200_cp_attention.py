@@ -1,4 +1,4 @@
-"""Attention of a sequence that is cut among GPUs, on `h200x8`: measured microseconds, and predicted.
+"""Attention of a sequence that is cut among GPUs, on `h200x8`: microseconds measured and predicted.
 
 The reference cells were measured on 2026-11-20 on one host with 8 NVIDIA H200 (PyTorch 2.11.0, CUDA
 13.0, NCCL 2.28.9 with NVLS off): forward in bfloat16 with FlashAttention 2, `s` tokens in all, by
@@ -90,7 +90,7 @@ def p2p(rank: int, cell: Cell, parts: Parts) -> Any:
     """Ring attention without a mask."""
 
     def attend(_: int, there: Any, state: Any) -> Any:
-        block, sums = flash(parts[0], there[0], there[1])[:2]
+        block, sums, *_ = flash(parts[0], there[0], there[1])
         return (block.float(), sums) if state is None else merged(*state, block, sums)
 
     return ring(rank, cell.ranks, parts, attend)
@@ -104,13 +104,14 @@ def p2p_zigzag(rank: int, cell: Cell, parts: Parts) -> Any:
     def attend(source: int, there: Any, state: Any) -> Any:
         k, v = there[0], there[1]
         if state is None:
-            block, sums = flash(q, k, v, 0.0, True)[:2]
+            block, sums, *_ = flash(q, k, v, 0.0, True)
             return block.float(), sums
         if source < rank:
-            block, sums = flash(q, k[:, :, :half], v[:, :, :half])[:2]
+            block, sums, *_ = flash(q, k[:, :, :half], v[:, :, :half])
             return merged(*state, block, sums)
         out, lse = state
-        found = merged(out[:, :, half:], lse[:, :, half:], *flash(late, k, v)[:2])
+        block, sums, *_ = flash(late, k, v)
+        found = merged(out[:, :, half:], lse[:, :, half:], block, sums)
         out[:, :, half:], lse[:, :, half:] = found
         return out, lse
 
@@ -132,14 +133,15 @@ def all_gather(rank: int, cell: Cell, parts: Parts) -> Any:
 def a2a(rank: int, cell: Cell, parts: Parts) -> Any:
     """Attention of some heads over the whole sequence."""
     n = cell.ranks
-    whole = []
+    whole: list[Any] = []
     for each in parts:
         b, heads, tokens, width = each.shape
         sent = each.view(b, n, heads // n, tokens, width).transpose(0, 1).contiguous()
         got = torch.empty_like(sent)
         dist.all_to_all_single(got, sent)
         whole.append(got.permute(1, 2, 0, 3, 4).reshape(b, heads // n, n * tokens, width))
-    out = flash(*whole, 0.0, cell.causal)[0]
+    q, k, v = whole
+    out = flash(q, k, v, 0.0, cell.causal)[0]
     b, heads, tokens, width = out.shape
     sent = out.view(b, heads, n, tokens // n, width).permute(2, 0, 1, 3, 4).contiguous()
     got = torch.empty_like(sent)
@@ -169,19 +171,19 @@ def predicted(cell: Cell) -> float:
         torch.cuda.set_device(rank)
         dist.init_process_group("nccl", rank=rank, world_size=cell.ranks)
         tokens = cell.tokens // cell.ranks
-        parts = [
+        q, k, v = (
             torch.empty(
                 cell.batch, heads, tokens, cell.width, dtype=torch.bfloat16, device=f"cuda:{rank}"
             )
             for heads in (cell.heads, cell.groups, cell.groups)
-        ]
+        )
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         call = PROGRAMS[cell.kind]
-        call(rank, cell, tuple(parts))
+        call(rank, cell, (q, k, v))
         dist.barrier()
         start.record()
         for _ in range(ITERATIONS):
-            call(rank, cell, tuple(parts))
+            call(rank, cell, (q, k, v))
         end.record()
         end.synchronize()
         times[rank] = 1000 * start.elapsed_time(end) / ITERATIONS
@@ -197,7 +199,12 @@ def read(path: Path) -> list[Cell]:
             Cell(
                 row["kind"],
                 row["causal"] in {"True", "1"},
-                *(int(row[name]) for name in ("n", "b", "h", "hk", "s", "d")),
+                int(row["n"]),
+                int(row["b"]),
+                int(row["h"]),
+                int(row["hk"]),
+                int(row["s"]),
+                int(row["d"]),
                 float(row["us"]),
             )
             for row in csv.DictReader(file)
