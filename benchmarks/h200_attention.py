@@ -187,6 +187,8 @@ def error(library: Library, cell: Cell, direction: Direction) -> float:
     rows = cell.heads * cell.queries
     elements = 2 * cell.width * (rows + cell.groups * cell.keys)
     nbytes = cell.batch * (2 * elements * (1 if direction == "forward" else 2) + 4 * rows)
+    if direction == "backward" and cell.groups < cell.heads:
+        nbytes += cell.batch * 2 * 2 * 2 * cell.heads * cell.keys * cell.width
     shape = Shape(cell.batch, cell.heads, cell.groups, cell.width, cell.width)
     ps = library.attention(cell.backend, direction, "bf16", shape, (seen,), nbytes)
     return ps / 1e6 / measured - 1

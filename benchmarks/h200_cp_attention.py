@@ -70,7 +70,7 @@ def ring(rank: int, ranks: int, parts: Parts, attend: Callable[[int, Any, Any], 
     """Attends to one rank's keys and values after another, the next ones on their way meanwhile."""
     there, state = torch.stack(parts[1:]), None
     for step in range(ranks):
-        works = []
+        works, more = [], there
         if step < ranks - 1:
             more = torch.empty_like(there)
             to, source = (rank + 1) % ranks, (rank - 1) % ranks
@@ -80,8 +80,7 @@ def ring(rank: int, ranks: int, parts: Parts, attend: Callable[[int, Any, Any], 
         state = attend((rank - step) % ranks, there, state)
         for work in works:
             work.wait()
-        if works:
-            there = more
+        there = more
     assert state is not None
     return state[0].to(torch.bfloat16)
 
@@ -89,9 +88,11 @@ def ring(rank: int, ranks: int, parts: Parts, attend: Callable[[int, Any, Any], 
 def p2p(rank: int, cell: Cell, parts: Parts) -> Any:
     """Ring attention without a mask."""
 
-    def attend(_: int, there: Any, state: Any) -> Any:
+    def attend(source: int, there: Any, state: Any) -> Any:
         block, sums, *_ = flash(parts[0], there[0], there[1])
-        return (block.float(), sums) if state is None else merged(*state, block, sums)
+        if state is None:
+            return block.float(), sums
+        return merged(state[0], state[1], block, sums)
 
     return ring(rank, cell.ranks, parts, attend)
 
@@ -108,7 +109,7 @@ def p2p_zigzag(rank: int, cell: Cell, parts: Parts) -> Any:
             return block.float(), sums
         if source < rank:
             block, sums, *_ = flash(q, k[:, :, :half], v[:, :, :half])
-            return merged(*state, block, sums)
+            return merged(state[0], state[1], block, sums)
         out, lse = state
         block, sums, *_ = flash(late, k, v)
         found = merged(out[:, :, half:], lse[:, :, half:], block, sums)
