@@ -79,7 +79,8 @@ def weights(operands: Operands, visible: Array) -> Array:
     peak = scores.max(3, keepdims=True, initial=-np.inf)
     powers = np.exp(scores - np.where(np.isneginf(peak), 0, peak))
     total = powers.sum(3, keepdims=True)
-    return np.asarray(powers / np.where(total == 0, 1, total))[..., : k.shape[2]]
+    found: Array = (powers / np.where(total == 0, 1, total))[..., : k.shape[2]]
+    return found
 
 
 def dense(operands: Operands, visible: Array, dropped: Array | float = 1.0) -> Array:
@@ -92,4 +93,5 @@ def dense(operands: Operands, visible: Array, dropped: Array | float = 1.0) -> A
     """
     v = operands.value
     v = np.repeat(v, operands.query.shape[1] // v.shape[1], 1)
-    return np.einsum("bhqk,bhkd->bhqd", weights(operands, visible) * dropped, v)
+    found: Array = np.einsum("bhqk,bhkd->bhqd", weights(operands, visible) * dropped, v)
+    return found
