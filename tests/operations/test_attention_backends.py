@@ -12,7 +12,7 @@ from kernbench.torch.nn.attention import SDPBackend, sdpa_kernel
 
 MATH, FLASH = SDPBackend.MATH, SDPBackend.FLASH_ATTENTION
 EFFICIENT, CUDNN = SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION
-ALL = (FLASH, EFFICIENT, MATH, CUDNN, SDPBackend.OVERRIDEABLE)
+ALL = (CUDNN, FLASH, EFFICIENT, MATH, SDPBackend.OVERRIDEABLE)
 
 
 def test_numbers_and_names_are_pytorchs() -> None:
@@ -35,7 +35,7 @@ def test_a_block_chooses_and_its_end_restores(kernbench: Kernbench) -> None:
             assert nothing == {}
             assert allowed() == (MATH,)
             with sdpa_kernel([CUDNN, MATH, CUDNN]):
-                assert allowed() == (MATH, CUDNN)  # in the order that was there
+                assert allowed() == (CUDNN, MATH)  # in the order that was there
             assert allowed() == (MATH,)
         with sdpa_kernel([CUDNN, FLASH], set_priority=True):
             assert allowed() == (CUDNN, FLASH)
@@ -85,7 +85,7 @@ def test_the_earlier_form_warns(kernbench: Kernbench) -> None:
         with pytest.warns(FutureWarning, match="sdp_kernel.* is deprecated"):
             block = torch.backends.cuda.sdp_kernel(enable_flash=False, enable_mem_efficient=False)
         with block:
-            assert allowed() == (MATH, CUDNN)
+            assert allowed() == (CUDNN, MATH)
         assert allowed() == ALL
 
 
