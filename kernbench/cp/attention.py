@@ -95,7 +95,7 @@ def cp_attention(
     cp_stream: "torch.cuda.Stream | None" = None,
     return_plan: bool = False,
 ) -> Any:
-    """Returns attention over sequences that the ranks of a group share, as TransformerEngine has it.
+    """Returns attention over sequences that the ranks of a group share, as TransformerEngine does.
 
     Each sequence is cut into `2 * cp` equal chunks; rank r holds chunk r, then chunk
     `2 * cp - 1 - r`. Packed sequences are cut one by one, by their allocated lengths. All schemes
