@@ -191,7 +191,9 @@ def cp_attention(
         sink = torch.zeros(q.shape[2], dtype=torch.float32, device=q.device)
     elif sink is not None:
         sink = sink.reshape(-1)
-    result = CpAttention.apply(problem, q, k, v, sink, core_attention_bias)
+    result: Any = CpAttention.apply(problem, q, k, v, sink, core_attention_bias)
+    out: Tensor
+    more: list[object]
     out, *more = result if return_max_logit else (result,)
     if packed:
         out = out.squeeze(1)

@@ -511,7 +511,7 @@ def _agree(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    *more: Any,
+    bias: torch.Tensor | None,
 ) -> None:
     """Compares what the ranks are called with; nobody waits."""
     arguments = {

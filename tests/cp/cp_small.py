@@ -52,7 +52,7 @@ class Case:
 
 
 def rows_of(case: Case, cp: int, rank: int) -> list[list[tuple[int, int]]]:
-    """Returns for each sequence of a rank its rows: the position of each, and whether it is real."""
+    """Returns for each sequence a rank's rows: the position of each, and whether it is real."""
     found = []
     for used, room in zip(case.used, case.room, strict=True):
         chunk = room // (2 * cp)
