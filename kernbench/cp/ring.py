@@ -63,7 +63,7 @@ def forward(
             came = held
             if step < ring.size - 1:
                 came = torch.empty_like(held)
-                message = _pass_on(ring, 1, [(held, came)])
+                message = _pass_on(ring, 1, held, came)
             key, value = _parts(held, (k.shape, v.shape), dim)
             bands = patterns(given, owner)
             part = sight(bands)
@@ -130,18 +130,17 @@ def backward(
     query, above, below = (by_heads(each, dim) for each in (q, grad, out))
     total: Tensor | None = None
     gathered: Any = None
-    message: Any = None
     # One stream alone: what a step adds is what the next one sends.
     for step in range(size):
         owner = (ring.rank + 1 + step) % size
-        pairs, came, arrived = [], held, None
+        messages, came, arrived = [], held, None
+        # One behind the other: together they would take as long, each in the way of the other.
         if step < size - 1:
             came = torch.empty_like(held)
-            pairs.append((held, came))
+            messages.append(_pass_on(ring, -1, held, came))
         if step:
             arrived = torch.empty_like(gathered)
-            pairs.append((gathered, arrived))
-        message = _pass_on(ring, -1, pairs)
+            messages.append(_pass_on(ring, -1, gathered, arrived))
         key, value = _parts(held, shapes, dim)
         part = sight(patterns(given, owner))
         new: list[tuple[int, Tensor]] = []
@@ -163,7 +162,8 @@ def backward(
                 total = kernels.joined([(part.query, slopes.query)], q.shape, kind, dim)
             else:
                 by_heads(total, dim).narrow(2, part.query, part.queries).add_(slopes.query)
-        message.wait()
+        for message in messages:
+            message.wait()
         if step == size - 1:
             dk, dv = _own(arrived, new, shapes, q.dtype, dim)
         elif new:
@@ -210,20 +210,17 @@ def _parts(held: Tensor, shapes: tuple[Sequence[int], Sequence[int]], dim: int) 
     ]
 
 
-def _pass_on(ring: Members, by: int, pairs: Sequence[tuple[Tensor, Tensor]]) -> Any:
-    """Sends tensors to the rank that is `by` further on, and receives others from the rank before.
+def _pass_on(ring: Members, by: int, sent: Tensor, received: Tensor) -> Any:
+    """Sends a tensor to the rank that is `by` further on, and receives one from the rank before.
 
-    Ranks of an even place name what they send first, the others what they receive.
+    Ranks of an even place name first what they send, the others what they receive.
     """
     to, of = (ring.rank + by) % ring.size, (ring.rank - by) % ring.size
-    messages = []
-    for sent, received in pairs:
-        both = [
-            dist.P2POp(dist.isend, sent, group=ring.group, group_peer=to),
-            dist.P2POp(dist.irecv, received, group=ring.group, group_peer=of),
-        ]
-        messages += both[::-1] if ring.rank % 2 else both
-    works = dist.batch_isend_irecv(messages)
+    messages = [
+        dist.P2POp(dist.isend, sent, group=ring.group, group_peer=to),
+        dist.P2POp(dist.irecv, received, group=ring.group, group_peer=of),
+    ]
+    works = dist.batch_isend_irecv(messages[::-1] if ring.rank % 2 else messages)
     return works[0] if len(works) == 1 else _All(works)
 
 
