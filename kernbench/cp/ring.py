@@ -54,6 +54,7 @@ def forward(
     total: tuple[Tensor, Tensor] | None = None
     peaks: list[Tensor] = []
     message: Any = None
+    spare: Tensor | None = None
     lanes = Lanes(given.stream)
     for step in range(ring.size):
         owner = (ring.rank - step) % ring.size
@@ -62,7 +63,7 @@ def forward(
                 message.wait()
             came = held
             if step < ring.size - 1:
-                came = torch.empty_like(held)
+                came = torch.empty_like(held) if spare is None else spare
                 message = _pass_on(ring, 1, held, came)
             key, value = _parts(held, (k.shape, v.shape), dim)
             bands = patterns(given, owner)
@@ -88,6 +89,8 @@ def forward(
                     lanes.after_last()
                     total = kernels.merge(*total, found.out, found.lse, part.query, dim)
                 lanes.note(*total, *peaks[-1:])
+            # Of two streams, one may still read what the other one would receive into.
+            spare = held if given.stream is None else None
             held = came
     lanes.close()
     out, lse = _nothing(given, q, v) if total is None else total
@@ -130,16 +133,19 @@ def backward(
     query, above, below = (by_heads(each, dim) for each in (q, grad, out))
     total: Tensor | None = None
     gathered: Any = None
+    arrived: Any = None
+    spare: Tensor | None = None
     # One stream alone: what a step adds is what the next one sends.
     for step in range(size):
         owner = (ring.rank + 1 + step) % size
-        messages, came, arrived = [], held, None
+        messages, came = [], held
         # One behind the other: together they would take as long, each in the way of the other.
         if step < size - 1:
-            came = torch.empty_like(held)
+            came = torch.empty_like(held) if spare is None else spare
             messages.append(_pass_on(ring, -1, held, came))
         if step:
-            arrived = torch.empty_like(gathered)
+            if arrived is None or arrived is gathered:
+                arrived = torch.empty_like(gathered)
             messages.append(_pass_on(ring, -1, gathered, arrived))
         key, value = _parts(held, shapes, dim)
         part = sight(patterns(given, owner))
@@ -172,6 +178,8 @@ def backward(
             gathered = torch.zeros(held.numel(), dtype=given.message, device=q.device)
         else:
             gathered = arrived
+        # What forward has saved stays as it is.
+        spare = held if step else None
         held = came
     dq = torch.zeros_like(q) if total is None else total.to(q.dtype)
     dsink = None
