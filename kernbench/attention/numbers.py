@@ -15,9 +15,11 @@ from kernbench.attention.bands import Bands, Tile, hidden, tiles
 
 Array = np.ndarray[Any, Any]
 
-# Scores of a tile, of all heads together: few enough for a processor's cache.
 _SCORES: Final = 1 << 19
+"""How many scores a tile has at most, of all heads together: so few stay in a processor's cache."""
+
 _EDGES: Final = 64, 512
+"""The fewest and the most rows of a tile, whatever the number of heads."""
 
 
 class Dropout(NamedTuple):
@@ -106,11 +108,13 @@ def forward(operands: Operands) -> Found:
         lse = peak + np.log(total)
     if operands.sink is not None:
         alone, lse = lse, np.logaddexp(lse, operands.sink[None, :, None])
-        out *= np.exp(alone - lse)[..., None]
+        out *= np.exp(alone - _finite(lse))[..., None]
     return Found(out, lse, peak)
 
 
-def backward(operands: Operands, grad: Array, out: Array, lse: Array) -> Gradients:
+def backward(
+    operands: Operands, grad: Array, out: Array, lse: Array, *, wants_bias: bool = True
+) -> Gradients:
     """Returns the gradients of the operands.
 
     `out` and `lse` may be of more keys than the operands have: then these are the gradients that
@@ -121,10 +125,13 @@ def backward(operands: Operands, grad: Array, out: Array, lse: Array) -> Gradien
         grad: Gradient of `out`.
         out: What attention found.
         lse: What attention found.
+        wants_bias: Whether the gradient of a bias of numbers is wanted.
     """
     bias, sink = operands.bias, operands.sink
     dq, dk, dv = (np.zeros_like(each, order="C") for each in operands[:3])
-    dbias = None if bias is None or bias.dtype == np.bool_ else np.zeros_like(bias)
+    dbias = None
+    if wants_bias and bias is not None and bias.dtype != np.bool_:
+        dbias = np.zeros_like(bias)
     along = _along(operands, grad, out)
     for step in _steps(operands):
         weights, rows = step.scores(), step.rows
@@ -143,7 +150,7 @@ def backward(operands: Operands, grad: Array, out: Array, lse: Array) -> Gradien
         dk[step.keys] += step.transposed(slopes) @ step.grouped(operands.query[rows])
     dsink = None
     if sink is not None:
-        dsink = -(np.exp(sink[None, :, None] - lse) * along).sum((0, 2))
+        dsink = -(np.exp(sink[None, :, None] - _finite(lse)) * along).sum((0, 2))
     return Gradients(dq, dk, dv, dbias, dsink)
 
 
@@ -155,14 +162,19 @@ def _finite(scores: Array) -> Array:
 def _along(operands: Operands, grad: Array, out: Array) -> Array:
     """Returns by row the sum of `grad * out`; 0 for rows in no band, whatever they hold."""
     sums = np.zeros(out.shape[:3], out.dtype)
-    for at, pattern in _batches(operands.patterns):
+    for at, pattern in batches(operands.patterns):
         for band in pattern:
             rows = at, slice(None), slice(band.query, band.query + band.queries)
             np.einsum("bhsd,bhsd->bhs", grad[rows], out[rows], out=sums[rows])
     return sums
 
 
-def _batches(patterns: Sequence[Bands]) -> Iterator[tuple[slice, Bands]]:
+def batches(patterns: Sequence[Bands]) -> Iterator[tuple[slice, Bands]]:
+    """Yields which batch elements see what.
+
+    Args:
+        patterns: As in `Operands`.
+    """
     if len(patterns) == 1:
         yield slice(None), patterns[0]
         return
@@ -172,11 +184,13 @@ def _batches(patterns: Sequence[Bands]) -> Iterator[tuple[slice, Bands]]:
 
 def _steps(operands: Operands) -> Iterator["_Step"]:
     b, heads = operands.query.shape[:2]
+    if not b * heads:
+        return
     least, most = _EDGES
     number = 0
-    for at, pattern in _batches(operands.patterns):
+    for at, pattern in batches(operands.patterns):
         both = heads * (b if at == slice(None) else 1)
-        edge = min(max(isqrt(_SCORES // max(both, 1)), least), most)
+        edge = min(max(isqrt(_SCORES // both), least), most)
         for band in pattern:
             for tile in tiles(band, edge, edge):
                 yield _Step(operands, at, tile, number)
@@ -225,14 +239,14 @@ class _Step:
 
     def grouped(self, each: Array) -> Array:
         """Returns `[b, heads, n, x]` as `[b, groups, heads of a group * n, x]`."""
-        b, _, _, x = each.shape
-        return each.reshape(b, self._operands.key.shape[1], -1, x)
+        b, heads, n, x = each.shape
+        groups = self._operands.key.shape[1]
+        return each.reshape(b, groups, heads // groups * n, x)
 
     def ungrouped(self, each: Array) -> Array:
         """Undoes `grouped`."""
-        b, _, _, x = each.shape
-        tile = self._tile.queries
-        return each.reshape(b, -1, tile.stop - tile.start, x)
+        heads, tile = self._operands.query.shape[1], self._tile.queries
+        return each.reshape(each.shape[0], heads, tile.stop - tile.start, each.shape[3])
 
     def transposed(self, each: Array) -> Array:
         """Returns `[b, heads, n, m]` as `[b, groups, m, heads of a group * n]`."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from kernbench.autograd import autograd, function
+from kernbench.autograd import autograd, checkpoint, function, graph
 from kernbench.caches import cached
 from kernbench.data import collate, datasets, loader, samplers, shares, workers
 from kernbench.des import current_task
@@ -14,6 +14,7 @@ from kernbench.distributed import comm_debug, device_mesh, differentiable, funct
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import dtypes
 from kernbench.nn import (
+    aten,
     data_parallel,
     hooks,
     init,
@@ -28,6 +29,7 @@ from kernbench.nn import module as nn_module
 from kernbench.nn import utils as nn_utils
 from kernbench.operations import (
     accelerator,
+    attention_backends,
     backends,
     complex_numbers,
     copies,
@@ -152,7 +154,11 @@ def root() -> Mapping[str, Any]:
         "accelerator": _public(accelerator),
         "backends": _public(backends),
         "random": _public(rng),
-        "autograd": {**_guarded(autograd), "function": _public(function)},
+        "autograd": {
+            **_guarded(autograd),
+            "function": _public(function),
+            "graph": _public(graph),
+        },
         "cuda": {**_public(cuda), **_public(cuda_rng), "nvtx": _public(nvtx)},
         "distributed": {
             **_guarded(distributed),
@@ -165,19 +171,21 @@ def root() -> Mapping[str, Any]:
         "nn": {
             **_public(nn_module),
             **_guarded(layers),
+            "attention": _public(attention_backends),
             "functional": _guarded(nn_functional),
             "init": _guarded(init),
             "modules": {"module": _public(hooks)},
             "parallel": _public(data_parallel),
             "utils": _guarded(nn_utils),
         },
+        "ops": {"aten": _public(aten)},
         "optim": {
             **_guarded(optim),
             "lr_scheduler": {**_guarded(lr_scheduler), **_guarded(lr_cycles)},
         },
         "profiler": {**_public(profiler), **_public(profiling)},
         "testing": _guarded(testing),
-        "utils": {"data": _data()},
+        "utils": {"checkpoint": _public(checkpoint), "data": _data()},
     }
 
 

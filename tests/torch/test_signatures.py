@@ -37,6 +37,7 @@ UNCOMPARED: Final = {
     "torch.distributed.ProcessGroup": "made by init_process_group and new_group",
     "torch.distributed.Work": "made by collectives",
     "torch.dtype": "there are no more of them",
+    "torch.nn.attention.SDPBackend": "there are no more of them",
     "torch.profiler.ProfilerAction": "there are no more of them",
     "torch.profiler.ProfilerActivity": "there are no more of them",
     **{f"torch.{name}": "PyTorch has no signature of it" for name in TYPED},
@@ -48,6 +49,8 @@ EXTRA: Final = {
     "torch.Tensor.bmm": {"out"},
     "torch.Tensor.div": {"out"},
     "torch.Tensor.divide": {"out"},
+    "torch.Tensor.logaddexp": {"out"},
+    "torch.Tensor.logaddexp2": {"out"},
     "torch.Tensor.matmul": {"out"},
     "torch.Tensor.max": {"other"},
     "torch.Tensor.min": {"other"},
@@ -160,7 +163,11 @@ def _public_bases(kind: type) -> list[type]:
 
 
 def _ours() -> dict[str, Any]:
-    skipped = ("torch.distributed.comm_debug.", "torch.multiprocessing.SpawnException")
+    skipped = (
+        "torch.distributed.comm_debug.",
+        "torch.multiprocessing.SpawnException",
+        "torch.utils.checkpoint.CheckpointError",
+    )
     return {name: value for name, value in _public(root(), "torch") if not name.startswith(skipped)}
 
 
