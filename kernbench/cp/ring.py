@@ -133,19 +133,18 @@ def backward(
     query, above, below = (by_heads(each, dim) for each in (q, grad, out))
     total: Tensor | None = None
     gathered: Any = None
-    arrived: Any = None
     spare: Tensor | None = None
+    spare_gradients: Tensor | None = None
     # One stream alone: what a step adds is what the next one sends.
     for step in range(size):
         owner = (ring.rank + 1 + step) % size
-        messages, came = [], held
+        messages, came, arrived = [], held, None
         # One behind the other: together they would take as long, each in the way of the other.
         if step < size - 1:
             came = torch.empty_like(held) if spare is None else spare
             messages.append(_pass_on(ring, -1, held, came))
         if step:
-            if arrived is None or arrived is gathered:
-                arrived = torch.empty_like(gathered)
+            arrived = torch.empty_like(gathered) if spare_gradients is None else spare_gradients
             messages.append(_pass_on(ring, -1, gathered, arrived))
         key, value = _parts(held, shapes, dim)
         part = sight(patterns(given, owner))
@@ -172,12 +171,14 @@ def backward(
             message.wait()
         if step == size - 1:
             dk, dv = _own(arrived, new, shapes, q.dtype, dim)
+        elif arrived is not None:
+            for sums, (first, slope) in zip(_parts(arrived, shapes, dim), new, strict=False):
+                sums.narrow(2, first, slope.shape[2]).add_(slope)
+            gathered, spare_gradients = arrived, gathered
         elif new:
-            gathered = kernels.add_gradients(arrived, new, shapes, given.message, dim)
-        elif arrived is None:
-            gathered = torch.zeros(held.numel(), dtype=given.message, device=q.device)
+            gathered = kernels.add_gradients(None, new, shapes, given.message, dim)
         else:
-            gathered = arrived
+            gathered = torch.zeros(held.numel(), dtype=given.message, device=q.device)
         # What forward has saved stays as it is.
         spare = held if step else None
         held = came
