@@ -67,7 +67,7 @@ class DotProductAttention(torch.nn.Module):
             layer_number: Of the layer, from 1 on; named in reports.
             cp_group: Who shares the sequences; see `set_context_parallel_group`.
             cp_global_ranks: Their ranks in the world.
-            cp_stream: Where transfers run.
+            cp_stream: See `set_context_parallel_group`.
             cp_comm_type: How they share.
             softmax_scale: Factor of the scores; None: 1 / sqrt(width of the key).
             softmax_type: "vanilla", "off-by-one" or "learnable".
@@ -131,7 +131,7 @@ class DotProductAttention(torch.nn.Module):
             cp_group: One group; for "a2a+p2p" a list of two, of neighbours that exchange heads for
                 tokens and of the ring; None: nobody, each rank has its sequences whole.
             cp_global_ranks: Their ranks in the world, in the group's order; None: as the group says.
-            cp_stream: Where transfers run; None: a stream of the device for all of them.
+            cp_stream: Where every second step of a ring is computed; None: where all others are.
             cp_comm_type: "p2p", "all_gather", "a2a" or "a2a+p2p".
 
         Raises:
