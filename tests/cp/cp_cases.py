@@ -265,7 +265,7 @@ def attend(each: Case, rank: int, groups: Any, **changed: Any) -> dict[str, Arra
     given, keywords = operands(each, rank), options(each, rank)
     bias = bias_of(each, rank)
     if bias is not None:
-        keywords["attention_bias"] = bias
+        keywords["core_attention_bias"] = bias
     found: Any = cp.cp_attention(
         given["q"],
         given["k"],
@@ -285,7 +285,7 @@ def attend(each: Case, rank: int, groups: Any, **changed: Any) -> dict[str, Arra
             results["dbias"] = bias.grad
         if each.config.softmax == "learnable":
             results["dsink"] = keywords["softmax_offset"].grad
-    return {name: numbers(x) for name, x in results.items()}
+    return {name: numbers(x) for name, x in results.items() if x is not None}
 
 
 def numbers(x: torch.Tensor) -> Array:
@@ -347,11 +347,18 @@ def compare(each: Case, found: Sequence[Result]) -> None:
         message = f"{each}: {name} of rank {rank}"
         np.testing.assert_allclose(a, b, rtol=limit, atol=limit, err_msg=message)
 
+    wanted = ["out", *(["dq", "dk", "dv"] if each.config.backward else [])]
+    more = {
+        "max_logit": each.config.max_logit,
+        "dsink": each.config.backward and each.config.softmax == "learnable",
+        "dbias": each.config.backward and bool(each.config.bias),
+    }
+    names = {*wanted, *(name for name, there in more.items() if there)}
     for rank, mine in enumerate(found):
+        missing = names ^ mine.keys()
+        assert not missing, f"{each}: {sorted(missing)} of rank {rank}"
         part = share(lengths, each.world, rank, each.packed)
-        for name in ("out", "dq", "dk", "dv"):
-            if name not in mine:
-                continue
+        for name in wanted:
             values = rows(mine[name], each.layout)
             assert not values[part.token < 0].any(), f"{each}: padding of {name} of rank {rank}"
             for at, chunk in enumerate(part.chunks):

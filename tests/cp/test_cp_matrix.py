@@ -1,4 +1,4 @@
-"""Every configuration by every scheme, in every layout and type, against the whole batch on one rank."""
+"""Every configuration by every scheme, in every layout and type, against the whole batch."""
 
 from collections.abc import Iterator
 
