@@ -19,6 +19,7 @@ from cp_cases import (
     tensor,
 )
 from cp_configs import TWINS
+from cp_reference import Array
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
@@ -64,7 +65,7 @@ def test_padding_is_seen_by_every_scheme(kernbench: Kernbench, scheme: str) -> N
                 keywords[f"cu_seqlens_{of}"] = [0, 13, 13, last]
             outs.append(numbers(cp.cp_attention(q, k, v, **keywords)))
         rows = np.array([plan.rows_masked])
-        return {"rows": rows, "changed": np.array(not np.array_equal(*outs))}
+        return {"rows": rows, "changed": np.array(not np.array_equal(outs[0], outs[1]))}
 
     found, _ = run(kernbench, [each], planned)
     assert any(mine["changed"] for mine in found[0])
