@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from cp_cases import (
     SCHEMES,
-    Array,
     Case,
     attend,
     case,
