@@ -95,7 +95,7 @@ def cp_attention(
     cp_stream: "torch.cuda.Stream | None" = None,
     return_plan: bool = False,
 ) -> Any:
-    """Returns attention over sequences that the ranks of a group share, as TransformerEngine has it.
+    """Returns attention over sequences that the ranks of a group share, as TransformerEngine does.
 
     Each sequence is cut into `2 * cp` equal chunks; rank r holds chunk r, then chunk
     `2 * cp - 1 - r`. Packed sequences are cut one by one, by their allocated lengths. All schemes
@@ -191,7 +191,9 @@ def cp_attention(
         sink = torch.zeros(q.shape[2], dtype=torch.float32, device=q.device)
     elif sink is not None:
         sink = sink.reshape(-1)
-    result = CpAttention.apply(problem, q, k, v, sink, core_attention_bias)
+    result: Any = CpAttention.apply(problem, q, k, v, sink, core_attention_bias)
+    out: Tensor
+    more: list[object]
     out, *more = result if return_max_logit else (result,)
     if packed:
         out = out.squeeze(1)

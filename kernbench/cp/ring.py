@@ -35,8 +35,8 @@ def _alone(
     given: Problem, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, bias: Tensor | None
 ) -> extend.Attention:
     """Returns attention of a rank that has all keys."""
-    views = [by_heads(each, given.dim) for each in (q, k, v)]
-    return extend.Attention(*views, patterns(given, 0), given.scale, bias, sink)
+    query, key, value = (by_heads(each, given.dim) for each in (q, k, v))
+    return extend.Attention(query, key, value, patterns(given, 0), given.scale, bias, sink)
 
 
 def forward(
@@ -121,14 +121,14 @@ def backward(
     if ring.size == 1:
         alone = _alone(given, q, held, v, sink, bias)
         found = extend.attend_backward(alone, by_heads(grad, dim), by_heads(out, dim), lse)
-        main = [by_rows(each, dim).contiguous() for each in found[:3]]
-        return Grads(*main, found.sink, found.bias)
+        dq, dk, dv = (by_rows(each, dim).contiguous() for each in found[:3])
+        return Grads(dq, dk, dv, found.sink, found.bias)
     added = None if bias is None else Bias(bias, q.shape[dim], ring)
     if added is not None:
         added.start()
     kind, size = wide(q.dtype), ring.size
     query, above, below = (by_heads(each, dim) for each in (q, grad, out))
-    dq: Tensor | None = None
+    total: Tensor | None = None
     gathered: Any = None
     message: Any = None
     # One stream alone: what a step adds is what the next one sends.
@@ -159,10 +159,10 @@ def backward(
             if added is not None and slopes.bias is not None:
                 added.add(slopes.bias, owner, part)
             new = [(part.key, slopes.key), (part.key, slopes.value)]
-            if dq is None:
-                dq = kernels.joined([(part.query, slopes.query)], q.shape, kind, dim)
+            if total is None:
+                total = kernels.joined([(part.query, slopes.query)], q.shape, kind, dim)
             else:
-                by_heads(dq, dim).narrow(2, part.query, part.queries).add_(slopes.query)
+                by_heads(total, dim).narrow(2, part.query, part.queries).add_(slopes.query)
         message.wait()
         if step == size - 1:
             dk, dv = _own(arrived, new, shapes, q.dtype, dim)
@@ -173,7 +173,7 @@ def backward(
         else:
             gathered = arrived
         held = came
-    dq = torch.zeros_like(q) if dq is None else dq.to(q.dtype)
+    dq = torch.zeros_like(q) if total is None else total.to(q.dtype)
     dsink = None
     if sink is not None and needs_sink:
         tokens = given.queries.rows(size, ring.rank)
