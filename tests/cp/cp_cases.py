@@ -260,8 +260,8 @@ def bias_of(each: Case, rank: int) -> torch.Tensor | None:
     return tensor(bias, each.dtype)
 
 
-def attend(each: Case, rank: int, groups: Any, **changed: Any) -> dict[str, Array]:
-    """Runs a case on a rank, forward and backward, and returns what it finds."""
+def compute(each: Case, rank: int, groups: Any, **changed: Any) -> dict[str, Any]:
+    """Runs a case on a rank, forward and backward, and returns what it finds, and its plan."""
     given, keywords = operands(each, rank), options(each, rank)
     bias = bias_of(each, rank)
     if bias is not None:
@@ -272,20 +272,27 @@ def attend(each: Case, rank: int, groups: Any, **changed: Any) -> dict[str, Arra
         given["v"],
         cp_group=groups,
         cp_comm_type=each.scheme,
+        return_plan=True,
         **{**keywords, **changed},
     )
-    results: dict[str, Any] = {}
+    out, *more = found
+    results = {"out": out, "plan": more.pop()}
     if each.config.max_logit:
-        found, results["max_logit"] = found
-    results["out"] = found
+        (results["max_logit"],) = more
     if each.config.backward:
-        found.backward(given["dout"])
+        out.backward(given["dout"])
         results.update({f"d{name}": given[name].grad for name in ("q", "k", "v")})
         if bias is not None:
             results["dbias"] = bias.grad
         if each.config.softmax == "learnable":
             results["dsink"] = keywords["softmax_offset"].grad
-    return {name: numbers(x) for name, x in results.items() if x is not None}
+    return results
+
+
+def attend(each: Case, rank: int, groups: Any, **changed: Any) -> dict[str, Array]:
+    """Runs a case on a rank, forward and backward, and returns the numbers that it finds."""
+    found = compute(each, rank, groups, **changed)
+    return {name: numbers(x) for name, x in found.items() if name != "plan" and x is not None}
 
 
 def numbers(x: torch.Tensor) -> Array:
