@@ -123,11 +123,12 @@ def backward(
     ring, dim = given.outer, given.dim
     if ring.size == 1:
         alone = _alone(given, q, held, v, sink, bias)
-        found = extend.attend_backward(alone, by_heads(grad, dim), by_heads(out, dim), lse)
+        sides = by_heads(grad, dim), by_heads(out, dim)
+        found = extend.attend_backward(alone, *sides, lse, wants_bias=needs_bias)
         dq, dk, dv = (by_rows(each, dim).contiguous() for each in found[:3])
         return Grads(dq, dk, dv, found.sink, found.bias)
     added = None if bias is None else Bias(bias, q.shape[dim], ring)
-    if added is not None:
+    if added is not None and needs_bias:
         added.start()
     kind, size = wide(q.dtype), ring.size
     query, above, below = (by_heads(each, dim) for each in (q, grad, out))
@@ -159,7 +160,9 @@ def backward(
                 None if added is None else added.part(owner, part),
             )
             its = [each.narrow(2, part.query, part.queries) for each in (above, below, lse)]
-            slopes = extend.attend_backward(some, its[0], its[1], its[2], dtype=kind)
+            slopes = extend.attend_backward(
+                some, its[0], its[1], its[2], dtype=kind, wants_bias=needs_bias
+            )
             if added is not None and slopes.bias is not None:
                 added.add(slopes.bias, owner, part)
             new = [(part.key, slopes.key), (part.key, slopes.value)]
@@ -188,7 +191,7 @@ def backward(
         tokens = given.queries.rows(size, ring.rank)
         dsink = kernels.sink_gradient(grad, out, lse, sink, tokens, dim)
         dist.all_reduce(dsink, group=ring.group)
-    return Grads(dq, dk, dv, dsink, added.finish() if added is not None and needs_bias else None)
+    return Grads(dq, dk, dv, dsink, None if added is None or not needs_bias else added.finish())
 
 
 def _own(
