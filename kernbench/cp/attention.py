@@ -1,6 +1,6 @@
 """`cp_attention`: attention over sequences that are cut among ranks."""
 
-from typing import Any
+from typing import Any, Final
 
 import kernbench.torch as torch
 from kernbench.cp import checks, gathered, heads, ring
@@ -9,6 +9,7 @@ from kernbench.cp.plan import plan_of
 from kernbench.cp.problem import Problem
 
 Tensor = torch.Tensor
+_BYTES_PER_PAIR: Final = 128
 
 
 class CpAttention(torch.autograd.Function):
@@ -35,7 +36,7 @@ class CpAttention(torch.autograd.Function):
             sink: `[heads]`, or None.
             bias: Added to the scores, or None.
         """
-        ctx.given = given
+        ctx.given, ctx.heads = given, q.shape[2]
         ctx.set_materialize_grads(False)
         q = heads.to_heads(given, q, given.queries)
         k, v = (heads.to_heads(given, each, given.keys) for each in (k, v))
@@ -60,6 +61,8 @@ class CpAttention(torch.autograd.Function):
         """Returns the gradients of all tensors."""
         given: Problem = ctx.given
         needs_sink, needs_bias = ctx.needs_input_grad[4:6]
+        # Held until all commands are issued.
+        workspace = _workspace(given, ctx.heads, grad)
         grad = heads.to_heads(given, grad, given.queries)
         if _gathers(given):
             found = gathered.backward(given, ctx.saved_tensors, grad, needs_sink)
@@ -72,7 +75,26 @@ class CpAttention(torch.autograd.Function):
         dsink = found.sink
         if dsink is not None:
             dsink = heads.all_heads(given, dsink).to(ctx.sink_type) if needs_sink else None
+        del workspace
         return None, dq, dk, dv, dsink, found.bias if needs_bias else None
+
+
+def _workspace(given: Problem, count: int, grad: Tensor) -> Tensor | None:
+    """Returns memory that backward of packed sequences needs if results must be deterministic.
+
+    TransformerEngine leaves out tests with 2**30 pairs of a query and a key or more, for which
+    cuDNN wants about 128 bytes each.
+
+    Args:
+        given: The sequences.
+        count: Heads of the query.
+        grad: Gradient of the output, on the device of the memory.
+    """
+    if not (given.queries.packed and torch.are_deterministic_algorithms_enabled()):
+        return None
+    longest = max(given.queries.room, default=0) * max(given.keys.room, default=0)
+    pairs = len(given.queries.room) * count * longest
+    return torch.empty(_BYTES_PER_PAIR * pairs, dtype=torch.uint8, device=grad.device)
 
 
 def _gathers(given: Problem) -> bool:
@@ -171,6 +193,10 @@ def cp_attention(
         GroupError: If the calling rank may not use a group (C8, C18).
         GroupMismatchError: If the ranks call it differently (C9).
         NoDataError: If lengths are on a device while data is off.
+
+    Under `torch.use_deterministic_algorithms` the backward pass of packed sequences holds 128 bytes
+    for each pair of a query and a key of `sequences * H * longest * longest`, as on hardware, and
+    raises `OutOfMemoryError` if the device has no room for them.
     """
     given = checks.Arguments(
         cp_group,

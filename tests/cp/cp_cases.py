@@ -295,8 +295,9 @@ def attend(each: Case, rank: int, groups: Any, **changed: Any) -> dict[str, Arra
     return {name: numbers(x) for name, x in found.items() if name != "plan" and x is not None}
 
 
-def numbers(x: torch.Tensor) -> Array:
+def numbers(x: torch.Tensor | None) -> Array:
     """Returns a tensor's values as float64."""
+    assert x is not None
     found: Array = x.detach().to(torch.float64).cpu().numpy()
     return found
 

@@ -24,6 +24,7 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench import cp
 from kernbench.cp import lanes
+from kernbench.memory.allocator import OutOfMemoryError
 from kernbench.ranks.spawn_errors import SpawnException
 from kernbench.testing import Kernbench
 
@@ -173,3 +174,33 @@ def test_calls_remember_nothing_of_each_other(kernbench: Kernbench) -> None:
     alone, _ = run(kernbench, [last])
     after, _ = run(kernbench, [*others, last])
     assert same(alone[0], after[-1])
+
+
+@pytest.mark.parametrize(
+    ("sequences", "deterministic", "fits"), [(2, True, True), (8, True, False), (8, False, True)]
+)
+def test_deterministic_gradients_of_packed_sequences_need_a_workspace(
+    kernbench: Kernbench, sequences: int, deterministic: bool, fits: bool
+) -> None:
+    """Upstream skips 2**30 pairs and more; here the device says that it has no room."""
+    s = 4096
+
+    def worker(rank: int) -> None:
+        del rank
+        dist.init_process_group("nccl")
+        torch.use_deterministic_algorithms(deterministic)
+        x = torch.zeros(
+            sequences * s // 2, 16, 64, dtype=torch.bfloat16, device="cuda", requires_grad=True
+        )
+        cu = [s * at for at in range(sequences + 1)]
+        given: dict[str, Any] = {"cu_seqlens_q": cu, "cu_seqlens_q_padded": cu}
+        out = cp.cp_attention(x, x, x, cp_group=dist.group.WORLD, qkv_format="thd", **given)
+        if fits:
+            out.backward(torch.ones_like(out))
+        else:
+            with pytest.raises(OutOfMemoryError, match=r"2\d\d(\.\d+)? GiB"):
+                out.backward(torch.ones_like(out))
+        del x, out
+        dist.destroy_process_group()
+
+    kernbench.spawn(worker, nprocs=2, machine="h200x8", data=False)

@@ -143,7 +143,7 @@ def test_heads_are_those_of_a_tensor_parallel_rank(kernbench: Kernbench) -> None
                 4,
                 4,
                 softmax_type="learnable",
-                **tensor_parallel,  # type: ignore[arg-type]
+                **tensor_parallel,
             )
             assert module.softmax_offset is not None
             assert module.softmax_offset.shape == (4,)

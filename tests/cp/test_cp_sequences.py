@@ -77,7 +77,7 @@ def test_no_token_at_all(kernbench: Kernbench, scheme: str, softmax: str) -> Non
         del rank
         x = [tensor(np.full((4, 4, 8), np.nan), "float64") for _ in range(3)]
         sink = tensor(np.ones(4), "float64") if softmax == "learnable" else None
-        lengths = {
+        lengths: dict[str, Any] = {
             f"cu_seqlens_{of}{kind}": cu
             for of in ("q", "kv")
             for kind, cu in (("", [0, 0, 0]), ("_padded", [0, 0, 4 * ranks]))
