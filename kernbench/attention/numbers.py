@@ -110,7 +110,9 @@ def forward(operands: Operands) -> Found:
     return Found(out, lse, peak)
 
 
-def backward(operands: Operands, grad: Array, out: Array, lse: Array) -> Gradients:
+def backward(
+    operands: Operands, grad: Array, out: Array, lse: Array, *, wants_bias: bool = True
+) -> Gradients:
     """Returns the gradients of the operands.
 
     `out` and `lse` may be of more keys than the operands have: then these are the gradients that
@@ -121,10 +123,13 @@ def backward(operands: Operands, grad: Array, out: Array, lse: Array) -> Gradien
         grad: Gradient of `out`.
         out: What attention found.
         lse: What attention found.
+        wants_bias: Whether the gradient of a bias of numbers is wanted.
     """
     bias, sink = operands.bias, operands.sink
     dq, dk, dv = (np.zeros_like(each, order="C") for each in operands[:3])
-    dbias = None if bias is None or bias.dtype == np.bool_ else np.zeros_like(bias)
+    dbias = None
+    if wants_bias and bias is not None and bias.dtype != np.bool_:
+        dbias = np.zeros_like(bias)
     along = _along(operands, grad, out)
     for step in _steps(operands):
         weights, rows = step.scores(), step.rows
@@ -172,11 +177,13 @@ def _batches(patterns: Sequence[Bands]) -> Iterator[tuple[slice, Bands]]:
 
 def _steps(operands: Operands) -> Iterator["_Step"]:
     b, heads = operands.query.shape[:2]
+    if not b * heads:
+        return
     least, most = _EDGES
     number = 0
     for at, pattern in _batches(operands.patterns):
         both = heads * (b if at == slice(None) else 1)
-        edge = min(max(isqrt(_SCORES // max(both, 1)), least), most)
+        edge = min(max(isqrt(_SCORES // both), least), most)
         for band in pattern:
             for tile in tiles(band, edge, edge):
                 yield _Step(operands, at, tile, number)
@@ -225,14 +232,14 @@ class _Step:
 
     def grouped(self, each: Array) -> Array:
         """Returns `[b, heads, n, x]` as `[b, groups, heads of a group * n, x]`."""
-        b, _, _, x = each.shape
-        return each.reshape(b, self._operands.key.shape[1], -1, x)
+        b, heads, n, x = each.shape
+        groups = self._operands.key.shape[1]
+        return each.reshape(b, groups, heads // groups * n, x)
 
     def ungrouped(self, each: Array) -> Array:
         """Undoes `grouped`."""
-        b, _, _, x = each.shape
-        tile = self._tile.queries
-        return each.reshape(b, -1, tile.stop - tile.start, x)
+        heads, tile = self._operands.query.shape[1], self._tile.queries
+        return each.reshape(each.shape[0], heads, tile.stop - tile.start, each.shape[3])
 
     def transposed(self, each: Array) -> Array:
         """Returns `[b, heads, n, m]` as `[b, groups, m, heads of a group * n]`."""

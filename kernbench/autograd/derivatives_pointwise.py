@@ -170,6 +170,14 @@ def _larger(x: Array, y: Array) -> Array:
 
 _pointwise("maximum", lambda g, a, b: g * _larger(a, b), lambda g, a, b: g * _larger(b, a))
 _pointwise("minimum", lambda g, a, b: g * _larger(b, a), lambda g, a, b: g * _larger(a, b))
+_pointwise(
+    "logaddexp", lambda g, a, b: g / (1 + np.exp(b - a)), lambda g, a, b: g / (1 + np.exp(a - b))
+)
+_pointwise(
+    "logaddexp2",
+    lambda g, a, b: g / (1 + np.exp2(b - a)),
+    lambda g, a, b: g / (1 + np.exp2(a - b)),
+)
 _pointwise("clamp_min", lambda g, a, b: g * (a >= b), lambda g, a, b: g * (a < b))
 _pointwise("clamp_max", lambda g, a, b: g * (a <= b), lambda g, a, b: g * (a > b))
 

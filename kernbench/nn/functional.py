@@ -1,31 +1,30 @@
 """`torch.nn.functional`: the operations of layers, fused where PyTorch has one kernel for them."""
 
 from collections.abc import Sequence
-from math import prod, sqrt
+from math import prod
 
 import numpy as np
 
-from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact
+from kernbench.errors import OptionError, call_site, site_fact
 from kernbench.memory import Array, DType, dtypes
-from kernbench.nn import activations, distances, losses, norms, vectors
+from kernbench.nn import activations, attention, distances, dropouts, losses, norms, vectors
 from kernbench.nn.activations import *  # noqa: F403 - one namespace for users
 from kernbench.nn.activations import chosen_dim
+from kernbench.nn.attention import *  # noqa: F403
 from kernbench.nn.distances import *  # noqa: F403
+from kernbench.nn.dropouts import *  # noqa: F403
 from kernbench.nn.losses import *  # noqa: F403
 from kernbench.nn.norms import *  # noqa: F403
 from kernbench.nn.vectors import *  # noqa: F403
 from kernbench.operations import reductions, unary
 from kernbench.operations.fused import kernel
-from kernbench.operations.linalg import matmul, product
-from kernbench.operations.random import drawn_mask
-from kernbench.operations.shaping import check_index, checked, repeat_interleave
+from kernbench.operations.linalg import product
+from kernbench.operations.shaping import check_index, checked
 from kernbench.operations.unary import gelu
 from kernbench.tensors.errors import TensorError, refuse
-from kernbench.tensors.operands import not_a_tensor
 from kernbench.tensors.tensor import Tensor
 
 __all__ = [
-    "dropout",
     "embedding",
     "gelu",
     "layer_norm",
@@ -33,13 +32,14 @@ __all__ = [
     "log_softmax",
     "relu",
     "rms_norm",
-    "scaled_dot_product_attention",
     "silu",
     "softmax",
     "swiglu",
 ]
 __all__ += activations.__all__
+__all__ += attention.__all__
 __all__ += distances.__all__
+__all__ += dropouts.__all__
 __all__ += losses.__all__
 __all__ += norms.__all__
 __all__ += vectors.__all__
@@ -240,53 +240,6 @@ def swiglu(input: Tensor) -> Tensor:
     return kernel("swiglu", compute, (input,), (*shape[:-1], shape[-1] // 2), input.dtype)
 
 
-def check_probability(p: float) -> None:
-    """Checks the probability with which elements are dropped.
-
-    Raises:
-        OptionError: If `p` is not between 0 and 1.
-    """
-    if not 0 <= p <= 1:
-        raise OptionError(
-            f"dropout probability has to be between 0 and 1, but got {p}", [site_fact(call_site())]
-        )
-
-
-def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Sets each element to 0 with probability `p`, and multiplies the others with `1 / (1 - p)`.
-
-    The random numbers come from the calling rank's generator, which draws them during the call.
-
-    Args:
-        input: The tensor.
-        p: Probability with which an element becomes 0.
-        training: Whether to drop elements; if not, `input` is returned.
-        inplace: Must be False.
-
-    Raises:
-        OperandError: If `input` is no tensor.
-        OptionError: If `p` is not between 0 and 1.
-        UnsupportedError: For `inplace`.
-    """
-    if not isinstance(input, Tensor):
-        raise not_a_tensor("dropout(): argument 'input'", "Tensor", input)
-    check_probability(p)
-    if inplace:
-        raise UnsupportedError("dropout(inplace=True) is not simulated", [site_fact(call_site())])
-    if not training or p == 0:
-        return input
-    mask = drawn_mask("dropout_mask", input.window.shape, 1 - p, input.device)
-    factor = 1 / (1 - p) if p < 1 else 0.0
-
-    def compute(x: Array, kept: Array) -> Array:
-        result: Array = x * kept * x.dtype.type(factor)
-        return result
-
-    return kernel(
-        "native_dropout", compute, (input, mask), input.window.shape, input.dtype, factor=factor
-    )
-
-
 # Normalisation
 
 
@@ -374,113 +327,3 @@ _EPSILON = {
     dtypes.float16: 2.0**-23,
     dtypes.bfloat16: 2.0**-23,
 }
-
-
-# Attention
-
-
-def scaled_dot_product_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """Returns `softmax(query @ key.mT * scale + mask) @ value`.
-
-    Two matrix products with one kernel between them; the attention weights lie in memory, as with
-    PyTorch's `math` backend.
-
-    Args:
-        query: Tensor of shape `[..., heads, L, E]`.
-        key: Tensor of shape `[..., heads, S, E]`.
-        value: Tensor of shape `[..., heads, S, V]`.
-        attn_mask: Tensor that broadcasts to `[..., L, S]`: bools, True for a key to see, or numbers
-            to add to the scores.
-        dropout_p: Probability with which an attention weight is dropped.
-        is_causal: Whether query i sees keys 0 to i only; not together with `attn_mask`.
-        scale: Factor of the scores; 1 / sqrt(E) by default.
-        enable_gqa: Whether keys and values may have fewer heads, each for a group of queries.
-
-    Returns:
-        A tensor of shape `[..., heads, L, V]`.
-
-    Raises:
-        TensorError: If the shapes do not fit, or `attn_mask` and `is_causal` are given together.
-    """
-    if attn_mask is not None and is_causal:
-        raise TensorError(
-            "_scaled_dot_product_attention: Explicit attn_mask should not be set when "
-            "is_causal=True",
-            [site_fact(call_site())],
-        )
-    _check_attention(query, key, value)
-    if enable_gqa:
-        key, value = (_grouped(query, each) for each in (key, value))
-    # Without features, every score is 0.
-    factor = 1 / sqrt(max(query.window.shape[-1], 1)) if scale is None else scale
-    scores = matmul(query, key.mT)
-    weights = _attention_weights(scores, attn_mask, factor, is_causal)
-    return matmul(dropout(weights, dropout_p), value)
-
-
-def _check_attention(query: Tensor, key: Tensor, value: Tensor) -> None:
-    q, k, v = (each.window.shape for each in (query, key, value))
-    if min(len(q), len(k), len(v)) < 2:
-        wrong = "each needs at least 2 dimensions"
-    elif q[-1] != k[-1]:
-        wrong = f"the last dimensions of query and key differ: {q[-1]} and {k[-1]}"
-    elif k[-2] != v[-2]:
-        wrong = f"key and value are of different length: {k[-2]} and {v[-2]}"
-    else:
-        return
-    raise TensorError(
-        f"scaled_dot_product_attention: {wrong}",
-        [
-            site_fact(call_site()),
-            f"query {list(q)}, key {list(k)}, value {list(v)}",
-            "expected [..., L, E], [..., S, E] and [..., S, V]",
-        ],
-    )
-
-
-def _grouped(query: Tensor, each: Tensor) -> Tensor:
-    heads, groups = query.window.shape[-3], each.window.shape[-3]
-    if heads % groups:
-        raise TensorError(
-            f"Number of heads in key and value must divide the number of heads in query, got "
-            f"{groups} and {heads}",
-            [site_fact(call_site())],
-        )
-    return each if heads == groups else repeat_interleave(each, heads // groups, dim=-3)
-
-
-def _attention_weights(scores: Tensor, mask: Tensor | None, factor: float, causal: bool) -> Tensor:
-    rows, columns = scores.window.shape[-2:]
-
-    def compute(x: Array, m: Array | None) -> Array:
-        x = x * x.dtype.type(factor)
-        if causal:
-            x = np.where(np.tri(rows, columns, dtype=np.bool_), x, -np.inf)
-        elif m is not None:
-            x = np.where(m, x, -np.inf) if m.dtype == np.bool_ else x + m
-        peak = np.max(x, axis=-1, keepdims=True, initial=-np.inf)
-        powers = np.exp(x - np.where(np.isfinite(peak), peak, 0))
-        total = np.sum(powers, axis=-1, keepdims=True)
-        # The weights of a query that sees no key are 0, as in PyTorch.
-        result: Array = powers / np.where(total == 0, 1, total)
-        return result
-
-    operands = (scores, mask)
-    return kernel(
-        "scaled_masked_softmax",
-        compute,
-        operands,
-        scores.window.shape,
-        scores.dtype,
-        factor=factor,
-    )

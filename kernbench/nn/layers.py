@@ -17,6 +17,7 @@ from kernbench.nn import (
 )
 from kernbench.nn.activation_layers import *  # noqa: F403 - one namespace for users
 from kernbench.nn.containers import *  # noqa: F403
+from kernbench.nn.dropouts import check_probability
 from kernbench.nn.loss_layers import *  # noqa: F403
 from kernbench.nn.module import Module, Parameter
 from kernbench.nn.norm_layers import *  # noqa: F403
@@ -336,7 +337,7 @@ class Dropout(Module):
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
-        functional.check_probability(p)
+        check_probability(p)
         if inplace:
             raise UnsupportedError(
                 "Dropout(inplace=True) is not simulated", [site_fact(call_site())]

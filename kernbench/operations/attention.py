@@ -53,7 +53,8 @@ class Attended(NamedTuple):
     """What attention finds.
 
     Attributes:
-        out: `[b, heads, queries, value width]`, laid out as the query is; 0 in rows that see nothing.
+        out: `[b, heads, queries, value width]`, laid out as the query is; 0 in rows that see no
+            key.
         lse: Logarithms of the sums of the powers of a row's scores, `[b, heads, queries]`, float32
             or float64; -inf in rows without any.
         peak: The largest score of each head, `[heads]`, in the type of `lse`; None unless wanted.
@@ -85,9 +86,10 @@ def attend(given: Attention, *, dtype: DType | None = None, wants_peak: bool = F
     Raises:
         TensorError: If shapes, types or devices do not fit.
     """
-    name = f"_{given.backend}_attention_forward"
+    name = f"_scaled_dot_product_{given.backend}_attention"
     _check(name, given)
-    process, site = current_process(), call_site()
+    process = current_process()
+    site = process.call_site()
     query = given.query
     b, heads, rows, _ = query.window.shape
     device = query.device
@@ -112,7 +114,13 @@ def attend(given: Attention, *, dtype: DType | None = None, wants_peak: bool = F
 
 
 def attend_backward(
-    given: Attention, grad: Tensor, out: Tensor, lse: Tensor, *, dtype: DType | None = None
+    given: Attention,
+    grad: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *,
+    dtype: DType | None = None,
+    wants_bias: bool = True,
 ) -> Slopes:
     """Runs the gradients of attention as one command, which computes the weights once more.
 
@@ -123,28 +131,33 @@ def attend_backward(
         out: What attention found.
         lse: What attention found.
         dtype: Type of the gradients of query, key and value; None: that of each.
+        wants_bias: Whether the gradient of a bias is wanted.
 
     Raises:
         TensorError: If shapes, types or devices do not fit.
     """
-    name = f"_{given.backend}_attention_backward"
+    name = f"_scaled_dot_product_{given.backend}_attention_backward"
     _check(name, given)
-    process, site = current_process(), call_site()
+    _check_found(name, given, grad, out, lse)
+    process = current_process()
+    site = process.call_site()
     main = [
         _like(process, each, each.window.shape, dtype or each.dtype, site)
         for each in (given.query, given.key, given.value)
     ]
     bias, sink = [
-        None
-        if each is None or not each.dtype.is_floating_point
-        else _like(process, each, each.window.shape, each.dtype, site)
-        for each in (given.bias, given.sink)
+        _like(process, each, each.window.shape, each.dtype, site)
+        if each is not None and wanted and each.dtype.is_floating_point
+        else None
+        for each, wanted in ((given.bias, wants_bias), (given.sink, True))
     ]
     read = _reader(given)
 
     def effect() -> None:
         above, below = (_rows(e.window, given.patterns, keys=False) for e in (grad, out))
-        found = numbers.backward(read(), above, below, lse.window.read())
+        found = numbers.backward(
+            read(), above, below, lse.window.read(), wants_bias=bias is not None
+        )
         for target, values in zip((*main, bias, sink), found, strict=True):
             if target is not None:
                 target.window.adopt(values)
@@ -163,11 +176,11 @@ def _check(name: str, given: Attention) -> None:
         wrong = "expected four dimensions each"
     elif k[:3] != v[:3] or q[0] != k[0] or q[3] != k[3]:
         wrong = "batch, keys or widths differ"
-    elif not k[1] or q[1] % k[1]:
+    elif q[1] % k[1] if k[1] else q[1]:
         wrong = f"the {q[1]} heads of the query are no multiple of the {k[1]} of key and value"
     elif len({each.dtype for each in given[:3]}) > 1:
         wrong = f"types differ: {', '.join(str(each.dtype) for each in given[:3])}"
-    elif not given.query.dtype.is_floating_point or given.query.dtype.itemsize == 1:
+    elif not _is_number(given.query):
         wrong = f"no attention of {given.query.dtype}"
     elif len(given.patterns) not in {1, q[0]}:
         wrong = f"{len(given.patterns)} patterns for {q[0]} batch elements"
@@ -176,8 +189,12 @@ def _check(name: str, given: Attention) -> None:
     ):
         bias = list(given.bias.window.shape)
         wrong = f"a bias of shape {bias} does not broadcast to {[*q[:3], k[2]]}"
+    elif given.bias is not None and not _is_number(given.bias, dtypes.bool_):
+        wrong = f"a bias of {given.bias.dtype}, expected floats or bools"
     elif given.sink is not None and given.sink.window.shape != q[1:2]:
         wrong = f"a sink of shape {list(given.sink.window.shape)} for {q[1]} heads"
+    elif given.sink is not None and not _is_number(given.sink):
+        wrong = f"a sink of {given.sink.dtype}, expected floats"
     if wrong:
         facts = [
             f"query {list(q)}, key {list(k)}, value {list(v)}",
@@ -187,14 +204,37 @@ def _check(name: str, given: Attention) -> None:
         raise TensorError(f"{name}: {wrong}", [site_fact(call_site()), *facts])
 
 
+def _is_number(each: Tensor, *others: DType) -> bool:
+    """Returns whether a tensor is of floats that are computed with, or of some other type."""
+    dtype = each.dtype
+    return (dtype.is_floating_point and dtype.itemsize > 1) or dtype in others
+
+
+def _check_found(name: str, given: Attention, grad: Tensor, out: Tensor, lse: Tensor) -> None:
+    """Refuses what forward cannot have found of some operands."""
+    rows = given.query.window.shape[:3]
+    expected = *rows, given.value.window.shape[3]
+    for what, each, shape in (("grad", grad, expected), ("out", out, expected), ("lse", lse, rows)):
+        if each.window.shape != shape:
+            raise TensorError(
+                f"{name}: {what} of shape {list(each.window.shape)}, expected {list(shape)}",
+                [site_fact(call_site())],
+            )
+
+
 def _like(
     process: Process, model: Tensor, shape: tuple[int, ...], dtype: DType, site: CallSite | None
 ) -> Tensor:
-    """Returns a tensor without values whose dimensions lie in memory as a model's do."""
+    """Returns a tensor without values whose dimensions lie in memory in the order of a model's.
+
+    They lie row by row if the model's elements are used more than once.
+    """
+    old = model.window
+    if any(stride == 0 and size > 1 for stride, size in zip(old.strides, old.shape, strict=True)):
+        return new_tensor(process, shape, dtype, model.device, site)
     strides, step = [0] * len(shape), 1
-    order = sorted(range(len(shape)), key=lambda d: (model.window.strides[d], -d))
-    for d in order:
-        strides[d], step = step, step * shape[d]
+    for d in sorted(range(len(shape)), key=lambda d: (old.strides[d], -d)):
+        strides[d], step = step, step * max(shape[d], 1)
     return new_tensor(process, shape, dtype, model.device, site, strides=tuple(strides))
 
 

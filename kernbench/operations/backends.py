@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from kernbench.errors import OperandError, call_site, site_fact
+from kernbench.operations import attention_backends
 from kernbench.operations.cuda import is_available
 from kernbench.process.process import RankLocal, current_process
 from kernbench.tensors.operands import type_name
@@ -77,6 +78,16 @@ class _Cuda(_Part):
     def is_built() -> bool:
         """Returns True: the devices are of type `cuda`."""
         return True
+
+    cudnn_sdp_enabled = staticmethod(attention_backends.cudnn_sdp_enabled)
+    enable_cudnn_sdp = staticmethod(attention_backends.enable_cudnn_sdp)
+    enable_flash_sdp = staticmethod(attention_backends.enable_flash_sdp)
+    enable_math_sdp = staticmethod(attention_backends.enable_math_sdp)
+    enable_mem_efficient_sdp = staticmethod(attention_backends.enable_mem_efficient_sdp)
+    flash_sdp_enabled = staticmethod(attention_backends.flash_sdp_enabled)
+    math_sdp_enabled = staticmethod(attention_backends.math_sdp_enabled)
+    mem_efficient_sdp_enabled = staticmethod(attention_backends.mem_efficient_sdp_enabled)
+    sdp_kernel = staticmethod(attention_backends.sdp_kernel)
 
 
 class _Cudnn(_Part):

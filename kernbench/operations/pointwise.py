@@ -51,6 +51,8 @@ __all__ = [
     "isclose",
     "le",
     "lerp",
+    "logaddexp",
+    "logaddexp2",
     "logical_and",
     "logical_or",
     "logical_xor",
@@ -340,6 +342,47 @@ bitwise_right_shift, bitwise_right_shift_ = _binary(
     "bitwise_right_shift", np.right_shift, check=_refuse_shift
 )
 multiply, divide, true_divide = mul, div, div
+
+
+def logaddexp(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Returns `log(exp(input) + exp(other))` without overflow, as `torch.logaddexp`.
+
+    Args:
+        input: A tensor of floating-point numbers; two -inf give -inf.
+        other: A tensor; shapes broadcast.
+        out: Tensor to write the result to; None for a new one.
+
+    Raises:
+        TensorError: If the common type is of integers or bools, or `out` cannot hold the result.
+        OperandError: If `other` is no tensor.
+        ComplexError: For complex numbers.
+    """
+    return _log_sum("logaddexp", np.logaddexp, input, other, out)
+
+
+def logaddexp2(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Returns `log2(2**input + 2**other)` without overflow, as `torch.logaddexp2`.
+
+    Args:
+        input: A tensor of floating-point numbers; two -inf give -inf.
+        other: A tensor; shapes broadcast.
+        out: Tensor to write the result to; None for a new one.
+
+    Raises:
+        TensorError: If the common type is of integers or bools, or `out` cannot hold the result.
+        OperandError: If `other` is no tensor.
+        ComplexError: For complex numbers.
+    """
+    return _log_sum("logaddexp2", np.logaddexp2, input, other, out)
+
+
+def _log_sum(
+    name: str, function: Callable[..., Any], input: Tensor, other: Tensor, out: Tensor | None
+) -> Tensor:
+    if not isinstance(other, Tensor):
+        raise not_a_tensor(f"{name}(): argument 'other'", "Tensor", other)
+    refuse_integer(name, result_type((input, other)))
+    return elementwise(f"aten::{name}", function, input, other, out=out)
 
 
 def rlshift(input: Tensor, other: Operand) -> Tensor:

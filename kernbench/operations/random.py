@@ -14,7 +14,7 @@ from kernbench.memory import Array, DType, dtypes
 from kernbench.operations.creation import asked, check_pin, shape_of, sizes_of
 from kernbench.operations.elementwise import check_distinct
 from kernbench.process.process import Process, current_process
-from kernbench.process.types import DeviceLike
+from kernbench.process.types import Device, DeviceLike
 from kernbench.tensors import tape
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.generators import (
@@ -114,6 +114,18 @@ def drawn_mask(name: str, shape: tuple[int, ...], chance: float, device: DeviceL
         return numbers.random(shape, np.float32) < chance
 
     return _drawn(name, shape, dtypes.bool_, device, None, draw)
+
+
+def drawn_seed(device: Device) -> int:
+    """Returns a seed for numbers that a kernel draws, from the rank's default generator.
+
+    Args:
+        device: Device of the kernel.
+    """
+    process = current_process()
+    if not process.engine.enable_data:
+        return 0
+    return int(generator_on(process, device, None).numbers.integers(1 << 63))
 
 
 def _floats(name: str, dtype: DType | None) -> DType:

@@ -28,6 +28,7 @@ from kernbench.nn import module as nn_module
 from kernbench.nn import utils as nn_utils
 from kernbench.operations import (
     accelerator,
+    attention_backends,
     backends,
     complex_numbers,
     copies,
@@ -165,6 +166,7 @@ def root() -> Mapping[str, Any]:
         "nn": {
             **_public(nn_module),
             **_guarded(layers),
+            "attention": _public(attention_backends),
             "functional": _guarded(nn_functional),
             "init": _guarded(init),
             "modules": {"module": _public(hooks)},

@@ -369,6 +369,8 @@ class TensorMethods(Tensor):
     pow = pointwise.pow
     pow_ = pointwise.pow_
     maximum = pointwise.maximum
+    logaddexp = pointwise.logaddexp
+    logaddexp2 = pointwise.logaddexp2
     minimum = pointwise.minimum
     clamp = pointwise.clamp
     clamp_ = pointwise.clamp_

@@ -188,6 +188,8 @@ CASES: Final[dict[str, Case]] = {
     "pow_, 2": (_in_place(lambda a: a.pow_(2)), (A,)),
     "maximum": (torch.maximum, (A, (4,))),
     "minimum": (torch.minimum, (A, (4,))),
+    "logaddexp": (torch.logaddexp, (A, (4,))),
+    "logaddexp2": (torch.logaddexp2, ((3, 1), (4,))),
     "clamp": (lambda a: torch.clamp(a, -1, 1), (A,)),
     "clamp, low": (lambda a: torch.clamp(a, min=0.5), (A,)),
     "clamp, high": (lambda a: torch.clamp(a, max=0.5), (A,)),

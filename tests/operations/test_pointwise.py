@@ -221,6 +221,37 @@ def test_alpha_rounding_mode_and_weights(device: str) -> None:
     assert (x // 0).tolist() == [math.inf, -math.inf, math.inf]
 
 
+@pytest.mark.parametrize(
+    ("operation", "base"), [(torch.logaddexp, math.e), (torch.logaddexp2, 2.0)]
+)
+def test_sums_of_powers_without_overflow(device: str, operation: Any, base: float) -> None:
+    infinity = math.inf
+    x = torch.tensor([1000.0, -infinity, -infinity, infinity, math.nan], device=device)
+    y = torch.tensor([1001.0, -infinity, 3.0, -infinity, 1.0], device=device)
+    x.requires_grad_()
+    y.requires_grad_()
+    out = operation(x, y)
+    sums = [1001 + math.log(1 + 1 / base, base), -infinity, 3, infinity, math.nan]
+    np.testing.assert_allclose(out.detach().numpy(), sums, rtol=1e-6)
+    out.backward(torch.ones(5, device=device))
+    assert x.grad is not None
+    assert y.grad is not None
+    share = 1 / (1 + base)
+    # Where both are -inf, PyTorch gives nan, too.
+    np.testing.assert_allclose(x.grad.numpy(), [share, math.nan, 0, 1, math.nan], rtol=1e-6)
+    np.testing.assert_allclose(y.grad.numpy(), [1 - share, math.nan, 1, 0, math.nan], rtol=1e-6)
+    into = torch.empty(5, dtype=torch.float64, device=device)
+    assert operation(x.detach(), y.detach(), out=into) is into
+    np.testing.assert_allclose(into.numpy(), sums, rtol=1e-6)
+    ints = torch.ones(2, dtype=torch.int64, device=device)
+    with pytest.raises(RuntimeError, match=r"is not implemented for torch\.int64"):
+        operation(ints, ints)
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        operation(x, y, out=torch.empty(5, dtype=torch.int64, device=device))
+    with pytest.raises(TypeError, match="must be Tensor, not float"):
+        operation(x, 1.0)
+
+
 def test_choice(device: str) -> None:
     mask = torch.tensor([True, False, True], device=device)
     x = torch.tensor([1, 2, 3], device=device)

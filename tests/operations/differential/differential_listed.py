@@ -53,9 +53,16 @@ LISTED: Final = (
     ),
     Listed(
         "Tensor.norm",
-        "sigmoid|silu|std|var|norm",
+        "sigmoid|silu|std|var|norm|logaddexp",
         r'ComplexError: "\w+" not implemented for torch\.complex',
         "not simulated",
+    ),
+    Listed(
+        "torch.logaddexp",
+        "logaddexp",
+        "backward: accepted; PyTorch raises RuntimeError: Subtraction",
+        "PyTorch's formula subtracts the bools as they are",
+        mixed=True,
     ),
     Listed(
         "Tensor.logical_and_",

@@ -153,6 +153,7 @@ add(
     "div divide Tensor.div_",
     lambda rng: (pair(rng), some(rng, rounding_mode=[None, "trunc", "floor", "ceil"])),
 )
+add("logaddexp logaddexp2", two)
 add(
     "pow Tensor.pow_ Tensor.__pow__ Tensor.__ipow__ Tensor.__rpow__",
     lambda rng: (pair(rng, kind=drawn(rng, ["positive", "any"])), {}),

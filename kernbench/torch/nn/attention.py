@@ -1,0 +1,6 @@
+"""`torch.nn.attention`."""
+
+from kernbench.operations.attention_backends import *  # noqa: F403 - names only
+from kernbench.runtime_api.namespace import not_simulated as _not_simulated
+
+__getattr__ = _not_simulated("torch.nn.attention")
