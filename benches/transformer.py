@@ -7,7 +7,7 @@ sequences, exchanged by `--cp-comm-type`, `--pp` stages have layers of their own
 `--ffn`, `--heads`, `--kv-heads`, `--qk-norm`, `--tied`; `--batch` sequences of `--sequence` bytes a
 step, of all models together; `--steps`, `--lr`, `--clip`; `--dtype`, `--kernel` who multiplies,
 `--sequence-parallel`; `--text`, a file to learn from, by default kernbench's README.
-`kernbench run --seed` seeds weights and batches: the losses do not depend on how the model is split.
+`kernbench run --seed` seeds weights and batches: losses do not depend on how the model is split.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 import kernbench.torch as torch
-import kernbench.torch.distributed as dist
 from benches.models import results
 from benches.models.flags import (
     COMM_TYPES,
@@ -30,21 +29,20 @@ from benches.models.flags import (
     require_multiple,
     require_ranks,
 )
-from benches.models.gpt import GPTConfig, GPTModel, forward_step, mean_loss
+from benches.models.gpt import GPTConfig, GPTModel, mean_loss
 from benches.models.measure import Measured, Watch, counted, measure, model_parallel
+from benches.models.training import Trainer
 from kernbench.config.shipped import shipped
 from kernbench.cp import CommType, get_batch_on_this_cp_rank
 from kernbench.errors import UsageError
 from kernbench.parallel import parallel_state
 from kernbench.parallel.config import GemmKernel
-from kernbench.parallel.data_parallel import DistributedDataParallel, DistributedDataParallelConfig
 from kernbench.parallel.groups import ProcessGroupCollection
-from kernbench.pp import get_forward_backward_func, ideal_bubble_fraction, measured_bubble_fraction
+from kernbench.pp import ideal_bubble_fraction, measured_bubble_fraction
 from kernbench.pp.bubble import PASSES
 from kernbench.pp.schedules import ScheduleName
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.model_memory import ModelMemory
-from kernbench.tp.gradients import clip_grad_norm_, finalize_model_grads
 
 _VOCAB = 256
 _STEP = "training step"
@@ -159,7 +157,9 @@ def _check(given: Flags) -> None:
         if given.pp == 1:
             raise UsageError("transformer: --virtual: expected --pp 2 or more")
         if given.schedule != "1f1b":
-            raise UsageError(f"transformer: --virtual: expected --schedule 1f1b, not {given.schedule}")
+            raise UsageError(
+                f"transformer: --virtual: expected --schedule 1f1b, not {given.schedule}"
+            )
         multiple("--microbatches", given.microbatches, "--pp", given.pp)
     multiple("--layers", given.layers, "--pp x --virtual", given.pp * given.virtual)
     multiple("--batch", given.batch, "--dp x --microbatches", given.dp * given.microbatches)
@@ -171,7 +171,9 @@ def _check(given: Flags) -> None:
             "transformer", given.cp_comm_type, given.cp, given.a2a_ranks, given.kv_heads, given.tp
         )
     elif given.cp_comm_type != "p2p":
-        raise UsageError(f"transformer: --cp-comm-type {given.cp_comm_type}: expected --cp 2 or more")
+        raise UsageError(
+            f"transformer: --cp-comm-type {given.cp_comm_type}: expected --cp 2 or more"
+        )
     if given.sequence_parallel:
         multiple("--sequence", given.sequence, "--tp x --cp", given.tp * given.cp)
         if given.tp == 1:
@@ -234,16 +236,9 @@ class _Step:
         self.model = _whole(chunks)
         self._flags, self._seed, self._text = flags, ctx.spec.seed, _text(flags)
         self._number = 0
-        config, self._groups = chunks[0].config, chunks[0].pg_collection
-        ddp = DistributedDataParallelConfig(overlap_grad_reduce=flags.dp * flags.cp > 1)
-        self._chunks = [
-            DistributedDataParallel(config, ddp, chunk, disable_bucketing=number > 0)
-            for number, chunk in enumerate(chunks)
-        ]
-        config.no_sync_func = [chunk.no_sync for chunk in self._chunks]
-        self._schedule = get_forward_backward_func(
-            schedule=flags.schedule if flags.pp > 1 and flags.virtual == 1 else None
-        )
+        self._groups = chunks[0].pg_collection
+        schedule = flags.schedule if flags.pp > 1 and flags.virtual == 1 else None
+        self._trainer = Trainer(chunks, self.optimizer, flags.clip, schedule)
 
     def _batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yields this rank's ids and the ones that follow them, `[b, s/cp]`, by microbatch."""
@@ -265,42 +260,13 @@ class _Step:
         return zip(ids, labels, strict=True)
 
     def __call__(self, watch: Watch) -> torch.Tensor:
-        flags = self._flags
         self._number += 1
         with torch.profiler.record_function("batch"):
             batches = [*self._batches()]
-        with torch.profiler.record_function("gradients"):
-            for chunk in self._chunks:
-                chunk.zero_grad_buffer()
-
-        def watched(batches: Iterator[Any], chunk: torch.nn.Module) -> Any:
-            with watch.forward():
-                return forward_step(batches, chunk)
-
-        iterators = [iter(batches) for _ in self._chunks]
-        alone = len(self._chunks) == 1
-        reports = self._schedule(
-            forward_step_func=watched,
-            data_iterator=iterators[0] if alone else iterators,
-            model=self._chunks[0] if alone else self._chunks,
-            num_microbatches=flags.microbatches,
-            seq_length=flags.sequence,
-            micro_batch_size=flags.batch // flags.dp // flags.microbatches,
-        )
-        with torch.profiler.record_function("gradients"):
-            finalize_model_grads(self._chunks)
-            clip_grad_norm_(self.model.parameters(), flags.clip)
-        with torch.profiler.record_function("optimizer"):
-            for parameter in self.model.parameters():
-                parameter.grad = parameter.main_grad
-            self.optimizer.step()
-        if reports:
-            return torch.stack(reports).sum(0)
-        return torch.zeros(2, device="cuda")
+        return self._trainer.step(batches, watch.forward)
 
     def whole(self, reports: torch.Tensor) -> torch.Tensor:
         return mean_loss(reports, self._groups)
-
 
 
 def worker(ctx: RuntimeContext, flags: Flags) -> Measured:
