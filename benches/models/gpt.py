@@ -14,7 +14,7 @@ from typing import Any, Final
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 import kernbench.torch.nn.functional as F
-from kernbench.cp import CommType, DotProductAttention
+from kernbench.cp import DotProductAttention
 from kernbench.parallel.config import ModelParallelConfig
 from kernbench.parallel.groups import ProcessGroupCollection
 from kernbench.parallel.rebinding import context_parallel_stream
@@ -67,7 +67,7 @@ class GPTConfig(ModelParallelConfig):
     share_embeddings_and_output_weights: bool = False
     layernorm_epsilon: float = 1e-5
     rotary_base: float = 10000.0
-    cp_comm_type: CommType = "p2p"
+    cp_comm_type: str = "p2p"
     init_method_std: float = 0.02
     init_seed: int = 0
 
@@ -86,9 +86,8 @@ class Attention(torch.nn.Module):
     def __init__(self, config: GPTConfig, number: int, groups: ProcessGroupCollection) -> None:
         super().__init__()
         self.config = config
-        tp = groups.tp.size()
         self.queries = config.num_attention_heads // config.num_query_groups
-        self.groups = divide(config.num_query_groups, tp)
+        self.groups = divide(config.num_query_groups, groups.tp.size())
         draw = _draw(config, 2 * number)
         self.qkv = ColumnParallelLinear(
             config.hidden_size,
@@ -105,15 +104,8 @@ class Attention(torch.nn.Module):
             qkv_format="sbhd",
             attn_mask_type="causal",
             tp_group=groups.tp,
-            tp_size=tp,
-            cp_comm_type=config.cp_comm_type,
+            **_sharing(config, groups),
         )
-        if groups.cp.size() > 1:
-            shared = groups.hcp if config.cp_comm_type == "a2a+p2p" else groups.cp
-            ranks = dist.get_process_group_ranks(groups.cp)
-            self.core.set_context_parallel_group(
-                shared, ranks, context_parallel_stream(), config.cp_comm_type
-            )
         width = config.num_attention_heads * config.head
         self.out = _row(config, width, draw, groups)
         self.query_norm = self.key_norm = None
@@ -330,6 +322,19 @@ def mean_loss(reports: torch.Tensor, groups: ProcessGroupCollection) -> torch.Te
     if groups.pp.size() > 1:
         broadcast_from_last_stage(reports, groups.pp)
     return reports[..., 0] / reports[..., 1]
+
+
+def _sharing(config: GPTConfig, groups: ProcessGroupCollection) -> dict[str, Any]:
+    """Returns what attention is told of the ranks that share a sequence."""
+    told = {"cp_comm_type": config.cp_comm_type}
+    if groups.cp.size() == 1:
+        return told
+    return {
+        **told,
+        "cp_group": groups.hcp if config.cp_comm_type == "a2a+p2p" else groups.cp,
+        "cp_global_ranks": dist.get_process_group_ranks(groups.cp),
+        "cp_stream": context_parallel_stream(),
+    }
 
 
 _Draw = Callable[..., InitMethod]

@@ -151,7 +151,7 @@ def _losses(section: Section, unit: str) -> list[str]:
     last = len(losses) - 1
     shown = sorted({round(last * at / (_MOST_LOSSES - 1)) for at in range(_MOST_LOSSES)})
     rows = [(str(at + 1), f"{losses[at]:.6f}") for at in shown]
-    return _table([("step", ""), ("loss", f"({unit})")], rows)
+    return table([("step", ""), ("loss", f"({unit})")], rows)
 
 
 def _breakdown(section: Section) -> list[str]:
@@ -169,7 +169,7 @@ def _breakdown(section: Section) -> list[str]:
     rows = [cells(_named(row), [row]) for row in means]
     return [
         f"{title}, mean of {len(section.ranks)} ranks and {section.steps} steps",
-        *_table(
+        *table(
             [("layer", ""), *((name, "(us)") for name in columns)], [*rows, cells("all", means)]
         ),
         "# exposed: communication while no kernel runs; idle: nothing to do until the next command",
@@ -200,7 +200,7 @@ def _memory(section: Section) -> list[str]:
         (_folded(ranks), *(f"{getattr(memory, column) / _MIB:.3f}" for column in columns))
         for memory, ranks in alike.items()
     ]
-    return _table([("ranks", ""), *((name, "(MiB)") for name in columns)], rows)
+    return table([("ranks", ""), *((name, "(MiB)") for name in columns)], rows)
 
 
 def _folded(ranks: Sequence[int]) -> str:
@@ -214,7 +214,7 @@ def _folded(ranks: Sequence[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
-def _table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> list[str]:
+def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns names and units of columns behind a `#`, then the rows."""
     widths = [
         max(len(cell) for cell in (*column, *(row[at] for row in rows)))
