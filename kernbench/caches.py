@@ -27,6 +27,8 @@ LIMITS: Final[Mapping[str, int]] = {
     "nn.bucket_roles": 4096,  # a text for each bucket of a model
     "config.fields": 256,  # by class of a file's values
     "config.old_names": 256,  # by class of a file's values
+    "cp.orders": 16,  # 8 bytes for each row of all ranks
+    "cp.sights": 1024,
     "distributed.barriers": 64,  # by name of the call
     "distributed.coalesced": 1024,
     "distributed.even": 8192,  # of every call of the common collectives, so more

@@ -1,0 +1,93 @@
+"""One call of `cp_attention`, with all that its arguments say, as every scheme gets it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import kernbench.torch as torch
+from kernbench import extend
+from kernbench.cp.sequences import Sequences
+from kernbench.parallel.members import Group
+
+
+class Members(NamedTuple):
+    """Ranks that share sequences or heads.
+
+    Attributes:
+        group: Their group; None for a rank alone.
+        size: How many.
+        rank: The calling one's place.
+    """
+
+    group: Group | None = None
+    size: int = 1
+    rank: int = 0
+
+
+class Problem(NamedTuple):
+    """What is computed, by whom.
+
+    Attributes:
+        comm: The name of the scheme.
+        dim: The dimension of tokens: 1 in `[b, s, heads, width]`, 0 in `[s, b, heads, width]`.
+            Packed tokens are of the second kind, with b = 1.
+        queries: Their sequences.
+        keys: Sequences of keys and values.
+        mask: What a query sees of its own sequence.
+        scale: Factor of the scores.
+        inner: Ranks that exchange heads for tokens.
+        outer: Ranks among which keys and values go around, or are gathered.
+        wants_peak: Whether the largest scores are wanted.
+        message: Type in which gradients of keys and values travel.
+        stream: Stream of every second step; None: all steps run on the current one.
+    """
+
+    comm: str
+    dim: int
+    queries: Sequences
+    keys: Sequences
+    mask: extend.Mask
+    scale: float
+    inner: Members
+    outer: Members
+    wants_peak: bool
+    message: torch.dtype
+    stream: "torch.cuda.Stream | None"
+
+
+class Found(NamedTuple):
+    """What a scheme finds.
+
+    Attributes:
+        out: As the query is laid out.
+        peak: The largest score of each head, `[heads]`; None unless wanted.
+        saved: Tensors that backward needs.
+    """
+
+    out: torch.Tensor
+    peak: torch.Tensor | None
+    saved: "Sequence[torch.Tensor | None]"
+
+
+class Grads(NamedTuple):
+    """Gradients, each in the shape and type of its tensor; None for those that were not given."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    sink: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """Returns the type in which parts of a result are added up."""
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+def by_heads(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """Returns a view `[b, heads, rows, width]`."""
+    return x.permute(0, 2, 1, 3) if dim else x.permute(1, 2, 0, 3)
+
+
+def by_rows(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """Undoes `by_heads`."""
+    return x.permute(0, 2, 1, 3) if dim else x.permute(2, 0, 1, 3)
