@@ -7,12 +7,12 @@ import numpy as np
 
 from kernbench.errors import OptionError, call_site, site_fact
 from kernbench.memory import Array, DType, dtypes
-from kernbench.nn import activations, attention, distances, dropouts, losses, norms, vectors
+from kernbench.nn import activations, distances, losses, norms, vectors
 from kernbench.nn.activations import *  # noqa: F403 - one namespace for users
 from kernbench.nn.activations import chosen_dim
-from kernbench.nn.attention import *  # noqa: F403
+from kernbench.nn.attention import scaled_dot_product_attention
 from kernbench.nn.distances import *  # noqa: F403
-from kernbench.nn.dropouts import *  # noqa: F403
+from kernbench.nn.dropouts import dropout
 from kernbench.nn.losses import *  # noqa: F403
 from kernbench.nn.norms import *  # noqa: F403
 from kernbench.nn.vectors import *  # noqa: F403
@@ -25,6 +25,7 @@ from kernbench.tensors.errors import TensorError, refuse
 from kernbench.tensors.tensor import Tensor
 
 __all__ = [
+    "dropout",
     "embedding",
     "gelu",
     "layer_norm",
@@ -32,14 +33,13 @@ __all__ = [
     "log_softmax",
     "relu",
     "rms_norm",
+    "scaled_dot_product_attention",
     "silu",
     "softmax",
     "swiglu",
 ]
 __all__ += activations.__all__
-__all__ += attention.__all__
 __all__ += distances.__all__
-__all__ += dropouts.__all__
 __all__ += losses.__all__
 __all__ += norms.__all__
 __all__ += vectors.__all__

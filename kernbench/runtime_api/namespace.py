@@ -14,6 +14,7 @@ from kernbench.distributed import comm_debug, device_mesh, differentiable, funct
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import dtypes
 from kernbench.nn import (
+    aten,
     data_parallel,
     hooks,
     init,
@@ -173,6 +174,7 @@ def root() -> Mapping[str, Any]:
             "parallel": _public(data_parallel),
             "utils": _guarded(nn_utils),
         },
+        "ops": {"aten": _public(aten)},
         "optim": {
             **_guarded(optim),
             "lr_scheduler": {**_guarded(lr_scheduler), **_guarded(lr_cycles)},

@@ -83,7 +83,7 @@ _guards: Final[dict[Function, Function]] = {}
 
 
 def guard(names: dict[str, Any]) -> None:
-    """Makes the public functions of a module name arguments of a wrong kind.
+    """Makes the functions of a module, public or in `__all__`, name arguments of a wrong kind.
 
     Functions that other rooms and the operators of tensors call directly stay as they are. Of a
     class of ours, `__init__` is guarded, in its subclasses too.
@@ -91,9 +91,9 @@ def guard(names: dict[str, Any]) -> None:
     Args:
         names: The module's `globals()`; functions in it are replaced.
     """
-    home = names.get("__name__")
+    home, shown = names.get("__name__"), names.get("__all__", ())
     for name, value in list(names.items()):
-        if name.startswith("_"):
+        if name.startswith("_") and name not in shown:
             continue
         if isinstance(value, type):
             _guard_class(value)

@@ -1,0 +1,6 @@
+"""`torch.ops.aten`."""
+
+from kernbench.nn.aten import *  # noqa: F403 - names only
+from kernbench.runtime_api.namespace import not_simulated as _not_simulated
+
+__getattr__ = _not_simulated("torch.ops.aten")
