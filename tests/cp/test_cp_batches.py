@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reference import rows_of, zigzag
+from cp_reference import rows_of, zigzag
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist

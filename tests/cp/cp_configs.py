@@ -1,7 +1,7 @@
 """The configurations that TransformerEngine tests context parallelism with, and small twins."""
 
 from dataclasses import dataclass, fields, replace
-from typing import Final
+from typing import Final, get_origin
 
 BATCH: Final = 2
 
@@ -41,9 +41,8 @@ class Config:
     def __post_init__(self) -> None:
         """Refuses a value of another type: a string "True" must not be taken for True."""
         for field in fields(self):
-            value, wanted = getattr(self, field.name), str(field.type)
-            kinds = {"str": str, "int": int, "bool": bool, "tuple[int, int]": tuple}
-            if type(value) is not kinds[wanted]:
+            value, wanted = getattr(self, field.name), get_origin(field.type) or field.type
+            if type(value) is not wanted:
                 raise TypeError(f"{field.name} of {self.name} is {value!r}, expected {wanted}")
 
     @property

@@ -1,0 +1,289 @@
+"""Attention as a module, under the names of TransformerEngine's."""
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
+from kernbench import extend
+from kernbench.cp.attention import cp_attention
+from kernbench.cp.batches import Cumulative
+from kernbench.errors import OptionError, call_site, site_fact
+from kernbench.parallel.members import Group, size_of
+
+Groups: TypeAlias = Group | Sequence[Group] | None
+"""Who shares the sequences: one group; for `a2a+p2p` the one of heads and the one of the ring."""
+
+_COMM_TYPES: Final = ("p2p", "all_gather", "a2a", "a2a+p2p")
+_BIASES: Final = ("no_bias", "post_scale_bias")
+_OTHER_BIASES: Final = ("pre_scale_bias", "alibi")
+
+
+class DotProductAttention(torch.nn.Module):
+    """`softmax(query @ key.T * scale) @ value`, of sequences that ranks share or have whole.
+
+    Without a context-parallel group, or with a group of one rank, it is attention of what the rank
+    has. Numbers of heads are those of the model, of which a tensor-parallel rank has its part.
+
+    Attributes:
+        softmax_offset: The learnable logit of each of the rank's heads, `[heads]` float32, from 0
+            on; None unless `softmax_type` is "learnable".
+    """
+
+    def __init__(
+        self,
+        num_attention_heads: int,
+        kv_channels: int | tuple[int, int],
+        num_gqa_groups: int | None = None,
+        attention_dropout: float = 0.0,
+        qkv_format: str = "sbhd",
+        attn_mask_type: str = "causal",
+        window_size: tuple[int, int] | None = None,
+        bottom_right_diagonal: bool | None = None,
+        tp_size: int = 1,
+        tp_group: Group | None = None,
+        layer_number: int | None = None,
+        cp_group: Groups = None,
+        cp_global_ranks: Sequence[int] | None = None,
+        cp_stream: torch.cuda.Stream | None = None,
+        cp_comm_type: str = "p2p",
+        softmax_scale: float | None = None,
+        softmax_type: str = "vanilla",
+        return_max_logit: bool = False,
+    ) -> None:
+        """Makes attention of a layer.
+
+        Args:
+            num_attention_heads: Heads of the query, of all tensor-parallel ranks together.
+            kv_channels: Width of a head; a pair if the value's differs: key's, value's.
+            num_gqa_groups: Heads of key and value; None: as many as of the query.
+            attention_dropout: Must be 0.
+            qkv_format: "sbhd", "bshd" or "thd".
+            attn_mask_type: "no_mask", "causal", "padding" or "padding_causal", as in `cp_attention`.
+            window_size: How many keys before and behind its own position a query sees; -1: all.
+            bottom_right_diagonal: Must not be True: positions are counted from the first token.
+            tp_size: How many ranks share the heads.
+            tp_group: These ranks; then `tp_size` is its size.
+            layer_number: Of the layer, from 1 on; named in reports.
+            cp_group: Who shares the sequences; see `set_context_parallel_group`.
+            cp_global_ranks: Their ranks in the world.
+            cp_stream: See `set_context_parallel_group`.
+            cp_comm_type: How they share.
+            softmax_scale: Factor of the scores; None: 1 / sqrt(width of the key).
+            softmax_type: "vanilla", "off-by-one" or "learnable".
+            return_max_logit: Whether `forward` returns the largest score of each head, too.
+
+        Raises:
+            OptionError: If numbers of heads do not divide, or the groups do not fit `cp_comm_type`.
+            UnsupportedError: If something is asked for that is not simulated.
+        """
+        super().__init__()
+        groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
+        shared = tp_size if tp_group is None else size_of(tp_group)
+        if groups < 1 or num_attention_heads % groups:
+            raise _refuse(
+                f"num_attention_heads {num_attention_heads} is no multiple of num_gqa_groups {groups}"
+            )
+        for name, count in (
+            ("num_attention_heads", num_attention_heads),
+            ("num_gqa_groups", groups),
+        ):
+            if count % shared:
+                raise _refuse(
+                    f"{name} {count} is not divisible by the tensor-parallel size {shared}"
+                )
+        if attention_dropout:
+            raise _not_simulated(f"attention_dropout={attention_dropout}", "use 0.0")
+        if bottom_right_diagonal:
+            raise _not_simulated(
+                "bottom_right_diagonal=True", "give queries and keys of equal lengths, and None"
+            )
+        self.num_attention_heads = num_attention_heads
+        self.num_gqa_groups = groups
+        self.num_heads_per_partition = num_attention_heads // shared
+        self.num_gqa_groups_per_partition = groups // shared
+        self.widths = (kv_channels,) * 2 if isinstance(kv_channels, int) else (*kv_channels,)
+        self.tp_size = shared
+        self.tp_group = tp_group
+        self.layer_number = 1 if layer_number is None else layer_number
+        self.qkv_format = qkv_format
+        self.attn_mask_type = attn_mask_type
+        self.window_size = window_size
+        self.softmax_scale = softmax_scale
+        self.softmax_type = softmax_type
+        self.return_max_logit = return_max_logit
+        self.softmax_offset: torch.nn.Parameter | None = None
+        if softmax_type == "learnable":
+            zeros = torch.zeros(self.num_heads_per_partition, device="cuda")
+            self.softmax_offset = torch.nn.Parameter(zeros)
+        self.set_context_parallel_group(cp_group, cp_global_ranks, cp_stream, cp_comm_type)
+
+    def set_context_parallel_group(
+        self,
+        cp_group: Groups,
+        cp_global_ranks: Sequence[int] | None = None,
+        cp_stream: torch.cuda.Stream | None = None,
+        cp_comm_type: str = "p2p",
+    ) -> None:
+        """Says who shares the sequences from now on; parameters stay as they are.
+
+        Args:
+            cp_group: One group; for "a2a+p2p" a list of two, of neighbours that exchange heads for
+                tokens and of the ring; None: nobody, each rank has its sequences whole.
+            cp_global_ranks: Their ranks in the world, in the group's order; None: as the group says.
+            cp_stream: Where every second step of a ring is computed; None: where all others are.
+            cp_comm_type: "p2p", "all_gather", "a2a" or "a2a+p2p".
+
+        Raises:
+            OptionError: If these do not fit each other; then nothing has changed.
+        """
+        if cp_comm_type not in _COMM_TYPES:
+            raise _refuse(
+                f"Unsupported communication type {cp_comm_type!r}",
+                f"expected one of {', '.join(_COMM_TYPES)}",
+            )
+        listed = isinstance(cp_group, list | tuple)
+        if cp_group is not None and listed != (cp_comm_type == "a2a+p2p"):
+            raise _refuse(
+                f"cp_comm_type {cp_comm_type!r} takes "
+                + ("one group, not a list" if listed else "a list of two groups, not one"),
+                hint="a2a+p2p takes [group of heads, group of the ring]; all others take one group",
+            )
+        groups = [cp_group] if isinstance(cp_group, dist.ProcessGroup) else [*(cp_group or ())]
+        if listed and len(groups) != 2:
+            raise _refuse(f"cp_comm_type 'a2a+p2p' got {len(groups)} groups, expected two")
+        if cp_global_ranks is not None and len(groups) == 1:
+            ranks = dist.get_process_group_ranks(groups[0])
+            if [*cp_global_ranks] != ranks:
+                raise _refuse(
+                    f"cp_global_ranks are {[*cp_global_ranks]}, but the group has ranks {ranks}"
+                )
+        self.cp_group = cp_group
+        self.cp_global_ranks = cp_global_ranks
+        self.cp_stream = cp_stream
+        self.cp_comm_type = cp_comm_type
+
+    def forward(
+        self,
+        query_layer: torch.Tensor,
+        key_layer: torch.Tensor,
+        value_layer: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        qkv_format: str | None = None,
+        cu_seqlens_q: Cumulative | None = None,
+        cu_seqlens_kv: Cumulative | None = None,
+        cu_seqlens_q_padded: Cumulative | None = None,
+        cu_seqlens_kv_padded: Cumulative | None = None,
+        max_seqlen_q: int | None = None,
+        max_seqlen_kv: int | None = None,
+        attn_mask_type: str | None = None,
+        window_size: tuple[int, int] | None = None,
+        core_attention_bias_type: str = "no_bias",
+        core_attention_bias: torch.Tensor | None = None,
+        pad_between_seqs: bool | None = None,
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """Returns the values that each query finds, its heads one behind the other; does not wait.
+
+        Args:
+            query_layer: The rank's queries, such as `[b, s, heads, width]`.
+            key_layer: The rank's keys, such as `[b, s, groups, width]`.
+            value_layer: The rank's values, such as `[b, s, groups, value width]`.
+            attention_mask: Must be None: padding is what `cu_seqlens_*` leave out of their rows.
+            qkv_format: Instead of the module's.
+            cu_seqlens_q: Cumulative tokens of packed sequences, of the whole batch.
+            cu_seqlens_kv: The same of keys and values.
+            cu_seqlens_q_padded: Cumulative rows of packed sequences, of the whole batch.
+            cu_seqlens_kv_padded: The same of keys and values.
+            max_seqlen_q: Rows of the longest sequence.
+            max_seqlen_kv: The same of keys and values.
+            attn_mask_type: Instead of the module's.
+            window_size: Instead of the module's.
+            core_attention_bias_type: "no_bias" or "post_scale_bias".
+            core_attention_bias: Added to the scores, see `cp_attention`.
+            pad_between_seqs: Whether rows behind a sequence's tokens are padding; None: as the
+                cumulative lengths say.
+
+        Returns:
+            `[..., heads * value width]`; with `return_max_logit` also the largest score of each of
+            the rank's heads, `[heads]`.
+
+        Raises:
+            OptionError: If heads or widths are not those of the module, or as in `cp_attention`.
+            UnsupportedError: If something is asked for that is not simulated.
+        """
+        self._check(query_layer, key_layer, value_layer)
+        if attention_mask is not None:
+            raise _not_simulated(
+                "attention_mask", "pack the sequences: qkv_format='thd', with cu_seqlens_q and _kv"
+            )
+        if core_attention_bias_type in _OTHER_BIASES:
+            raise _not_simulated(
+                f"core_attention_bias_type={core_attention_bias_type!r}", "use 'post_scale_bias'"
+            )
+        if core_attention_bias_type not in _BIASES:
+            raise _refuse(
+                f"core_attention_bias_type is {core_attention_bias_type!r}",
+                f"expected one of {', '.join(_BIASES)}",
+            )
+        if (core_attention_bias is None) != (core_attention_bias_type == "no_bias"):
+            given = "no" if core_attention_bias is None else "a"
+            raise _refuse(f"{core_attention_bias_type!r} was asked for with {given} bias")
+        found: Any = cp_attention(
+            query_layer,
+            key_layer,
+            value_layer,
+            cp_group=self.cp_group,
+            cp_comm_type=self.cp_comm_type,
+            qkv_format=qkv_format or self.qkv_format,
+            attn_mask_type=_canonical(attn_mask_type or self.attn_mask_type),
+            window_size=self.window_size if window_size is None else window_size,
+            softmax_type=self.softmax_type,
+            softmax_offset=self.softmax_offset,
+            softmax_scale=self.softmax_scale,
+            cu_seqlens_q=cu_seqlens_q,
+            cu_seqlens_kv=cu_seqlens_kv,
+            cu_seqlens_q_padded=cu_seqlens_q_padded,
+            cu_seqlens_kv_padded=cu_seqlens_kv_padded,
+            max_seqlen_q=max_seqlen_q,
+            max_seqlen_kv=max_seqlen_kv,
+            pad_between_seqs=pad_between_seqs,
+            attention_bias=core_attention_bias,
+            return_max_logit=self.return_max_logit,
+        )
+        if not self.return_max_logit:
+            return found.flatten(-2)
+        out, max_logit = found
+        return out.flatten(-2), max_logit
+
+    def _check(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Refuses tensors of other heads or widths than the module has on a tensor-parallel rank."""
+        heads, groups = self.num_heads_per_partition, self.num_gqa_groups_per_partition
+        width, value_width = self.widths
+        for name, x, expected in (
+            ("query_layer", query, (heads, width)),
+            ("key_layer", key, (groups, width)),
+            ("value_layer", value, (groups, value_width)),
+        ):
+            if tuple(x.shape[-2:]) != expected:
+                raise _refuse(
+                    f"{name} of layer {self.layer_number} has shape {[*x.shape]}",
+                    f"expected {expected[0]} heads of width {expected[1]} in its last dimensions",
+                    f"tensor-parallel size {self.tp_size}, {self.num_attention_heads} heads and "
+                    f"{self.num_gqa_groups} of key and value in all",
+                )
+
+
+def _canonical(attn_mask_type: str) -> str:
+    """Returns a mask's name as `cp_attention` knows it, of TransformerEngine's ways to write it."""
+    name = attn_mask_type.replace(",", "_")
+    return "padding_causal" if name == "causal_padding" else name
+
+
+def _refuse(text: str, *facts: str, hint: str = "") -> OptionError:
+    return OptionError(text, [site_fact(call_site()), *facts], hint=hint)
+
+
+def _not_simulated(what: str, instead: str) -> extend.UnsupportedError:
+    return extend.UnsupportedError(
+        f"DotProductAttention: {what} is not simulated", [site_fact(call_site())], hint=instead
+    )
