@@ -323,7 +323,8 @@ def apply_rotary_pos_emb(
         cu_seqlens: Where packed sequences begin and end in the whole batch, with their padding; on
             a device it is read, for which the host waits. Rows behind the last stay as they are.
         mscale: Cosine and sine are multiplied by it.
-        cp_group: Ranks that share packed sequences; None: those of `parallel_state`, if any.
+        cp_group: Ranks that share packed sequences; None: those of `parallel_state`, if any, which
+            stay the same in `eval_cp_context`.
 
     Returns:
         A tensor like `t`.

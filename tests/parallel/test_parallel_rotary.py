@@ -1,5 +1,6 @@
 """Rotary embeddings against rotations of complex numbers, alone and on the ranks of a group."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -168,9 +169,7 @@ def test_packed_sequences_are_cut_each_for_itself(kernbench: Kernbench, config: 
     lengths, cp, tail = [8, 8, 0, 8, 16], 4, 2
     ends = [0, *np.cumsum(lengths).tolist()]
     x = values(0, sum(lengths), 2, 4)
-    whole = np.concatenate(
-        [turned(x[a:b], range(b - a), 4) for a, b in zip(ends, ends[1:], strict=False)]
-    )
+    whole = np.concatenate([turned(x[a:b], range(b - a), 4) for a, b in pairwise(ends)])
     extra = values(1, tail, 2, 4)
 
     def worker(rank: int) -> None:
