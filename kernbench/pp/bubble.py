@@ -6,8 +6,12 @@ from typing import Final, Protocol
 from kernbench.errors import OptionError, call_site, site_fact
 from kernbench.pp.plans import Size, check_size
 
-PASSES: Final = ("forward ", "backward ")
-"""How the names of ranges begin in which a schedule computes."""
+MICROBATCH: Final = "microbatch "
+"""How the names of ranges begin in which a schedule computes; a microbatch has one for all passes.
+
+What a backward pass issues belongs to the ranges of its forward pass (ADR 0016), so ranges of their
+own would not tell the two apart.
+"""
 
 
 class RangeTime(Protocol):
@@ -42,27 +46,30 @@ def ideal_bubble_fraction(stages: int, microbatches: int, chunks: int = 1) -> fl
 
 
 def measured_bubble_fraction(rows: Iterable[RangeTime]) -> float:
-    """Returns the share of a run in which ranks were in no forward or backward pass of a schedule.
+    """Returns the share of a run in which ranks were at no microbatch of a schedule.
 
-    In a pass, time counts in which a kernel, a copy or a collective was under way; waiting for the
-    host does not. The run should be one step: what else is in it counts as waiting. Its span is
-    from the first command of any rank to the end of the last.
+    At a microbatch, time counts in which a kernel, a copy or a collective was under way; waiting
+    for the host does not. The run should be one step: what else is in it counts as waiting. Its
+    span is from the first command of any rank to the end of the last.
 
     Args:
         rows: `kernbench.report.range_breakdown` of the run, of any ranks.
 
     Raises:
-        OptionError: If no row is of a pass.
+        OptionError: If no row is of a microbatch.
     """
     busy = span = 0
     for row in rows:
         span += row.compute_ps + row.exposed_ps + row.copy_ps + row.idle_ps
-        if row.name.startswith(PASSES):
+        if row.name.startswith(MICROBATCH):
             busy += row.compute_ps + row.exposed_ps + row.copy_ps
     if busy == 0:
         raise OptionError(
-            "measured_bubble_fraction: no row is of a forward or backward pass",
-            [site_fact(call_site()), "expected the ranges `forward 0`, `backward 0` and so on"],
+            "measured_bubble_fraction: no row is of a microbatch",
+            [
+                site_fact(call_site()),
+                "expected the ranges `microbatch 0`, `microbatch 1` and so on",
+            ],
             hint="pass range_breakdown of a run that called a function of kernbench.pp.schedules",
         )
     return 1 - busy / span

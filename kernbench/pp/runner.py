@@ -1,13 +1,14 @@
 """One step of one stage: goes through a plan, whatever its schedule."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import kernbench.torch as torch
 from kernbench.errors import OptionError, call_site, site_fact
 from kernbench.parallel.config import ModelParallelConfig, NoSync
+from kernbench.pp.bubble import MICROBATCH
 from kernbench.pp.p2p_communication import P2PCommunicator, Shape
 from kernbench.pp.plans import Action, Backward, Exchange, Forward, Message, Pass, Size
 from kernbench.torch.profiler import record_function
@@ -159,9 +160,11 @@ class Runner:
             last = following.microbatch == self._step.size.microbatches - 1
             self._no_sync.before(following.chunk, last)
 
-    def _range(self, way: str, action: Pass) -> record_function:
+    @contextmanager
+    def _range(self, way: str, action: Pass) -> Iterator[None]:
         chunk = f" of chunk {action.chunk}" if self._step.size.chunks > 1 else ""
-        return record_function(f"{way} {action.microbatch}{chunk}")
+        with record_function(f"{MICROBATCH}{action.microbatch}"), record_function(f"{way}{chunk}"):
+            yield
 
     # Passes
 

@@ -54,8 +54,9 @@ class _Place(NamedTuple):
 class ForwardBackward:
     """One schedule; calling it does a step: all passes of all microbatches.
 
-    Passes are ranges of the profiler, `forward 3` and `backward 3`, with several chunks
-    `forward 3 of chunk 1`; messages are in the range `exchange`.
+    Microbatches are ranges of the profiler, `microbatch 3`, with the ranges `forward` and
+    `backward` inside, of several chunks `forward of chunk 1`; messages are in the range `exchange`.
+    What a backward pass issues belongs to the ranges of its forward pass (ADR 0016).
 
     Args:
         name: Megatron-Core's name of the function.
