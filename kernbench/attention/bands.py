@@ -58,7 +58,9 @@ Bands: TypeAlias = tuple[Band, ...]
 
 @cached("attention.bands")
 def bands(queries: Rows, keys: Rows, mask: Mask) -> Bands:
-    """Returns what the tokens of some rows see of the tokens of others; no pair is in two bands.
+    """Returns what the tokens of some rows see of the tokens of others.
+
+    Each pair of a query and a key that it sees is in one band.
 
     Args:
         queries: Rows of queries.
@@ -112,7 +114,7 @@ class Tile(NamedTuple):
 
 
 def tiles(band: Band, rows: int, columns: int) -> Iterator[Tile]:
-    """Yields the tiles of a band in which something is seen, the keys of a query one by one.
+    """Yields the tiles of a band in which something is seen: queries by queries, keys in order.
 
     Args:
         band: The band.
@@ -125,13 +127,14 @@ def tiles(band: Band, rows: int, columns: int) -> Iterator[Tile]:
         end = min(band.keys, top + n - 1 + band.stop)
         for left in range(begin, end, columns):
             m = min(columns, band.keys - left)
-            first, stop = band.first + top - left, band.stop + top - left
+            # Beyond these, a bound says nothing; so tiles that are alike have the same ones.
+            first, stop = max(band.first + top - left, 1 - n), min(band.stop + top - left, m)
             yield Tile(
                 slice(band.query + top, band.query + top + n),
                 slice(band.key + left, band.key + left + m),
                 first,
                 stop,
-                first <= 1 - n and stop >= m,
+                whole=(first, stop) == (1 - n, m),
             )
 
 
@@ -139,6 +142,13 @@ def tiles(band: Band, rows: int, columns: int) -> Iterator[Tile]:
 def hidden(
     queries: int, keys: int, first: int, stop: int
 ) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    """Returns for each query and key of a tile whether the key is not seen, `[queries, keys]`."""
+    """Returns for each query and key of a tile whether the key is not seen, `[queries, keys]`.
+
+    Args:
+        queries: Rows of the tile.
+        keys: Rows of the tile.
+        first: As in `Tile`.
+        stop: As in `Tile`.
+    """
     diagonals = np.arange(keys)[None, :] - np.arange(queries)[:, None]
     return (diagonals < first) | (diagonals >= stop)

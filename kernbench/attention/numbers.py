@@ -15,9 +15,11 @@ from kernbench.attention.bands import Bands, Tile, hidden, tiles
 
 Array = np.ndarray[Any, Any]
 
-# Scores of a tile, of all heads together: few enough for a processor's cache.
 _SCORES: Final = 1 << 19
+"""How many scores a tile has at most, of all heads together: so few stay in a processor's cache."""
+
 _EDGES: Final = 64, 512
+"""The fewest and the most rows of a tile, whatever the number of heads."""
 
 
 class Dropout(NamedTuple):
@@ -106,7 +108,7 @@ def forward(operands: Operands) -> Found:
         lse = peak + np.log(total)
     if operands.sink is not None:
         alone, lse = lse, np.logaddexp(lse, operands.sink[None, :, None])
-        out *= np.exp(alone - lse)[..., None]
+        out *= np.exp(alone - _finite(lse))[..., None]
     return Found(out, lse, peak)
 
 
@@ -148,7 +150,7 @@ def backward(
         dk[step.keys] += step.transposed(slopes) @ step.grouped(operands.query[rows])
     dsink = None
     if sink is not None:
-        dsink = -(np.exp(sink[None, :, None] - lse) * along).sum((0, 2))
+        dsink = -(np.exp(sink[None, :, None] - _finite(lse)) * along).sum((0, 2))
     return Gradients(dq, dk, dv, dbias, dsink)
 
 
@@ -160,14 +162,19 @@ def _finite(scores: Array) -> Array:
 def _along(operands: Operands, grad: Array, out: Array) -> Array:
     """Returns by row the sum of `grad * out`; 0 for rows in no band, whatever they hold."""
     sums = np.zeros(out.shape[:3], out.dtype)
-    for at, pattern in _batches(operands.patterns):
+    for at, pattern in batches(operands.patterns):
         for band in pattern:
             rows = at, slice(None), slice(band.query, band.query + band.queries)
             np.einsum("bhsd,bhsd->bhs", grad[rows], out[rows], out=sums[rows])
     return sums
 
 
-def _batches(patterns: Sequence[Bands]) -> Iterator[tuple[slice, Bands]]:
+def batches(patterns: Sequence[Bands]) -> Iterator[tuple[slice, Bands]]:
+    """Yields which batch elements see what.
+
+    Args:
+        patterns: As in `Operands`.
+    """
     if len(patterns) == 1:
         yield slice(None), patterns[0]
         return
@@ -181,7 +188,7 @@ def _steps(operands: Operands) -> Iterator["_Step"]:
         return
     least, most = _EDGES
     number = 0
-    for at, pattern in _batches(operands.patterns):
+    for at, pattern in batches(operands.patterns):
         both = heads * (b if at == slice(None) else 1)
         edge = min(max(isqrt(_SCORES // both), least), most)
         for band in pattern:

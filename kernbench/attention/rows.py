@@ -60,13 +60,3 @@ def share(
                 segments.append(Segment(row, position, length, sequence))
             row += size
     return tuple(segments)
-
-
-def moved(rows: Rows, by: int) -> Rows:
-    """Returns rows that lie further on in memory."""
-    return tuple(each._replace(row=each.row + by) for each in rows)
-
-
-def count(rows: Rows) -> int:
-    """Returns how many of the rows are tokens."""
-    return sum(each.length for each in rows)

@@ -81,8 +81,10 @@ def run_backward(
     before, process.site = process.site, process.call_site()
     tape = grad_state_of(process)
     # A pass may run inside another one; each has its own callbacks at the end.
-    around, tape.at_end = (tape.at_end, tape.chosen), []
+    around, tape.at_end = (tape.at_end, tape.chosen, tape.running), []
     tape.chosen = inputs is not None
+    tape.passes += 1
+    tape.running = tape.passes
     try:
         with recording(process, False):
             roots = [
@@ -99,7 +101,7 @@ def run_backward(
             return found
     finally:
         process.site = before
-        tape.at_end, tape.chosen = around
+        tape.at_end, tape.chosen, tape.running = around
 
 
 def _root_edge(place: int, tensor: Tensor) -> Edge:

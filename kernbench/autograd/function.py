@@ -10,7 +10,7 @@ from kernbench.operations.creation import zeros
 from kernbench.process.process import current_process
 from kernbench.process.types import CPU
 from kernbench.tensors.errors import TensorError
-from kernbench.tensors.new import alias, wrap
+from kernbench.tensors.new import alias
 from kernbench.tensors.nodes import (
     GradState,
     Leaf,
@@ -23,6 +23,7 @@ from kernbench.tensors.nodes import (
     grad_state_of,
     history,
     like,
+    with_history,
 )
 from kernbench.tensors.tape import attach, check_in_place, rebase
 from kernbench.tensors.tensor import Tensor
@@ -93,11 +94,7 @@ class FunctionNode(Node):
     def _unpacked(self, saved: Saved, graph: Leaf | Output | int | None) -> Tensor:
         """Returns a kept tensor with the history that it had, as PyTorch does."""
         tensor = saved.get(self)
-        if graph is None or isinstance(graph, Leaf):
-            return tensor
-        seen = wrap(tensor.memory, tensor.window, tensor.device)
-        seen.graph = Output(self, graph) if isinstance(graph, int) else graph
-        return seen
+        return with_history(tensor, Output(self, graph) if isinstance(graph, int) else graph)
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
         """Marks outputs that have no gradient."""

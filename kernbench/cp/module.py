@@ -59,7 +59,7 @@ class DotProductAttention(torch.nn.Module):
             num_gqa_groups: Heads of key and value; None: as many as of the query.
             attention_dropout: Must be 0.
             qkv_format: "sbhd", "bshd" or "thd".
-            attn_mask_type: "no_mask", "causal", "padding" or "padding_causal", as in `cp_attention`.
+            attn_mask_type: "no_mask", "causal", "padding" or "padding_causal".
             window_size: How many keys before and behind its own position a query sees; -1: all.
             bottom_right_diagonal: Must not be True: positions are counted from the first token.
             tp_size: How many ranks share the heads.
@@ -82,7 +82,8 @@ class DotProductAttention(torch.nn.Module):
         shared = tp_size if tp_group is None else size_of(tp_group)
         if groups < 1 or num_attention_heads % groups:
             raise _refuse(
-                f"num_attention_heads {num_attention_heads} is no multiple of num_gqa_groups {groups}"
+                f"num_attention_heads {num_attention_heads} is no multiple of "
+                f"num_gqa_groups {groups}"
             )
         for name, count in (
             ("num_attention_heads", num_attention_heads),
@@ -130,7 +131,7 @@ class DotProductAttention(torch.nn.Module):
         Args:
             cp_group: One group; for "a2a+p2p" a list of two, of neighbours that exchange heads for
                 tokens and of the ring; None: nobody, each rank has its sequences whole.
-            cp_global_ranks: Their ranks in the world, in the group's order; None: as the group says.
+            cp_global_ranks: Their ranks in the world, in the group's order; None: not compared.
             cp_stream: Where every second step of a ring is computed; None: where all others are.
             cp_comm_type: "p2p", "all_gather", "a2a" or "a2a+p2p".
 
@@ -188,7 +189,7 @@ class DotProductAttention(torch.nn.Module):
             query_layer: The rank's queries, such as `[b, s, heads, width]`.
             key_layer: The rank's keys, such as `[b, s, groups, width]`.
             value_layer: The rank's values, such as `[b, s, groups, value width]`.
-            attention_mask: Must be None: padding is what `cu_seqlens_*` leave out of their rows.
+            attention_mask: Must be None: padding is what `cu_seqlens_*` leave out.
             qkv_format: Instead of the module's.
             cu_seqlens_q: Cumulative tokens of packed sequences, of the whole batch.
             cu_seqlens_kv: The same of keys and values.
@@ -214,7 +215,7 @@ class DotProductAttention(torch.nn.Module):
         self._check(query_layer, key_layer, value_layer)
         if attention_mask is not None:
             raise _not_simulated(
-                "attention_mask", "pack the sequences: qkv_format='thd', with cu_seqlens_q and _kv"
+                "attention_mask", "say how many tokens sequences have: cu_seqlens_q and cu_seqlens_kv"
             )
         if core_attention_bias_type in _OTHER_BIASES:
             raise _not_simulated(
@@ -247,8 +248,9 @@ class DotProductAttention(torch.nn.Module):
             max_seqlen_q=max_seqlen_q,
             max_seqlen_kv=max_seqlen_kv,
             pad_between_seqs=pad_between_seqs,
-            attention_bias=core_attention_bias,
+            core_attention_bias=core_attention_bias,
             return_max_logit=self.return_max_logit,
+            cp_stream=self.cp_stream,
         )
         if not self.return_max_logit:
             return found.flatten(-2)
@@ -256,7 +258,7 @@ class DotProductAttention(torch.nn.Module):
         return out.flatten(-2), max_logit
 
     def _check(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Refuses tensors of other heads or widths than the module has on a tensor-parallel rank."""
+        """Refuses tensors of other heads or widths than a tensor-parallel rank has."""
         heads, groups = self.num_heads_per_partition, self.num_gqa_groups_per_partition
         width, value_width = self.widths
         for name, x, expected in (

@@ -7,6 +7,7 @@ a command of its own. `from kernbench import extend` has these, and the errors t
 
 from kernbench.attention.bands import CAUSAL, EVERYTHING, Band, Bands, Mask, bands
 from kernbench.attention.rows import Rows, Segment, in_order, share
+from kernbench.autograd.checkpoint import first_run, second_run
 from kernbench.errors import (
     KernbenchError,
     NoDataError,
@@ -66,9 +67,11 @@ __all__ = [
     "checked_indices",
     "current_rank",
     "draw_from",
+    "first_run",
     "fused",
     "guard",
     "in_order",
     "kernel_output",
     "share",
+    "second_run",
 ]

@@ -1,7 +1,7 @@
 """Attention as one command forward and one backward, with no matrix of scores in memory."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -242,13 +242,11 @@ def _reader(given: Attention) -> Callable[[], numbers.Operands]:
     """Returns a function that reads the operands when the command runs."""
 
     def read() -> numbers.Operands:
-        bias = None if given.bias is None else _wide(given.bias.window, given.bias.window.read())
-        sink = None if given.sink is None else given.sink.window.read()
         query = _rows(given.query.window, given.patterns, keys=False)
-        if sink is not None:
-            sink = sink.astype(query.dtype, copy=False)
-        if bias is not None and bias.dtype != np.bool_:
-            bias = bias.astype(query.dtype, copy=False)
+        bias, sink = (
+            None if each is None else _as(each.window.read(), query.dtype)
+            for each in (given.bias, given.sink)
+        )
         return numbers.Operands(
             query,
             _rows(given.key.window, given.patterns, keys=True),
@@ -263,8 +261,9 @@ def _reader(given: Attention) -> Callable[[], numbers.Operands]:
     return read
 
 
-def _wide(view: View, values: Array) -> Array:
-    return values.astype(wide_type(view.dtype), copy=False)
+def _as(values: Array, dtype: Any) -> Array:
+    """Returns numbers in a type; bools stay what they are."""
+    return values if values.dtype == np.bool_ else values.astype(dtype, copy=False)
 
 
 def _rows(view: View, patterns: Sequence[Bands], *, keys: bool) -> Array:
@@ -274,16 +273,15 @@ def _rows(view: View, patterns: Sequence[Bands], *, keys: bool) -> Array:
         UninitialisedReadError: If a row in a band was never written.
     """
     if view.buffer.unwritten is not None:
-        for at, pattern in enumerate(patterns):
-            shape, offset = list(view.shape), view.offset
-            if len(patterns) > 1:
-                shape[0], offset = 1, offset + at * view.strides[0]
+        b, heads, _, width = view.shape
+        for at, pattern in numbers.batches(patterns):
+            start, stop, _ = at.indices(b)
             for band in pattern:
-                start = band.key if keys else band.query
-                shape[2] = band.keys if keys else band.queries
-                place = offset + start * view.strides[2]
-                View(view.buffer, view.dtype, tuple(shape), view.strides, place).read()
-    return _wide(view, view.array())
+                first, count = (band.key, band.keys) if keys else (band.query, band.queries)
+                shape = stop - start, heads, count, width
+                offset = view.offset + start * view.strides[0] + first * view.strides[2]
+                View(view.buffer, view.dtype, shape, view.strides, offset).read()
+    return _as(view.array(), wide_type(view.dtype))
 
 
 def _run(
@@ -296,11 +294,8 @@ def _run(
     effect: Callable[[], None],
     site: CallSite | None,
 ) -> None:
-    inputs = [
-        *(e for e in given[:3]),
-        *(e for e in (given.bias, given.sink) if e is not None),
-        *more,
-    ]
+    optional = [each for each in (given.bias, given.sink) if each is not None]
+    inputs = [*given[:3], *optional, *more]
     where = same_device(name, inputs)
     name = f"aten::{name}"
     if where.index is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from kernbench.autograd import autograd, function
+from kernbench.autograd import autograd, checkpoint, function, graph
 from kernbench.caches import cached
 from kernbench.data import collate, datasets, loader, samplers, shares, workers
 from kernbench.des import current_task
@@ -154,7 +154,11 @@ def root() -> Mapping[str, Any]:
         "accelerator": _public(accelerator),
         "backends": _public(backends),
         "random": _public(rng),
-        "autograd": {**_guarded(autograd), "function": _public(function)},
+        "autograd": {
+            **_guarded(autograd),
+            "function": _public(function),
+            "graph": _public(graph),
+        },
         "cuda": {**_public(cuda), **_public(cuda_rng), "nvtx": _public(nvtx)},
         "distributed": {
             **_guarded(distributed),
@@ -181,7 +185,7 @@ def root() -> Mapping[str, Any]:
         },
         "profiler": {**_public(profiler), **_public(profiling)},
         "testing": _guarded(testing),
-        "utils": {"data": _data()},
+        "utils": {"checkpoint": _public(checkpoint), "data": _data()},
     }
 
 

@@ -9,9 +9,9 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
-from kernbench.errors import CallSite, UnsupportedError, call_site, site_fact
+from kernbench.errors import CallSite, OperandError, UnsupportedError, call_site, site_fact
 from kernbench.memory import DType
 from kernbench.process.process import Process, RankLocal, current_process
 from kernbench.process.types import Device
@@ -24,6 +24,10 @@ Edge = tuple["Node | Leaf", int]
 """Where a gradient goes: a node and which of its outputs the gradient belongs to, or a leaf."""
 
 
+SavedHooks = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
+"""What packs a tensor that a node is about to keep, and what turns that into a tensor again."""
+
+
 class GradState:
     """Whether the operations of a rank are recorded, and how many have been.
 
@@ -33,9 +37,14 @@ class GradState:
         at_end: Functions to call, in order, at the end of the backward pass that is under way.
         ranges: Names of the ranges that the rank is in, from its process.
         chosen: Whether the backward pass that is under way is for some tensors only.
+        passes: Number of backward passes begun so far.
+        running: Number of the backward pass that is under way, from 1; 0 outside of one.
+        saved_hooks: Functions that pack and unpack the tensors that nodes keep; the last pair acts.
     """
 
-    __slots__ = ("at_end", "chosen", "count", "enabled", "ranges")
+    __slots__ = (
+        "at_end", "chosen", "count", "enabled", "passes", "ranges", "running", "saved_hooks",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.enabled = True
@@ -43,6 +52,9 @@ class GradState:
         self.at_end: list[Callable[[], None]] = []
         self.ranges: tuple[str, ...] = ()
         self.chosen = False
+        self.passes = 0
+        self.running = 0
+        self.saved_hooks: list[SavedHooks] = []
 
 
 GRAD_STATE: Final = RankLocal("gradients", lambda _: GradState())
@@ -64,6 +76,22 @@ def recording(process: Process, enabled: bool) -> Iterator[None]:
         yield
     finally:
         state.enabled = before
+
+
+_HOOKED: Final[list[None]] = []
+"""Has an entry for each block, of any rank, in which tensors are packed before they are kept."""
+
+
+def push_saved_hooks(hooks: SavedHooks) -> None:
+    """Lets the nodes that the calling rank records from now on pack the tensors that they keep."""
+    grad_state_of(current_process()).saved_hooks.append(hooks)
+    _HOOKED.append(None)
+
+
+def pop_saved_hooks() -> None:
+    """Ends what the calling rank's latest `push_saved_hooks` began."""
+    grad_state_of(current_process()).saved_hooks.pop()
+    _HOOKED.pop()
 
 
 # Leaves and outputs
@@ -448,14 +476,23 @@ _TYPE_NAMES: Final = {
 }  # fmt: skip
 
 
+class Keeper(Protocol):
+    """What keeps a tensor: its name and the user's line, for errors."""
+
+    label: str
+    site: CallSite | None
+
+
 class Saved:
     """A tensor kept for a formula, without its history, which may lead back to the same node.
 
+    Between `push_saved_hooks` and its end only what the tensor was packed into is kept.
+
     Raises:
-        TensorError: If the tensor was made in `inference_mode`.
+        TensorError: If the tensor was made in `inference_mode`, or was written while it was packed.
     """
 
-    __slots__ = ("_block", "_maker", "_tensor", "_version")
+    __slots__ = ("_block", "_maker", "_packed", "_tensor", "_unpack", "_version")
 
     def __init__(self, tensor: Tensor, maker: tuple[str, int] | None = None) -> None:
         if tensor.memory.inference:
@@ -470,20 +507,55 @@ class Saved:
         graph = tensor.graph
         if isinstance(graph, Leaf) and graph.requires_grad:
             # As in PyTorch a leaf is kept itself: it may show other memory once its `data` is set.
-            self._tensor = tensor
+            self._tensor: Tensor | None = tensor
         else:
             self._tensor = wrap(tensor.memory, tensor.window, tensor.device)
         if maker is None and isinstance(graph, Output):
             maker = (graph.node.label, graph.index)
         self._maker = maker
+        if _HOOKED:
+            self._pack()
 
-    def get(self, node: Node) -> Tensor:
+    def _pack(self) -> None:
+        """Keeps what the calling rank's hooks make of the tensor, if it has any."""
+        process = current_process()
+        stack = grad_state_of(process).saved_hooks
+        tensor = self._tensor
+        if not stack or tensor is None:
+            return
+        pack, self._unpack = stack[-1]
+        with recording(process, False):
+            self._packed = process.call_theirs(pack, tensor)
+        self._tensor = None
+        if tensor.memory.version != self._version:
+            raise TensorError(
+                "A saved tensor pack hook is modifying its input in place. Tensors provided as "
+                "input to pack hook can not be modified by in-place operations as this can lead to "
+                "unexpected side-effects.",
+                [site_fact(call_site())],
+                hint="clone() the tensor in the hook first",
+            )
+
+    def _unpacked(self) -> Tensor:
+        tensor: object = current_process().call_theirs(self._unpack, self._packed)
+        if not isinstance(tensor, Tensor):
+            raise OperandError(
+                "Output of saved tensor unpack_hook expected to be a Tensor but got result of type "
+                f"{type(tensor).__name__}",
+                [site_fact(call_site())],
+            )
+        return tensor
+
+    def get(self, node: Keeper) -> Tensor:
         """Returns the tensor.
 
         Raises:
             TensorError: If the tensor was written since.
+            OperandError: If what a hook unpacks is no tensor.
         """
         tensor = self._tensor
+        if tensor is None:
+            return self._unpacked()
         version = tensor.memory.version
         if version != self._version and tensor.memory.buffer.allocation.number == self._block:
             place = "torch.cuda" if tensor.is_cuda else "torch"
@@ -500,6 +572,26 @@ class Saved:
                 hint="clone() the tensor before the in-place operation",
             )
         return tensor
+
+
+History = Leaf | Output | None
+
+
+def with_history(tensor: Tensor, graph: History) -> Tensor:
+    """Returns a kept tensor with the history that it had, as PyTorch does.
+
+    Args:
+        tensor: What was kept, or what was unpacked.
+        graph: The history, from `history`.
+    """
+    if graph is None or tensor.graph is graph:
+        return tensor
+    if isinstance(graph, Leaf) and not graph.requires_grad:
+        return tensor
+    seen = wrap(tensor.memory, tensor.window, tensor.device)
+    seen.graph = graph
+    seen.memory.tracked = True
+    return seen
 
 
 class SavedList(list[Any]):

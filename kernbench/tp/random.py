@@ -1,11 +1,10 @@
 """Streams of random numbers, as `parallel.random` has them, and recomputing with the same ones."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import kernbench.torch as torch
-from kernbench.extend import guard
+from kernbench.extend import first_run, guard, second_run
 from kernbench.parallel import random
 from kernbench.parallel.members import ensure_divisibility, refuse, refuse_assertion, size_of
 from kernbench.parallel.random import (
@@ -25,6 +24,7 @@ from kernbench.parallel.random import (
     model_parallel_cuda_manual_seed,
     model_parallel_manual_seed,
 )
+from kernbench.torch.utils.checkpoint import check_backward_validity
 from kernbench.tp.utils import (
     gather_split_1d_tensor,
     group_of,
@@ -58,15 +58,7 @@ class _Checkpoint(torch.autograd.Function):
     def forward(ctx: Any, function: Callable[..., Any], distribute: bool, *args: Any) -> Any:
         ctx.function = function
         ctx.states = random.rng_states()
-        before = _versions(args)
-        out = function(*args)
-        written = [at for at, each in enumerate(_versions(args)) if each != before[at]]
-        if written and any(ctx.needs_input_grad):
-            raise refuse(
-                f"checkpoint: the function writes its argument {written[0]} in place, and would "
-                "begin with other values the second time",
-                hint="let it make a new tensor",
-            )
+        out = first_run(function, args, any(ctx.needs_input_grad))
         kept = [each if isinstance(each, torch.Tensor) else None for each in args]
         ctx.rest = [None if isinstance(each, torch.Tensor) else each for each in args]
         ctx.wanted = [each is not None and each.requires_grad for each in kept]
@@ -92,35 +84,12 @@ class _Checkpoint(torch.autograd.Function):
             rest if each is None else each.detach().requires_grad_(wanted)
             for each, rest, wanted in zip(kept, ctx.rest, ctx.wanted, strict=True)
         ]
-        with random.forked_rng(ctx.states), torch.enable_grad():
-            out = ctx.function(*args)
-        outs = out if isinstance(out, tuple) else (out,)
-        if len(outs) != len(grads):
-            raise refuse(
-                f"checkpoint: the function returned {len(grads)} values the first time and "
-                f"{len(outs)} the second time",
-                hint="let it take the same course both times",
-            )
-        pairs = [
-            (each, grad)
-            for each, grad in zip(outs, grads, strict=True)
-            if isinstance(each, torch.Tensor) and each.requires_grad
-        ]
-        if not pairs:
-            raise refuse(
-                "none of output has requires_grad=True, this checkpoint() is not necessary",
-                hint="call the function itself",
-            )
-        torch.autograd.backward([each for each, _ in pairs], [grad for _, grad in pairs])
-        return (
-            None,
-            None,
-            *[each.grad if wanted else None for each, wanted in zip(args, ctx.wanted, strict=True)],
-        )
 
+        def run(*given: Any) -> Any:
+            with random.forked_rng(ctx.states):
+                return ctx.function(*given)
 
-def _versions(args: tuple[Any, ...]) -> list[int | None]:
-    return [each._version if isinstance(each, torch.Tensor) else None for each in args]
+        return None, None, *second_run(run, args, grads)
 
 
 def checkpoint(
@@ -144,9 +113,10 @@ def checkpoint(
     Raises:
         ParallelAssertionError: If the ranks cannot share the first argument equally, or it is no
             tensor.
-        ParallelError: If the function writes an argument in place and backward is to call it again;
-            in backward, if that is for chosen tensors only, as by `autograd.grad`, or if the
-            function then returns another number of values, or none with a gradient.
+        ParallelError: In backward, if that is for chosen tensors only, as by `autograd.grad`.
+        TensorError: If the function writes an argument in place and backward is to call it again;
+            in backward, if the function then returns no value with a gradient, or another number of
+            values (CheckpointError).
         ParallelStateError: If it is to be shared and model parallelism is not initialised.
     """
     if distribute_saved_activations:
@@ -157,10 +127,7 @@ def checkpoint(
         ensure_divisibility(args[0].numel(), size_of(group_of(None)))
     if not torch.is_grad_enabled():
         return function(*args)  # nobody goes back, so nothing is kept
-    if not any(isinstance(each, torch.Tensor) and each.requires_grad for each in args):
-        warnings.warn(
-            "None of the inputs have requires_grad=True. Gradients will be None", stacklevel=2
-        )
+    check_backward_validity(args)
     out: _R = _Checkpoint.apply(function, bool(distribute_saved_activations), *args)
     return out
 

@@ -46,8 +46,8 @@ def test_torch_is_ours_inside_and_theirs_after(theirs: dict[str, ModuleType]) ->
         assert scope["all_reduce"] is kernbench.torch.distributed.all_reduce
         with pytest.raises(ModuleNotFoundError, match=r"torch\.special is not simulated"):
             importlib.import_module("torch.special")
-        with pytest.raises(ModuleNotFoundError, match=r"torch\.nn\.attention is not simulated"):
-            importlib.import_module("torch.nn.attention")
+        with pytest.raises(ModuleNotFoundError, match=r"torch\.nn\.intrinsic is not simulated"):
+            importlib.import_module("torch.nn.intrinsic")
         with pytest.raises(ModuleNotFoundError, match="torchvision is built on PyTorch itself"):
             importlib.import_module("torchvision.datasets")
     assert _torch_modules() == theirs

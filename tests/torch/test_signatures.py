@@ -163,7 +163,11 @@ def _public_bases(kind: type) -> list[type]:
 
 
 def _ours() -> dict[str, Any]:
-    skipped = ("torch.distributed.comm_debug.", "torch.multiprocessing.SpawnException")
+    skipped = (
+        "torch.distributed.comm_debug.",
+        "torch.multiprocessing.SpawnException",
+        "torch.utils.checkpoint.CheckpointError",
+    )
     return {name: value for name, value in _public(root(), "torch") if not name.startswith(skipped)}
 
 
