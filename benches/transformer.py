@@ -39,7 +39,7 @@ from kernbench.parallel import parallel_state
 from kernbench.parallel.config import GemmKernel
 from kernbench.parallel.groups import ProcessGroupCollection
 from kernbench.pp import ideal_bubble_fraction, measured_bubble_fraction
-from kernbench.pp.bubble import PASSES
+from kernbench.pp.bubble import MICROBATCH
 from kernbench.pp.schedules import ScheduleName
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.model_memory import ModelMemory
@@ -47,6 +47,8 @@ from kernbench.runtime_api.model_memory import ModelMemory
 _VOCAB = 256
 _STEP = "training step"
 _WARMUP = 1
+_PASSES = (MICROBATCH, "forward", "backward")
+"""How the names of ranges begin that schedules make, around those of layers."""
 
 # Not float16: AdamW's squares of gradients are 0 in it, unless somebody scales the loss.
 _DTYPES = ("float64", "float32", "bfloat16")
@@ -323,7 +325,7 @@ def run(ctx: RuntimeContext) -> int:
         flags.steps - _WARMUP,
         _WARMUP,
         [per_rank[rank] for rank in range(flags.ranks)],
-        results.breakdown(ctx, _STEP, PASSES),
+        results.breakdown(ctx, _STEP, _PASSES),
         _bubble(ctx, flags),
     )
     given = {**asdict(flags), "text": str(flags.text)}
