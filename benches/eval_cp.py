@@ -245,7 +245,12 @@ def _check_lines(ctx: RuntimeContext, flags: Flags, found: dict[str, Any]) -> li
             zip(found["plain"], found["interleaved"], found["evaluations"], strict=True)
         )
     ]
-    columns = [("step", ""), ("alone", "(nats)"), ("evaluated", "(nats)"), (f"cp {other}", "(nats)")]
+    columns = [
+        ("step", ""),
+        ("alone", "(nats)"),
+        ("evaluated", "(nats)"),
+        (f"cp {other}", "(nats)"),
+    ]
     times = [
         f"cp {cp} {'N/A' if time is None else f'{time:.2f} us'}"
         for cp, time in found["evaluation_us"].items()

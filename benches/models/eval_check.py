@@ -69,7 +69,9 @@ class Check:
         self._batch, self._eval_batch, self._micro_batch = batch, eval_batch, micro_batch
         tp, pp = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
         cp_train = config.context_parallel_size
-        self._train, self._other = (lay_out(tp or 1, cp, pp or 1) for cp in (cp_train or 1, cp_eval))
+        self._train, self._other = (
+            lay_out(tp or 1, cp, pp or 1) for cp in (cp_train or 1, cp_eval)
+        )
 
     def run(self, steps: int) -> Found:
         """Does everything.

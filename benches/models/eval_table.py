@@ -96,7 +96,9 @@ class Spent:
     host_ms: float
 
 
-def simulate(ctx: RuntimeContext, row: Row, constants: Sequence[str], fixed_ms: float) -> dict[Arm, Spent]:
+def simulate(
+    ctx: RuntimeContext, row: Row, constants: Sequence[str], fixed_ms: float
+) -> dict[Arm, Spent]:
     """Returns an evaluation of each kind.
 
     Args:
