@@ -1,7 +1,7 @@
 """Attention over sequences that ranks share, by each way to exchange them.
 
 Flags, after `--`: `--cp` ranks share each of `--batch` sequences of `--seq` tokens, with `--heads`
-heads of queries and `--kv-heads` of keys, both `--head-dim` wide, and of values, `--value-dim` wide;
+heads of queries and `--kv-heads` of keys, `--head-dim` wide, and of values, `--value-dim` wide;
 `--mask` and `--dtype`. `--comm` is one of `kernbench.cp`'s ways or `all`; in `a2a+p2p` rings of
 neighbours are replaced by `--a2a-ranks` ranks that exchange heads. A forward and a backward pass
 are timed after one that warms up. `sent` is counted in the log, `formula` computed from the sizes:
@@ -10,7 +10,7 @@ queries and outputs QO as many with heads in place of kv-heads.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from math import gcd
 from typing import Any, Final, Literal
 
@@ -20,11 +20,12 @@ from benches.models import results
 from benches.models.flags import COMM_TYPES, Parser, positive, require_multiple, require_ranks
 from kernbench.cp.attention import cp_attention
 from kernbench.errors import UsageError
-from kernbench.report import mean_of_ranks, range_breakdown
+from kernbench.report import mean_of_ranks
 from kernbench.report.breakdown import COMMUNICATION
 from kernbench.report.intervals import length, union
 from kernbench.report.records import is_engine
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine.op_log import Record
 from kernbench.units import PS_PER_US
 
 Direction = Literal["forward", "backward"]
@@ -123,7 +124,7 @@ def formula(flags: Flags, comm: str, direction: Direction) -> int:
         comm: The way.
         direction: Forward or backward.
     """
-    item = getattr(torch, flags.dtype).itemsize
+    item: int = getattr(torch, flags.dtype).itemsize
     elements = flags.batch * flags.seq // flags.cp * (flags.head_dim + flags.value_dim)
     kv, qo = elements * flags.kv_heads, elements * flags.heads
     inner = flags.exchanging(comm)
@@ -201,32 +202,43 @@ def _levels(flags: Flags) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class Pass:
-    """A pass of one direction; times are means of the ranks in microseconds, None if not simulated.
+class Times:
+    """Simulated times of a pass, means of the ranks in microseconds.
 
     Attributes:
-        comm: The way.
-        direction: Forward or backward.
         us: From the first command to the end of the last.
         compute_us: A kernel runs.
         exposed_us: Communication that no kernel hides.
         idle_us: Nothing to do until the next command begins.
         communication_us: All communication, hidden or not.
         host_us: The host issues commands.
+    """
+
+    us: float
+    compute_us: float
+    exposed_us: float
+    idle_us: float
+    communication_us: float
+    host_us: float
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A pass in one direction.
+
+    Attributes:
+        comm: How ranks exchange.
+        direction: Forward or backward.
         sent_bytes: The most that a rank has sent.
         formula_bytes: The same from the sizes.
+        times: None if no time is simulated.
     """
 
     comm: str
     direction: Direction
-    us: float | None
-    compute_us: float | None
-    exposed_us: float | None
-    idle_us: float | None
-    communication_us: float | None
-    host_us: float | None
     sent_bytes: int
     formula_bytes: int
+    times: Times | None
 
 
 def _measured(ctx: RuntimeContext, flags: Flags, comm: str, direction: Direction) -> Pass:
@@ -240,33 +252,38 @@ def _measured(ctx: RuntimeContext, flags: Flags, comm: str, direction: Direction
     for each in records:
         if each.category == "send":
             sent[each.rank] += each.args["bytes"]
-    times: list[float | None] = [None] * 6
-    if engine.timed:
-        rows = range_breakdown(engine.op_log, engine.dispatch_ps, [name])
-        (mean,) = mean_of_ranks(rows)
-        communication = sum(
-            length(
-                union(
-                    (each.start, each.end)
-                    for each in records
-                    if each.rank == rank
-                    and each.category in COMMUNICATION
-                    and not is_engine(each.track)
-                )
-            )
-            for rank in range(flags.cp)
-        )
-        picoseconds: Iterable[float] = (
-            mean.device_ps,
-            mean.compute_ps,
-            mean.exposed_ps,
-            mean.idle_ps,
-            communication / flags.cp,
-            mean.host_ps,
-        )
-        times = [each / PS_PER_US for each in picoseconds]
     counted = max(sent.values()), formula(flags, comm, direction)
-    return Pass(comm, direction, *times, *counted)
+    return Pass(comm, direction, *counted, _times(ctx, flags, name, records))
+
+
+def _times(ctx: RuntimeContext, flags: Flags, name: str, records: list[Record]) -> Times | None:
+    """Returns where the time went.
+
+    Args:
+        ctx: Of the run.
+        flags: Sizes.
+        name: Of the range around the pass.
+        records: Of the pass.
+    """
+    rows = results.breakdown(ctx, name)
+    if rows is None:
+        return None
+    (mean,) = mean_of_ranks(rows)
+    moving = [
+        each for each in records if each.category in COMMUNICATION and not is_engine(each.track)
+    ]
+    communication = sum(
+        length(union((each.start, each.end) for each in moving if each.rank == rank))
+        for rank in range(flags.cp)
+    )
+    return Times(
+        mean.device_ps / PS_PER_US,
+        mean.compute_ps / PS_PER_US,
+        mean.exposed_ps / PS_PER_US,
+        mean.idle_ps / PS_PER_US,
+        communication / flags.cp / PS_PER_US,
+        mean.host_ps / PS_PER_US,
+    )
 
 
 def run(ctx: RuntimeContext) -> int:
@@ -296,9 +313,6 @@ def run(ctx: RuntimeContext) -> int:
 
 
 def _lines(ctx: RuntimeContext, flags: Flags, passes: Iterable[Pass]) -> list[str]:
-    def us(time: float | None) -> str:
-        return "N/A" if time is None else f"{time:.1f}"
-
     title = f"cp_attention on {ctx.engine.topology.name}: {flags.batch} x {flags.seq} tokens "
     title += f"shared by {flags.cp} ranks, {flags.mask}"
     sizes = ("heads", "kv_heads", "head_dim", "value_dim", "dtype")
@@ -310,8 +324,7 @@ def _lines(ctx: RuntimeContext, flags: Flags, passes: Iterable[Pass]) -> list[st
         [
             each.comm,
             each.direction,
-            *map(us, (each.us, each.compute_us, each.exposed_us, each.idle_us)),
-            *map(us, (each.communication_us, each.host_us)),
+            *(["N/A"] * 6 if each.times is None else map("{:.1f}".format, astuple(each.times))),
             f"{each.sent_bytes / _MIB:.3f}",
             f"{each.formula_bytes / _MIB:.3f}",
         ]

@@ -209,6 +209,8 @@ def _config(flags: Flags, seed: int) -> GPTConfig:
         vocab_size=_VOCAB,
         seq_length=flags.sequence,
         qk_layernorm=True,
+        # Wide enough that what a token sees, and from where, makes a difference at once.
+        init_method_std=0.2,
         cp_comm_type=flags.cp_comm_type,
         init_seed=seed,
         tensor_model_parallel_size=flags.tp,
@@ -217,7 +219,7 @@ def _config(flags: Flags, seed: int) -> GPTConfig:
         pipeline_dtype=dtype,
         params_dtype=dtype,
         sequence_parallel=flags.sequence_parallel,
-        gradient_accumulation_fusion=True,
+        gradient_accumulation_fusion=flags.dtype != "bfloat16",  # which products cannot add to
         kernel=flags.kernel,
     )
 
@@ -276,7 +278,7 @@ def _motive() -> list[str]:
     """Returns why one evaluates so: a run in which each sequence is there for the bubble only."""
     world, tp, pp, samples, microbatches = 8192, 2, 4, 1024, 4
     lines = [
-        f"# why: {world} ranks, tp {tp}, pp {pp}, {samples} samples to evaluate; each pipeline takes",
+        f"# why: {world} ranks, tp {tp}, pp {pp}, {samples} samples to evaluate; a pipeline takes",
         f"# at least {microbatches} microbatches, or its bubble is larger than "
         f"{(pp - 1) / (microbatches + pp - 1):.0%}",
     ]

@@ -107,7 +107,7 @@ class _Step:
             with torch.profiler.record_function("loss"):
                 wide = out if out.dtype is torch.float64 else out.float()
                 # Of this rank's rows, if it has some of them only.
-                loss = wide.square().sum() / (flags.tokens * flags.hidden)
+                loss: torch.Tensor = wide.square().sum() / (flags.tokens * flags.hidden)
             del out, wide
         if self._backward:
             loss.backward()

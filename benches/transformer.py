@@ -217,7 +217,7 @@ def _build(flags: Flags, seed: int) -> tuple[list[GPTModel], torch.optim.AdamW]:
         pipeline_dtype=getattr(torch, flags.dtype),
         sequence_parallel=flags.sequence_parallel,
         params_dtype=getattr(torch, flags.dtype),
-        gradient_accumulation_fusion=True,
+        gradient_accumulation_fusion=flags.dtype != "bfloat16",  # which products cannot add to
         kernel=flags.kernel,
     )
     groups = ProcessGroupCollection.use_mpu_process_groups()

@@ -138,7 +138,7 @@ class Check:
     def _batches(
         self, groups: ProcessGroupCollection, batch: int, number: int, *, alike: bool = False
     ) -> list[Batch]:
-        """Returns the rank's microbatches of sequences that count upwards, each in steps of its own.
+        """Returns the rank's microbatches; sequences count upwards, each in steps of its own.
 
         Args:
             groups: The layout.

@@ -267,6 +267,7 @@ class GPTModel(torch.nn.Module):
             `[s/cp, b]` on the last stage, the same on all ranks of `tp`; else activations.
         """
         config = self.config
+        x: torch.Tensor
         if self.embedding is not None:
             with torch.profiler.record_function("embedding"):
                 x = self.embedding(ids)
@@ -374,6 +375,7 @@ def _norm(config: GPTConfig, width: int, *, parts: bool = False) -> torch.nn.RMS
         width, config.layernorm_epsilon, device="cuda", dtype=config.params_dtype
     )
     # As layers mark theirs: all ranks have it, and each may have a part of its gradient.
+    assert norm.weight is not None
     marked(
         norm.weight,
         tensor_model_parallel=False,

@@ -33,7 +33,7 @@ class Trainer:
         config, self._groups = chunks[0].config, chunks[0].pg_collection
         self._optimizer, self._clip = optimizer, clip
         self._dtype = wide_type(config)
-        self._parameters = [each for chunk in chunks for each in chunk.parameters()]
+        self._parameters: list[Any] = [each for chunk in chunks for each in chunk.parameters()]
         options = DistributedDataParallelConfig(overlap_grad_reduce=self._groups.dp_cp.size() > 1)
         self._chunks = [
             DistributedDataParallel(config, options, chunk, number > 0, self._groups)
