@@ -56,7 +56,16 @@ class Flags:
         """The ways that are measured: with `all`, those that the heads allow."""
         if self.comm != "all":
             return [self.comm]
-        return [each for each in COMM_TYPES if self.kv_heads % self.exchanging(each) == 0]
+        return [each for each in COMM_TYPES if not self.why_not(each)]
+
+    def why_not(self, comm: str) -> str:
+        """Returns why a way is left out of `all`; nothing if it is not."""
+        if self.kv_heads % self.exchanging(comm):
+            return f"--kv-heads {self.kv_heads} is no multiple of {self.exchanging(comm)}"
+        return "with 1 rank that exchanges heads it is p2p" if self._is_ring(comm) else ""
+
+    def _is_ring(self, comm: str) -> bool:
+        return comm == "a2a+p2p" and self.a2a_ranks == 1
 
     def exchanging(self, comm: str) -> int:
         """Returns how many ranks exchange heads."""
@@ -229,14 +238,14 @@ class Pass:
     Attributes:
         comm: How ranks exchange.
         direction: Forward or backward.
-        sent_bytes: The most that a rank has sent.
+        sent_bytes: The most that a rank has sent; None if no time is simulated.
         formula_bytes: The same from the sizes.
         times: None if no time is simulated.
     """
 
     comm: str
     direction: Direction
-    sent_bytes: int
+    sent_bytes: int | None
     formula_bytes: int
     times: Times | None
 
@@ -252,8 +261,9 @@ def _measured(ctx: RuntimeContext, flags: Flags, comm: str, direction: Direction
     for each in records:
         if each.category == "send":
             sent[each.rank] += each.args["bytes"]
-    counted = max(sent.values()), formula(flags, comm, direction)
-    return Pass(comm, direction, *counted, _times(ctx, flags, name, records))
+    counted = max(sent.values()) if engine.timed else None
+    times = _times(ctx, flags, name, records)
+    return Pass(comm, direction, counted, formula(flags, comm, direction), times)
 
 
 def _times(ctx: RuntimeContext, flags: Flags, name: str, records: list[Record]) -> Times | None:
@@ -325,18 +335,14 @@ def _lines(ctx: RuntimeContext, flags: Flags, passes: Iterable[Pass]) -> list[st
             each.comm,
             each.direction,
             *(["N/A"] * 6 if each.times is None else map("{:.1f}".format, astuple(each.times))),
-            f"{each.sent_bytes / _MIB:.3f}",
+            "N/A" if each.sent_bytes is None else f"{each.sent_bytes / _MIB:.3f}",
             f"{each.formula_bytes / _MIB:.3f}",
         ]
         for each in passes
     ]
     return [
         *results.header_lines(ctx, title, [shape, results.dials(ctx)]),
-        *(
-            f"# {each}: left out, --kv-heads {flags.kv_heads} is no multiple of "
-            f"{flags.exchanging(each)}"
-            for each in left_out
-        ),
+        *(f"# {each}: left out, {flags.why_not(each)}" for each in left_out),
         *(
             [f"# a2a+p2p: {inner} ranks exchange heads, rings of {flags.cp // inner}"]
             if "a2a+p2p" in flags.schemes

@@ -111,10 +111,11 @@ def _check(given: Flags) -> None:
     multiple("--ffn", given.ffn, "--tp", given.tp)
     multiple("the vocabulary of", _VOCAB, "--tp", given.tp)
     multiple("--layers", given.layers, "--pp", given.pp)
-    for name, size in (("--cp-train", given.cp_train), ("--cp-eval", given.cp_eval)):
-        model = given.tp * given.pp * size
-        multiple("--ranks", given.ranks, f"--tp x --pp x {name}", model)
-        samples = given.micro_batch * (given.ranks // model)
+    layouts = {"--cp-train": given.cp_train, "--cp-eval": given.cp_eval}
+    for name, size in layouts.items():
+        multiple("--ranks", given.ranks, f"--tp x --pp x {name}", given.tp * given.pp * size)
+    for name, size in layouts.items():
+        samples = given.micro_batch * given.ranks // (given.tp * given.pp * size)
         multiple("--eval-batch", given.eval_batch, f"--micro-batch x dp of {name}", samples)
         if name == "--cp-train":
             multiple("--batch", given.batch, f"--micro-batch x dp of {name}", samples)
