@@ -72,6 +72,6 @@ __all__ = [
     "guard",
     "in_order",
     "kernel_output",
-    "share",
     "second_run",
+    "share",
 ]

@@ -5,14 +5,12 @@ from contextlib import contextmanager
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
-from kernbench.errors import OperandError, OptionError, call_site, site_fact
+from kernbench.errors import OptionError, call_site, site_fact
 from kernbench.parallel.groups import ProcessGroupCollection
 from kernbench.parallel.layout import whole_number
-from kernbench.parallel.members import Group
 
 __all__ = [
     "average_loss",
-    "broadcast_from_last_stage",
     "check_evaluation",
     "evaluating",
     "microbatches",
@@ -117,53 +115,6 @@ def _check_divides(name: str, number: int, divisor: int, rule: str) -> None:
             [site_fact(call_site())],
             hint=f"the next multiple is {-(-number // divisor) * divisor}",
         )
-
-
-def broadcast_from_last_stage(
-    value: torch.Tensor | None,
-    pp_group: Group | None,
-    *,
-    shape: Sequence[int] = (),
-    dtype: torch.dtype = torch.float32,
-) -> torch.Tensor:
-    """Returns what the last stage of a pipeline has, such as the loss, on every stage.
-
-    Every stage calls it. With one stage, or without a group, nothing is sent.
-
-    Args:
-        value: The tensor, on the last stage; others give None, or anything, which is not read.
-        pp_group: The stages, in their order; None for one.
-        shape: Of the value.
-        dtype: Of the value.
-
-    Returns:
-        On the last stage the value itself, elsewhere a new tensor on the current device; neither
-        carries gradients from stage to stage.
-
-    Raises:
-        OperandError: On the last stage, if the value is no tensor.
-        OptionError: On the last stage, if its shape or type is another one.
-        GroupError: If the calling rank may not use the group (C8, C18).
-    """
-    stages = [] if pp_group is None else dist.get_process_group_ranks(pp_group)
-    if not stages or dist.get_rank() == stages[-1]:
-        if not isinstance(value, torch.Tensor):
-            raise OperandError(
-                f"broadcast_from_last_stage({type(value).__name__}) on the last stage",
-                [site_fact(call_site()), "expected a tensor: the last stage has the loss"],
-            )
-        if tuple(value.shape) != tuple(shape) or value.dtype != dtype:
-            raise OptionError(
-                f"broadcast_from_last_stage: the last stage has {list(value.shape)} of "
-                f"{value.dtype}, and the others expect {list(shape)} of {dtype}",
-                [site_fact(call_site())],
-                hint="pass shape= and dtype= on every stage",
-            )
-    else:
-        value = torch.empty(tuple(shape), dtype=dtype, device="cuda")
-    if len(stages) > 1:
-        dist.broadcast(value.detach(), src=stages[-1], group=pp_group)
-    return value
 
 
 def average_loss(

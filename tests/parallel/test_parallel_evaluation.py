@@ -8,14 +8,12 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.parallel.evaluation import (
     average_loss,
-    broadcast_from_last_stage,
     check_evaluation,
     evaluating,
     microbatches,
 )
 from kernbench.parallel.groups import GroupGrid, ProcessGroupCollection
 from kernbench.testing import Kernbench
-from kernbench.torch.distributed.comm_debug import CommDebugMode
 
 FITS = {
     "world_size": 16,
@@ -69,54 +67,6 @@ def test_microbatches_of_a_rank() -> None:
     assert [microbatches(8, 2, dp) for dp in (1, 2, 4)] == [4, 2, 1]
     with pytest.raises(ValueError, match="the next multiple is 12"):
         microbatches(8, 2, 3)
-
-
-@pytest.mark.parametrize("stages", [1, 2, 3])
-def test_the_loss_of_the_last_stage(kernbench: Kernbench, stages: int) -> None:
-    def worker(rank: int) -> None:
-        dist.init_process_group("nccl")
-        grid = GroupGrid([2, stages], ["dp", "pp"])
-        pp = grid.create_pg("pp")
-        last = rank // 2 == stages - 1
-        # Other stages have an empty dictionary.
-        losses: dict[str, torch.Tensor] = {}
-        if last:
-            losses["lm loss"] = torch.tensor(3.5 + rank % 2, device="cuda", requires_grad=True)
-        elif rank % 2:
-            torch.cuda.synchronize()
-        with CommDebugMode() as sent:
-            found = broadcast_from_last_stage(losses.get("lm loss"), pp)
-        assert sent.get_total_counts() == (stages > 1)
-        assert found.item() == 3.5 + rank % 2
-        if last:
-            assert found is losses["lm loss"]
-        pair = torch.tensor([rank, 2], device="cuda") if last else None
-        found = broadcast_from_last_stage(pair, pp, shape=(2,), dtype=torch.int64)
-        assert found.tolist() == [2 * (stages - 1) + rank % 2, 2]
-        alone = torch.zeros((), device="cuda")
-        assert broadcast_from_last_stage(alone, None) is alone
-        dist.destroy_process_group()
-
-    kernbench.spawn(worker, nprocs=2 * stages)
-
-
-def test_a_loss_that_the_others_do_not_expect(kernbench: Kernbench) -> None:
-    def worker(rank: int) -> None:
-        dist.init_process_group("nccl")
-        if rank:
-            for value, kind, message in (
-                (torch.zeros(2, device="cuda"), ValueError, r"has \[2\] of torch.float32"),
-                (torch.zeros((), device="cuda").double(), ValueError, "of torch.float64, and the"),
-                (None, TypeError, "expected a tensor: the last stage has the loss"),
-            ):
-                with pytest.raises(kind, match=message) as caught:
-                    broadcast_from_last_stage(value, dist.group.WORLD)
-                assert "test_parallel_evaluation.py" in str(caught.value)
-        loss = torch.ones((), device="cuda") if rank else None
-        assert broadcast_from_last_stage(loss, dist.group.WORLD).item() == 1.0
-        dist.destroy_process_group()
-
-    kernbench.spawn(worker, nprocs=2)
 
 
 def test_the_mean_over_all_tokens_of_a_layout(kernbench: Kernbench) -> None:
