@@ -1,6 +1,6 @@
 """`cp_attention`: attention over sequences that are cut among ranks."""
 
-from typing import Any
+from typing import Any, Final
 
 import kernbench.torch as torch
 from kernbench.cp import checks, gathered, heads, ring
@@ -9,6 +9,7 @@ from kernbench.cp.plan import plan_of
 from kernbench.cp.problem import Problem
 
 Tensor = torch.Tensor
+_BYTES_PER_PAIR: Final = 128
 
 
 class CpAttention(torch.autograd.Function):
@@ -25,7 +26,7 @@ class CpAttention(torch.autograd.Function):
         bias: Tensor | None,
     ) -> Any:
         """Returns the output in the layout of `q`, or it and the largest scores."""
-        ctx.given = given
+        ctx.given, ctx.heads = given, q.shape[2]
         ctx.set_materialize_grads(False)
         q = heads.to_heads(given, q, given.queries)
         k, v = (heads.to_heads(given, each, given.keys) for each in (k, v))
@@ -50,6 +51,8 @@ class CpAttention(torch.autograd.Function):
         """Returns the gradients of all tensors."""
         given: Problem = ctx.given
         needs_sink, needs_bias = ctx.needs_input_grad[4:6]
+        # Held until all commands are issued.
+        workspace = _workspace(given, ctx.heads, grad)
         grad = heads.to_heads(given, grad, given.queries)
         if _gathers(given):
             found = gathered.backward(given, ctx.saved_tensors, grad, needs_sink)
@@ -62,7 +65,26 @@ class CpAttention(torch.autograd.Function):
         dsink = found.sink
         if dsink is not None:
             dsink = heads.all_heads(given, dsink).to(ctx.sink_type) if needs_sink else None
+        del workspace
         return None, dq, dk, dv, dsink, found.bias if needs_bias else None
+
+
+def _workspace(given: Problem, count: int, grad: Tensor) -> Tensor | None:
+    """Returns memory that backward of packed sequences needs if results must be deterministic.
+
+    TransformerEngine leaves out tests with 2**30 pairs of a query and a key or more, for which
+    cuDNN wants about 128 bytes each.
+
+    Args:
+        given: The sequences.
+        count: Heads of the query.
+        grad: Gradient of the output, on the device of the memory.
+    """
+    if not (given.queries.packed and torch.are_deterministic_algorithms_enabled()):
+        return None
+    longest = max(given.queries.room, default=0) * max(given.keys.room, default=0)
+    pairs = len(given.queries.room) * count * longest
+    return torch.empty(_BYTES_PER_PAIR * pairs, dtype=torch.uint8, device=grad.device)
 
 
 def _gathers(given: Problem) -> bool:
@@ -95,7 +117,7 @@ def cp_attention(
     cp_stream: "torch.cuda.Stream | None" = None,
     return_plan: bool = False,
 ) -> Any:
-    """Returns attention over sequences that the ranks of a group share, as TransformerEngine has it.
+    """Returns attention over sequences that the ranks of a group share, as TransformerEngine does.
 
     Each sequence is cut into `2 * cp` equal chunks; rank r holds chunk r, then chunk
     `2 * cp - 1 - r`. Packed sequences are cut one by one, by their allocated lengths. All schemes
@@ -161,6 +183,10 @@ def cp_attention(
         GroupError: If the calling rank may not use a group (C8, C18).
         GroupMismatchError: If the ranks call it differently (C9).
         NoDataError: If lengths are on a device while data is off.
+
+    Under `torch.use_deterministic_algorithms` the backward pass of packed sequences holds 128 bytes
+    for each pair of a query and a key of `sequences * H * longest * longest`, as on hardware, and
+    raises `OutOfMemoryError` if the device has no room for them.
     """
     given = checks.Arguments(
         cp_group,
@@ -191,7 +217,9 @@ def cp_attention(
         sink = torch.zeros(q.shape[2], dtype=torch.float32, device=q.device)
     elif sink is not None:
         sink = sink.reshape(-1)
-    result = CpAttention.apply(problem, q, k, v, sink, core_attention_bias)
+    result: Any = CpAttention.apply(problem, q, k, v, sink, core_attention_bias)
+    out: Tensor
+    more: list[object]
     out, *more = result if return_max_logit else (result,)
     if packed:
         out = out.squeeze(1)

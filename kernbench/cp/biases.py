@@ -13,7 +13,7 @@ from kernbench.cp.sequences import Sight
 
 
 class Bias:
-    """A bias, for the queries of one rank.
+    """A bias, for the queries of one rank of several.
 
     Args:
         given: `[1|b, 1|heads, 1|queries, keys]`, its queries those of the rank or of all ranks.
@@ -33,17 +33,13 @@ class Bias:
     def _chunks(self, x: torch.Tensor, dim: int, owner: int) -> torch.Tensor:
         """Returns a rank's two chunks of a dimension that all ranks share."""
         size = self._members.size
-        if size == 1:
-            return x
         chunk = x.shape[dim] // (2 * size)
         places = owner, 2 * size - 1 - owner
         return torch.cat([x.narrow(dim, place * chunk, chunk) for place in places], dim)
 
-    def part(self, owner: int, sight: Sight | None = None) -> torch.Tensor:
-        """Returns what is added to scores of another rank's keys: of all rows, or those of a sight."""
+    def part(self, owner: int, sight: Sight) -> torch.Tensor:
+        """Returns what is added to the scores of another rank's keys, of the rows of a sight."""
         part = self._chunks(self._mine, 3, owner)
-        if sight is None:
-            return part
         if part.shape[2] > 1:
             part = part.narrow(2, sight.query, sight.queries)
         return part.narrow(3, sight.key, sight.keys)
@@ -55,27 +51,22 @@ class Bias:
     def add(self, slopes: torch.Tensor, owner: int, sight: Sight) -> None:
         """Takes in the gradient of what `part` returned; each owner comes once."""
         assert self.grad is not None
-        grad, size = self.grad, self._members.size
+        grad = self.grad
         if grad.shape[2] > 1:
             grad = grad.narrow(2, sight.query, sight.queries)
-        chunk = grad.shape[3] // (2 * size)
+        chunk = grad.shape[3] // (2 * self._members.size)
         stop = sight.key + sight.keys
-        for number, place in enumerate((owner, 2 * size - 1 - owner)):
-            first, last = max(sight.key, number * chunk), min(stop, (number + 1) * chunk)
-            if size == 1:
-                first, last, place, number = sight.key, stop, 0, 0
+        for number, place in enumerate((owner, 2 * self._members.size - 1 - owner)):
+            here = number * chunk
+            first, last = max(sight.key, here), min(stop, here + chunk)
             if first < last:
-                into = grad.narrow(3, place * chunk + first - number * chunk, last - first)
+                into = grad.narrow(3, place * chunk + first - here, last - first)
                 into.copy_(slopes.narrow(3, first - sight.key, last - first))
-            if size == 1:
-                break
 
     def finish(self) -> torch.Tensor:
         """Returns the gradient of what was given."""
         assert self.grad is not None
         grad, members = self.grad, self._members
-        if members.size == 1:
-            return grad
         if self._cut:
             whole = torch.zeros_like(self._given)
             chunk = self._rows // 2

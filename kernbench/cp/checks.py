@@ -4,6 +4,7 @@ All that can be refused is refused here, before a message is sent.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import isfinite, sqrt
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -121,7 +122,7 @@ def problem_of(
         _message(given.grad_comm_dtype, q.dtype),
         _stream(given.cp_stream),
     )
-    _agree(given, problem, q, k, v, sink, bias)
+    _agree(given, problem, q, k, v, bias)
     return problem
 
 
@@ -185,7 +186,8 @@ def _check_tensors(layout: str, q: object, k: object, v: object) -> None:
                 f"{name} has {each.ndim} dimensions",
                 f"qkv_format={layout!r} has {FORMATS[layout]}; {name} is {list(each.shape)}",
             )
-    assert isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor)
+    assert isinstance(q, torch.Tensor)
+    assert isinstance(k, torch.Tensor)
     assert isinstance(v, torch.Tensor)
     facts = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)} in {layout}"
     if not q.dtype == k.dtype == v.dtype:
@@ -382,7 +384,7 @@ def _cumulative(name: str, given: Any) -> tuple[int, ...] | None:
     found = tuple(int(each) for each in values)
     if len(found) < 1 or found[0] != 0:
         raise refuse(f"{name} begins with {found[0] if found else 'nothing'}", "expected 0")
-    for number, (before, after) in enumerate(zip(found, found[1:], strict=False)):
+    for number, (before, after) in enumerate(pairwise(found)):
         if after < before:
             raise refuse(
                 f"{name} decreases from {before} to {after} at sequence {number}",
@@ -392,7 +394,7 @@ def _cumulative(name: str, given: Any) -> tuple[int, ...] | None:
 
 
 def _lengths(cumulative: Sequence[int]) -> tuple[int, ...]:
-    return tuple(b - a for a, b in zip(cumulative, cumulative[1:], strict=False))
+    return tuple(b - a for a, b in pairwise(cumulative))
 
 
 def _packed(
@@ -509,7 +511,7 @@ def _agree(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    *more: Any,
+    bias: torch.Tensor | None,
 ) -> None:
     """Compares what the ranks are called with; nobody waits."""
     arguments = {
@@ -525,7 +527,7 @@ def _agree(
         "softmax_scale": problem.scale,
         "cu_seqlens_q": _shown(problem.queries),
         "cu_seqlens_kv": _shown(problem.keys),
-        "core_attention_bias": None if more[1] is None else tuple(more[1].shape),
+        "core_attention_bias": None if bias is None else tuple(bias.shape),
         "return_max_logit": problem.wants_peak,
         "grad_comm_dtype": str(problem.message),
     }

@@ -91,11 +91,11 @@ def backward(given: Problem, saved: Sequence[Any], grad: Tensor, needs_sink: boo
         main.append(kernels.joined(pieces, q.shape, q.dtype, dim))
     else:
         main.append(torch.zeros_like(q))
-    for number, given_by in enumerate((k, v), 1):
+    for number, given_by in enumerate((k, v)):
         shape = [each * size if at == dim else each for at, each in enumerate(given_by.shape)]
         mine = torch.empty(given_by.shape, dtype=given.message, device=q.device)
         if found:
-            pieces = [(part.key, slopes[number]) for part, slopes in found]
+            pieces = [(part.key, (slopes.key, slopes.value)[number]) for part, slopes in found]
             dealt = kernels.by_rank(pieces, shape, given.keys, size, given.message, dim)
         else:
             dealt = torch.zeros(size, *given_by.shape, dtype=given.message, device=q.device)
@@ -103,8 +103,10 @@ def backward(given: Problem, saved: Sequence[Any], grad: Tensor, needs_sink: boo
         main.append(mine.to(given_by.dtype))
     dsink = None
     if sink is not None and needs_sink:
-        each = [slopes.sink for _, slopes in found]
-        dsink = sum(each[1:], start=each[0]) if each else torch.zeros_like(sink)
+        dsink = torch.zeros_like(sink)
+        for _, slopes in found:
+            if slopes.sink is not None:
+                dsink.add_(slopes.sink)
         dist.all_reduce(dsink, group=given.outer.group)
     return Grads(main[0], main[1], main[2], dsink)
 

@@ -82,7 +82,8 @@ def add_sink(
     """
 
     def with_sink(lse: Array, sink: Array) -> Array:
-        return np.logaddexp(lse, sink[None, :, None].astype(lse.dtype))
+        result: Array = np.logaddexp(lse, sink[None, :, None].astype(lse.dtype))
+        return result
 
     def shrunk(out: Array, lse: Array, sink: Array) -> Array:
         result = out.copy()
@@ -254,8 +255,7 @@ def by_rank(
         for (first, _), array in zip(pieces, arrays, strict=True):
             rows[:, :, first : first + array.shape[2]] += array
         dealt = np.empty_like(total)
-        at = (slice(None),) * dim
-        dealt[(*at, places(sequences, parts))] = total
+        np.moveaxis(dealt, dim, 0)[places(sequences, parts)] = np.moveaxis(total, dim, 0)
         cut = [*part[:dim], parts, *part[dim:]]
         return np.moveaxis(dealt.reshape(cut), dim, 0)
 

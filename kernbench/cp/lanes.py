@@ -14,7 +14,7 @@ class Lanes:
 
     def __init__(self, other: "torch.cuda.Stream | None") -> None:
         self._other = other
-        self._main = None if other is None else torch.cuda.current_stream()
+        self._main = torch.cuda.current_stream()
         self._last: torch.cuda.Event | None = None
         if other is not None:
             other.wait_stream(self._main)
@@ -47,5 +47,5 @@ class Lanes:
 
     def close(self) -> None:
         """Lets the first stream wait for the other one."""
-        if self._main is not None:
+        if self._other is not None:
             self._main.wait_stream(self._other)

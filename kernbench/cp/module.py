@@ -1,7 +1,7 @@
 """Attention as a module, under the names of TransformerEngine's."""
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
@@ -215,7 +215,8 @@ class DotProductAttention(torch.nn.Module):
         self._check(query_layer, key_layer, value_layer)
         if attention_mask is not None:
             raise _not_simulated(
-                "attention_mask", "say how many tokens sequences have: cu_seqlens_q and cu_seqlens_kv"
+                "attention_mask",
+                "say how many tokens sequences have: cu_seqlens_q and cu_seqlens_kv",
             )
         if core_attention_bias_type in _OTHER_BIASES:
             raise _not_simulated(
@@ -252,10 +253,10 @@ class DotProductAttention(torch.nn.Module):
             return_max_logit=self.return_max_logit,
             cp_stream=self.cp_stream,
         )
-        if not self.return_max_logit:
-            return found.flatten(-2)
-        out, max_logit = found
-        return out.flatten(-2), max_logit
+        if self.return_max_logit:
+            out, max_logit = found
+            return out.flatten(-2), max_logit
+        return cast("torch.Tensor", found.flatten(-2))
 
     def _check(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         """Refuses tensors of other heads or widths than a tensor-parallel rank has."""

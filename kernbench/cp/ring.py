@@ -35,8 +35,8 @@ def _alone(
     given: Problem, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, bias: Tensor | None
 ) -> extend.Attention:
     """Returns attention of a rank that has all keys."""
-    views = [by_heads(each, given.dim) for each in (q, k, v)]
-    return extend.Attention(*views, patterns(given, 0), given.scale, bias, sink)
+    query, key, value = (by_heads(each, given.dim) for each in (q, k, v))
+    return extend.Attention(query, key, value, patterns(given, 0), given.scale, bias, sink)
 
 
 def forward(
@@ -54,6 +54,7 @@ def forward(
     total: tuple[Tensor, Tensor] | None = None
     peaks: list[Tensor] = []
     message: Any = None
+    spare: Tensor | None = None
     lanes = Lanes(given.stream)
     for step in range(ring.size):
         owner = (ring.rank - step) % ring.size
@@ -62,8 +63,8 @@ def forward(
                 message.wait()
             came = held
             if step < ring.size - 1:
-                came = torch.empty_like(held)
-                message = _pass_on(ring, 1, [(held, came)])
+                came = torch.empty_like(held) if spare is None else spare
+                message = _pass_on(ring, 1, held, came)
             key, value = _parts(held, (k.shape, v.shape), dim)
             bands = patterns(given, owner)
             part = sight(bands)
@@ -88,6 +89,8 @@ def forward(
                     lanes.after_last()
                     total = kernels.merge(*total, found.out, found.lse, part.query, dim)
                 lanes.note(*total, *peaks[-1:])
+            # Of two streams, one may still read what the other one would receive into.
+            spare = held if given.stream is None else None
             held = came
     lanes.close()
     out, lse = _nothing(given, q, v) if total is None else total
@@ -120,28 +123,30 @@ def backward(
     ring, dim = given.outer, given.dim
     if ring.size == 1:
         alone = _alone(given, q, held, v, sink, bias)
-        found = extend.attend_backward(alone, by_heads(grad, dim), by_heads(out, dim), lse)
-        main = [by_rows(each, dim).contiguous() for each in found[:3]]
-        return Grads(*main, found.sink, found.bias)
+        sides = by_heads(grad, dim), by_heads(out, dim)
+        found = extend.attend_backward(alone, *sides, lse, wants_bias=needs_bias)
+        dq, dk, dv = (by_rows(each, dim).contiguous() for each in found[:3])
+        return Grads(dq, dk, dv, found.sink, found.bias)
     added = None if bias is None else Bias(bias, q.shape[dim], ring)
-    if added is not None:
+    if added is not None and needs_bias:
         added.start()
     kind, size = wide(q.dtype), ring.size
     query, above, below = (by_heads(each, dim) for each in (q, grad, out))
-    dq: Tensor | None = None
+    total: Tensor | None = None
     gathered: Any = None
-    message: Any = None
+    spare: Tensor | None = None
+    spare_gradients: Tensor | None = None
     # One stream alone: what a step adds is what the next one sends.
     for step in range(size):
         owner = (ring.rank + 1 + step) % size
-        pairs, came, arrived = [], held, None
+        messages, came, arrived = [], held, None
+        # One behind the other: together they would take as long, each in the way of the other.
         if step < size - 1:
-            came = torch.empty_like(held)
-            pairs.append((held, came))
+            came = torch.empty_like(held) if spare is None else spare
+            messages.append(_pass_on(ring, -1, held, came))
         if step:
-            arrived = torch.empty_like(gathered)
-            pairs.append((gathered, arrived))
-        message = _pass_on(ring, -1, pairs)
+            arrived = torch.empty_like(gathered) if spare_gradients is None else spare_gradients
+            messages.append(_pass_on(ring, -1, gathered, arrived))
         key, value = _parts(held, shapes, dim)
         part = sight(patterns(given, owner))
         new: list[tuple[int, Tensor]] = []
@@ -155,31 +160,38 @@ def backward(
                 None if added is None else added.part(owner, part),
             )
             its = [each.narrow(2, part.query, part.queries) for each in (above, below, lse)]
-            slopes = extend.attend_backward(some, its[0], its[1], its[2], dtype=kind)
+            slopes = extend.attend_backward(
+                some, its[0], its[1], its[2], dtype=kind, wants_bias=needs_bias
+            )
             if added is not None and slopes.bias is not None:
                 added.add(slopes.bias, owner, part)
             new = [(part.key, slopes.key), (part.key, slopes.value)]
-            if dq is None:
-                dq = kernels.joined([(part.query, slopes.query)], q.shape, kind, dim)
+            if total is None:
+                total = kernels.joined([(part.query, slopes.query)], q.shape, kind, dim)
             else:
-                by_heads(dq, dim).narrow(2, part.query, part.queries).add_(slopes.query)
-        message.wait()
+                by_heads(total, dim).narrow(2, part.query, part.queries).add_(slopes.query)
+        for message in messages:
+            message.wait()
         if step == size - 1:
             dk, dv = _own(arrived, new, shapes, q.dtype, dim)
+        elif arrived is not None:
+            for sums, (first, slope) in zip(_parts(arrived, shapes, dim), new, strict=False):
+                sums.narrow(2, first, slope.shape[2]).add_(slope)
+            gathered, spare_gradients = arrived, gathered
         elif new:
-            gathered = kernels.add_gradients(arrived, new, shapes, given.message, dim)
-        elif arrived is None:
-            gathered = torch.zeros(held.numel(), dtype=given.message, device=q.device)
+            gathered = kernels.add_gradients(None, new, shapes, given.message, dim)
         else:
-            gathered = arrived
+            gathered = torch.zeros(held.numel(), dtype=given.message, device=q.device)
+        # What forward has saved stays as it is.
+        spare = held if step else None
         held = came
-    dq = torch.zeros_like(q) if dq is None else dq.to(q.dtype)
+    dq = torch.zeros_like(q) if total is None else total.to(q.dtype)
     dsink = None
     if sink is not None and needs_sink:
         tokens = given.queries.rows(size, ring.rank)
         dsink = kernels.sink_gradient(grad, out, lse, sink, tokens, dim)
         dist.all_reduce(dsink, group=ring.group)
-    return Grads(dq, dk, dv, dsink, added.finish() if added is not None and needs_bias else None)
+    return Grads(dq, dk, dv, dsink, None if added is None or not needs_bias else added.finish())
 
 
 def _own(
@@ -210,20 +222,17 @@ def _parts(held: Tensor, shapes: tuple[Sequence[int], Sequence[int]], dim: int) 
     ]
 
 
-def _pass_on(ring: Members, by: int, pairs: Sequence[tuple[Tensor, Tensor]]) -> Any:
-    """Sends tensors to the rank that is `by` further on, and receives others from the rank before.
+def _pass_on(ring: Members, by: int, sent: Tensor, received: Tensor) -> Any:
+    """Sends a tensor to the rank that is `by` further on, and receives one from the rank before.
 
-    Ranks of an even place name what they send first, the others what they receive.
+    Ranks of an even place name first what they send, the others what they receive.
     """
     to, of = (ring.rank + by) % ring.size, (ring.rank - by) % ring.size
-    messages = []
-    for sent, received in pairs:
-        both = [
-            dist.P2POp(dist.isend, sent, group=ring.group, group_peer=to),
-            dist.P2POp(dist.irecv, received, group=ring.group, group_peer=of),
-        ]
-        messages += both[::-1] if ring.rank % 2 else both
-    works = dist.batch_isend_irecv(messages)
+    messages = [
+        dist.P2POp(dist.isend, sent, group=ring.group, group_peer=to),
+        dist.P2POp(dist.irecv, received, group=ring.group, group_peer=of),
+    ]
+    works = dist.batch_isend_irecv(messages[::-1] if ring.rank % 2 else messages)
     return works[0] if len(works) == 1 else _All(works)
 
 

@@ -100,13 +100,15 @@ def attend(given: Attention, *, dtype: DType | None = None, wants_peak: bool = F
     lse = new_tensor(process, (b, heads, rows), wide, device, site)
     peak = new_tensor(process, (heads,), wide, device, site) if wants_peak else None
     read = _reader(given)
+    # Views alone: a command that waits does not keep memory that the program has dropped.
+    targets = out.window, lse.window, None if peak is None else peak.window
 
     def effect() -> None:
         found = numbers.forward(read())
-        out.window.adopt(found.out)
-        lse.window.adopt(found.lse)
-        if peak is not None:
-            peak.window.adopt(found.peak.max(axis=(0, 2), initial=-np.inf))
+        targets[0].adopt(found.out)
+        targets[1].adopt(found.lse)
+        if targets[2] is not None:
+            targets[2].adopt(found.peak.max(axis=(0, 2), initial=-np.inf))
 
     outputs = [each for each in (out, lse, peak) if each is not None]
     _run(process, name, "forward", given, (), outputs, effect, site)
@@ -151,16 +153,16 @@ def attend_backward(
         else None
         for each, wanted in ((given.bias, wants_bias), (given.sink, True))
     ]
-    read = _reader(given)
+    read, patterns, wanted = _reader(given), given.patterns, bias is not None
+    sources, sums = (grad.window, out.window), lse.window
+    targets = [None if each is None else each.window for each in (*main, bias, sink)]
 
     def effect() -> None:
-        above, below = (_rows(e.window, given.patterns, keys=False) for e in (grad, out))
-        found = numbers.backward(
-            read(), above, below, lse.window.read(), wants_bias=bias is not None
-        )
-        for target, values in zip((*main, bias, sink), found, strict=True):
+        above, below = (_rows(each, patterns, keys=False) for each in sources)
+        found = numbers.backward(read(), above, below, sums.read(), wants_bias=wanted)
+        for target, values in zip(targets, found, strict=True):
             if target is not None:
-                target.window.adopt(values)
+                target.adopt(values)
 
     outputs = [each for each in (*main, bias, sink) if each is not None]
     _run(process, name, "backward", given, (grad, out, lse), outputs, effect, site)
@@ -240,23 +242,15 @@ def _like(
 
 def _reader(given: Attention) -> Callable[[], numbers.Operands]:
     """Returns a function that reads the operands when the command runs."""
+    main = [each.window for each in (given.query, given.key, given.value)]
+    more = [None if each is None else each.window for each in (given.bias, given.sink)]
+    patterns, scale, dropout = given.patterns, given.scale, given.dropout
 
     def read() -> numbers.Operands:
-        query = _rows(given.query.window, given.patterns, keys=False)
-        bias, sink = (
-            None if each is None else _as(each.window.read(), query.dtype)
-            for each in (given.bias, given.sink)
-        )
-        return numbers.Operands(
-            query,
-            _rows(given.key.window, given.patterns, keys=True),
-            _rows(given.value.window, given.patterns, keys=True),
-            given.patterns,
-            given.scale,
-            bias,
-            sink,
-            given.dropout,
-        )
+        query = _rows(main[0], patterns, keys=False)
+        key, value = (_rows(each, patterns, keys=True) for each in main[1:])
+        bias, sink = (None if each is None else _as(each.read(), query.dtype) for each in more)
+        return numbers.Operands(query, key, value, patterns, scale, bias, sink, dropout)
 
     return read
 

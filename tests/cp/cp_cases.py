@@ -260,36 +260,44 @@ def bias_of(each: Case, rank: int) -> torch.Tensor | None:
     return tensor(bias, each.dtype)
 
 
-def attend(each: Case, rank: int, groups: Any, **changed: Any) -> dict[str, Array]:
-    """Runs a case on a rank, forward and backward, and returns what it finds."""
+def compute(each: Case, rank: int, groups: Any, **changed: Any) -> dict[str, Any]:
+    """Runs a case on a rank, forward and backward, and returns what it finds, and its plan."""
     given, keywords = operands(each, rank), options(each, rank)
     bias = bias_of(each, rank)
     if bias is not None:
-        keywords["attention_bias"] = bias
+        keywords["core_attention_bias"] = bias
     found: Any = cp.cp_attention(
         given["q"],
         given["k"],
         given["v"],
         cp_group=groups,
         cp_comm_type=each.scheme,
+        return_plan=True,
         **{**keywords, **changed},
     )
-    results: dict[str, Any] = {}
+    out, *more = found
+    results = {"out": out, "plan": more.pop()}
     if each.config.max_logit:
-        found, results["max_logit"] = found
-    results["out"] = found
+        (results["max_logit"],) = more
     if each.config.backward:
-        found.backward(given["dout"])
+        out.backward(given["dout"])
         results.update({f"d{name}": given[name].grad for name in ("q", "k", "v")})
         if bias is not None:
             results["dbias"] = bias.grad
         if each.config.softmax == "learnable":
             results["dsink"] = keywords["softmax_offset"].grad
-    return {name: numbers(x) for name, x in results.items()}
+    return results
 
 
-def numbers(x: torch.Tensor) -> Array:
+def attend(each: Case, rank: int, groups: Any, **changed: Any) -> dict[str, Array]:
+    """Runs a case on a rank, forward and backward, and returns the numbers that it finds."""
+    found = compute(each, rank, groups, **changed)
+    return {name: numbers(x) for name, x in found.items() if name != "plan" and x is not None}
+
+
+def numbers(x: torch.Tensor | None) -> Array:
     """Returns a tensor's values as float64."""
+    assert x is not None
     found: Array = x.detach().to(torch.float64).cpu().numpy()
     return found
 
@@ -347,11 +355,18 @@ def compare(each: Case, found: Sequence[Result]) -> None:
         message = f"{each}: {name} of rank {rank}"
         np.testing.assert_allclose(a, b, rtol=limit, atol=limit, err_msg=message)
 
+    wanted = ["out", *(["dq", "dk", "dv"] if each.config.backward else [])]
+    more = {
+        "max_logit": each.config.max_logit,
+        "dsink": each.config.backward and each.config.softmax == "learnable",
+        "dbias": each.config.backward and bool(each.config.bias),
+    }
+    names = {*wanted, *(name for name, there in more.items() if there)}
     for rank, mine in enumerate(found):
+        missing = names ^ mine.keys()
+        assert not missing, f"{each}: {sorted(missing)} of rank {rank}"
         part = share(lengths, each.world, rank, each.packed)
-        for name in ("out", "dq", "dk", "dv"):
-            if name not in mine:
-                continue
+        for name in wanted:
             values = rows(mine[name], each.layout)
             assert not values[part.token < 0].any(), f"{each}: padding of {name} of rank {rank}"
             for at, chunk in enumerate(part.chunks):

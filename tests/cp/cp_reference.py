@@ -84,7 +84,9 @@ def solve(given: Problem) -> Answer:
     heads, groups = q.shape[1], k.shape[1]
     answer = Answer(
         np.zeros((len(q), heads, v.shape[2])),
-        *(np.zeros(x.shape) for x in (q, k, v)),
+        np.zeros(q.shape),
+        np.zeros(k.shape),
+        np.zeros(v.shape),
         None if given.bias is None else np.zeros(given.bias.shape),
         None if given.sink is None else np.zeros(heads),
         np.full(heads, -np.inf),

@@ -34,10 +34,16 @@ class Given:
         }
         cu, rows = [0, 5, 5, 20], [0, 8, 8, 24]
         self.packed = {
-            **{"q": x(6, 8, 6), "k": x(6, 4, 6), "v": x(6, 4, 6)},
-            **{"cp_group": dist.group.WORLD, "qkv_format": "thd", "attn_mask_type": "padding"},
-            **{"cu_seqlens_q": cu, "cu_seqlens_kv": cu},
-            **{"cu_seqlens_q_padded": rows, "cu_seqlens_kv_padded": rows},
+            "q": x(6, 8, 6),
+            "k": x(6, 4, 6),
+            "v": x(6, 4, 6),
+            "cp_group": dist.group.WORLD,
+            "qkv_format": "thd",
+            "attn_mask_type": "padding",
+            "cu_seqlens_q": cu,
+            "cu_seqlens_kv": cu,
+            "cu_seqlens_q_padded": rows,
+            "cu_seqlens_kv_padded": rows,
         }
 
 
@@ -82,7 +88,7 @@ VALUES: dict[str, tuple[Call, str]] = {
     "mask": (lambda g: call(g.dense, attn_mask_type="diagonal"), r"attn_mask_type.*'diagonal'"),
     "padding of dense": (
         lambda g: call(g.dense, attn_mask_type="padding"),
-        r"padding[\s\S]*thd",
+        r"padding[\s\S]*cu_seqlens_q",
     ),
     "softmax": (lambda g: call(g.dense, softmax_type="sparse"), r"softmax_type.*'sparse'"),
     "offset missing": (
@@ -179,7 +185,7 @@ VALUES: dict[str, tuple[Call, str]] = {
     ),
     "sequences of keys": (
         lambda g: call(g.packed, cu_seqlens_kv=[0, 20], cu_seqlens_kv_padded=[0, 24]),
-        r"cu_seqlens_kv",
+        r"3 sequences of queries, 1 of keys",
     ),
     "decreasing": (
         lambda g: call(g.packed, **both("cu_seqlens_q", [0, 5, 4, 20])),
@@ -197,25 +203,23 @@ VALUES: dict[str, tuple[Call, str]] = {
         lambda g: call(g.dense, pad_between_seqs=True),
         r"pad_between_seqs[\s\S]*bshd",
     ),
-    "longest": (lambda g: call(g.packed, max_seqlen_q=8), r"max_seqlen_q[\s\S]*8"),
-}
-KINDS: dict[str, tuple[Call, str]] = {
     "a word for True": (
         lambda g: call(g.packed, pad_between_seqs="True"),
         r"pad_between_seqs[\s\S]*'True'",
     ),
     "a number for True": (lambda g: call(g.dense, return_max_logit=1), r"return_max_logit"),
+    "longest": (lambda g: call(g.packed, max_seqlen_q=8), r"max_seqlen_q[\s\S]*8"),
 }
 UNSUPPORTED: dict[str, tuple[Call, str]] = {
     "bias of packed": (
-        lambda g: call(g.packed, attention_bias=x(1, 8, 24, 24)),
+        lambda g: call(g.packed, core_attention_bias=x(1, 8, 24, 24)),
         r"bias[\s\S]*thd",
     ),
     **{
         f"bias by {comm}": (
             lambda g, comm=comm: call(  # type: ignore[misc]
                 g.dense,
-                attention_bias=x(1, 8, 16, 16),
+                core_attention_bias=x(1, 8, 16, 16),
                 cp_comm_type=comm,
                 cp_group=g.two if comm == "a2a+p2p" else dist.group.WORLD,
             ),
@@ -226,7 +230,6 @@ UNSUPPORTED: dict[str, tuple[Call, str]] = {
 }
 ALL = {
     **{name: (ValueError, *each) for name, each in VALUES.items()},
-    **{name: (TypeError, *each) for name, each in KINDS.items()},
     **{name: (NotImplementedError, *each) for name, each in UNSUPPORTED.items()},
 }
 

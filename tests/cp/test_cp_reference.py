@@ -62,16 +62,12 @@ def test_gradients_are_slopes(
 
 def test_rows_of_padding_are_not_read() -> None:
     given = problem((-1, 0), None, True)
-    planted = given._replace(
-        **{name: np.array(getattr(given, name)) for name in ("query", "key", "value", "grad")}
-    )
-    for name, rows in (
-        ("query", "queries"),
-        ("key", "keys"),
-        ("value", "keys"),
-        ("grad", "queries"),
-    ):
-        getattr(planted, name)[~getattr(given, rows).real] = np.nan
+    query, key, value, grad = (np.array(x) for x in given[:4])
+    for x, rows in ((query, given.queries), (key, given.keys)):
+        x[~rows.real] = np.nan
+    value[~given.keys.real] = np.nan
+    grad[~given.queries.real] = np.nan
+    planted = given._replace(query=query, key=key, value=value, grad=grad)
     for found, expected in zip(solve(planted), solve(given), strict=True):
         if expected is not None:
             np.testing.assert_array_equal(found, expected)
