@@ -25,7 +25,17 @@ class CpAttention(torch.autograd.Function):
         sink: Tensor | None,
         bias: Tensor | None,
     ) -> Any:
-        """Returns the output in the layout of `q`, or it and the largest scores."""
+        """Returns the output in the layout of `q`, or it and the largest scores.
+
+        Args:
+            ctx: What backward gets.
+            given: What is computed.
+            q: The rank's queries, packed ones with a batch dimension; so are the others.
+            k: Keys.
+            v: Values.
+            sink: `[heads]`, or None.
+            bias: Added to the scores, or None.
+        """
         ctx.given, ctx.heads = given, q.shape[2]
         ctx.set_materialize_grads(False)
         q = heads.to_heads(given, q, given.queries)

@@ -49,7 +49,13 @@ class Bias:
         self.grad = torch.zeros_like(self._mine)
 
     def add(self, slopes: torch.Tensor, owner: int, sight: Sight) -> None:
-        """Takes in the gradient of what `part` returned; each owner comes once."""
+        """Takes in the gradient of what `part` returned; each owner comes once.
+
+        Args:
+            slopes: The gradient.
+            owner: Whose keys.
+            sight: Of which rows.
+        """
         assert self.grad is not None
         grad = self.grad
         if grad.shape[2] > 1:

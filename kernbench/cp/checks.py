@@ -56,8 +56,14 @@ class Arguments(NamedTuple):
     cp_stream: Any
 
 
-def refuse(text: str, *facts: str, hint: str = "") -> OptionError:
-    """Returns the error of a refused argument, with the user's line."""
+def bad_option(text: str, *facts: str, hint: str = "") -> OptionError:
+    """Returns the error of a refused argument, with the user's line.
+
+    Args:
+        text: One sentence: what is refused.
+        *facts: Further lines of the report.
+        hint: What to try.
+    """
     return OptionError(f"cp_attention: {text}", [site_fact(call_site()), *facts], hint=hint)
 
 
@@ -98,7 +104,7 @@ def problem_of(
     heads, groups = q.shape[-2], k.shape[-2]
     for name, count in (("query", heads), ("key/value", groups)):
         if count % inner.size:
-            raise refuse(
+            raise bad_option(
                 f"{count} {name} heads cannot be shared by {inner.size} ranks",
                 f"cp_comm_type={given.cp_comm_type!r} exchanges heads: {count} is not divisible "
                 f"by {inner.size}",
@@ -128,13 +134,23 @@ def problem_of(
 
 def _one_of(name: str, value: object, known: Sequence[str], text: str) -> None:
     if not isinstance(value, str) or value not in known:
-        raise refuse(f"{text}: {value!r}", f"{name} is one of {', '.join(known)}")
+        raise bad_option(f"{text}: {value!r}", f"{name} is one of {', '.join(known)}")
 
 
 def check_bool(name: str, value: object) -> None:
-    """Refuses what is no bool, such as the text "True"."""
+    """Refuses what is no bool, such as the text "True".
+
+    Args:
+        name: Of the argument.
+        value: What was given for it.
+
+    Raises:
+        OptionError: If it is no bool.
+    """
     if not isinstance(value, bool):
-        raise refuse(f"{name}={value!r} is no bool", f"expected True or False, got {_kind(value)}")
+        raise bad_option(
+            f"{name}={value!r} is no bool", f"expected True or False, got {_kind(value)}"
+        )
 
 
 def _kind(value: object) -> str:
@@ -146,7 +162,7 @@ def _members(given: Arguments) -> tuple[Members, Members]:
     group, comm = given.cp_group, given.cp_comm_type
     if comm == "a2a+p2p":
         if not isinstance(group, list | tuple) or len(group) != 2:
-            raise refuse(
+            raise bad_option(
                 "cp_comm_type='a2a+p2p' needs two groups",
                 "expected cp_group=[a2a_group, p2p_group]",
                 f"got {len(group)} groups" if isinstance(group, list | tuple) else _kind(group),
@@ -155,13 +171,13 @@ def _members(given: Arguments) -> tuple[Members, Members]:
         both = [dist.get_process_group_ranks(each) for each in group]
         common = sorted(set(both[0]) & set(both[1]))
         if len(common) != 1:
-            raise refuse(
+            raise bad_option(
                 f"the groups of a2a+p2p have {len(common)} ranks in common, expected the caller",
                 f"a2a: ranks {both[0]}, p2p: ranks {both[1]}",
             )
         return inner, outer
     if isinstance(group, list | tuple):
-        raise refuse(
+        raise bad_option(
             f"cp_comm_type={comm!r} takes one group, got a list of {len(group)}",
             "only a2a+p2p takes a list",
         )
@@ -171,7 +187,7 @@ def _members(given: Arguments) -> tuple[Members, Members]:
 
 def _one_group(group: object) -> Members:
     if not isinstance(group, Group):
-        raise refuse("cp_group is no process group", f"got {_kind(group)}")
+        raise bad_option("cp_group is no process group", f"got {_kind(group)}")
     return Members(group, size_of(group), dist.get_rank(group))
 
 
@@ -182,7 +198,7 @@ def _check_tensors(layout: str, q: object, k: object, v: object) -> None:
                 f"cp_attention: {name} is no tensor", [site_fact(call_site()), f"got {_kind(each)}"]
             )
         if each.ndim != FORMATS[layout]:
-            raise refuse(
+            raise bad_option(
                 f"{name} has {each.ndim} dimensions",
                 f"qkv_format={layout!r} has {FORMATS[layout]}; {name} is {list(each.shape)}",
             )
@@ -191,22 +207,22 @@ def _check_tensors(layout: str, q: object, k: object, v: object) -> None:
     assert isinstance(v, torch.Tensor)
     facts = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)} in {layout}"
     if not q.dtype == k.dtype == v.dtype:
-        raise refuse(f"types differ: q {q.dtype}, k {k.dtype}, v {v.dtype}")
+        raise bad_option(f"types differ: q {q.dtype}, k {k.dtype}, v {v.dtype}")
     if not q.dtype.is_floating_point or q.dtype.itemsize == 1:
-        raise refuse(f"no attention of {q.dtype}", "expected a float of 16, 32 or 64 bits")
+        raise bad_option(f"no attention of {q.dtype}", "expected a float of 16, 32 or 64 bits")
     if not q.device == k.device == v.device:
-        raise refuse(f"devices differ: q {q.device}, k {k.device}, v {v.device}")
+        raise bad_option(f"devices differ: q {q.device}, k {k.device}, v {v.device}")
     if q.shape[-1] != k.shape[-1]:
-        raise refuse(f"head widths of q and k differ: {q.shape[-1]} and {k.shape[-1]}", facts)
+        raise bad_option(f"head widths of q and k differ: {q.shape[-1]} and {k.shape[-1]}", facts)
     if k.shape[:-1] != v.shape[:-1]:
-        raise refuse("k and v differ in tokens or heads", facts)
+        raise bad_option("k and v differ in tokens or heads", facts)
     if layout != "thd":
         at = layout.index("b")
         if q.shape[at] != k.shape[at]:
-            raise refuse(f"batches differ: {q.shape[at]} and {k.shape[at]}", facts)
+            raise bad_option(f"batches differ: {q.shape[at]} and {k.shape[at]}", facts)
     heads, groups = q.shape[-2], k.shape[-2]
     if not groups or not heads or heads % groups:
-        raise refuse(
+        raise bad_option(
             f"{heads} query heads are no multiple of {groups} key/value heads",
             facts,
             f"H % G must be 0, is {heads % groups if groups else 'undefined'}",
@@ -219,7 +235,7 @@ def _mask(given: Arguments) -> tuple[str, extend.Mask]:
     _one_of("attn_mask_type", kind, MASKS, "unknown attn_mask_type")
     if given.qkv_format == "thd":
         if kind == "no_mask":
-            raise refuse(
+            raise bad_option(
                 "qkv_format='thd' needs a padding mask, got attn_mask_type='no_mask'",
                 "packed sequences do not see each other",
                 hint="'padding', or 'padding_causal'",
@@ -235,21 +251,21 @@ def _mask(given: Arguments) -> tuple[str, extend.Mask]:
         or len(window) != 2
         or any(isinstance(each, bool) or not isinstance(each, int | np.integer) for each in window)
     ):
-        raise refuse(f"window_size={window!r}", "expected (left, right), two integers")
+        raise bad_option(f"window_size={window!r}", "expected (left, right), two integers")
     left, right = int(window[0]), int(window[1])
     asked = left, right
     if causal:
         if asked == (-1, -1) or (left >= 0 and right != 0):
             right = 0
         elif asked != (-1, 0) and (left < 0 or right != 0):
-            raise refuse(
+            raise bad_option(
                 f"window_size={asked} with attn_mask_type={given.attn_mask_type!r}",
                 "a causal mask takes (-1, 0) or (left, 0) with left >= 0",
             )
     elif asked == (-1, 0):
         right = -1
     elif asked != (-1, -1) and (left < 0 or right < 0):
-        raise refuse(
+        raise bad_option(
             f"window_size={asked} with attn_mask_type={given.attn_mask_type!r}",
             "a mask that is not causal takes (-1, -1), or two numbers of at least 0",
         )
@@ -265,10 +281,10 @@ def _scale(scale: object, width: int) -> float:
     if scale is None:
         return 1 / sqrt(width) if width else 1.0
     if isinstance(scale, bool) or not isinstance(scale, int | float | np.number):
-        raise refuse(f"softmax_scale={scale!r}", "expected a number")
+        raise bad_option(f"softmax_scale={scale!r}", "expected a number")
     value = float(scale)
     if not isfinite(value):
-        raise refuse(f"softmax_scale={scale!r}", "expected a finite number")
+        raise bad_option(f"softmax_scale={scale!r}", "expected a finite number")
     return value
 
 
@@ -276,30 +292,32 @@ def _message(dtype: object, of: torch.dtype) -> torch.dtype:
     if dtype is None:
         return torch.float32 if of.itemsize == 2 else of
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or dtype.itemsize == 1:
-        raise refuse(f"grad_comm_dtype={dtype!r}", "expected a float of 16, 32 or 64 bits, or None")
+        raise bad_option(
+            f"grad_comm_dtype={dtype!r}", "expected a float of 16, 32 or 64 bits, or None"
+        )
     return dtype
 
 
 def _stream(stream: object) -> "torch.cuda.Stream | None":
     if stream is not None and not isinstance(stream, torch.cuda.Stream):
-        raise refuse(f"cp_stream={stream!r}", "expected a torch.cuda.Stream, or None")
+        raise bad_option(f"cp_stream={stream!r}", "expected a torch.cuda.Stream, or None")
     return stream
 
 
 def _check_sink(kind: str, sink: object, heads: int) -> None:
     if kind != "learnable":
         if sink is not None:
-            raise refuse(
+            raise bad_option(
                 f"softmax_offset with softmax_type={kind!r}",
                 "only softmax_type='learnable' takes one",
             )
         return
     if not isinstance(sink, torch.Tensor):
-        raise refuse(
+        raise bad_option(
             f"softmax_type='learnable' needs softmax_offset of shape [{heads}], got {sink!r}"
         )
     if tuple(sink.shape) not in {(heads,), (1, heads, 1, 1)} or not sink.dtype.is_floating_point:
-        raise refuse(
+        raise bad_option(
             f"softmax_offset of shape {list(sink.shape)} and type {sink.dtype}",
             f"expected floats, one for each of {heads} heads: [{heads}]",
         )
@@ -315,19 +333,19 @@ def _check_bias(
             [site_fact(call_site()), "expected cp_comm_type='p2p', and bshd or sbhd"],
         )
     if not isinstance(bias, torch.Tensor):
-        raise refuse(f"core_attention_bias={bias!r} is no tensor")
+        raise bad_option(f"core_attention_bias={bias!r} is no tensor")
     rows = given.qkv_format.index("s")
     b, heads, n, m = q.shape[1 - rows], q.shape[2], q.shape[rows], k.shape[rows]
     fits = [{1, b}, {1, heads}, {1, n, n * ranks}, {m * ranks}]
     shape = list(bias.shape)
     if len(shape) != 4 or any(size not in fit for size, fit in zip(shape, fits, strict=True)):
-        raise refuse(
+        raise bad_option(
             f"core_attention_bias of shape {shape}",
             f"expected [1 or {b}, 1 or {heads}, 1 or {n} or {n * ranks}, {m * ranks}]: queries of "
             "this rank or of all ranks, and all keys",
         )
     if not bias.dtype.is_floating_point:
-        raise refuse(f"core_attention_bias of {bias.dtype}", "expected floats")
+        raise bad_option(f"core_attention_bias of {bias.dtype}", "expected floats")
 
 
 def _sequences(
@@ -351,7 +369,7 @@ def _sequences(
         found = _packed(given, names, cus, (q.shape[0], k.shape[0]), ranks)
     else:
         if given.pad_between_seqs:
-            raise refuse(
+            raise bad_option(
                 f"pad_between_seqs=True with qkv_format={given.qkv_format!r}",
                 "only packed sequences (thd) have padding between them",
             )
@@ -366,9 +384,9 @@ def _sequences(
         if most is None:
             continue
         if isinstance(most, bool) or not isinstance(most, int | np.integer):
-            raise refuse(f"{name}={most!r}", "expected an integer, or None")
+            raise bad_option(f"{name}={most!r}", "expected an integer, or None")
         if max(each.used, default=0) > most:
-            raise refuse(f"a sequence has {max(each.used)} tokens, more than {name}={most}")
+            raise bad_option(f"a sequence has {max(each.used)} tokens, more than {name}={most}")
     return found[0], found[1]
 
 
@@ -380,13 +398,15 @@ def _cumulative(name: str, given: Any) -> tuple[int, ...] | None:
     if not isinstance(values, list | tuple) or any(
         isinstance(each, bool) or not isinstance(each, int | np.integer) for each in values
     ):
-        raise refuse(f"{name} holds no cumulative lengths", f"expected integers, got {given!r:.80}")
+        raise bad_option(
+            f"{name} holds no cumulative lengths", f"expected integers, got {given!r:.80}"
+        )
     found = tuple(int(each) for each in values)
     if len(found) < 1 or found[0] != 0:
-        raise refuse(f"{name} begins with {found[0] if found else 'nothing'}", "expected 0")
+        raise bad_option(f"{name} begins with {found[0] if found else 'nothing'}", "expected 0")
     for number, (before, after) in enumerate(pairwise(found)):
         if after < before:
-            raise refuse(
+            raise bad_option(
                 f"{name} decreases from {before} to {after} at sequence {number}",
                 "cumulative lengths never decrease",
             )
@@ -408,24 +428,24 @@ def _packed(
     for name, cu, padded in zip(names, cus[::2], cus[1::2], strict=True):
         if cu is None or padded is None:
             missing = name if cu is None else f"{name}_padded"
-            raise refuse(
+            raise bad_option(
                 f"qkv_format='thd' needs {missing}",
                 "cumulative lengths of all sequences of the batch: real ones, and allocated ones",
                 hint=f"without padding {name}_padded is {name}",
             )
         if len(cu) != len(padded):
-            raise refuse(
+            raise bad_option(
                 f"{name} has {len(cu)} entries, {name}_padded has {len(padded)}",
                 "expected one more than sequences in both",
             )
         if between is False and cu != padded:
-            raise refuse(
+            raise bad_option(
                 f"pad_between_seqs=False, but {name} and {name}_padded differ",
                 f"{name} ends at {cu[-1]}, {name}_padded at {padded[-1]}",
                 hint="leave pad_between_seqs out: it is inferred from them",
             )
     if len(cus[0] or ()) != len(cus[2] or ()):
-        raise refuse(
+        raise bad_option(
             f"{len(cus[0] or ()) - 1} sequences of queries, {len(cus[2] or ()) - 1} of keys",
             "sequence i of the queries sees sequence i of the keys",
         )
@@ -442,12 +462,12 @@ def _one_packed(
     used, room = _lengths(cu), _lengths(padded)
     for number, (length, size) in enumerate(zip(used, room, strict=True)):
         if length > size:
-            raise refuse(
+            raise bad_option(
                 f"sequence {number} has {length} tokens by {name}, and room for {size} by "
                 f"{name}_padded"
             )
         if ranks > 1 and size % (2 * ranks):
-            raise refuse(
+            raise bad_option(
                 f"sequence {number} of {name}_padded has {size} rows, which {ranks} ranks cannot "
                 "share",
                 f"{size} is not divisible by 2 * cp = {2 * ranks}",
@@ -455,7 +475,7 @@ def _one_packed(
             )
     expected = padded[-1] // ranks
     if rows < expected or (rows > expected and not pads):
-        raise refuse(
+        raise bad_option(
             f"{rows} local rows, but {name}_padded[-1] / cp = {padded[-1]} / {ranks} = {expected}",
             "the tensors are this rank's share, the lengths those of the whole batch",
             hint="with pad_between_seqs=True further rows are padding" if rows > expected else "",
@@ -472,7 +492,7 @@ def _dense(
     kind: str,
 ) -> Sequences:
     if ranks > 1 and length % (2 * ranks):
-        raise refuse(
+        raise bad_option(
             f"a sequence of {length} tokens cannot be shared by {ranks} ranks",
             f"{length} is not divisible by 2 * cp = {2 * ranks}: {length // ranks} local tokens "
             "are not even",
@@ -480,13 +500,13 @@ def _dense(
     cu, padded = cus
     full = tuple(length * i for i in range(batch + 1))
     if padded is not None and padded != full:
-        raise refuse(
+        raise bad_option(
             f"{name}_padded={list(padded)} with {batch} sequences of {length} rows",
             f"without packing it is {list(full)}, or left out",
         )
     if "padding" not in kind:
         if cu is not None and cu != full:
-            raise refuse(
+            raise bad_option(
                 f"{name}={list(cu)} with attn_mask_type={kind!r}",
                 f"without a padding mask each of {batch} sequences has {length} tokens: "
                 f"{list(full)}, or left out",
@@ -494,14 +514,14 @@ def _dense(
             )
         return Sequences((length,) * batch, (length,) * batch, packed=False)
     if cu is None:
-        raise refuse(
+        raise bad_option(
             f"attn_mask_type={kind!r} needs {name}", "cumulative numbers of tokens of the batch"
         )
     used = _lengths(cu)
     if len(used) != batch:
-        raise refuse(f"{name} has {len(used)} sequences for a batch of {batch}")
+        raise bad_option(f"{name} has {len(used)} sequences for a batch of {batch}")
     if max(used, default=0) > length:
-        raise refuse(f"{name} has a sequence of {max(used)} tokens, in rows for {length}")
+        raise bad_option(f"{name} has a sequence of {max(used)} tokens, in rows for {length}")
     return Sequences(used, (length,) * batch, packed=False)
 
 

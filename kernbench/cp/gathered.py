@@ -25,7 +25,15 @@ def patterns(given: Problem, chunk: int) -> tuple[extend.Bands, ...]:
 
 
 def forward(given: Problem, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> Found:
-    """Returns attention of the rank's queries over the keys of all ranks."""
+    """Returns attention of the rank's queries over the keys of all ranks.
+
+    Args:
+        given: What is computed.
+        q: The rank's queries.
+        k: Its keys.
+        v: Its values.
+        sink: A score more for each row, `[heads]`, or None.
+    """
     dim = given.dim
     whole = [by_heads(_gathered(given, each), dim) for each in (k, v)]
     lanes = Lanes(given.stream)

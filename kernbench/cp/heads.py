@@ -30,7 +30,13 @@ def to_heads(given: Problem, x: Tensor, sequences: Sequences) -> Tensor:
 
 
 def to_tokens(given: Problem, x: Tensor, sequences: Sequences) -> Tensor:
-    """Returns the rank's tokens with all heads: undoes `to_heads`."""
+    """Returns the rank's tokens with all heads: undoes `to_heads`.
+
+    Args:
+        given: Who exchanges what.
+        x: All tokens, in order, of the rank's part of the heads.
+        sequences: What the tokens belong to.
+    """
     inner, parts = given.inner, given.inner.size
     if parts == 1:
         return x

@@ -42,7 +42,16 @@ def _alone(
 def forward(
     given: Problem, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, bias: Tensor | None
 ) -> Found:
-    """Returns attention of the rank's queries over the keys of all ranks in the ring."""
+    """Returns attention of the rank's queries over the keys of all ranks in the ring.
+
+    Args:
+        given: What is computed.
+        q: The rank's queries.
+        k: Its keys.
+        v: Its values.
+        sink: A score more for each row, `[heads]`, or None.
+        bias: What is added to the scores, see `Bias`, or None.
+    """
     ring, dim = given.outer, given.dim
     if ring.size == 1:
         alone = extend.attend(_alone(given, q, k, v, sink, bias), wants_peak=given.wants_peak)

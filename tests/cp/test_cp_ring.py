@@ -202,6 +202,7 @@ def test_biases(kernbench: Kernbench, shape: tuple[int, ...], whole: bool, ranks
         )
         out.backward(dout.detach())
         for got, want in ((out, right.out), (q.grad, right.dq), (k.grad, right.dk)):
+            assert got is not None
             expected = want[at].reshape(2, -1, *want.shape[1:])
             np.testing.assert_allclose(numbers(got), expected, rtol=1e-12, atol=1e-12)
         assert mine.grad is not None
