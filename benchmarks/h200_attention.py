@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import _measure
 
@@ -183,12 +183,12 @@ def error(library: Library, cell: Cell, direction: Direction) -> float:
     """Returns `predicted / measured - 1` of one cell."""
     measured = cell.forward if direction == "forward" else cell.backward
     assert measured is not None
-    seen = bands(
-        in_order(cell.queries), in_order(cell.keys), CAUSAL if cell.causal else EVERYTHING
-    )
+    seen = bands(in_order(cell.queries), in_order(cell.keys), CAUSAL if cell.causal else EVERYTHING)
     rows = cell.heads * cell.queries
     elements = 2 * cell.width * (rows + cell.groups * cell.keys)
     nbytes = cell.batch * (2 * elements * (1 if direction == "forward" else 2) + 4 * rows)
+    if direction == "backward" and cell.groups < cell.heads:
+        nbytes += cell.batch * 2 * 2 * 2 * cell.heads * cell.keys * cell.width
     shape = Shape(cell.batch, cell.heads, cell.groups, cell.width, cell.width)
     ps = library.attention(cell.backend, direction, "bf16", shape, (seen,), nbytes)
     return ps / 1e6 / measured - 1
@@ -213,14 +213,12 @@ def fitted(sip: SipSpec, kernel: AttentionSpec, cells: Sequence[Cell]) -> Attent
         for name in ("start", "program", "rate", "scores"):
             for factor in (1 + step, 1 / (1 + step)):
                 value = getattr(kernel, name)
-                tried = replace(
-                    kernel,
-                    **{
-                        name: FlopRate(int(value.per_second * factor))
-                        if isinstance(value, FlopRate)
-                        else Ps(int(value * factor))
-                    },
-                )
+                changed: dict[str, Any] = {
+                    name: FlopRate(int(value.per_second * factor))
+                    if isinstance(value, FlopRate)
+                    else Ps(int(value * factor))
+                }
+                tried = replace(kernel, **changed)
                 found = mean_error(with_kernel(sip, tried), cells, kernel.direction)
                 if found < best:
                     kernel, best = tried, found
@@ -245,7 +243,8 @@ def halves() -> None:
             print(
                 f"  fitted on {len(some)} cells: {errors[0]:.1%}, the others {errors[1]:.1%} "
                 f"(start {found.start / 1e6:.1f} us, program {found.program / 1e6:.1f} us, rate "
-                f"{found.rate.per_second / 1e12:.2f} T, scores {found.scores.per_second / 1e9:.1f} G)"
+                f"{found.rate.per_second / 1e12:.2f} T, "
+                f"scores {found.scores.per_second / 1e9:.1f} G)"
             )
 
 
@@ -255,9 +254,12 @@ def read(path: Path) -> list[Cell]:
         return [
             Cell(
                 "flash" if row["backend"].startswith("flash") else "cudnn",
-                *(int(row[name]) for name in ("b", "h", "hk")),
+                int(row["b"]),
+                int(row["h"]),
+                int(row["hk"]),
                 int(row.get("sq", row["s"])),
-                *(int(row[name]) for name in ("s", "d")),
+                int(row["s"]),
+                int(row["d"]),
                 row["causal"] in {"True", "1"},
                 float(row["fwd_us"]),
                 float(row["bwd_us"]) if row["bwd_us"] else None,
@@ -282,10 +284,8 @@ def main() -> None:
             if us is not None:
                 errors.append(found / us - 1)
                 sizes = [*cell[1:7], "causal" if cell.causal else ""]
-                rows.append(
-                    [f"{cell.backend} {direction}", *sizes]
-                    + [f"{us:.1f}", f"{found:.1f}", f"{errors[-1]:+.0%}"]
-                )
+                told = f"{us:.1f}", f"{found:.1f}", f"{errors[-1]:+.0%}"
+                rows.append([f"{cell.backend} {direction}", *sizes, *told])
     header = ["", "b", "h", "hk", "queries", "keys", "width", "", "measured", "predicted", "off"]
     _measure.show("Attention on an H200, microseconds", header, rows)
     mean = sum(map(abs, errors)) / len(errors)

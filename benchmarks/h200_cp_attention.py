@@ -1,4 +1,4 @@
-"""Attention of a sequence that is cut among GPUs, on `h200x8`: measured microseconds, and predicted.
+"""Attention of a sequence that is cut among GPUs, on `h200x8`: microseconds measured and predicted.
 
 The reference cells were measured on 2026-11-20 on one host with 8 NVIDIA H200 (PyTorch 2.11.0, CUDA
 13.0, NCCL 2.28.9 with NVLS off): forward in bfloat16 with FlashAttention 2, `s` tokens in all, by
@@ -68,31 +68,31 @@ def merged(out: Any, lse: Any, block: Any, sums: Any) -> tuple[Any, Any]:
 
 def ring(rank: int, ranks: int, parts: Parts, attend: Callable[[int, Any, Any], Any]) -> Any:
     """Attends to one rank's keys and values after another, the next ones on their way meanwhile."""
-    _, k, v = parts
-    state = None
+    there, state = torch.stack(parts[1:]), None
     for step in range(ranks):
-        works = []
+        works, more = [], there
         if step < ranks - 1:
-            more = torch.empty_like(k), torch.empty_like(v)
+            more = torch.empty_like(there)
             to, source = (rank + 1) % ranks, (rank - 1) % ranks
             works = dist.batch_isend_irecv(
-                [dist.P2POp(dist.isend, each, to) for each in (k, v)]
-                + [dist.P2POp(dist.irecv, each, source) for each in more]
+                [dist.P2POp(dist.isend, there, to), dist.P2POp(dist.irecv, more, source)]
             )
-        state = attend((rank - step) % ranks, (k, v), state)
+        state = attend((rank - step) % ranks, there, state)
         for work in works:
             work.wait()
-        if works:
-            k, v = more
+        there = more
+    assert state is not None
     return state[0].to(torch.bfloat16)
 
 
 def p2p(rank: int, cell: Cell, parts: Parts) -> Any:
     """Ring attention without a mask."""
 
-    def attend(_: int, there: Any, state: Any) -> Any:
-        block, sums = flash(parts[0], *there)[:2]
-        return (block.float(), sums) if state is None else merged(*state, block, sums)
+    def attend(source: int, there: Any, state: Any) -> Any:
+        block, sums, *_ = flash(parts[0], there[0], there[1])
+        if state is None:
+            return block.float(), sums
+        return merged(state[0], state[1], block, sums)
 
     return ring(rank, cell.ranks, parts, attend)
 
@@ -103,15 +103,16 @@ def p2p_zigzag(rank: int, cell: Cell, parts: Parts) -> Any:
     late = q[:, :, half:].contiguous()
 
     def attend(source: int, there: Any, state: Any) -> Any:
-        k, v = there
+        k, v = there[0], there[1]
         if state is None:
-            block, sums = flash(q, k, v, 0.0, True)[:2]
+            block, sums, *_ = flash(q, k, v, 0.0, True)
             return block.float(), sums
         if source < rank:
-            block, sums = flash(q, k[:, :, :half], v[:, :, :half])[:2]
-            return merged(*state, block, sums)
+            block, sums, *_ = flash(q, k[:, :, :half], v[:, :, :half])
+            return merged(state[0], state[1], block, sums)
         out, lse = state
-        found = merged(out[:, :, half:], lse[:, :, half:], *flash(late, k, v)[:2])
+        block, sums, *_ = flash(late, k, v)
+        found = merged(out[:, :, half:], lse[:, :, half:], block, sums)
         out[:, :, half:], lse[:, :, half:] = found
         return out, lse
 
@@ -133,14 +134,15 @@ def all_gather(rank: int, cell: Cell, parts: Parts) -> Any:
 def a2a(rank: int, cell: Cell, parts: Parts) -> Any:
     """Attention of some heads over the whole sequence."""
     n = cell.ranks
-    whole = []
+    whole: list[Any] = []
     for each in parts:
         b, heads, tokens, width = each.shape
         sent = each.view(b, n, heads // n, tokens, width).transpose(0, 1).contiguous()
         got = torch.empty_like(sent)
         dist.all_to_all_single(got, sent)
         whole.append(got.permute(1, 2, 0, 3, 4).reshape(b, heads // n, n * tokens, width))
-    out = flash(*whole, 0.0, cell.causal)[0]
+    q, k, v = whole
+    out = flash(q, k, v, 0.0, cell.causal)[0]
     b, heads, tokens, width = out.shape
     sent = out.view(b, heads, n, tokens // n, width).permute(2, 0, 1, 3, 4).contiguous()
     got = torch.empty_like(sent)
@@ -170,19 +172,19 @@ def predicted(cell: Cell) -> float:
         torch.cuda.set_device(rank)
         dist.init_process_group("nccl", rank=rank, world_size=cell.ranks)
         tokens = cell.tokens // cell.ranks
-        parts = [
+        q, k, v = (
             torch.empty(
                 cell.batch, heads, tokens, cell.width, dtype=torch.bfloat16, device=f"cuda:{rank}"
             )
             for heads in (cell.heads, cell.groups, cell.groups)
-        ]
+        )
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         call = PROGRAMS[cell.kind]
-        call(rank, cell, tuple(parts))
+        call(rank, cell, (q, k, v))
         dist.barrier()
         start.record()
         for _ in range(ITERATIONS):
-            call(rank, cell, tuple(parts))
+            call(rank, cell, (q, k, v))
         end.record()
         end.synchronize()
         times[rank] = 1000 * start.elapsed_time(end) / ITERATIONS
@@ -198,7 +200,12 @@ def read(path: Path) -> list[Cell]:
             Cell(
                 row["kind"],
                 row["causal"] in {"True", "1"},
-                *(int(row[name]) for name in ("n", "b", "h", "hk", "s", "d")),
+                int(row["n"]),
+                int(row["b"]),
+                int(row["h"]),
+                int(row["hk"]),
+                int(row["s"]),
+                int(row["d"]),
                 float(row["us"]),
             )
             for row in csv.DictReader(file)

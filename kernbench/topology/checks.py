@@ -9,7 +9,15 @@ from typing import Final
 from kernbench.config import Changes, Loaded, Problem, did_you_mean, value_at
 from kernbench.topology.defaults import RATES, with_all_rates
 from kernbench.topology.links import leaves_of, sip_name
-from kernbench.topology.spec import AttentionSpec, ChangedSpec, EdgeSpec, GemmSpec, MachineSpec, Part, SystemSpec
+from kernbench.topology.spec import (
+    AttentionSpec,
+    ChangedSpec,
+    EdgeSpec,
+    GemmSpec,
+    MachineSpec,
+    Part,
+    SystemSpec,
+)
 from kernbench.units import FlopRate, format_bytes
 
 MAX_PES: Final = 1 << 20
