@@ -139,10 +139,11 @@ class Layout:
     tp: int = 1
     chunks: int = 1
     rows: bool = False
+    cp: int = 1
 
     @property
     def ranks(self) -> int:
-        return self.pp * self.tp
+        return self.pp * self.tp * self.cp
 
 
 @dataclass
@@ -202,10 +203,13 @@ def forward_step(data_iterator: Any, model: Any) -> Any:
 
 def data_of(layout: Layout, count: int = MICROBATCHES) -> Any:
     """Returns the iterators of the calling rank, one for each chunk."""
-    rank = parallel_state.get_tensor_model_parallel_rank()
-    mine = slice(rank * S // layout.tp, (rank + 1) * S // layout.tp) if layout.rows else slice(None)
+    parts, mine = layout.cp, parallel_state.get_context_parallel_rank()
+    if layout.rows:
+        mine = mine * layout.tp + parallel_state.get_tensor_model_parallel_rank()
+        parts *= layout.tp
+    own = slice(mine * S // parts, (mine + 1) * S // parts)
     batches = [
-        tuple(torch.tensor(each[mine].copy(), device="cuda") for each in batch_of(microbatch))
+        tuple(torch.tensor(each[own].copy(), device="cuda") for each in batch_of(microbatch))
         for microbatch in range(count)
     ]
     return [iter(batches) for _ in range(layout.chunks)]
@@ -238,6 +242,7 @@ def spawn(
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=layout.tp,
             pipeline_model_parallel_size=layout.pp,
+            context_parallel_size=layout.cp,
             virtual_pipeline_model_parallel_size=layout.chunks if layout.chunks > 1 else None,
         )
         work()

@@ -172,6 +172,28 @@ def test_losses_with_numbers_of_tokens(
     assert sorted(seen, key=bool) == (first + last if per_token else [None] * layout.pp)
 
 
+@pytest.mark.parametrize("tp", [1, 2])
+def test_ranks_that_share_a_sequence_weigh_as_many_times_as_much(
+    kernbench: Kernbench, tp: int
+) -> None:
+    """So that the mean over them, which data parallelism takes, is that of the whole sequence."""
+    layout = Layout("1f1b", 2, tp=tp, rows=tp > 1, cp=2)
+    found = [Found(), Found()]
+
+    def work() -> None:
+        models = chunks_of(layout, config_of(layout))
+        told = step(layout, models)
+        note(found[parallel_state.get_context_parallel_rank()], models, told)
+
+    spawn(kernbench, layout, work)
+    losses = sum(np.asarray(each.losses[1, rank]) for each in found for rank in range(tp))
+    np.testing.assert_allclose(losses, reference().losses, rtol=1e-12)
+    for piece, grads in enumerate(reference().grads):
+        for name, value in grads.items():
+            mean = sum(each.whole(piece, name, tp) for each in found) / 2
+            np.testing.assert_allclose(mean, value, rtol=1e-11, atol=1e-13)
+
+
 def test_a_scale_is_applied_to_the_loss_once(kernbench: Kernbench) -> None:
     found = Found()
 
