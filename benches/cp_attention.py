@@ -18,14 +18,13 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from benches.models import results
 from benches.models.flags import COMM_TYPES, Parser, positive, require_multiple, require_ranks
-from kernbench.cp.attention import cp_attention
+from kernbench.cp import cp_attention
 from kernbench.errors import UsageError
 from kernbench.report import mean_of_ranks
 from kernbench.report.breakdown import COMMUNICATION
 from kernbench.report.intervals import length, union
 from kernbench.report.records import is_engine
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.op_log import Record
 from kernbench.units import PS_PER_US
 
 Direction = Literal["forward", "backward"]
@@ -266,7 +265,7 @@ def _measured(ctx: RuntimeContext, flags: Flags, comm: str, direction: Direction
     return Pass(comm, direction, counted, formula(flags, comm, direction), times)
 
 
-def _times(ctx: RuntimeContext, flags: Flags, name: str, records: list[Record]) -> Times | None:
+def _times(ctx: RuntimeContext, flags: Flags, name: str, records: Iterable[Any]) -> Times | None:
     """Returns where the time went.
 
     Args:

@@ -33,7 +33,7 @@ from benches.models.gpt import GPTConfig, GPTModel, mean_loss
 from benches.models.measure import Measured, Watch, counted, measure, model_parallel
 from benches.models.training import Trainer
 from kernbench.config.shipped import shipped
-from kernbench.cp.batches import get_batch_on_this_cp_rank
+from kernbench.cp import get_batch_on_this_cp_rank
 from kernbench.errors import UsageError
 from kernbench.parallel import parallel_state
 from kernbench.parallel.config import GemmKernel

@@ -13,7 +13,7 @@ from benches.models.evaluation import Batch, evaluate
 from benches.models.gpt import GPTConfig, GPTModel, mean_loss
 from benches.models.groups import lay_out
 from benches.models.training import Trainer
-from kernbench.cp.batches import get_batch_on_this_cp_rank
+from kernbench.cp import get_batch_on_this_cp_rank
 from kernbench.parallel.groups import ProcessGroupCollection
 from kernbench.parallel.rebinding import eval_cp_context
 

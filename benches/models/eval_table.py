@@ -1,7 +1,7 @@
 """Megatron-Bridge's table of evaluation with ranks that share sequences, measured and simulated.
 
 The rows are those of pull request 3755: Qwen3-4B with fewer layers, 4 sequences an evaluation, one
-at a time, on H100s. `dp` is what ranks are left, and in `as measured` both layouts evaluate as many
+at a time. `dp` is what ranks are left, and in `as measured` both layouts evaluate as many
 microbatches as the one of training has, `4 / dp`: with two ranks a sequence that is half of the
 samples. `same samples` evaluates all of them.
 """
@@ -273,24 +273,22 @@ def lines(found: dict[str, Any]) -> list[str]:
                     *(f"{spent[time]:.1f}" for time in times),
                 ]
             )
-    ms = "(ms)"
-    columns = [
-        *sizes,
-        *(("CP=1", ms), ("CP=2", ms), ("ratio", "")),
-        *(("CP=1", ms), ("CP=2", ms), ("ratio", ""), ("off", "")),
-        *(("CP=2", ms), ("ratio", ""), ("ideal", ""), ("note", "")),
-    ]
+    groups = {"(publ.)": 3, "(as m.)": 4, "(same)": 3}
+    names = ("CP=1", "CP=2", "ratio", "CP=1", "CP=2", "ratio", "off", "CP=2", "ratio", "ideal")
+    group_of = [group for group, count in groups.items() for _ in range(count)]
+    columns = [*sizes, *zip(names, group_of, strict=True), ("note", "")]
     spent_columns = [
         *sizes,
         *(("CP", ""), ("M", ""), ("bubble", "")),
-        *((name, ms) for name in ("total", "compute", "exposed", "host")),
+        *((name, "(ms)") for name in ("total", "compute", "exposed", "host")),
     ]
     constants = [f"#   {key}={value}" for key, value in found["constants"].items()]
     return [
-        f"# evaluation of 4 samples on {found['machine']}: published; simulated with as many",
-        "# microbatches for CP=2 (as measured); simulated with all samples for CP=2 (same samples)",
+        f"# evaluation of {_SAMPLES} samples on {found['machine']}, in ms; publ.: published; as",
+        "# m.: simulated as measured, with as many microbatches for CP=2; same: with all samples",
         f"# constants: {found['fixed_ms']} ms an evaluation, and",
         *constants,
+        "# fitted on the rows without a note",
         "#",
         *results.table(columns, ratios),
         "#",

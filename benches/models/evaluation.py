@@ -1,9 +1,10 @@
 """Evaluation of a model by the groups of any layout."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import kernbench.torch as torch
 from benches.models.gpt import GPTConfig, GPTModel, forward_step, mean_loss
+from kernbench.parallel.evaluation import evaluating
 from kernbench.parallel.groups import ProcessGroupCollection
 from kernbench.pp import get_forward_backward_func
 
@@ -26,24 +27,18 @@ def evaluate(
         batches: The calling rank's part, by microbatch.
         groups: Of the layout in which the model is.
     """
-    training = model.training
     step = get_forward_backward_func(groups.pp.size())
     rows, tokens = batches[0][0].shape
-    data: Iterator[Batch] = iter(batches)
-    model.eval()
-    try:
-        with torch.no_grad():
-            reports = step(
-                forward_step_func=forward_step,
-                data_iterator=data,
-                model=model,
-                num_microbatches=len(batches),
-                seq_length=tokens * groups.cp.size(),
-                micro_batch_size=rows,
-                forward_only=True,
-                pg_collection=groups,
-            )
-            zeros = torch.zeros(2, dtype=wide_type(model.config), device="cuda")
-            return mean_loss(sum(reports, zeros), groups)
-    finally:
-        model.train(training)
+    with evaluating(model), torch.no_grad():
+        reports = step(
+            forward_step_func=forward_step,
+            data_iterator=iter(batches),
+            model=model,
+            num_microbatches=len(batches),
+            seq_length=tokens * groups.cp.size(),
+            micro_batch_size=rows,
+            forward_only=True,
+            pg_collection=groups,
+        )
+        zeros = torch.zeros(2, dtype=wide_type(model.config), device="cuda")
+        return mean_loss(sum(reports, zeros), groups)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 import kernbench.torch.nn.functional as F
-from kernbench.cp.module import DotProductAttention
+from kernbench.cp import DotProductAttention
 from kernbench.parallel.config import ModelParallelConfig
 from kernbench.parallel.groups import ProcessGroupCollection
 from kernbench.parallel.rebinding import context_parallel_stream

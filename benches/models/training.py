@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Final
 
 import kernbench.torch as torch
 from benches.models.evaluation import Batch, wide_type
@@ -11,6 +11,9 @@ from kernbench.parallel.data_parallel import DistributedDataParallel, Distribute
 from kernbench.pp import get_forward_backward_func
 from kernbench.pp.schedules import ScheduleName
 from kernbench.tp.gradients import clip_grad_norm_, finalize_model_grads
+
+_BUCKET: Final = 10_000_000
+"""Elements; less than Megatron-Core's 40 million, since models of benches have few layers."""
 
 
 class Trainer:
@@ -34,7 +37,11 @@ class Trainer:
         self._optimizer, self._clip = optimizer, clip
         self._dtype = wide_type(config)
         self._parameters: list[Any] = [each for chunk in chunks for each in chunk.parameters()]
-        options = DistributedDataParallelConfig(overlap_grad_reduce=self._groups.dp_cp.size() > 1)
+        options = DistributedDataParallelConfig(
+            overlap_grad_reduce=self._groups.dp_cp.size() > 1,
+            average_in_collective=True,
+            bucket_size=_BUCKET,
+        )
         self._chunks = [
             DistributedDataParallel(config, options, chunk, number > 0, self._groups)
             for number, chunk in enumerate(chunks)
