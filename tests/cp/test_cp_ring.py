@@ -20,7 +20,7 @@ BF16 = torch.bfloat16
 
 def spawn(kernbench: Kernbench, worker: Callable[[int], None], nprocs: int, **dials: Any) -> Any:
     def run(rank: int) -> None:
-        dist.init_process_group("nccl")
+        dist.init_process_group("cpu:gloo,cuda:nccl")
         worker(rank)
         dist.destroy_process_group()
 
@@ -310,3 +310,26 @@ def test_a_rank_alone_needs_no_group(kernbench: Kernbench) -> None:
             assert (plan.messages, plan.bytes_sent, plan.bytes_sent_backward) == (0, 0, 0)
 
     spawn(kernbench, worker, 1, data=False)
+
+
+@pytest.mark.parametrize("scheme", ["p2p", "all_gather", "a2a"])
+def test_tensors_of_the_host(kernbench: Kernbench, scheme: str) -> None:
+    """The same numbers as on devices, with a handle for each message."""
+
+    def worker(rank: int) -> None:
+        found = []
+        for device in ("cpu", "cuda"):
+            rng = np.random.default_rng(rank)
+            q, k, v = (
+                torch.from_numpy(rng.normal(size=(1, 4, 2, 4))).to(device).requires_grad_()
+                for _ in range(3)
+            )
+            out = cp.cp_attention(q, k, v, cp_group=dist.group.WORLD, cp_comm_type=scheme)
+            out.square().sum().backward()
+            grads = [each.grad for each in (q, k, v) if each.grad is not None]
+            assert len(grads) == 3
+            found.append([numbers(each) for each in (out, *grads)])
+        for a, b in zip(*found, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+    spawn(kernbench, worker, 2)
