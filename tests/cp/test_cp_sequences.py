@@ -31,10 +31,10 @@ RANKS = [
 
 @pytest.mark.parametrize(("scheme", "ranks", "inner"), RANKS)
 def test_every_number_of_ranks(kernbench: Kernbench, scheme: str, ranks: int, inner: int) -> None:
-    """Packed with padding full of NaN and an empty sequence, and dense."""
+    """Packed with padding full of NaN and an empty sequence; and dense, in float32."""
     cases = [
         case(SMALL, "thd", scheme, ranks=ranks, inner=inner, lengths=(13, 0, 31, 1)),
-        case(SMALL, "sbhd", scheme, ranks=ranks, inner=inner),
+        case(SMALL, "sbhd", scheme, "float32", ranks, inner=inner),
     ]
     found, _ = run(kernbench, cases)
     for each, results in zip(cases, found, strict=True):

@@ -73,11 +73,7 @@ def started(context: RuntimeContext) -> dict[str, int]:
 def test_bytes_are_those_of_the_table(
     kernbench: Kernbench, scheme: str, ranks: int, inner: int
 ) -> None:
-    for layout, dtype, e in (
-        ("bshd", "float64", 8),
-        ("thd", "bfloat16", 2),
-        ("sbhd", "float16", 2),
-    ):
+    for layout, dtype, e in (("bshd", "float64", 8), ("thd", "bfloat16", 2)):
         each = case(CONFIG, layout, scheme, dtype, ranks, inner=inner)
         forward = replace(each, config=replace(CONFIG, backward=False))
         # 16-bit gradients of keys and values travel as float32 unless told otherwise.
