@@ -333,3 +333,35 @@ def test_tensors_of_the_host(kernbench: Kernbench, scheme: str) -> None:
             np.testing.assert_array_equal(a, b)
 
     spawn(kernbench, worker, 2)
+
+
+@pytest.mark.parametrize("scheme", ["p2p", "all_gather", "a2a"])
+def test_sinks_of_16_bits(kernbench: Kernbench, scheme: str) -> None:
+    """Their gradients are added in float32, and rounded once."""
+    rows = rows_of([256], [256])
+    rng = np.random.default_rng(6)
+    x = [rng.normal(size=(256, 2, 4)) for _ in range(4)]
+    sink = np.array([0.5, 2.0])
+    right = solve(Problem(x[0], x[1], x[2], x[3], rows, rows, (-1, 0), 0.5, None, sink))
+    assert right.dsink is not None
+    expected = right.dsink
+
+    def worker(rank: int) -> None:
+        places = zigzag(256, 2, rank)
+        q, k, v, grad = (tensor(y[None, places], "float32") for y in x)
+        mine = tensor(sink, "bfloat16")
+        out = cp.cp_attention(
+            q,
+            k,
+            v,
+            cp_group=dist.group.WORLD,
+            cp_comm_type=scheme,
+            softmax_type="learnable",
+            softmax_offset=mine,
+        )
+        out.backward(grad.detach())
+        assert mine.grad is not None
+        assert mine.grad.dtype is BF16
+        np.testing.assert_allclose(numbers(mine.grad), expected, rtol=2**-8)
+
+    spawn(kernbench, worker, 2)
