@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.errors import KernbenchError, OperandError, OptionError, call_site, site_fact
-from kernbench.memory import Array, DType, dtypes
+from kernbench.memory import Array, DType, View, dtypes
 from kernbench.operations import views
 from kernbench.operations.copies import clone
 from kernbench.operations.elementwise import check_distinct, check_out, layout
@@ -616,13 +616,15 @@ def _scattered(
     same_device(name, [self, *tensors])
     chosen, target = index.window, self.window
     extent = target.shape[place]
+    # A view, not the tensor: its memory may be dropped while the command waits.
+    source = src.window if isinstance(src, Tensor) else src
 
     def effect() -> None:
         rows = checked(name, chosen.read(), extent, place, code="M2")
         where = list(np.ogrid[tuple(slice(n) for n in rows.shape)])
         where[place] = rows
         within = tuple(slice(n) for n in rows.shape)
-        values = src.window.read()[within] if isinstance(src, Tensor) else src
+        values = source.read()[within] if isinstance(source, View) else source
         if ufunc is None:
             target.put(tuple(where), values)
         else:
