@@ -92,6 +92,8 @@ def parse(argv: list[str]) -> Flags:
     add("--mask", choices=("causal", "no_mask"), default="causal", help="causal")
     add("--dtype", choices=_DTYPES, default="bfloat16", help="bfloat16")
     found = vars(flags.parse_args(argv))
+    if found["a2a_ranks"] is not None and found["comm"] not in {"all", "a2a+p2p"}:
+        raise UsageError("cp_attention: --a2a-ranks: expected --comm a2a+p2p or all")
     if found["value_dim"] is None:
         found["value_dim"] = found["head_dim"]
     if found["a2a_ranks"] is None:

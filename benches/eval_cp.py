@@ -91,6 +91,11 @@ def parse(argv: list[str]) -> Flags:
     add("--steps", type=positive, default=4, metavar="N", help="of training: 4")
     add("--wrong-rotary", action="store_true", help="a fault: positions of the training's layout")
     given = Flags(**vars(flags.parse_args(argv)))
+    if not given.has("check"):
+        for name, value in asdict(given).items():
+            if name != "part" and value != flags.get_default(name):
+                shown = name.replace("_", "-")
+                raise UsageError(f"eval_cp: --{shown}: expected --part check, not {given.part}")
     _check(given)
     return given
 

@@ -61,7 +61,7 @@ class Flags:
     tp: int
     cp: int
     cp_comm_type: str
-    a2a_ranks: int
+    a2a_ranks: int | None
     pp: int
     virtual: int
     schedule: ScheduleName
@@ -97,14 +97,12 @@ class Flags:
 
     def model_parallel(self) -> dict[str, Any]:
         """Returns what `initialize_model_parallel` is given."""
-        levels = [self.a2a_ranks, self.cp // self.a2a_ranks]
+        inner = self.a2a_ranks
         return {
             "pipeline_model_parallel_size": self.pp,
             "virtual_pipeline_model_parallel_size": self.virtual if self.virtual > 1 else None,
             "context_parallel_size": self.cp,
-            "hierarchical_context_parallel_sizes": levels
-            if self.cp_comm_type == "a2a+p2p"
-            else None,
+            "hierarchical_context_parallel_sizes": inner and [inner, self.cp // inner],
         }
 
 
@@ -119,7 +117,7 @@ def parse(argv: list[str]) -> Flags:
     add("--tp", type=positive, default=2, metavar="N", help="ranks that share layers: 2")
     add("--cp", type=positive, default=1, metavar="N", help="ranks that share sequences: 1")
     add("--cp-comm-type", choices=COMM_TYPES, default="p2p", help="how they exchange them: p2p")
-    add("--a2a-ranks", type=positive, default=2, metavar="N", help="of a2a+p2p, for heads: 2")
+    add("--a2a-ranks", type=positive, metavar="N", help="of a2a+p2p, for heads: 2")
     add("--pp", type=positive, default=1, metavar="N", help="stages: 1")
     add("--virtual", type=positive, default=1, metavar="N", help="chunks of a stage: 1")
     add("--schedule", choices=("1f1b", "gpipe"), default="1f1b", help="of stages: 1f1b")
@@ -141,6 +139,8 @@ def parse(argv: list[str]) -> Flags:
     found = vars(flags.parse_args(argv))
     if found["microbatches"] is None:
         found["microbatches"] = found["pp"]
+    if found["a2a_ranks"] is None and found["cp_comm_type"] == "a2a+p2p":
+        found["a2a_ranks"] = 2
     given = Flags(**found)
     _check(given)
     return given
@@ -167,6 +167,10 @@ def _check(given: Flags) -> None:
     multiple("--batch", given.batch, "--dp x --microbatches", given.dp * given.microbatches)
     if given.steps < 2:
         raise UsageError(f"transformer: --steps {given.steps}: expected 2 or more")
+    if given.pp == 1 and given.schedule != "1f1b":
+        raise UsageError(f"transformer: --schedule {given.schedule}: expected --pp 2 or more")
+    if given.a2a_ranks is not None and given.cp_comm_type != "a2a+p2p":
+        raise UsageError("transformer: --a2a-ranks: expected --cp-comm-type a2a+p2p")
     if given.cp > 1:
         multiple("--sequence", given.sequence, "2 x --cp", 2 * given.cp)
         check_heads_exchanged(

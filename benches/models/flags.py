@@ -67,7 +67,7 @@ def require_multiple(prog: str, name: str, value: int, of: str, divisor: int) ->
 
 
 def check_heads_exchanged(
-    prog: str, comm_type: str, cp: int, a2a_ranks: int, kv_heads: int, tp: int
+    prog: str, comm_type: str, cp: int, a2a_ranks: int | None, kv_heads: int, tp: int
 ) -> None:
     """Refuses heads that the ranks which share a sequence cannot exchange.
 
@@ -75,7 +75,7 @@ def check_heads_exchanged(
         prog: The bench.
         comm_type: One of `COMM_TYPES`.
         cp: Ranks that share a sequence.
-        a2a_ranks: Those of them that exchange heads in `a2a+p2p`.
+        a2a_ranks: Those of them that exchange heads in `a2a+p2p`; None for other types.
         kv_heads: Heads of keys.
         tp: Ranks that share them.
 
@@ -84,7 +84,7 @@ def check_heads_exchanged(
     """
     if comm_type == "a2a":
         require_multiple(prog, "--kv-heads", kv_heads, "--tp x --cp", tp * cp)
-    if comm_type == "a2a+p2p":
+    if a2a_ranks is not None:
         require_multiple(prog, "--cp", cp, "--a2a-ranks", a2a_ranks)
         require_multiple(prog, "--kv-heads", kv_heads, "--tp x --a2a-ranks", tp * a2a_ranks)
 

@@ -147,7 +147,10 @@ class _Level:
         self._through: Final = tuple(through)
 
     def name(self, record: Record) -> str:
-        inner = record.ranges[self._depth :]
+        depth, ranges = self._depth, record.ranges
+        if not self._through:
+            return ranges[depth] if len(ranges) > depth else OUTSIDE
+        inner = ranges[depth:]
         return next((name for name in inner if not name.startswith(self._through)), OUTSIDE)
 
 

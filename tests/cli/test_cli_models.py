@@ -437,6 +437,10 @@ def test_a_trace_shows_the_layers(run: Run, tmp_path: Path) -> None:
         ("transformer", "--schedule zero",
          "transformer: argument --schedule: invalid choice: 'zero' "
          "(choose from '1f1b', 'gpipe')"),
+        ("transformer", "--pp 1 --schedule gpipe",
+         "transformer: --schedule gpipe: expected --pp 2 or more"),
+        ("transformer", "--cp 2 --a2a-ranks 2",
+         "transformer: --a2a-ranks: expected --cp-comm-type a2a+p2p"),
         ("transformer", "--cp 3", "transformer: --sequence 64: expected a multiple of 2 x --cp 6"),
         ("transformer", "--cp-comm-type a2a",
          "transformer: --cp-comm-type a2a: expected --cp 2 or more"),
