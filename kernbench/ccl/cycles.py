@@ -204,10 +204,12 @@ class Cycles:
     def join(self, replay: Replayed) -> None:
         """Adds a replay on the network."""
         self._replays[replay] = None
+        self._vain = self._price = 0
 
     def leave(self, replay: Replayed) -> None:
         """Takes out a replay whose ranks are all done."""
         self._replays.pop(replay, None)
+        self._vain = self._price = 0
         self._pivot = None
         self._turns, self._steps, self._step = _Marks(), _Marks(), _NOWHERE
         self._promise = None

@@ -9,10 +9,18 @@ The rate and the remaining bytes of a flow are fractions, kept as two integers e
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import gcd
+from operator import attrgetter
 from typing import Any, Final
 
+from kernbench.caches import Table
 from kernbench.des import EventLoop, Owner, order
 from kernbench.units import PS_PER_S, Rate
+
+
+_KEPT: Final = 64
+"""Most flows of a group whose rates are kept; larger groups seldom come again."""
+
+_by_way: Final = attrgetter("way")
 
 
 @dataclass(slots=True, eq=False)
@@ -21,6 +29,7 @@ class Flow:
 
     Attributes:
         key: Orders flows that end at the same time.
+        way: Number of the ports and the highest rate together.
         ports: Indices of the links that the flow passes.
         cap: Highest rate of the sender, in bytes a second.
         left: Data not yet through, in bytes times `PS_PER_S * scale`.
@@ -33,6 +42,7 @@ class Flow:
     """
 
     key: tuple[int, int]
+    way: int
     ports: tuple[int, ...]
     cap: int
     left: int
@@ -46,6 +56,8 @@ class Flow:
     def advance(self, now: int) -> None:
         """Brings `left` up to date at time `now`, in picoseconds."""
         elapsed = now - self.updated
+        if not elapsed:
+            return
         self.updated = now
         if self.per != self.scale:
             # Counts of flows are small, so the common denominator stays so too.
@@ -62,6 +74,10 @@ class Flow:
     def end(self) -> int:
         """Returns when the flow ends at its present rate, in picoseconds, rounded up."""
         return self.updated - (-self.left * self.per // (self.rate * self.scale))
+
+
+_Part = Sequence[tuple[int, int, int]]
+"""Flows that share ports: the place of each in a list, the rate, and the rate's denominator."""
 
 
 @dataclass(slots=True, eq=False)
@@ -102,6 +118,8 @@ class Fluid:
         self._capacity: Final = {port: rate.per_second for port, rate in capacity.items()}
         self._users: Final[dict[int, dict[Flow, None]]] = {port: {} for port in capacity}
         self._ended: Final[dict[int, list[Flow]]] = {}
+        self._ways: Final[dict[tuple[tuple[int, ...], int], int]] = {}
+        self._kept: Final = Table[tuple[int, ...], list[_Part]]("hw.rates")
 
     def start(
         self,
@@ -124,7 +142,9 @@ class Fluid:
         owner.sequence += 1
         key = owner.key, owner.sequence
         group = _Group([])
-        flow = Flow(key, tuple(ports), cap.per_second, nbytes * PS_PER_S, now, finished, group)
+        way = tuple(ports), cap.per_second
+        number = self._ways.setdefault(way, len(self._ways))
+        flow = Flow(key, number, *way, nbytes * PS_PER_S, now, finished, group)
         if nbytes == 0:
             self._end(flow, now)
             return
@@ -203,15 +223,46 @@ class Fluid:
         if group.replaced:
             return
         self._advance(group)
-        group.replaced = group.loose
         group.waiting = False
-        for part in self._parts(group) if group.loose else [group]:
-            if len(part.flows) == 1:
-                self._run_alone(part)
-            else:
-                self._fill(part.flows)
-                end = min([flow.end() for flow in part.flows])
-                self._loop.at(end, self._owner, self._next_end, part)
+        flows = group.flows
+        parts = self._shared(group)
+        group.replaced = True
+        for part in parts:
+            own = _Group([])
+            ends = []
+            for place, rate, per in part:
+                flow = flows[place]
+                flow.group, flow.rate, flow.per = own, rate, per
+                own.flows.append(flow)
+                ends.append(flow.end())
+            self._loop.at(min(ends), self._owner, self._next_end, own)
+
+    def _shared(self, group: _Group) -> list[_Part]:
+        """Returns the rates of the flows of a group by parts that still share ports.
+
+        They depend on nothing but the ways of the flows, which come again and again while senders
+        send one message after the other. The flows of the group come into the order of their ways.
+        """
+        flows = group.flows
+        if len(flows) > _KEPT:
+            return self._found(group)
+        flows.sort(key=_by_way)
+        key = tuple([flow.way for flow in flows])
+        parts = self._kept.get(key)
+        if parts is None:
+            parts = self._found(group)
+            self._kept.keep(key, parts)
+        return parts
+
+    def _found(self, group: _Group) -> list[_Part]:
+        """Finds what `_shared` returns."""
+        numbers = {id(flow): number for number, flow in enumerate(group.flows)}
+        parts = self._parts(group) if group.loose else [group]
+        for part in parts:
+            self._fill(part.flows)
+        return [
+            [(numbers[id(flow)], flow.rate, flow.per) for flow in part.flows] for part in parts
+        ]
 
     def _parts(self, group: _Group) -> list[_Group]:
         """Splits a group into groups whose flows still share ports."""
