@@ -279,13 +279,15 @@ class Cycles:
 
     def _hint(self, base: int, pivot: Walk) -> tuple[int, ...]:
         """Returns a small part of the state, which is at hand at once."""
-        ahead, shift = 0, 1
+        ahead, shift, waiting = 0, 1, 0
         for replay in self._replays:
             for walk in replay.walks.values():
                 late = walk.pe.clock - base
                 if late > 0:
                     ahead, shift = ahead + late * shift, shift + 2
-        return (ahead, *[time - base for time in pivot.times()])
+                if walk.sender is not None:
+                    waiting += walk.sender.waiting
+        return (ahead, waiting, *[time - base for time in pivot.times()])
 
     def _skip(self, old: "_State | None", new: "_State | None", *, steps: bool) -> bool:
         """Skips what repeats itself, and returns whether anything was skipped.
