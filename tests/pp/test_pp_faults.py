@@ -82,11 +82,11 @@ def test_numbers_are_refused_before_anything_is_sent(
     assert words in str(error)
 
 
-def with_config(**changes: Any) -> Callable[[list[Chunk]], object]:
-    def work(models: list[Chunk]) -> object:
+def with_config(layout: Layout = TWO, **changes: Any) -> Callable[[list[Chunk]], list[Any]]:
+    def work(models: list[Chunk]) -> list[Any]:
         for name, value in changes.items():
             setattr(models[0].config, name, value)
-        return step(TWO, models)
+        return step(layout, models)
 
     return work
 
@@ -111,13 +111,52 @@ def test_configurations_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize(
-    "name", ["variable_seq_lengths", "overlap_p2p_comm", "timers", "grad_sync_func"]
+    ("name", "value"),
+    [
+        ("variable_seq_lengths", True),
+        ("overlap_p2p_comm", True),
+        ("overlap_p2p_comm_warmup_flush", True),
+        ("timers", print),
+        ("grad_sync_func", print),
+        ("batch_p2p_comm", False),
+        ("batch_p2p_sync", True),
+        ("pipeline_model_parallel_comm_backend", "ucc"),
+        ("hybrid_context_parallel", True),
+        ("cuda_graph_impl", "local"),
+    ],
 )
-def test_what_is_not_simulated_is_refused_by_name(kernbench: Kernbench, name: str) -> None:
-    error = refused(kernbench, TWO, with_config(**{name: True}))
+def test_what_is_not_simulated_is_refused_by_name(
+    kernbench: Kernbench, name: str, value: Any
+) -> None:
+    error = refused(kernbench, TWO, with_config(**{name: value}))
     assert isinstance(error, UnsupportedError)
-    assert f"config.{name} is not simulated" in str(error)
+    assert f"config.{name}={value!r} is not simulated" in str(error)
     assert error.hint
+
+
+def test_chunks_take_turns_after_as_many_microbatches_as_stages(kernbench: Kernbench) -> None:
+    error = refused(kernbench, CHUNKS, with_config(CHUNKS, microbatch_group_size_per_vp_stage=4))
+    assert isinstance(error, UnsupportedError)
+    assert "config.microbatch_group_size_per_vp_stage=4 is not simulated" in str(error)
+    assert error.hint == "leave it out, or set it to 2"
+
+
+def test_what_is_simulated_anyway_may_be_said(kernbench: Kernbench) -> None:
+    said = {
+        "batch_p2p_comm": True,
+        "batch_p2p_sync": False,
+        "pipeline_model_parallel_comm_backend": "nccl",
+        "cuda_graph_impl": "none",
+        "microbatch_group_size_per_vp_stage": 2,
+    }
+    losses: list[int] = []
+
+    def run() -> None:
+        models = chunks_of(CHUNKS, config_of(CHUNKS))
+        losses.append(len(with_config(CHUNKS, **said)(models)))
+
+    spawn(kernbench, CHUNKS, run)
+    assert sorted(losses) == [0, MICROBATCHES]
 
 
 def test_other_shapes_and_models_of_two_halves_are_refused(kernbench: Kernbench) -> None:
