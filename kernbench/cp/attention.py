@@ -6,7 +6,7 @@ import kernbench.torch as torch
 from kernbench.cp import checks, gathered, heads, ring
 from kernbench.cp.checks import Groups, Lengths
 from kernbench.cp.plan import plan_of
-from kernbench.cp.problem import Problem
+from kernbench.cp.problem import Problem, wide
 
 Tensor = torch.Tensor
 _BYTES_PER_PAIR: Final = 128
@@ -43,7 +43,7 @@ class CpAttention(torch.autograd.Function):
         ctx.shapes = k.shape, v.shape
         if sink is not None:
             ctx.sink_type = sink.dtype
-            sink = heads.my_heads(given, sink)
+            sink = heads.my_heads(given, sink.to(wide(q.dtype)))
         if _gathers(given):
             found = gathered.forward(given, q, k, v, sink)
         else:
@@ -131,8 +131,9 @@ def cp_attention(
 
     Each sequence is cut into `2 * cp` equal chunks; rank r holds chunk r, then chunk
     `2 * cp - 1 - r`. Packed sequences are cut one by one, by their allocated lengths. All schemes
-    return the same, but for rounding; rows that are no tokens are never read, and are exactly 0 in
-    the output and in gradients. The host waits for nothing.
+    return the same, but for rounding. Rows that are no tokens are never computed with, whatever
+    they hold, and are exactly 0 in the output and in gradients; they travel with the others, so
+    they must have been written. The host waits for nothing.
 
     | `cp_comm_type` | what travels |
     |---|---|

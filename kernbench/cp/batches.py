@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final, TypeAlias
 
-import numpy as np
-
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench import extend
+from kernbench.cp.checks import cumulative
 from kernbench.errors import OptionError, call_site, site_fact
 from kernbench.parallel import parallel_state
 from kernbench.parallel.members import Group, size_of
@@ -92,7 +91,7 @@ def thd_partition_indices(
         OptionError: If a sequence's rows are not a multiple of `2 * cp_size`, there is no such
             rank, or the sequences have more rows than there are.
     """
-    bounds = _bounds("cu_seqlens_padded", cu_seqlens_padded)
+    bounds = cumulative("cu_seqlens_padded", cu_seqlens_padded, _refuse)
     if total_tokens < bounds[-1]:
         raise _refuse(
             f"{total_tokens} rows cannot hold packed sequences of {bounds[-1]} rows",
@@ -120,8 +119,8 @@ def seqlens_on_cp_rank(
     Raises:
         OptionError: If the two do not fit each other or the ranks, or there is no such rank.
     """
-    used = _bounds("cu_seqlens", cu_seqlens)
-    rows = _bounds("cu_seqlens_padded", cu_seqlens_padded)
+    used = cumulative("cu_seqlens", cu_seqlens, _refuse)
+    rows = cumulative("cu_seqlens_padded", cu_seqlens_padded, _refuse)
     if len(used) != len(rows):
         raise _refuse(
             f"cu_seqlens is of {len(used) - 1} sequences, cu_seqlens_padded of {len(rows) - 1}",
@@ -168,7 +167,7 @@ def pad_thd_sequences_for_cp(
     Raises:
         OptionError: If the factor is below 1, or ids, labels and lengths do not fit each other.
     """
-    bounds = _bounds("cu_seqlens", cu_seqlens)
+    bounds = cumulative("cu_seqlens", cu_seqlens, _refuse)
     padded = _padded(bounds, divisibility_factor)
     for name, x in (("input_ids", input_ids), ("labels", labels)):
         if tuple(x.shape) not in {(bounds[-1],), (1, bounds[-1])}:
@@ -207,7 +206,7 @@ def positional_ids_for_cp(
     Raises:
         OptionError: If the factor is below 1, or the lengths are not cumulative.
     """
-    padded = _padded(_bounds("cu_seqlens", cu_seqlens), divisibility_factor)
+    padded = _padded(cumulative("cu_seqlens", cu_seqlens, _refuse), divisibility_factor)
     positions = [row for start, stop in pairwise(padded) for row in range(stop - start)]
     return torch.tensor(positions, dtype=dtype, device=device)
 
@@ -278,21 +277,11 @@ def _padded(bounds: Sequence[int], factor: int) -> list[int]:
     return [0, *accumulate(-(-length // factor) * factor for length in lengths)]
 
 
-def _bounds(name: str, given: Cumulative) -> list[int]:
-    """Returns cumulative lengths as ints."""
-    values = given.tolist() if isinstance(given, torch.Tensor | np.ndarray) else [*given]
-    if not values or values[0] != 0 or any(b < a for a, b in pairwise(values)):
-        raise _refuse(
-            f"{name} is {values}", "expected cumulative lengths: 0 first, and none below the last"
-        )
-    return values
-
-
 def _as_given(values: list[int], like: Cumulative) -> Cumulative:
     if not isinstance(like, torch.Tensor):
         return values
     return torch.tensor(values, dtype=like.dtype, device=like.device)
 
 
-def _refuse(text: str, *facts: str) -> OptionError:
-    return OptionError(text, [site_fact(call_site()), *facts])
+def _refuse(text: str, *facts: str, hint: str = "") -> OptionError:
+    return OptionError(text, [site_fact(call_site()), *facts], hint=hint)

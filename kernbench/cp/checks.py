@@ -3,7 +3,7 @@
 All that can be refused is refused here, before a message is sent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import isfinite, sqrt
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -352,7 +352,7 @@ def _sequences(
     given: Arguments, kind: str, q: torch.Tensor, k: torch.Tensor, ranks: int
 ) -> tuple[Sequences, Sequences]:
     cus = [
-        _cumulative(name, getattr(given, name))
+        None if getattr(given, name) is None else cumulative(name, getattr(given, name))
         for name in (
             "cu_seqlens_q",
             "cu_seqlens_q_padded",
@@ -390,10 +390,19 @@ def _sequences(
     return found[0], found[1]
 
 
-def _cumulative(name: str, given: Any) -> tuple[int, ...] | None:
-    """Returns cumulative lengths as integers; of a tensor on a device the host waits for them."""
-    if given is None:
-        return None
+def cumulative(
+    name: str, given: Any, bad_option: Callable[..., OptionError] = bad_option
+) -> tuple[int, ...]:
+    """Returns cumulative lengths as integers; of a tensor on a device the host waits for them.
+
+    Args:
+        name: What they are called in reports.
+        given: A tensor, an array, or a sequence of integers.
+        bad_option: Makes the report.
+
+    Raises:
+        OptionError: If they are no integers, begin with another number than 0, or decrease.
+    """
     values = given.tolist() if isinstance(given, torch.Tensor | np.ndarray) else given
     if not isinstance(values, list | tuple) or any(
         isinstance(each, bool) or not isinstance(each, int | np.integer) for each in values

@@ -1,6 +1,6 @@
 """Attention as a module, under the names of TransformerEngine's."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 import kernbench.torch as torch
@@ -15,8 +15,10 @@ Groups: TypeAlias = Group | Sequence[Group] | None
 """Who shares the sequences: one group; for `a2a+p2p` the one of heads and the one of the ring."""
 
 _COMM_TYPES: Final = ("p2p", "all_gather", "a2a", "a2a+p2p")
+_ATTENTION_TYPES: Final = ("self", "cross")
 _BIASES: Final = ("no_bias", "post_scale_bias")
 _OTHER_BIASES: Final = ("pre_scale_bias", "alibi")
+_SAME_LENGTHS: Final = "leave it out: with queries and keys of equal lengths both are the same"
 
 
 class DotProductAttention(torch.nn.Module):
@@ -40,9 +42,12 @@ class DotProductAttention(torch.nn.Module):
         attn_mask_type: str = "causal",
         window_size: tuple[int, int] | None = None,
         bottom_right_diagonal: bool | None = None,
+        sequence_parallel: bool = False,
         tp_size: int = 1,
+        get_rng_state_tracker: Callable[[], Any] | None = None,
         tp_group: Group | None = None,
         layer_number: int | None = None,
+        attention_type: str = "self",
         cp_group: Groups = None,
         cp_global_ranks: Sequence[int] | None = None,
         cp_stream: torch.cuda.Stream | None = None,
@@ -62,9 +67,12 @@ class DotProductAttention(torch.nn.Module):
             attn_mask_type: "no_mask", "causal", "padding" or "padding_causal".
             window_size: How many keys before and behind its own position a query sees; -1: all.
             bottom_right_diagonal: Must not be True: positions are counted from the first token.
+            sequence_parallel: In TransformerEngine says how dropout draws; there is none here.
             tp_size: How many ranks share the heads.
+            get_rng_state_tracker: As `sequence_parallel`.
             tp_group: These ranks; then `tp_size` is its size.
             layer_number: Of the layer, from 1 on; named in reports.
+            attention_type: "self", or "cross" if keys are of other tokens; both are computed alike.
             cp_group: Who shares the sequences; see `set_context_parallel_group`.
             cp_global_ranks: Their ranks in the world.
             cp_stream: See `set_context_parallel_group`.
@@ -96,9 +104,15 @@ class DotProductAttention(torch.nn.Module):
         if attention_dropout:
             raise _not_simulated(f"attention_dropout={attention_dropout}", "use 0.0")
         if bottom_right_diagonal:
-            raise _not_simulated(
-                "bottom_right_diagonal=True", "give queries and keys of equal lengths, and None"
+            raise _not_simulated("bottom_right_diagonal=True", _SAME_LENGTHS)
+        if attention_type not in _ATTENTION_TYPES:
+            raise _refuse(
+                f"attention_type is {attention_type!r}",
+                f"expected one of {', '.join(_ATTENTION_TYPES)}",
             )
+        self.attention_type = attention_type
+        self.sequence_parallel = sequence_parallel
+        self.get_rng_state_tracker = get_rng_state_tracker
         self.num_attention_heads = num_attention_heads
         self.num_gqa_groups = groups
         self.num_heads_per_partition = num_attention_heads // shared
@@ -179,8 +193,13 @@ class DotProductAttention(torch.nn.Module):
         max_seqlen_kv: int | None = None,
         attn_mask_type: str | None = None,
         window_size: tuple[int, int] | None = None,
+        *,
+        bottom_right_diagonal: bool | None = None,
+        checkpoint_core_attention: bool = False,
         core_attention_bias_type: str = "no_bias",
         core_attention_bias: torch.Tensor | None = None,
+        alibi_slopes: torch.Tensor | None = None,
+        inference_params: object | None = None,
         pad_between_seqs: bool | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Returns the values that each query finds, its heads one behind the other; does not wait.
@@ -199,8 +218,12 @@ class DotProductAttention(torch.nn.Module):
             max_seqlen_kv: The same of keys and values.
             attn_mask_type: Instead of the module's.
             window_size: Instead of the module's.
+            bottom_right_diagonal: Must not be True, as for the module.
+            checkpoint_core_attention: Must be False.
             core_attention_bias_type: "no_bias" or "post_scale_bias".
             core_attention_bias: Added to the scores, see `cp_attention`.
+            alibi_slopes: Must be None.
+            inference_params: Must be None.
             pad_between_seqs: Whether rows behind a sequence's tokens are padding; None: as the
                 cumulative lengths say.
 
@@ -213,11 +236,20 @@ class DotProductAttention(torch.nn.Module):
             UnsupportedError: If something is asked for that is not simulated.
         """
         self._check(query_layer, key_layer, value_layer)
-        if attention_mask is not None:
-            raise _not_simulated(
-                "attention_mask",
-                "say how many tokens sequences have: cu_seqlens_q and cu_seqlens_kv",
-            )
+        if bottom_right_diagonal:
+            raise _not_simulated("bottom_right_diagonal=True", _SAME_LENGTHS)
+        for name, given, instead in (
+            ("attention_mask", attention_mask, "give cu_seqlens_q and cu_seqlens_kv"),
+            ("alibi_slopes", alibi_slopes, "give a core_attention_bias"),
+            ("inference_params", inference_params, "give keys and values of all tokens"),
+            (
+                "checkpoint_core_attention",
+                checkpoint_core_attention or None,
+                "call the module in torch.utils.checkpoint.checkpoint",
+            ),
+        ):
+            if given is not None:
+                raise _not_simulated(name, instead)
         if core_attention_bias_type in _OTHER_BIASES:
             raise _not_simulated(
                 f"core_attention_bias_type={core_attention_bias_type!r}", "use 'post_scale_bias'"

@@ -292,6 +292,9 @@ def compute(each: Case, rank: int, groups: Any, **changed: Any) -> dict[str, Any
 def attend(each: Case, rank: int, groups: Any, **changed: Any) -> dict[str, Array]:
     """Runs a case on a rank, forward and backward, and returns the numbers that it finds."""
     found = compute(each, rank, groups, **changed)
+    lengths = draw(each.config, each.packed, each.lengths).lengths
+    padded = allocated(lengths, each.world, each.packed) != lengths
+    assert found["plan"].padding_active is padded, each
     return {name: numbers(x) for name, x in found.items() if name != "plan" and x is not None}
 
 

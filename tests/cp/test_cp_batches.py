@@ -193,9 +193,16 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "room": (lambda: thd_partition_indices([0, 8], 4, 2, 0), r"4 rows cannot hold.* 8 rows"),
     "place": (lambda: thd_partition_indices([0, 8], 8, 1, 1), r"no place 1"),
-    "cumulative": (lambda: thd_partition_indices([0, 8, 4], 8, 2, 0), r"is \[0, 8, 4\]"),
-    "zero first": (lambda: thd_partition_indices([4, 8], 8, 2, 0), r"0 first"),
-    "empty": (lambda: positional_ids_for_cp([], 4), r"cu_seqlens is \[\]"),
+    "cumulative": (
+        lambda: thd_partition_indices([0, 8, 4], 8, 2, 0),
+        r"cu_seqlens_padded decreases from 8 to 4",
+    ),
+    "zero first": (
+        lambda: thd_partition_indices([4, 8], 8, 2, 0),
+        r"begins with 4[\s\S]*expected 0",
+    ),
+    "empty": (lambda: positional_ids_for_cp([], 4), r"cu_seqlens begins with nothing"),
+    "fractions": (lambda: positional_ids_for_cp([0, 1.5], 4), r"integers"),  # type: ignore[list-item]
     "sequences": (lambda: seqlens_on_cp_rank([0, 4], [0, 4, 8], 2, 0), r"of 1 sequences.* of 2"),
     "tokens": (lambda: seqlens_on_cp_rank([0, 5], [0, 4], 2, 0), r"has 5 tokens in 4 rows"),
     "factor": (lambda: positional_ids_for_cp([0, 4], 0), r"divisibility_factor is 0"),

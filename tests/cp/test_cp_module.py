@@ -198,6 +198,7 @@ VALUES: dict[str, tuple[Build, str]] = {
         lambda: MAKE(8, 4, cp_group=dist.group.WORLD, cp_global_ranks=[1, 0]),
         r"cp_global_ranks are \[1, 0\], .* ranks \[0, 1\]",
     ),
+    "attention type": (lambda: MAKE(8, 4, attention_type="own"), r"attention_type is 'own'"),
     "bias type": (
         lambda: _call(core_attention_bias_type="some"),
         r"core_attention_bias_type is 'some'",
@@ -219,6 +220,16 @@ UNSUPPORTED: dict[str, tuple[Build, str]] = {
         lambda: _call(attention_mask=torch.ones(1, 1, 1, 4, device="cuda")),
         r"attention_mask[\s\S]*cu_seqlens_q",
     ),
+    "diagonal of a call": (
+        lambda: _call(bottom_right_diagonal=True),
+        r"bottom_right_diagonal=True[\s\S]*equal lengths",
+    ),
+    "checkpoint": (
+        lambda: _call(checkpoint_core_attention=True),
+        r"checkpoint_core_attention[\s\S]*torch\.utils\.checkpoint",
+    ),
+    "slopes": (lambda: _call(alibi_slopes=torch.ones(2)), r"alibi_slopes[\s\S]*bias"),
+    "inference": (lambda: _call(inference_params=object()), r"inference_params"),
     "alibi": (lambda: _call(core_attention_bias_type="alibi"), r"'alibi'[\s\S]*post_scale_bias"),
 }
 

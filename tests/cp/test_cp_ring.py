@@ -20,7 +20,7 @@ BF16 = torch.bfloat16
 
 def spawn(kernbench: Kernbench, worker: Callable[[int], None], nprocs: int, **dials: Any) -> Any:
     def run(rank: int) -> None:
-        dist.init_process_group("nccl")
+        dist.init_process_group("cpu:gloo,cuda:nccl")
         worker(rank)
         dist.destroy_process_group()
 
@@ -310,3 +310,58 @@ def test_a_rank_alone_needs_no_group(kernbench: Kernbench) -> None:
             assert (plan.messages, plan.bytes_sent, plan.bytes_sent_backward) == (0, 0, 0)
 
     spawn(kernbench, worker, 1, data=False)
+
+
+@pytest.mark.parametrize("scheme", ["p2p", "all_gather", "a2a"])
+def test_tensors_of_the_host(kernbench: Kernbench, scheme: str) -> None:
+    """The same numbers as on devices, with a handle for each message."""
+
+    def worker(rank: int) -> None:
+        found = []
+        for device in ("cpu", "cuda"):
+            rng = np.random.default_rng(rank)
+            q, k, v = (
+                torch.from_numpy(rng.normal(size=(1, 4, 2, 4))).to(device).requires_grad_()
+                for _ in range(3)
+            )
+            out = cp.cp_attention(q, k, v, cp_group=dist.group.WORLD, cp_comm_type=scheme)
+            out.square().sum().backward()
+            grads = [each.grad for each in (q, k, v) if each.grad is not None]
+            assert len(grads) == 3
+            found.append([numbers(each) for each in (out, *grads)])
+        for a, b in zip(*found, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+    spawn(kernbench, worker, 2)
+
+
+@pytest.mark.parametrize("scheme", ["p2p", "all_gather", "a2a"])
+def test_sinks_of_16_bits(kernbench: Kernbench, scheme: str) -> None:
+    """Their gradients are added in float32, and rounded once."""
+    rows = rows_of([256], [256])
+    rng = np.random.default_rng(6)
+    x = [rng.normal(size=(256, 2, 4)) for _ in range(4)]
+    sink = np.array([0.5, 2.0])
+    right = solve(Problem(x[0], x[1], x[2], x[3], rows, rows, (-1, 0), 0.5, None, sink))
+    assert right.dsink is not None
+    expected = right.dsink
+
+    def worker(rank: int) -> None:
+        places = zigzag(256, 2, rank)
+        q, k, v, grad = (tensor(y[None, places], "float32") for y in x)
+        mine = tensor(sink, "bfloat16")
+        out = cp.cp_attention(
+            q,
+            k,
+            v,
+            cp_group=dist.group.WORLD,
+            cp_comm_type=scheme,
+            softmax_type="learnable",
+            softmax_offset=mine,
+        )
+        out.backward(grad.detach())
+        assert mine.grad is not None
+        assert mine.grad.dtype is BF16
+        np.testing.assert_allclose(numbers(mine.grad), expected, rtol=2**-8)
+
+    spawn(kernbench, worker, 2)
