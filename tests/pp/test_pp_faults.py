@@ -212,7 +212,9 @@ def test_models_and_iterators_that_do_not_fit_the_schedule_are_refused(
     assert "model is a list of 2, and this schedule takes one" in say(
         CHUNKS, plain, list, lambda data: data[0]
     )
-    assert "data_iterator is a list of 2" in say(CHUNKS, plain, lambda models: models[0], list)
+    text = say(CHUNKS, plain, lambda models: models[0], list)
+    assert "data_iterator is a list of 2" in text
+    assert "hint: data_iterator=iter(batches)" in text
     assert "model is a Chunk, and this schedule takes a list of chunks" in say(
         CHUNKS, chunked, lambda models: models[0], list
     )
