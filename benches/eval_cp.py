@@ -119,11 +119,12 @@ def _check(given: Flags) -> None:
     layouts = {"--cp-train": given.cp_train, "--cp-eval": given.cp_eval}
     for name, size in layouts.items():
         multiple("--ranks", given.ranks, f"--tp x --pp x {name}", given.tp * given.pp * size)
-    for name, size in layouts.items():
-        samples = given.micro_batch * given.ranks // (given.tp * given.pp * size)
-        multiple("--eval-batch", given.eval_batch, f"--micro-batch x dp of {name}", samples)
-        if name == "--cp-train":
-            multiple("--batch", given.batch, f"--micro-batch x dp of {name}", samples)
+    for name, value, layout in (
+        ("--batch", given.batch, "--cp-train"),
+        ("--eval-batch", given.eval_batch, "--cp-eval"),
+    ):
+        dp = given.ranks // (given.tp * given.pp * layouts[layout])
+        multiple(name, value, f"--micro-batch x dp of {layout}", given.micro_batch * dp)
     if given.sequence_parallel:
         multiple("--sequence", given.sequence, "--tp x the larger --cp", given.tp * cp)
         if given.tp == 1:

@@ -29,7 +29,7 @@ from benches.models.flags import (
     require_multiple,
     require_ranks,
 )
-from benches.models.gpt import GPTConfig, GPTModel, mean_loss
+from benches.models.gpt import GPTConfig, GPTModel
 from benches.models.measure import Measured, Watch, counted, measure, model_parallel
 from benches.models.training import Trainer
 from kernbench.config.shipped import shipped
@@ -37,6 +37,7 @@ from kernbench.cp import get_batch_on_this_cp_rank
 from kernbench.errors import UsageError
 from kernbench.parallel import parallel_state
 from kernbench.parallel.config import GemmKernel
+from kernbench.parallel.evaluation import average_loss
 from kernbench.parallel.groups import ProcessGroupCollection
 from kernbench.pp import ideal_bubble_fraction, measured_bubble_fraction
 from kernbench.pp.bubble import MICROBATCH
@@ -272,7 +273,7 @@ class _Step:
         return self._trainer.step(batches, watch.forward)
 
     def whole(self, reports: torch.Tensor) -> torch.Tensor:
-        return mean_loss(reports, self._groups)
+        return average_loss(reports, self._groups)
 
 
 def worker(ctx: RuntimeContext, flags: Flags) -> Measured:
