@@ -131,9 +131,9 @@ def cp_attention(
 
     Each sequence is cut into `2 * cp` equal chunks; rank r holds chunk r, then chunk
     `2 * cp - 1 - r`. Packed sequences are cut one by one, by their allocated lengths. All schemes
-    return the same, but for rounding. Rows that are no tokens are never computed with, whatever they
-    hold, and are exactly 0 in the output and in gradients; they travel with the others, so they must
-    have been written. The host waits for nothing.
+    return the same, but for rounding. Rows that are no tokens are never computed with, whatever
+    they hold, and are exactly 0 in the output and in gradients; they travel with the others, so
+    they must have been written. The host waits for nothing.
 
     | `cp_comm_type` | what travels |
     |---|---|
