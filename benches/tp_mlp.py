@@ -14,7 +14,7 @@ import kernbench.torch.distributed as dist
 import kernbench.torch.nn.functional as F
 from benches.models import results
 from benches.models.flags import parser, positive, require_fitting, require_multiple, require_ranks
-from benches.models.measure import Measured, counted, measure, tensor_parallel
+from benches.models.measure import Measured, Watch, counted, measure, model_parallel
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.tp.config import GemmKernel, ModelParallelConfig
 from kernbench.tp.gradients import finalize_model_grads
@@ -100,22 +100,20 @@ class _Step:
         self._flags, self._model, self._backward = flags, model, backward
         self._x = x.detach().requires_grad_(backward)
 
-    def forward(self) -> torch.Tensor:
+    def __call__(self, watch: Watch) -> torch.Tensor:
         flags, self._x.grad = self._flags, None
-        with torch.set_grad_enabled(self._backward):
+        with watch.forward(), torch.set_grad_enabled(self._backward):
             out = self._model(self._x)
             with torch.profiler.record_function("loss"):
                 wide = out if out.dtype is torch.float64 else out.float()
                 # Of this rank's rows, if it has some of them only.
                 loss: torch.Tensor = wide.square().sum() / (flags.tokens * flags.hidden)
-                return loss
-
-    def backward(self, loss: torch.Tensor) -> None:
-        if not self._backward:
-            return
-        loss.backward()
-        with torch.profiler.record_function("gradients"):
-            finalize_model_grads(self._model)
+            del out, wide
+        if self._backward:
+            loss.backward()
+            with torch.profiler.record_function("gradients"):
+                finalize_model_grads(self._model)
+        return loss.detach()
 
     def whole(self, losses: torch.Tensor) -> torch.Tensor:
         if self._flags.sequence_parallel:
@@ -141,7 +139,7 @@ def _sections(flags: Flags) -> dict[str, bool]:
 def worker(ctx: RuntimeContext, flags: Flags) -> dict[str, Measured]:
     """Measures every kind of step on one rank."""
     found = {}
-    with tensor_parallel(flags.tp):
+    with model_parallel(flags.tp):
         # All ranks draw the same dense weights and input; each keeps its part.
         torch.manual_seed(ctx.spec.seed)
         model, x = MLP(flags), _input(flags)
@@ -169,7 +167,7 @@ def run(ctx: RuntimeContext) -> int:
 
     def on_paper(rank: int) -> tuple[MLP, None]:
         del rank
-        with tensor_parallel(flags.tp):
+        with model_parallel(flags.tp):
             return MLP(flags), None
 
     require_fitting("tp_mlp", ctx, on_paper, flags.tp)

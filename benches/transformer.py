@@ -1,13 +1,16 @@
-"""Training steps of a Llama-like model that learns to predict the next byte of a text.
+"""Training steps of a GPT that learns to predict the next byte of a text.
 
 RMSNorm, rotary embedding, causal attention with grouped queries, SwiGLU, a vocabulary of 256 in
-parts, AdamW. Flags, after `--`: `--tp` ranks a model times `--dp` models; `--layers`, `--hidden`,
-`--ffn`, `--heads`, `--kv-heads`; `--batch` sequences of `--sequence` bytes a step, of all models
-together; `--steps`, `--lr`, `--clip`; `--dtype`, `--kernel` who multiplies, `--sequence-parallel`;
-`--text`, a file to learn from, by default kernbench's README. `kernbench run --seed` seeds weights
-and batches: the losses do not depend on how the model is split.
+parts, AdamW. Flags, after `--`: ranks, whose product is their number: `--tp` share layers, `--cp`
+sequences, exchanged by `--cp-comm-type`, `--pp` stages have layers of their own, `--dp` batches;
+`--microbatches` of a step, `--schedule` and `--virtual` chunks for stages; `--layers`, `--hidden`,
+`--ffn`, `--heads`, `--kv-heads`, `--qk-norm`, `--tied`; `--batch` sequences of `--sequence` bytes a
+step, of all models together; `--steps`, `--lr`, `--clip`; `--dtype`, `--kernel` who multiplies,
+`--sequence-parallel`; `--text`, a file to learn from, by default kernbench's README.
+`kernbench run --seed` seeds weights and batches: losses do not depend on how the model is split.
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,10 @@ from typing import Any
 import numpy as np
 
 import kernbench.torch as torch
-import kernbench.torch.distributed as dist
 from benches.models import results
 from benches.models.flags import (
+    COMM_TYPES,
+    check_heads_exchanged,
     parser,
     positive,
     positive_number,
@@ -25,19 +29,26 @@ from benches.models.flags import (
     require_multiple,
     require_ranks,
 )
-from benches.models.llama import Llama, Shape
-from benches.models.measure import Measured, counted, measure, tensor_parallel
+from benches.models.gpt import GPTConfig, GPTModel, mean_loss
+from benches.models.measure import Measured, Watch, counted, measure, model_parallel
+from benches.models.training import Trainer
 from kernbench.config.shipped import shipped
+from kernbench.cp import get_batch_on_this_cp_rank
 from kernbench.errors import UsageError
+from kernbench.parallel import parallel_state
+from kernbench.parallel.config import GemmKernel
+from kernbench.parallel.groups import ProcessGroupCollection
+from kernbench.pp import ideal_bubble_fraction, measured_bubble_fraction
+from kernbench.pp.bubble import MICROBATCH
+from kernbench.pp.schedules import ScheduleName
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.model_memory import ModelMemory
-from kernbench.tp import parallel_state
-from kernbench.tp.config import GemmKernel, ModelParallelConfig
-from kernbench.tp.gradients import clip_grad_norm_, finalize_model_grads
 
 _VOCAB = 256
 _STEP = "training step"
 _WARMUP = 1
+_PASSES = (MICROBATCH, "forward", "backward")
+"""How the names of ranges begin that schedules make, around those of layers."""
 
 # Not float16: AdamW's squares of gradients are 0 in it, unless somebody scales the loss.
 _DTYPES = ("float64", "float32", "bfloat16")
@@ -48,12 +59,21 @@ class Flags:
     """What follows `--` on the command line."""
 
     tp: int
+    cp: int
+    cp_comm_type: str
+    a2a_ranks: int | None
+    pp: int
+    virtual: int
+    schedule: ScheduleName
+    microbatches: int
     dp: int
     layers: int
     hidden: int
     ffn: int
     heads: int
     kv_heads: int
+    qk_norm: bool
+    tied: bool
     sequence: int
     batch: int
     steps: int
@@ -67,7 +87,23 @@ class Flags:
     @property
     def ranks(self) -> int:
         """How many take part."""
-        return self.tp * self.dp
+        return self.tp * self.cp * self.pp * self.dp
+
+    @property
+    def layout(self) -> dict[str, int]:
+        """The ranks by name; `cp` and `pp` where they are more than one."""
+        more = {name: getattr(self, name) for name in ("cp", "pp") if getattr(self, name) > 1}
+        return {"tp": self.tp, **more, "dp": self.dp}
+
+    def model_parallel(self) -> dict[str, Any]:
+        """Returns what `initialize_model_parallel` is given."""
+        inner = self.a2a_ranks
+        return {
+            "pipeline_model_parallel_size": self.pp,
+            "virtual_pipeline_model_parallel_size": self.virtual if self.virtual > 1 else None,
+            "context_parallel_size": self.cp,
+            "hierarchical_context_parallel_sizes": inner and [inner, self.cp // inner],
+        }
 
 
 def parse(argv: list[str]) -> Flags:
@@ -78,20 +114,34 @@ def parse(argv: list[str]) -> Flags:
     """
     flags = parser("transformer", _DTYPES)
     add = flags.add_argument
-    add("--tp", type=positive, default=2, metavar="N", help="ranks that share a model: 2")
+    add("--tp", type=positive, default=2, metavar="N", help="ranks that share layers: 2")
+    add("--cp", type=positive, default=1, metavar="N", help="ranks that share sequences: 1")
+    add("--cp-comm-type", choices=COMM_TYPES, default="p2p", help="how they exchange them: p2p")
+    add("--a2a-ranks", type=positive, metavar="N", help="of a2a+p2p, for heads: 2")
+    add("--pp", type=positive, default=1, metavar="N", help="stages: 1")
+    add("--virtual", type=positive, default=1, metavar="N", help="chunks of a stage: 1")
+    add("--schedule", choices=("1f1b", "gpipe"), default="1f1b", help="of stages: 1f1b")
+    add("--microbatches", type=positive, metavar="N", help="of a step: as many as stages")
     add("--dp", type=positive, default=2, metavar="N", help="models, each with its batch: 2")
     add("--layers", type=positive, default=2, metavar="N", help="2")
     add("--hidden", type=positive, default=64, metavar="N", help="width between layers: 64")
     add("--ffn", type=positive, default=192, metavar="N", help="width inside an MLP: 192")
     add("--heads", type=positive, default=8, metavar="N", help="heads of queries: 8")
     add("--kv-heads", type=positive, default=4, metavar="N", help="of keys and values: 4")
+    add("--qk-norm", action="store_true", help="norms queries and keys")
+    add("--tied", action="store_true", help="one weight for embedding and output")
     add("--sequence", type=positive, default=64, metavar="N", help="bytes of a sequence: 64")
     add("--batch", type=positive, default=16, metavar="N", help="sequences a step: 16")
     add("--steps", type=positive, default=40, metavar="N", help="40; the first warms up")
     add("--lr", type=positive_number, default=6e-3, metavar="X", help="step width: 0.006")
     add("--clip", type=positive_number, default=1.0, metavar="X", help="gradients' norm: 1")
     add("--text", type=Path, default=shipped("README.md"), metavar="FILE", help="the README")
-    given = Flags(**vars(flags.parse_args(argv)))
+    found = vars(flags.parse_args(argv))
+    if found["microbatches"] is None:
+        found["microbatches"] = found["pp"]
+    if found["a2a_ranks"] is None and found["cp_comm_type"] == "a2a+p2p":
+        found["a2a_ranks"] = 2
+    given = Flags(**found)
     _check(given)
     return given
 
@@ -105,11 +155,33 @@ def _check(given: Flags) -> None:
     multiple("--kv-heads", given.kv_heads, "--tp", given.tp)
     multiple("--ffn", given.ffn, "--tp", given.tp)
     multiple("the vocabulary of", _VOCAB, "--tp", given.tp)
-    multiple("--batch", given.batch, "--dp", given.dp)
+    if given.virtual > 1:
+        if given.pp == 1:
+            raise UsageError("transformer: --virtual: expected --pp 2 or more")
+        if given.schedule != "1f1b":
+            raise UsageError(
+                f"transformer: --virtual: expected --schedule 1f1b, not {given.schedule}"
+            )
+        multiple("--microbatches", given.microbatches, "--pp", given.pp)
+    multiple("--layers", given.layers, "--pp x --virtual", given.pp * given.virtual)
+    multiple("--batch", given.batch, "--dp x --microbatches", given.dp * given.microbatches)
     if given.steps < 2:
         raise UsageError(f"transformer: --steps {given.steps}: expected 2 or more")
+    if given.pp == 1 and given.schedule != "1f1b":
+        raise UsageError(f"transformer: --schedule {given.schedule}: expected --pp 2 or more")
+    if given.a2a_ranks is not None and given.cp_comm_type != "a2a+p2p":
+        raise UsageError("transformer: --a2a-ranks: expected --cp-comm-type a2a+p2p")
+    if given.cp > 1:
+        multiple("--sequence", given.sequence, "2 x --cp", 2 * given.cp)
+        check_heads_exchanged(
+            "transformer", given.cp_comm_type, given.cp, given.a2a_ranks, given.kv_heads, given.tp
+        )
+    elif given.cp_comm_type != "p2p":
+        raise UsageError(
+            f"transformer: --cp-comm-type {given.cp_comm_type}: expected --cp 2 or more"
+        )
     if given.sequence_parallel:
-        multiple("--sequence", given.sequence, "--tp", given.tp)
+        multiple("--sequence", given.sequence, "--tp x --cp", given.tp * given.cp)
         if given.tp == 1:
             raise UsageError("transformer: --sequence-parallel: expected --tp 2 or more")
 
@@ -128,69 +200,84 @@ def _text(flags: Flags) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.frombuffer(data, np.uint8).astype(np.int64)
 
 
-def _build(flags: Flags) -> tuple[Llama, torch.optim.AdamW]:
-    config = ModelParallelConfig(
+def _build(flags: Flags, seed: int) -> tuple[list[GPTModel], torch.optim.AdamW]:
+    """Returns the chunks of the calling rank, and their optimiser."""
+    config = GPTConfig(
+        num_layers=flags.layers,
+        hidden_size=flags.hidden,
+        ffn_hidden_size=flags.ffn,
+        num_attention_heads=flags.heads,
+        num_query_groups=flags.kv_heads,
+        vocab_size=_VOCAB,
+        seq_length=flags.sequence,
+        qk_layernorm=flags.qk_norm,
+        share_embeddings_and_output_weights=flags.tied,
+        cp_comm_type=flags.cp_comm_type,
+        init_seed=seed,
         tensor_model_parallel_size=flags.tp,
+        context_parallel_size=flags.cp,
+        pipeline_model_parallel_size=flags.pp,
+        virtual_pipeline_model_parallel_size=flags.virtual if flags.virtual > 1 else None,
+        pipeline_dtype=getattr(torch, flags.dtype),
         sequence_parallel=flags.sequence_parallel,
         params_dtype=getattr(torch, flags.dtype),
+        gradient_accumulation_fusion=flags.dtype != "bfloat16",  # which products cannot add to
         kernel=flags.kernel,
     )
-    shape = Shape(
-        flags.layers, flags.hidden, flags.ffn, flags.heads, flags.kv_heads, flags.sequence, _VOCAB
-    )
-    model = Llama(shape, config)
-    return model, torch.optim.AdamW(model.parameters(), lr=flags.lr)
+    groups = ProcessGroupCollection.use_mpu_process_groups()
+    stages = [n if flags.virtual > 1 else None for n in range(flags.virtual)]
+    chunks = [GPTModel(config, groups, stage) for stage in stages]
+    return chunks, torch.optim.AdamW(_whole(chunks).parameters(), lr=flags.lr)
+
+
+def _whole(chunks: list[GPTModel]) -> torch.nn.Module:
+    return chunks[0] if len(chunks) == 1 else torch.nn.ModuleList(chunks)
 
 
 class _Step:
     """A training step of one rank."""
 
     def __init__(self, ctx: RuntimeContext, flags: Flags) -> None:
-        self.model, self.optimizer = _build(flags)
+        chunks, self.optimizer = _build(flags, ctx.spec.seed)
+        self.model = _whole(chunks)
         self._flags, self._seed, self._text = flags, ctx.spec.seed, _text(flags)
         self._number = 0
-        self._dp_group = parallel_state.get_data_parallel_group()
-        self._replica = (
-            self.model
-            if flags.dp == 1
-            else torch.nn.parallel.DistributedDataParallel(self.model, process_group=self._dp_group)
-        )
+        self._groups = chunks[0].pg_collection
+        schedule = flags.schedule if flags.pp > 1 and flags.virtual == 1 else None
+        self._trainer = Trainer(chunks, self.optimizer, flags.clip, schedule)
 
-    def _batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns this rank's ids `[b, s]`, and the ones that follow them, `[s, b]`."""
+    def _batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yields this rank's ids and the ones that follow them, `[b, s/cp]`, by microbatch."""
         flags, text = self._flags, self._text
         numbers = np.random.default_rng([self._seed, self._number])
         starts = numbers.integers(0, len(text) - flags.sequence, flags.batch)
         mine = np.split(starts, flags.dp)[parallel_state.get_data_parallel_rank()]
         windows = text[mine[:, None] + np.arange(flags.sequence + 1)]
-        ids, targets = windows[:, :-1].copy(), windows[:, 1:].T.copy()
-        return torch.from_numpy(ids).cuda(), torch.from_numpy(targets).cuda()
+        batch = get_batch_on_this_cp_rank(
+            {
+                "tokens": torch.from_numpy(windows[:, :-1].copy()),
+                "labels": torch.from_numpy(windows[:, 1:].copy()),
+            },
+            self._groups.cp,
+        )
+        ids, labels = (
+            batch[name].cuda().chunk(flags.microbatches) for name in ("tokens", "labels")
+        )
+        return zip(ids, labels, strict=True)
 
-    def forward(self) -> torch.Tensor:
+    def __call__(self, watch: Watch) -> torch.Tensor:
         self._number += 1
         with torch.profiler.record_function("batch"):
-            ids, targets = self._batch()
-        loss: torch.Tensor = self._replica(ids, targets)
-        return loss
+            batches = [*self._batches()]
+        return self._trainer.step(batches, watch.forward)
 
-    def backward(self, loss: torch.Tensor) -> None:
-        loss.backward()
-        with torch.profiler.record_function("gradients"):
-            finalize_model_grads(self.model)
-            clip_grad_norm_(self.model.parameters(), self._flags.clip)
-        with torch.profiler.record_function("optimizer"):
-            self.optimizer.step()
-
-    def whole(self, losses: torch.Tensor) -> torch.Tensor:
-        dist.all_reduce(losses, dist.ReduceOp.AVG, group=self._dp_group)
-        return losses
+    def whole(self, reports: torch.Tensor) -> torch.Tensor:
+        return mean_loss(reports, self._groups)
 
 
 def worker(ctx: RuntimeContext, flags: Flags) -> Measured:
     """Trains on one rank."""
-    with tensor_parallel(flags.tp):
-        # All ranks draw the same dense weights; each keeps its part.
-        torch.manual_seed(ctx.spec.seed)
+    with model_parallel(flags.tp, **flags.model_parallel()):
         step = _Step(ctx, flags)
         return measure(
             _STEP,
@@ -211,10 +298,11 @@ def check(ctx: RuntimeContext, flags: Flags) -> list[ModelMemory]:
         UsageError: If it does not fit (M7).
     """
 
-    def build(rank: int) -> tuple[Llama, torch.optim.AdamW]:
+    def build(rank: int) -> tuple[torch.nn.Module, torch.optim.AdamW]:
         del rank
-        with tensor_parallel(flags.tp):
-            return _build(flags)
+        with model_parallel(flags.tp, **flags.model_parallel()):
+            chunks, optimizer = _build(flags, ctx.spec.seed)
+            return _whole(chunks), optimizer
 
     return require_fitting("transformer", ctx, build, flags.ranks)
 
@@ -225,7 +313,7 @@ def run(ctx: RuntimeContext) -> int:
     _text(flags)
     engine = ctx.engine
     machine = engine.topology.name
-    layout = f"--tp {flags.tp} --dp {flags.dp}"
+    layout = " ".join(f"--{name} {size}" for name, size in flags.layout.items())
     require_ranks("transformer", flags.ranks, layout, machine, len(ctx.devices))
     engine.op_log.keep_records()
 
@@ -241,16 +329,29 @@ def run(ctx: RuntimeContext) -> int:
         flags.steps - _WARMUP,
         _WARMUP,
         [per_rank[rank] for rank in range(flags.ranks)],
-        results.breakdown(ctx, _STEP),
+        results.breakdown(ctx, _STEP, _PASSES),
+        _bubble(ctx, flags),
     )
     given = {**asdict(flags), "text": str(flags.text)}
     ctx.results.append(results.document("transformer", ctx, given, [section]))
     if not ctx.quiet:
         kind = "on" if flags.sequence_parallel else "off"
-        title = f"transformer on {machine}: tp {flags.tp}, dp {flags.dp}, sequence parallel {kind}"
+        layout = ", ".join(f"{name} {size}" for name, size in flags.layout.items())
+        title = f"transformer on {machine}: {layout}, sequence parallel {kind}"
         sizes = ("layers", "hidden", "ffn", "heads", "kv_heads", "sequence", "batch", "dtype")
         shape = {name.replace("_", " "): getattr(flags, name) for name in sizes}
         dials = results.dials(ctx, kernel=flags.kernel, seed=ctx.spec.seed)
         lines = results.header_lines(ctx, title, [shape, dials])
         print("\n".join([*lines, *results.section_lines(section, "nats/byte")]))
     return 0
+
+
+def _bubble(ctx: RuntimeContext, flags: Flags) -> results.Bubble | None:
+    """Returns how long stages wait, if there are several."""
+    rows = results.breakdown(ctx, _STEP)
+    if flags.pp == 1 or rows is None:
+        return None
+    return results.Bubble(
+        ideal_bubble_fraction(flags.pp, flags.microbatches, flags.virtual),
+        measured_bubble_fraction(rows),
+    )

@@ -1,7 +1,8 @@
 """Makes the pictures of the README: `python docs/pictures.py` writes them to `docs/img`.
 
 `table.svg` is what `kernbench run benches/ccl_allreduce.py` prints; `timeline.svg` shows a trace of
-`docs/overlap.py`. A test compares both with what kernbench does now.
+`docs/overlap.py`, and `ring.svg` one of `docs/ring.py`. A test compares them with what kernbench does
+now.
 """
 
 import io
@@ -16,7 +17,11 @@ from xml.sax.saxutils import escape
 
 HERE: Final = Path(__file__).resolve().parent
 BENCH: Final = "benches/ccl_allreduce.py"
-PROGRAM: Final = HERE / "overlap.py"
+TIMELINES: Final[dict[str, tuple[Path | str, ...]]] = {
+    "timeline": (HERE / "overlap.py",),
+    "ring": (HERE / "ring.py", "--topology", "h200x8", "--data", "off"),
+}
+"""Programs of the pictures of traces, and the options with which they are run."""
 
 _WIDTH: Final = 960
 _NAMES: Final = 190
@@ -53,11 +58,11 @@ def table_svg(text: str) -> str:
     return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
 
 
-def trace(program: Path) -> dict[str, Any]:
-    """Returns the trace of a program."""
+def trace(program: Path | str, *options: Path | str) -> dict[str, Any]:
+    """Returns the trace of a program, run with some options."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
-        kernbench("run", str(program), "--trace", str(file))
+        kernbench("run", str(program), "--trace", str(file), *map(str, options))
         loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return loaded
 
@@ -134,8 +139,11 @@ class _Timeline:
             f'<rect x="{x}" y="{y + 2}" width="{width}" height="{_ROW - 4}" rx="2" fill="{colour}">'
             f"<title>{escape(name)}: {event['ts']:.3f} us, {event['dur']:.3f} us</title></rect>"
         )
-        if width > 6.5 * len(name):
-            yield f'<text x="{x + 3}" y="{y + 12}" fill="#ffffff">{escape(name)}</text>'
+        label = name.removeprefix("aten::").lstrip("_")
+        if 6.5 * len(label) >= width:
+            label = f"{label[: int(width / 6.5) - 2]}…" if width > 50 else ""
+        if label:
+            yield f'<text x="{x + 3}" y="{y + 12}" fill="#ffffff">{escape(label)}</text>'
 
     def _messages(self) -> Iterator[str]:
         ends: dict[int, dict[str, Mapping[str, Any]]] = {}
@@ -158,7 +166,9 @@ def main() -> None:
     images = HERE / "img"
     images.mkdir(exist_ok=True)
     (images / "table.svg").write_text(table_svg(kernbench("run", BENCH)), encoding="utf-8")
-    (images / "timeline.svg").write_text(timeline_svg(trace(PROGRAM), (0, 1)), encoding="utf-8")
+    for name, program in TIMELINES.items():
+        svg = timeline_svg(trace(*program), (0, 1))
+        (images / f"{name}.svg").write_text(svg, encoding="utf-8")
 
 
 if __name__ == "__main__":

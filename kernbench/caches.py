@@ -53,6 +53,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "parallel.ends": 64,
     "parallel.groups": 1024,
     "parallel.layouts": 64,
+    "pp.plans": 256,  # some messages and passes for each microbatch of a stage
     "runtime_api.names": 1,
     "runtime_api.pytorch_names": 1,
     "tensors.annotations": 4096,

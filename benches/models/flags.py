@@ -13,6 +13,9 @@ DTYPES: Final = ("float64", "float32", "float16", "bfloat16")
 KERNELS: Final = ("tile", "library")
 """Who multiplies matrices; see `kernbench.tp.config.GemmKernel`."""
 
+COMM_TYPES: Final = ("p2p", "all_gather", "a2a", "a2a+p2p")
+"""How ranks that share sequences exchange them; see `kernbench.cp`."""
+
 
 class Parser(argparse.ArgumentParser):
     """A parser that raises `UsageError` with one line."""
@@ -61,6 +64,29 @@ def require_multiple(prog: str, name: str, value: int, of: str, divisor: int) ->
     """
     if value % divisor:
         raise UsageError(f"{prog}: {name} {value}: expected a multiple of {of} {divisor}")
+
+
+def check_heads_exchanged(
+    prog: str, comm_type: str, cp: int, a2a_ranks: int | None, kv_heads: int, tp: int
+) -> None:
+    """Refuses heads that the ranks which share a sequence cannot exchange.
+
+    Args:
+        prog: The bench.
+        comm_type: One of `COMM_TYPES`.
+        cp: Ranks that share a sequence.
+        a2a_ranks: Those of them that exchange heads in `a2a+p2p`; None for other types.
+        kv_heads: Heads of keys.
+        tp: Ranks that share them.
+
+    Raises:
+        UsageError: If they cannot.
+    """
+    if comm_type == "a2a":
+        require_multiple(prog, "--kv-heads", kv_heads, "--tp x --cp", tp * cp)
+    if a2a_ranks is not None:
+        require_multiple(prog, "--cp", cp, "--a2a-ranks", a2a_ranks)
+        require_multiple(prog, "--kv-heads", kv_heads, "--tp x --a2a-ranks", tp * a2a_ranks)
 
 
 def require_fitting(prog: str, ctx: RuntimeContext, build: Build, ranks: int) -> list[ModelMemory]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
@@ -19,8 +19,8 @@ class Memory:
         parameters: Of the model.
         gradients: Of its parameters, after a backward pass.
         optimizer: What the optimiser keeps.
-        activations: The most that the forward pass of a step added to what was there before it:
-            what is kept for the backward pass, and what is in use for a moment.
+        activations: The most that forward passes added to what was there before the step: what is
+            kept for backward passes, and what is in use for a moment.
         peak: The most that was in use at once, of everything.
     """
 
@@ -44,23 +44,50 @@ class Measured:
     memory: Memory
 
 
+class Watch:
+    """Looks at the memory of the calling rank during one step."""
+
+    def __init__(self) -> None:
+        self._before = torch.cuda.memory_allocated()
+        self._activations = self._peak = 0
+        torch.cuda.reset_peak_memory_stats()
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Is around a forward pass."""
+        self._peak = max(self._peak, torch.cuda.max_memory_allocated())
+        torch.cuda.reset_peak_memory_stats()
+        yield
+        most = torch.cuda.max_memory_allocated() - self._before
+        self._activations = max(self._activations, most)
+
+    def most(self) -> tuple[int, int]:
+        """Returns the most bytes that forward passes added, and that were in use at once."""
+        return self._activations, max(self._peak, torch.cuda.max_memory_allocated())
+
+
 class Step(Protocol):
-    """One step, in the two parts between which memory is looked at."""
+    """One step."""
 
-    def forward(self) -> torch.Tensor:
-        """Returns the loss; begins without gradients."""
-        ...
+    def __call__(self, watch: Watch) -> torch.Tensor:
+        """Returns the loss without its graph; begins without gradients.
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Does the rest."""
+        Args:
+            watch: Is told of forward passes.
+        """
         ...
 
 
 @contextmanager
-def tensor_parallel(tp: int) -> Iterator[None]:
-    """Lays the ranks out, `tp` neighbours a model; takes the groups away at the end."""
+def model_parallel(tp: int = 1, **sizes: Any) -> Iterator[None]:
+    """Lays the ranks out; takes the groups away at the end.
+
+    Args:
+        tp: Ranks that share a layer, next to each other.
+        sizes: What else `initialize_model_parallel` is given.
+    """
     dist.init_process_group("nccl")
-    parallel_state.initialize_model_parallel(tensor_model_parallel_size=tp)
+    parallel_state.initialize_model_parallel(tensor_model_parallel_size=tp, **sizes)
     try:
         yield
     finally:
@@ -91,34 +118,26 @@ def measure(
         whole: Makes losses of all ranks from those of this one; called once, at the end.
         data: Whether tensors hold values.
     """
-    losses, activations, peaks = [], [], []
+    losses: list[torch.Tensor] = []
+    looks: list[tuple[int, int]] = []
     for _ in range(warmup):
         model.zero_grad()
-        loss = step.forward()
-        losses.append(loss.detach())
-        step.backward(loss)
-        del loss
+        losses.append(step(Watch()))
     torch.cuda.synchronize()
     dist.barrier()
     with torch.profiler.record_function(name):
         for _ in steps:
             model.zero_grad()
-            before = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
-            loss = step.forward()
-            activations.append(torch.cuda.max_memory_allocated() - before)
-            losses.append(loss.detach())
-            step.backward(loss)
-            del loss
-            peaks.append(torch.cuda.max_memory_allocated())
+            watch = Watch()
+            losses.append(step(watch))
+            looks.append(watch.most())
     torch.cuda.synchronize()
     parameters = list(model.parameters())
     gradients = [each.grad for each in parameters if each.grad is not None]
     states = [] if optimizer is None else optimizer.state.values()
     kept = [each for state in states for each in state.values() if isinstance(each, torch.Tensor)]
-    memory = Memory(
-        _nbytes(parameters), _nbytes(gradients), _nbytes(kept), max(activations), max(peaks)
-    )
+    activations, peak = (max(each) for each in zip(*looks, strict=True))
+    memory = Memory(_nbytes(parameters), _nbytes(gradients), _nbytes(kept), activations, peak)
     found = whole(torch.stack(losses).double())
     return Measured(tuple(found.tolist()) if data else (), memory)
 

@@ -18,6 +18,19 @@ _MOST_LOSSES: Final = 10
 
 
 @dataclass(frozen=True)
+class Bubble:
+    """Which part of a step stages of a pipeline wait.
+
+    Attributes:
+        ideal: If all stages took the same time, and messages none.
+        measured: In which they were in no pass, of the simulated time.
+    """
+
+    ideal: float
+    measured: float
+
+
+@dataclass(frozen=True)
 class Section:
     """What was measured of one kind of step.
 
@@ -28,6 +41,7 @@ class Section:
         ranks: What each rank has measured.
         breakdown: Where the time of the counted steps went, by rank and range; None if no time is
             simulated.
+        bubble: Of a pipeline; None if there is none, or no time is simulated.
     """
 
     name: str
@@ -35,6 +49,7 @@ class Section:
     warmup: int
     ranks: Sequence[Measured]
     breakdown: Sequence[RangeBreakdown] | None
+    bubble: Bubble | None = None
 
     @property
     def step_us(self) -> float | None:
@@ -47,10 +62,20 @@ class Section:
         return span / (self.steps * PS_PER_US)
 
 
-def breakdown(ctx: RuntimeContext, name: str) -> list[RangeBreakdown] | None:
-    """Returns where the time went in ranges of a name; None if no time is simulated."""
+def breakdown(
+    ctx: RuntimeContext, name: str, through: Sequence[str] = ()
+) -> list[RangeBreakdown] | None:
+    """Returns where the time went in ranges of a name; None if no time is simulated.
+
+    Args:
+        ctx: Of the run.
+        name: Of the ranges.
+        through: How the names of ranges begin that are looked through.
+    """
     engine = ctx.engine
-    return range_breakdown(engine.op_log, engine.dispatch_ps, [name]) if engine.timed else None
+    if not engine.timed:
+        return None
+    return range_breakdown(engine.op_log, engine.dispatch_ps, [name], through)
 
 
 def header_lines(
@@ -77,6 +102,7 @@ def section_lines(section: Section, unit: str) -> list[str]:
         *_losses(section, unit),
         "#",
         *_breakdown(section),
+        *_bubble(section),
         "#",
         "# memory of a rank; activations: the most that the forward pass adds; peak: of everything",
         *_memory(section),
@@ -112,6 +138,7 @@ def _section_json(section: Section) -> dict[str, Any]:
         "warmup": section.warmup,
         "step_us": section.step_us,
         "losses": list(section.ranks[0].losses),
+        **({} if section.bubble is None else {"bubble": asdict(section.bubble)}),
         "breakdown": [{**asdict(row), "name": _named(row)} for row in section.breakdown or ()],
         "memory_bytes": [{"rank": n, **asdict(r.memory)} for n, r in enumerate(section.ranks)],
     }
@@ -124,7 +151,7 @@ def _losses(section: Section, unit: str) -> list[str]:
     last = len(losses) - 1
     shown = sorted({round(last * at / (_MOST_LOSSES - 1)) for at in range(_MOST_LOSSES)})
     rows = [(str(at + 1), f"{losses[at]:.6f}") for at in shown]
-    return _table([("step", ""), ("loss", f"({unit})")], rows)
+    return table([("step", ""), ("loss", f"({unit})")], rows)
 
 
 def _breakdown(section: Section) -> list[str]:
@@ -142,11 +169,21 @@ def _breakdown(section: Section) -> list[str]:
     rows = [cells(_named(row), [row]) for row in means]
     return [
         f"{title}, mean of {len(section.ranks)} ranks and {section.steps} steps",
-        *_table(
+        *table(
             [("layer", ""), *((name, "(us)") for name in columns)], [*rows, cells("all", means)]
         ),
         "# exposed: communication while no kernel runs; idle: nothing to do until the next command",
         "# begins; host: issues commands, beside the device",
+    ]
+
+
+def _bubble(section: Section) -> list[str]:
+    if section.bubble is None:
+        return []
+    found = section.bubble
+    return [
+        f"# stages wait {found.measured:.1%} of a step; ideal bubble of the schedule: "
+        f"{found.ideal:.1%}"
     ]
 
 
@@ -163,7 +200,7 @@ def _memory(section: Section) -> list[str]:
         (_folded(ranks), *(f"{getattr(memory, column) / _MIB:.3f}" for column in columns))
         for memory, ranks in alike.items()
     ]
-    return _table([("ranks", ""), *((name, "(MiB)") for name in columns)], rows)
+    return table([("ranks", ""), *((name, "(MiB)") for name in columns)], rows)
 
 
 def _folded(ranks: Sequence[int]) -> str:
@@ -177,7 +214,7 @@ def _folded(ranks: Sequence[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
-def _table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> list[str]:
+def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns names and units of columns behind a `#`, then the rows."""
     widths = [
         max(len(cell) for cell in (*column, *(row[at] for row in rows)))

@@ -32,6 +32,9 @@ _Place = tuple[int, int, int]
 _MOST_VAIN: Final = 32
 """Looks in vain after which looks become no rarer."""
 
+_FEW: Final = 64
+"""Turns of other ranks that a rank is waited for in any case."""
+
 _UNKNOWN: Final = -1
 _NOWHERE: Final = -1
 
@@ -214,7 +217,9 @@ class Cycles:
         self._replayed += 1
         if walk is not self._pivot:
             self._others += 1
-            if self._pivot is not None and self._others < self._patience():
+            others = self._others
+            # Few turns are too few for any number of ranks, which it takes time to count.
+            if self._pivot is not None and (others < _FEW or others < self._patience()):
                 return
             self._pivot = walk
             self._turns, self._steps, self._step = _Marks(), _Marks(), _NOWHERE
@@ -228,7 +233,7 @@ class Cycles:
             loop.at(loop.now, loop.owner(order.STILL), self._look)
 
     def _patience(self) -> int:
-        return 64 + 4 * sum(len(replay.walks) for replay in self._replays)
+        return _FEW + 4 * sum(len(replay.walks) for replay in self._replays)
 
     def look(self, replay: Replayed) -> None:
         """Looks whether the state has come before; every rank of the replay rests."""

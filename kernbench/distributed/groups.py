@@ -44,6 +44,10 @@ _TYPES: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
+class UnknownGroupError(OperandError, ValueError):
+    """What was given as a group is none; PyTorch looks it up, and raises `ValueError`."""
+
+
 class Backend(str):
     """`torch.distributed.Backend`: the name of a backend, in lower case."""
 
@@ -242,7 +246,7 @@ def find_group(process: Process, group: Group, name: str) -> ProcessGroup:
     Raises:
         KernbenchError: If the rank may not use the group. The class is `GroupError` if the group is
             not initialised or is destroyed (C18), leaves the rank out (C8), or was not made by the
-            rank (C9); it is `OperandError` if the argument is no group.
+            rank (C9); it is `UnknownGroupError` if the argument is none.
     """
     world = world_of(process)
     found = _held(process, world, group)
@@ -296,7 +300,9 @@ def _unusable(process: Process, world: World, group: Any, name: str) -> Kernbenc
             code="C8",
         )
     if not isinstance(group, ProcessGroup):
-        return OperandError(f"{name}(group={group!r}): expected a ProcessGroup or None", [here])
+        return UnknownGroupError(
+            f"{name}(group={group!r}): expected a ProcessGroup or None", [here]
+        )
     if rank in group.destroyed:
         return GroupError(
             f"rank {rank} called {name} on group {group.name}, which it has destroyed",

@@ -5,6 +5,7 @@ from typing import Final
 
 from kernbench.attention.bands import Bands
 from kernbench.caches import cached
+from kernbench.hw import attention
 from kernbench.hw.attention import Direction, Shape
 from kernbench.topology import Topology
 from kernbench.topology.spec import LibrarySpec, SipSpec
@@ -118,7 +119,7 @@ class Library:
         patterns: tuple[Bands, ...],
         nbytes: int,
     ) -> int:
-        """Returns the picoseconds of attention, with the launch.
+        """Returns the picoseconds of attention, with the launch: `attention.duration_ps`.
 
         Args:
             backend: Whose kernel.
@@ -128,15 +129,17 @@ class Library:
             patterns: Which rows see which: bands of all batch elements, or of each.
             nbytes: Bytes of all operands and results.
         """
-        del backend
-        repeats = shape.heads * (shape.batch if len(patterns) == 1 else 1)
-        pairs = repeats * sum(band.seen() for pattern in patterns for band in pattern)
-        products = 1 if direction == "forward" else 2.5
-        flop = int(2 * pairs * products * (shape.width + shape.value_width))
-        rate = self._sip.pe.gemm.rate[machine_dtype]
-        return self._sip.launch + max(
-            rate.duration_ps(-(-flop // self.num_pes)), self._traffic(nbytes)
+        found = attention.duration_ps(
+            self._sip.pe,
+            self.num_pes,
+            backend,
+            direction,
+            machine_dtype,
+            shape,
+            patterns,
+            self._traffic(nbytes),
         )
+        return self._sip.launch + found
 
     def _waves(self, batch: int, m: int, n: int, tile: tuple[int, int]) -> int:
         """Returns how often the PEs take one tile each until all tiles are computed."""

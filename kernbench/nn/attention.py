@@ -75,11 +75,14 @@ def scaled_dot_product_attention(
     backend = _chosen(call)
     if backend is SDPBackend.MATH:
         return _with_weights(call, factor)
-    q, k, v = (query, key, value) if _plain(call) else _in_four_dimensions(call, shape)
+    plain = _plain(call)
+    q, k, v = (query, key, value) if plain else _in_four_dimensions(call, shape)
     drops = Dropout(dropout_p, drawn_seed(query.device)) if dropout_p else None
     seen = _seen(q, k, is_causal)
     mask = None if attn_mask is None else _mask_of_four(attn_mask, shape)
-    found, _ = attended(q, k, v, mask, seen, factor, drops, _KERNELS[backend])
+    # Where PyTorch has no such kernel, its matrix product lies row by row.
+    row_major = not plain or query.window.shape[3] != value.window.shape[3]
+    found, _ = attended(q, k, v, mask, seen, factor, drops, _KERNELS[backend], row_major)
     return found if found.window.shape == shape else found.reshape(shape)
 
 
@@ -110,9 +113,10 @@ class _Attended(Function):
         scale: float,
         drops: Dropout | None,
         backend: str,
+        row_major: bool,
     ) -> tuple[Tensor, Tensor]:
         given = Attention(query, key, value, patterns, scale, bias, dropout=drops, backend=backend)
-        found: Attended = attend(given)
+        found: Attended = attend(given, row_major=row_major)
         ctx.label = f"ScaledDotProduct{backend.capitalize()}AttentionBackward0"
         ctx.rest = patterns, scale, drops, backend
         ctx.save_for_backward(query, key, value, bias, found.out, found.lse)
@@ -126,7 +130,7 @@ class _Attended(Function):
         patterns, scale, drops, backend = ctx.rest
         given = Attention(query, key, value, patterns, scale, bias, dropout=drops, backend=backend)
         slopes = attend_backward(given, grad, out, lse, wants_bias=ctx.needs_input_grad[3])
-        return slopes.query, slopes.key, slopes.value, slopes.bias, None, None, None, None
+        return slopes.query, slopes.key, slopes.value, slopes.bias, *[None] * 5
 
 
 def attended(
@@ -138,6 +142,7 @@ def attended(
     scale: float,
     drops: Dropout | None,
     backend: str,
+    row_major: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Returns attention, and the logarithms of the sums of rows; autograd records it.
 
@@ -150,9 +155,10 @@ def attended(
         scale: Factor of the scores.
         drops: Which weights are dropped.
         backend: Whose kernel.
+        row_major: Whether the result lies row by row, however the query lies.
     """
     found: tuple[Tensor, Tensor] = _Attended.apply(
-        query, key, value, bias, (seen,), scale, drops, backend
+        query, key, value, bias, (seen,), scale, drops, backend, row_major
     )
     return found
 

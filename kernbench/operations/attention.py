@@ -75,13 +75,20 @@ class Slopes(NamedTuple):
     sink: Tensor | None
 
 
-def attend(given: Attention, *, dtype: DType | None = None, wants_peak: bool = False) -> Attended:
+def attend(
+    given: Attention,
+    *,
+    dtype: DType | None = None,
+    wants_peak: bool = False,
+    row_major: bool = False,
+) -> Attended:
     """Runs attention as one command; does not wait, and is not recorded by autograd.
 
     Args:
         given: What is computed.
         dtype: Type of `out`; None: that of the query. 16-bit floats are computed in float32.
         wants_peak: Whether the largest scores are wanted.
+        row_major: Whether `out` lies row by row, however the query lies.
 
     Raises:
         TensorError: If shapes, types or devices do not fit.
@@ -94,9 +101,11 @@ def attend(given: Attention, *, dtype: DType | None = None, wants_peak: bool = F
     b, heads, rows, _ = query.window.shape
     device = query.device
     wide = dtypes.float64 if query.dtype is dtypes.float64 else dtypes.float32
-    out = _like(
-        process, query, (b, heads, rows, given.value.window.shape[3]), dtype or query.dtype, site
-    )
+    shape, kind = (b, heads, rows, given.value.window.shape[3]), dtype or query.dtype
+    if row_major:
+        out = new_tensor(process, shape, kind, device, site)
+    else:
+        out = _like(process, query, shape, kind, site)
     lse = new_tensor(process, (b, heads, rows), wide, device, site)
     peak = new_tensor(process, (heads,), wide, device, site) if wants_peak else None
     read = _reader(given)
@@ -299,6 +308,9 @@ def _run(
     b, heads, _, width = given.query.window.shape
     shape = Shape(b, heads, given.key.window.shape[1], width, given.value.window.shape[3])
     nbytes = sum(each.window.nbytes for each in (*inputs, *outputs))
+    if direction == "backward" and shape.groups < heads:
+        # Of keys and values, the gradients of every head are written, and read to be added.
+        nbytes += 2 * heads // shape.groups * sum(each.window.nbytes for each in outputs[1:3])
     duration_ps = device.library.attention(
         given.backend, direction, given.query.dtype.machine_name, shape, given.patterns, nbytes
     )

@@ -3,23 +3,31 @@
 from kernbench.parallel import (
     config,
     differentiable,
+    evaluation,
     exchanges,
     groups,
     layout,
     members,
     parallel_state,
     random,
+    rebinding,
+    rotary,
     shards,
+    zigzag,
 )
 
 __all__ = [
     "config",
     "differentiable",
+    "evaluation",
     "exchanges",
     "groups",
     "layout",
     "members",
     "parallel_state",
     "random",
+    "rebinding",
+    "rotary",
     "shards",
+    "zigzag",
 ]

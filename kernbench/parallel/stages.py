@@ -1,5 +1,12 @@
-"""Where a rank stands in its pipeline, and what lies there; public through `parallel_state`."""
+"""Where a rank stands in its pipeline, and what lies there; public through `parallel_state`.
 
+`broadcast_from_last_stage`, for which Megatron-Core has no name, is used from here.
+"""
+
+from typing import TypeVar
+
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
 from kernbench.errors import call_site, site_fact
 from kernbench.parallel.accessors import (
     get_pipeline_model_parallel_rank,
@@ -8,6 +15,9 @@ from kernbench.parallel.accessors import (
 )
 from kernbench.parallel.held import find_worker, group_for, held_of
 from kernbench.parallel.layout import ParallelStateError
+from kernbench.parallel.members import Group, size_of
+
+_Value = TypeVar("_Value")
 
 
 def get_pipeline_model_parallel_first_rank() -> int:
@@ -118,3 +128,29 @@ def is_rank_in_embedding_group(ignore_virtual: bool = True, vp_stage: int | None
 def is_rank_in_position_embedding_group() -> bool:
     """Returns whether the calling rank holds the position embedding; False before it is known."""
     return "pos_embd" in (held_of("is_rank_in_position_embedding_group")[1].groups or {})
+
+
+def broadcast_from_last_stage(value: _Value, group: Group | None = None) -> _Value:
+    """Returns the value of the last stage on all stages of a pipeline; all of them call it.
+
+    A schedule returns losses on the last stage only.
+
+    Args:
+        value: A tensor of one shape and dtype on all stages, which is overwritten; or any object
+            that can be pickled, for which the host waits. What other stages give in place of an
+            object is not looked at.
+        group: The stages, in order; by default the calling rank's pipeline.
+
+    Raises:
+        ParallelStateError: If no group is given and there is no pipeline.
+        GroupError: If the calling rank is not one of the stages (C8), or the group is destroyed.
+        CollectiveMismatchError: If stages give tensors that differ, or only some of them do.
+    """
+    stages = group_for("broadcast_from_last_stage", "pp") if group is None else group
+    last = size_of(stages) - 1
+    if isinstance(value, torch.Tensor):
+        dist.broadcast(value, group=stages, group_src=last)
+        return value
+    held = [value]
+    dist.broadcast_object_list(held, group=stages, group_src=last)
+    return held[0]

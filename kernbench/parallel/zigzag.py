@@ -90,9 +90,9 @@ def take_zigzag(x: torch.Tensor, dim: int, cp: int, rank: int) -> torch.Tensor:
     Raises:
         OptionError: If the sequences cannot be cut, or there is no such place.
     """
-    ranges = zigzag_ranges(x.shape[dim], cp, rank)
-    if cp == 1:
+    if cp == 1 and rank == 0:
         return x
+    ranges = zigzag_ranges(x.shape[dim], cp, rank)
     return torch.cat([x.narrow(dim, part.start, len(part)) for part in ranges], dim)
 
 
@@ -110,9 +110,9 @@ def join_zigzag(x: torch.Tensor, dim: int, cp: int) -> torch.Tensor:
     Raises:
         OptionError: If the length is not a multiple of `2 * cp`.
     """
-    chunk = chunk_length(x.shape[dim], cp)
     if cp == 1:
         return x
+    chunk = chunk_length(x.shape[dim], cp)
     return torch.cat([x.narrow(dim, at * chunk, chunk) for at in places_by_chunk(cp)], dim)
 
 
@@ -130,7 +130,7 @@ def part_zigzag(x: torch.Tensor, dim: int, cp: int) -> torch.Tensor:
     Raises:
         OptionError: If the length is not a multiple of `2 * cp`.
     """
-    chunk = chunk_length(x.shape[dim], cp)
     if cp == 1:
         return x
+    chunk = chunk_length(x.shape[dim], cp)
     return torch.cat([x.narrow(dim, at * chunk, chunk) for at in chunks_by_rank(cp)], dim)

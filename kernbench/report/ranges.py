@@ -51,7 +51,7 @@ class RangeBreakdown:
 
 
 def range_breakdown(
-    op_log: OpLog, dispatch_ps: int, within: Sequence[str] = ()
+    op_log: OpLog, dispatch_ps: int, within: Sequence[str] = (), through: Sequence[str] = ()
 ) -> list[RangeBreakdown]:
     """Returns a breakdown by rank and range, ranges in the order of their first command.
 
@@ -62,6 +62,8 @@ def range_breakdown(
         within: Enclosing ranges, the outermost first. Only commands inside them count, by the
             ranges one level further in, and the span goes from the first action of any rank inside
             them to the last. By default everything counts.
+        through: How the names of ranges begin that are looked through: what is in them counts by
+            the ranges further in, such as layers inside of passes.
 
     Raises:
         UsageError: If the log has no records.
@@ -77,7 +79,7 @@ def range_breakdown(
     return [
         row
         for rank in sorted(by_rank)
-        for row in _of_rank(rank, by_rank[rank], dispatch_ps, (start, end), len(outer))
+        for row in _of_rank(rank, by_rank[rank], dispatch_ps, (start, end), _Level(outer, through))
     ]
 
 
@@ -114,29 +116,45 @@ class _Busy(NamedTuple):
 
 
 def _of_rank(
-    rank: int, records: Sequence[Record], dispatch: int, span: Interval, depth: int
+    rank: int, records: Sequence[Record], dispatch: int, span: Interval, level: "_Level"
 ) -> list[RangeBreakdown]:
     rows: dict[str, RangeBreakdown] = {}
     hosts: dict[str, list[Interval]] = {}
     for record in sorted(records, key=lambda record: record.issued):
-        name = _name(record, depth)
+        name = level.name(record)
         rows.setdefault(name, RangeBreakdown(rank, name))
         hosts.setdefault(name, []).append(host_interval(record, dispatch))
     for name, intervals in hosts.items():
         rows[name].host_ps = length(union(intervals))
     outside = rows.pop(OUTSIDE, RangeBreakdown(rank, OUTSIDE))
     rows[OUTSIDE] = outside
-    _deal(rows, _parts(records, depth), span)
+    _deal(rows, _parts(records, level), span)
     if not any(getattr(outside, field) for field in _FIELDS):
         del rows[OUTSIDE]
     return list(rows.values())
 
 
-def _name(record: Record, depth: int) -> str:
-    return record.ranges[depth] if len(record.ranges) > depth else OUTSIDE
+class _Level:
+    """Which of the ranges around a command names its row.
+
+    Args:
+        outer: Those around all commands.
+        through: How the names of those begin that are looked through.
+    """
+
+    def __init__(self, outer: Sequence[str], through: Sequence[str]) -> None:
+        self._depth: Final = len(outer)
+        self._through: Final = tuple(through)
+
+    def name(self, record: Record) -> str:
+        depth, ranges = self._depth, record.ranges
+        if not self._through:
+            return ranges[depth] if len(ranges) > depth else OUTSIDE
+        inner = ranges[depth:]
+        return next((name for name in inner if not name.startswith(self._through)), OUTSIDE)
 
 
-def _parts(records: Iterable[Record], depth: int) -> list[_Busy]:
+def _parts(records: Iterable[Record], level: _Level) -> list[_Busy]:
     """Returns the activities of the device, in the order in which they begin."""
     parts = []
     for number, record in enumerate(sorted(records, key=_beginning)):
@@ -150,7 +168,7 @@ def _parts(records: Iterable[Record], depth: int) -> list[_Busy]:
         elif record.category == "copy":
             kind = "copy"
         if kind is not None and record.start < record.end:
-            name = _name(record, depth)
+            name = level.name(record)
             parts.append(_Busy(_PRIORITY[kind], record.start, number, record.end, name))
     return parts
 

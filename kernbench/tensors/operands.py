@@ -52,7 +52,10 @@ _CLASSES: Final[Sequence[tuple[type[Exception], type[KernbenchError]]]] = (
 
 _READ_IN_CPP: Final = (
     "kernbench.nn.activations",
+    "kernbench.nn.aten",
+    "kernbench.nn.attention",
     "kernbench.nn.distances",
+    "kernbench.nn.dropouts",
     "kernbench.nn.functional",
     "kernbench.nn.loss_layers",
     "kernbench.nn.losses",

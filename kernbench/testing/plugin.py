@@ -1,5 +1,7 @@
 """The pytest plugin: a fixture `kernbench`, and `import torch` as ours on demand."""
 
+import re
+import warnings
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
@@ -38,8 +40,13 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def kernbench() -> "Iterator[Kernbench]":
     """Runs workers on fresh simulated machines; fails the test if anything is left behind."""
     # Imported here, so that tests that do not simulate do not pay for it.
+    from kernbench.ranks.world import GroupLeakWarning
     from kernbench.testing.harness import Kernbench
 
     harness = Kernbench()
-    yield harness
+    with warnings.catch_warnings():
+        # Behind the project's own filters, which may still ignore it.
+        left = re.escape("[C17] process groups were made and not destroyed")
+        warnings.filterwarnings("error", left, GroupLeakWarning, append=True)
+        yield harness
     harness.check_nothing_left()

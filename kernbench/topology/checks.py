@@ -3,13 +3,21 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from kernbench.config import Changes, Loaded, Problem, did_you_mean, value_at
 from kernbench.topology.defaults import RATES, with_all_rates
 from kernbench.topology.links import leaves_of, sip_name
-from kernbench.topology.spec import ChangedSpec, EdgeSpec, GemmSpec, MachineSpec, Part, SystemSpec
+from kernbench.topology.spec import (
+    AttentionSpec,
+    ChangedSpec,
+    EdgeSpec,
+    GemmSpec,
+    MachineSpec,
+    Part,
+    SystemSpec,
+)
 from kernbench.units import FlopRate, format_bytes
 
 MAX_PES: Final = 1 << 20
@@ -24,6 +32,7 @@ _CHANGED: Final = "system.sips.changed"
 _SHAPE: Final = ("cubes", "shape")
 _PES: Final = ("cube", "pes")
 _LIBRARY: Final = ("pe", "gemm", "library")
+_ATTENTION: Final = ("pe", "attention")
 _NODE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _SHOWN_NODES: Final = 8
 _KINDS: Final = {
@@ -46,6 +55,7 @@ def check_machine(loaded: Loaded[MachineSpec]) -> list[Problem]:
     system = with_all_rates(system)
     problems = _check_cubes(loaded, system) + _check_network_fields(loaded, system)
     problems += _check_library(loaded, "system.sip.pe.gemm", system.sip.pe.gemm)
+    problems += _check_attention(loaded, "system.sip.pe.attention", system.sip.pe.attention)
     problems += _check_changed(loaded, system)
     if system.sips.network.kind == "graph" and system.sips.network.edges is not None:
         problems += _check_edges(loaded, system) or _check_connected(loaded, system)
@@ -122,6 +132,24 @@ def _check_library(loaded: Loaded[MachineSpec], place: str, gemm: GemmSpec) -> l
     return problems
 
 
+def _check_attention(
+    loaded: Loaded[MachineSpec], place: str, kernels: Iterable[AttentionSpec]
+) -> list[Problem]:
+    """Checks that each kernel of attention is there once."""
+    problems = []
+    first: dict[tuple[str, str], str] = {}
+    for number, kernel in enumerate(kernels):
+        here = f"{place}[{number}].backend"
+        which = kernel.backend, kernel.direction
+        if first.setdefault(which, here) != here:
+            message = (
+                f"expected each backend and direction once, got {' '.join(which)} again; "
+                f"first {_line(loaded, first[which])}"
+            )
+            problems.append(loaded.problem("F7", here, message))
+    return problems
+
+
 def _check_changed(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Problem]:
     """Checks the SIPs that differ; afterwards `SystemSpec.sip_of` can be asked for any SIP."""
     problems = []
@@ -146,6 +174,9 @@ def _check_changed(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Prob
         if not problems and (*_LIBRARY, "kernels") in entry.sip.values:
             gemm = entry.sip.applied(usual).pe.gemm
             problems += _check_library(loaded, f"{place}.sip.pe.gemm", gemm)
+        if not problems and _ATTENTION in entry.sip.values:
+            kernels = entry.sip.applied(usual).pe.attention
+            problems += _check_attention(loaded, f"{place}.sip.pe.attention", kernels)
     return problems or _check_once(loaded, system)
 
 

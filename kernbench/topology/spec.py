@@ -220,6 +220,32 @@ class GemmSpec:
     library: LibrarySpec | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """How a kernel of the library computes attention: in tiles of scores.
+
+    A program takes one tile of queries (backward: of keys) of one head through all tiles of keys
+    (of queries) that it sees; a PE has one program at a time.
+
+    Attributes:
+        backend: Whose kernel: `flash`, `cudnn` or `efficient`.
+        direction: Whether it is of `forward` or of `backward`, which computes the scores once more.
+        start: Time beside launch, programs and traffic: the first operands, the last results.
+        program: Time of a program beside its tiles: its own operands and results.
+        tile: Queries and keys of a tile.
+        rate: FLOP a second of one PE in products of `bf16`; other types as in `gemm.rate`.
+        scores: Scores a second of one PE, for what is done with them beside products.
+    """
+
+    backend: Literal["flash", "cudnn", "efficient"]
+    direction: Literal["forward", "backward"]
+    start: Latency
+    program: Latency
+    tile: tuple[Count, Count]
+    rate: FlopRate
+    scores: FlopRate
+
+
 _TCM: Final = TcmSpec()
 _SRAM: Final = SramSpec()
 
@@ -240,6 +266,8 @@ class PeSpec:
         math: Elementwise engine, in operations a second. Default: a 32nd of the `bf16` rate,
             as on an A100; but at least one operation for every two bytes of the network's fastest
             link, so that reductions of 16-bit floats keep up with it.
+        attention: Kernels of attention; those that are left out have the default. Default: tiles of
+            128 x 128 at the rates of `gemm` and `math`, 5 operations a score, no other times.
     """
 
     tcm: TcmSpec = _TCM
@@ -248,6 +276,7 @@ class PeSpec:
     dma: Bandwidth = FOLLOWS
     gemm: GemmSpec
     math: FlopRate = FOLLOWS
+    attention: tuple[AttentionSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,6 +217,21 @@ def test_dropout(edges: tuple[int, int]) -> None:
     assert not forward(given._replace(dropout=Dropout(1.0, seed=7))).out.any()
 
 
+def test_each_tile_drops_others() -> None:
+    numbers._EDGES = 8, 8  # type: ignore[misc]
+    s = 16
+    given = Operands(
+        np.zeros((1, 1, s, 1)),
+        np.ones((1, 1, s, 1)),
+        np.eye(s)[None, None],
+        [bands(in_order(s), in_order(s), EVERYTHING)],
+        1.0,
+        dropout=Dropout(0.5, seed=1),
+    )
+    kept = (forward(given).out[0, 0] > 0).reshape(2, 8, 2, 8).swapaxes(1, 2).reshape(4, 64)
+    assert len({each.tobytes() for each in kept}) == 4
+
+
 @pytest.mark.parametrize("shape", [(0, 2, 3, 4), (2, 0, 3, 4), (2, 2, 0, 4), (2, 2, 3, 0)], ids=str)
 def test_empty_operands(shape: tuple[int, int, int, int]) -> None:
     q = np.ones(shape)

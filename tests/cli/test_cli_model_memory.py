@@ -3,31 +3,38 @@
 import pytest
 
 import kernbench.torch as torch
-from benches.models.llama import Layer, Rotary, Shape
-from benches.models.measure import tensor_parallel
+from benches.models.gpt import GPTConfig, Layer
+from benches.models.measure import model_parallel
+from kernbench.parallel.groups import ProcessGroupCollection
+from kernbench.parallel.rotary import RotaryEmbedding
 from kernbench.testing import Kernbench
-from kernbench.tp.config import ModelParallelConfig
 
-SEVENTY_B = {"hidden": 8192, "ffn": 28672, "heads": 64, "kv_heads": 8}
 TP = 8
 
 
 def _kept(kernbench: Kernbench, sequence: int) -> int:
     """Returns the bytes that a layer of Llama 70B keeps on each of eight ranks, batch 1."""
-    shape = Shape(layers=1, sequence=sequence, vocab=256, **SEVENTY_B)
     found = []
 
     def worker(rank: int) -> None:
-        with tensor_parallel(TP):
-            config = ModelParallelConfig(
-                tensor_model_parallel_size=TP, params_dtype=torch.bfloat16, kernel="library"
-            )
-            rotary = Rotary(sequence, shape.head, torch.bfloat16)
-            layer = Layer(shape, config, rotary)
-            x = torch.empty(sequence, 1, shape.hidden, dtype=torch.bfloat16, device="cuda")
+        config = GPTConfig(
+            num_layers=1,
+            hidden_size=8192,
+            ffn_hidden_size=28672,
+            num_attention_heads=64,
+            num_query_groups=8,
+            vocab_size=256,
+            tensor_model_parallel_size=TP,
+            params_dtype=torch.bfloat16,
+            kernel="library",
+        )
+        with model_parallel(TP):
+            layer = Layer(config, 0, ProcessGroupCollection.use_mpu_process_groups())
+            angles = RotaryEmbedding(config.head)(sequence)
+            x = torch.empty(sequence, 1, config.hidden_size, dtype=torch.bfloat16, device="cuda")
             x.requires_grad_()
             begin = torch.cuda.memory_allocated()
-            out = layer(x)
+            out = layer(x, angles)
             found.append(torch.cuda.memory_allocated() - begin)
             del out
 

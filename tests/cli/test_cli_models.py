@@ -1,6 +1,7 @@
 """The benches that run models: the same function however split, and tables that say what was."""
 
 import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -13,14 +14,14 @@ import pytest
 import benches.tp_mlp
 import benches.transformer
 import kernbench.torch as torch
-from benches.models.llama import Llama, Shape
-from benches.models.measure import tensor_parallel
+from benches.models.gpt import GPTConfig, GPTModel
+from benches.models.measure import model_parallel
 from kernbench.cli.output import Output
 from kernbench.cli.run import run_bench
 from kernbench.errors import UsageError
+from kernbench.parallel.groups import ProcessGroupCollection
 from kernbench.run_spec import RunSpec
 from kernbench.testing import Kernbench
-from kernbench.tp.config import ModelParallelConfig
 
 Document = dict[str, Any]
 
@@ -55,11 +56,27 @@ def _losses(kernbench: Kernbench, *argv: str) -> np.ndarray[Any, Any]:
     return np.array(_section(document, "training step")["losses"])
 
 
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Runs a bench as the command line does; returns exit code, output and errors."""
+
+    def called(bench: str, *arguments: str, **given: Any) -> tuple[int, str, str]:
+        shown = {name: given.pop(name) for name in list(given) if name in OUTPUTS}
+        spec = RunSpec(bench=bench, arguments=arguments, **given)
+        code = run_bench(spec, Output(**shown))
+        return code, *capsys.readouterr()
+
+    return called
+
+
 # The model
 
 
 def _reference(
-    weights: dict[str, np.ndarray[Any, Any]], shape: Shape, ids: Any, targets: Any
+    weights: dict[str, np.ndarray[Any, Any]], config: GPTConfig, ids: Any, targets: Any
 ) -> float:
     """Returns the loss, sequence by sequence and head by head."""
 
@@ -67,26 +84,31 @@ def _reference(
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weights[f"{name}.weight"]
 
     def turned(x: Any) -> Any:
-        half = shape.head // 2
+        half = config.head // 2
         pairs = x[:, :half] + 1j * x[:, half:]
         angles = np.arange(len(x))[:, None] * 10000.0 ** (-np.arange(half) / half)
         pairs = pairs * np.exp(1j * angles)
         return np.concatenate((pairs.real, pairs.imag), -1)
 
-    per_group = shape.heads // shape.kv_heads
+    groups = config.num_query_groups
+    per_group = config.num_attention_heads // groups
+    tied = "embedding" if config.share_embeddings_and_output_weights else "output"
     losses = []
     for row, wanted in zip(ids, targets, strict=True):
         x = weights["embedding.weight"][row]
-        for n in range(shape.layers):
+        for n in range(config.num_layers):
             fused = norm(x, f"layers.{n}.attention_norm") @ weights[
                 f"layers.{n}.attention.qkv.weight"
             ].T  # fmt: skip
-            pieces = np.split(fused, shape.kv_heads * (per_group + 2), -1)
+            pieces = np.split(fused, groups * (per_group + 2), -1)
             outs = []
-            for group in range(shape.kv_heads):
+            for group in range(groups):
                 *queries, key, value = pieces[group * (per_group + 2) :][: per_group + 2]
+                if config.qk_layernorm:
+                    queries = [norm(x, f"layers.{n}.attention.query_norm") for x in queries]
+                    key = norm(key, f"layers.{n}.attention.key_norm")
                 for query in queries:
-                    scores = turned(query) @ turned(key).T / np.sqrt(shape.head)
+                    scores = turned(query) @ turned(key).T / np.sqrt(config.head)
                     scores[np.triu_indices(len(row), 1)] = -np.inf
                     scores = np.exp(scores - scores.max(-1, keepdims=True))
                     outs.append(scores / scores.sum(-1, keepdims=True) @ value)
@@ -94,34 +116,51 @@ def _reference(
             inner = norm(x, f"layers.{n}.mlp_norm") @ weights[f"layers.{n}.mlp.gate_up.weight"].T
             gate, up = np.split(inner, 2, -1)
             x = x + (gate / (1 + np.exp(-gate)) * up) @ weights[f"layers.{n}.mlp.down.weight"].T
-        logits = norm(x, "norm") @ weights["output.weight"].T
+        logits = norm(x, "norm") @ weights[f"{tied}.weight"].T
         sums = np.log(np.exp(logits).sum(-1))
         losses.append((sums - logits[np.arange(len(row)), wanted]).mean())
     return float(np.mean(losses))
 
 
-def test_the_model_is_llamas(kernbench: Kernbench) -> None:
-    shape = Shape(layers=2, hidden=24, ffn=20, heads=6, kv_heads=2, sequence=5, vocab=16)
+@pytest.mark.parametrize("qwen", [False, True], ids=["llama", "qwen"])
+def test_the_model_is_what_it_says(qwen: bool, kernbench: Kernbench) -> None:
     ids, targets = np.random.default_rng(1).integers(0, 16, (2, 3, 5))
     found = []
 
     def worker(rank: int) -> None:
-        with tensor_parallel(1):
-            config = ModelParallelConfig(params_dtype=torch.float64, kernel="library")
-            model = Llama(shape, config)
+        config = GPTConfig(
+            num_layers=2,
+            hidden_size=24,
+            ffn_hidden_size=20,
+            num_attention_heads=6,
+            num_query_groups=2,
+            vocab_size=16,
+            kv_channels=8 if qwen else None,
+            qk_layernorm=qwen,
+            share_embeddings_and_output_weights=qwen,
+            params_dtype=torch.float64,
+            kernel="library",
+        )
+        with model_parallel():
+            model = GPTModel(config, ProcessGroupCollection.use_mpu_process_groups())
             with torch.no_grad():
                 for name, parameter in model.named_parameters():
                     if "norm" in name:
                         parameter.uniform_(0.5, 1.5)
                     else:
                         parameter.normal_(std=0.3)
-            loss = model(torch.from_numpy(ids).cuda(), torch.from_numpy(targets.T.copy()).cuda())
+            losses = model(torch.from_numpy(ids).cuda(), torch.from_numpy(targets).cuda())
             weights = {name: value.cpu().numpy() for name, value in model.state_dict().items()}
-            found.append((loss.item(), weights))
+            found.append((losses.mean().item(), weights, config))
 
     kernbench.spawn(worker, nprocs=1)
-    ((loss, weights),) = found
-    assert loss == pytest.approx(_reference(weights, shape, ids, targets), rel=1e-12)
+    ((loss, weights, config),) = found
+    assert ("output.weight" in weights) is not qwen
+    assert loss == pytest.approx(_reference(weights, config, ids, targets), rel=1e-12)
+
+
+_FAST = {(2, 2, 1), (1, 2, 2)}
+"""Of the layouts below, those that the default suite runs: (tp, pp, cp)."""
 
 
 @pytest.mark.parametrize(
@@ -140,6 +179,55 @@ def test_losses_do_not_depend_on_how_the_model_is_split(
     whole = _losses(kernbench, "--tp", "1", "--dp", "1")
     assert len(set(whole)) == 5
     np.testing.assert_allclose(_losses(kernbench, *split), whole, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("tp", "pp", "cp"),
+    [
+        pytest.param(tp, pp, cp, marks=[] if (tp, pp, cp) in _FAST else [pytest.mark.slow])
+        for tp, pp, cp in itertools.product((1, 2), (1, 2, 4), (1, 2))
+        if tp * pp * cp in range(2, 9)
+    ],
+)
+def test_losses_do_not_depend_on_stages_and_shared_sequences(
+    tp: int, pp: int, cp: int, kernbench: Kernbench
+) -> None:
+    argv = ("--layers", "4", "--steps", "3", "--qk-norm", "--tied", "--microbatches", "4")
+    whole = _losses(kernbench, "--tp", "1", "--dp", "1", *argv)
+    split = ("--tp", str(tp), "--pp", str(pp), "--cp", str(cp), "--dp", "1")
+    np.testing.assert_allclose(_losses(kernbench, *argv, *split), whole, rtol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--pp", "2", "--schedule", "gpipe", "--tp", "2", "--sequence-parallel"),
+        ("--pp", "2", "--virtual", "2", "--microbatches", "4", "--tp", "1", "--cp", "2"),
+        ("--cp", "4", "--cp-comm-type", "all_gather", "--tp", "1", "--dp", "2"),
+        ("--cp", "4", "--cp-comm-type", "a2a", "--tp", "1"),
+        ("--cp", "4", "--cp-comm-type", "a2a+p2p", "--tp", "2", "--sequence-parallel"),
+    ],
+    ids=" ".join,
+)
+def test_losses_do_not_depend_on_schedules_and_exchanges(
+    more: Sequence[str], kernbench: Kernbench
+) -> None:
+    argv = ("--layers", "4", "--steps", "3", "--dp", "1")
+    whole = _losses(kernbench, *argv, "--tp", "1")
+    np.testing.assert_allclose(_losses(kernbench, *argv, *more), whole, rtol=1e-12)
+
+
+def test_a_pipeline_says_how_long_its_stages_wait(kernbench: Kernbench, run: Run) -> None:
+    argv = (*SMALL, "--layers", "4", "--steps", "2", "--tp", "1", "--dp", "1", "--pp", "4")
+    section = _section(
+        _measured(kernbench, benches.transformer, *argv, data=False), "training step"
+    )
+    assert section["bubble"]["ideal"] == pytest.approx(3 / 7)
+    assert 3 / 7 < section["bubble"]["measured"] < 1
+    _, out, _ = run("transformer", *argv, data=False)
+    share = section["bubble"]["measured"]
+    assert f"# stages wait {share:.1%} of a step; ideal bubble of the schedule: 42.9%\n" in out
 
 
 @pytest.mark.slow
@@ -196,7 +284,7 @@ def test_times_of_layers_add_up_to_the_step_on_every_rank(kernbench: Kernbench) 
         assert _step_us(section, rank) == pytest.approx(section["step_us"])
     rows = {row["name"]: row for row in section["breakdown"] if row["rank"] == 3}
     assert list(rows)[:8] == [
-        "batch", "embedding", "layer 0", "layer 1", "output", "gradients", "optimizer", "(other)",
+        "batch", "gradients", "embedding", "layer 0", "layer 1", "output", "optimizer", "(other)",
     ]  # fmt: skip
     for name in ("layer 0", "layer 1"):
         assert rows[name]["compute_ps"] > 0
@@ -239,22 +327,6 @@ def test_sequence_parallelism_saves_activations(kernbench: Kernbench) -> None:
         assert [section["name"] for section in document["sections"]] == ["forward"]
         found.append(document["sections"][0]["memory_bytes"][0]["activations"])
     assert found[1] < found[0]
-
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs a bench as the command line does; returns exit code, output and errors."""
-
-    def called(bench: str, *arguments: str, **given: Any) -> tuple[int, str, str]:
-        shown = {name: given.pop(name) for name in list(given) if name in OUTPUTS}
-        spec = RunSpec(bench=bench, arguments=arguments, **given)
-        code = run_bench(spec, Output(**shown))
-        return code, *capsys.readouterr()
-
-    return called
 
 
 def _tables(text: str) -> dict[str, list[list[str]]]:
@@ -351,14 +423,42 @@ def test_a_trace_shows_the_layers(run: Run, tmp_path: Path) -> None:
          "12"),
         ("transformer", "--heads 2", "transformer: --heads 2: expected a multiple of --kv-heads "
          "4"),
-        ("transformer", "--dp 3", "transformer: --batch 16: expected a multiple of --dp 3"),
+        ("transformer", "--dp 3",
+         "transformer: --batch 16: expected a multiple of --dp x --microbatches 3"),
+        ("transformer", "--dp 1 --pp 2 --microbatches 5",
+         "transformer: --batch 16: expected a multiple of --dp x --microbatches 5"),
+        ("transformer", "--pp 3",
+         "transformer: --layers 2: expected a multiple of --pp x --virtual 3"),
+        ("transformer", "--virtual 2", "transformer: --virtual: expected --pp 2 or more"),
+        ("transformer", "--virtual 2 --pp 2 --schedule gpipe",
+         "transformer: --virtual: expected --schedule 1f1b, not gpipe"),
+        ("transformer", "--virtual 2 --pp 2 --microbatches 3",
+         "transformer: --microbatches 3: expected a multiple of --pp 2"),
+        ("transformer", "--schedule zero",
+         "transformer: argument --schedule: invalid choice: 'zero' "
+         "(choose from '1f1b', 'gpipe')"),
+        ("transformer", "--pp 1 --schedule gpipe",
+         "transformer: --schedule gpipe: expected --pp 2 or more"),
+        ("transformer", "--cp 2 --a2a-ranks 2",
+         "transformer: --a2a-ranks: expected --cp-comm-type a2a+p2p"),
+        ("transformer", "--cp 3", "transformer: --sequence 64: expected a multiple of 2 x --cp 6"),
+        ("transformer", "--cp-comm-type a2a",
+         "transformer: --cp-comm-type a2a: expected --cp 2 or more"),
+        ("transformer", "--cp 4 --cp-comm-type a2a",
+         "transformer: --kv-heads 4: expected a multiple of --tp x --cp 8"),
+        ("transformer", "--cp 3 --sequence 60 --cp-comm-type a2a+p2p",
+         "transformer: --cp 3: expected a multiple of --a2a-ranks 2"),
+        ("transformer", "--cp 4 --a2a-ranks 4 --cp-comm-type a2a+p2p",
+         "transformer: --kv-heads 4: expected a multiple of --tp x --a2a-ranks 8"),
+        ("transformer", "--cp 2 --pp 2",
+         "transformer: --tp 2 --cp 2 --pp 2 --dp 2: expected at most 8 ranks, one a SIP of sip8"),
         ("transformer", "--tp 4 --dp 4", "transformer: --tp 4 --dp 4: expected at most 8 ranks, "
          "one a SIP of sip8"),
         ("transformer", "--steps 1", "transformer: --steps 1: expected 2 or more"),
         ("transformer", "--tp 1 --sequence-parallel",
          "transformer: --sequence-parallel: expected --tp 2 or more"),
         ("transformer", "--sequence 9 --sequence-parallel",
-         "transformer: --sequence 9: expected a multiple of --tp 2"),
+         "transformer: --sequence 9: expected a multiple of --tp x --cp 2"),
         ("transformer", "--lr nan",
          "transformer: argument --lr: expected a number above 0, got 'nan'"),
         ("transformer", "--lr fast",

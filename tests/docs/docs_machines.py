@@ -125,6 +125,16 @@ USERS: Final = {
         "dma": "`tl` kernels, collectives, messages",
         "gemm": "",
         "math": "elementwise operations, reductions of collectives, `tl` kernels",
+        "attention": "",
+    },
+    "system.sip.pe.attention[]": {
+        "backend": "attention",
+        "direction": "attention",
+        "start": "attention",
+        "program": "attention",
+        "tile": "attention",
+        "rate": "attention",
+        "scores": "attention",
     },
     "system.sip.pe.tcm": {
         "capacity": "the largest tile of a `tl` kernel; slots",

@@ -151,10 +151,11 @@ def test_the_picture_of_the_table_is_what_is_printed_now() -> None:
         assert line in shown, ANEW
 
 
-def test_the_picture_of_the_timeline_is_that_of_a_trace() -> None:
+@pytest.mark.parametrize("name", ["timeline", "ring"])
+def test_the_picture_of_a_timeline_is_that_of_a_trace(name: str) -> None:
     pictures = _pictures()
-    svg = (ROOT / "docs" / "img" / "timeline.svg").read_text(encoding="utf-8")
-    trace = pictures.trace(pictures.PROGRAM)
+    svg = (ROOT / "docs" / "img" / f"{name}.svg").read_text(encoding="utf-8")
+    trace = pictures.trace(*pictures.TIMELINES[name])
     assert svg == pictures.timeline_svg(trace, (0, 1)), ANEW
     rows = trace["traceEvents"]
     assert any(event["ph"] == "s" and event["cat"] == "message" for event in rows)

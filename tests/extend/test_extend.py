@@ -20,7 +20,7 @@ from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.testing import Kernbench
 
 ROOT = Path(__file__).resolve().parents[2]
-PUBLIC = {"torch", "extend", "tl", "caches", "errors", "units", "parallel", "tp", "cp"}
+PUBLIC = {"torch", "extend", "tl", "caches", "errors", "units", "parallel", "cp", "pp", "tp"}
 
 
 def _rooms(file: Path) -> Iterator[str]:
@@ -37,7 +37,7 @@ def _rooms(file: Path) -> Iterator[str]:
         yield from (name.split(".")[1] for name in names if name.startswith("kernbench."))
 
 
-@pytest.mark.parametrize("library", ["parallel", "tp", "cp"])
+@pytest.mark.parametrize("library", ["parallel", "cp", "pp", "tp"])
 def test_the_libraries_import_public_faces_only(library: str) -> None:
     found = {room for file in (ROOT / "kernbench" / library).glob("*.py") for room in _rooms(file)}
     assert "torch" in found

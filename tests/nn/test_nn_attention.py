@@ -242,6 +242,22 @@ def test_causal_counts_from_the_front(device: str, rows: int, columns: int) -> N
     )
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (1, 2, 0, 3)])
+def test_results_lie_as_pytorchs_do(device: str, order: tuple[int, ...]) -> None:
+    theirs = pytest.importorskip("torch")
+    array = _drawn(2, 3, 5, 4)
+    other, mine = theirs.tensor(array).permute(order), torch.tensor(array, device=device)
+    mine = mine.permute(order)
+    changes: list[Callable[[Any], Any]] = [
+        lambda x: (x, x, x),
+        lambda x: (x, x, x[..., :2]),
+        lambda x: (x[0], x[0], x[0]),
+    ]
+    for change in changes:
+        expected = theirs.nn.functional.scaled_dot_product_attention(*change(other))
+        assert attention(*change(mine)).stride() == expected.stride()
+
+
 def test_a_float_mask_of_halves(ctx: RuntimeContext) -> None:
     x = torch.tensor(_drawn(1, 2, 3, 8)).bfloat16().cuda()
     mask = torch.tensor(_drawn(3, 3)).float().cuda().requires_grad_()
@@ -348,6 +364,14 @@ def test_with_data_off_nothing_is_drawn(ctx_without_data: RuntimeContext) -> Non
             lambda x: attention(x[0, 0], x[0, 0], x[0, 0], enable_gqa=True),
             "scaled_dot_product_attention: enable_gqa needs a dimension of heads before the last "
             "two",
+        ),
+        (
+            lambda x: attention(x, x, x, is_causal=1),
+            "scaled_dot_product_attention(): argument 'is_causal' must be bool, not int",
+        ),
+        (
+            lambda x: flash(x, x, x, is_causal=1),
+            "_scaled_dot_product_flash_attention(): argument 'is_causal' must be bool, not int",
         ),
         (
             lambda x: flash(x[0], x[0], x[0]),

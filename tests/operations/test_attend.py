@@ -158,6 +158,25 @@ def test_a_token_that_was_never_written(device: str, name: str, each_its_own: bo
     assert str(caught.value).startswith(f"[M5] {batch * heads * width} of ")
 
 
+def _short(values: torch.Tensor, device: str) -> torch.Tensor:
+    """Returns values of which the second batch element has no row 4."""
+    out = _holes(values, device, [1, 2])
+    out[0, :, 4] = values[0, :, 4]
+    return out
+
+
+def test_each_batch_element_has_its_own_tokens(device: str) -> None:
+    few, many = bands(REAL[:1], REAL[:1], CAUSAL), bands(REAL, REAL, CAUSAL)
+    full = _given(device)
+    short = _each(full, lambda x: _short(x, device))
+    found = extend.attend(short._replace(patterns=(many, few)))
+    assert not found.out[1, :, [0, 3, 4, 5]].any()
+    assert found.out[0, :, 4].any()
+    with pytest.raises(UninitialisedReadError):  # noqa: PT012
+        extend.attend(short._replace(patterns=(many, many)))
+        torch.cuda.synchronize()
+
+
 # What is refused
 
 
@@ -284,7 +303,7 @@ def test_what_sees_nothing_takes_no_longer_than_a_launch(kernbench: Kernbench) -
     ctx = kernbench.context(data=False, record="full")
     times = []
     with ctx:
-        q = torch.empty(1, 2, s, 64, dtype=torch.bfloat16, device="cuda")
+        q = torch.empty(1, 8, s, 64, dtype=torch.bfloat16, device="cuda")
         for mask in ((), bands(rows, rows, CAUSAL), bands(rows, rows, EVERYTHING)):
             extend.attend(extend.Attention(q, q, q, (mask,), 0.125))
             torch.cuda.synchronize()

@@ -38,7 +38,8 @@ CALLS: Final[dict[str, Call]] = {
     **_calls(
         """
         add add_ sub sub_ mul mul_ div div_ multiply divide true_divide pow pow_ remainder
-        remainder_ fmod fmod_ floor_divide floor_divide_ maximum minimum eq ne lt le gt ge isclose
+        remainder_ fmod fmod_ floor_divide floor_divide_ maximum minimum logaddexp logaddexp2
+        eq ne lt le gt ge isclose
         equal allclose logical_and logical_or logical_xor copy_ view_as expand_as reshape_as
         type_as clamp clamp_ __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__
         __rtruediv__ __floordiv__ __rfloordiv__ __mod__ __rmod__ __pow__ __rpow__ __iadd__ __isub__

@@ -131,7 +131,7 @@ def test_ranks_that_are_refused_at_other_times_are_told_together(kernbench: Kern
 
     assert relative(str(failure(kernbench, worker, 3)), worker) == (
         """ranks 0-2 failed
-ranks 0-2: OperandError: barrier(group='tp'): expected a ProcessGroup or None
+ranks 0-2: UnknownGroupError: barrier(group='tp'): expected a ProcessGroup or None
   at 0 ps to 4 us, at FILE+4: dist.barrier(group="tp")
 replay: seed 0, schedule 0"""
     )

@@ -139,6 +139,26 @@ def test_a_step_of_two_layers_by_hand() -> None:
     ]
 
 
+def test_ranges_are_looked_through() -> None:
+    def record(start: int, *ranges: str) -> Record:
+        return Record("op", "compute", 0, "stream 0", start, start, start + 5, ranges=ranges)
+
+    log = log_of(
+        [
+            record(0, "step", "pass 0", "forward", "layer"),
+            record(5, "step", "layer"),
+            record(10, "step", "pass 1", "layer", "forward"),
+            record(15, "step", "pass 1"),
+        ]
+    )
+    rows = range_breakdown(log, 0, ["step"], ["pass ", "forward"])
+    assert rows == [
+        RangeBreakdown(0, "layer", compute_ps=15),
+        RangeBreakdown(0, OUTSIDE, compute_ps=5),
+    ]
+    assert [row.name for row in range_breakdown(log, 0, ["step"])] == ["pass 0", "layer", "pass 1"]
+
+
 def test_a_mean_counts_ranks_without_the_range() -> None:
     rows = [
         RangeBreakdown(0, "a", compute_ps=10, host_ps=1),

@@ -1,6 +1,7 @@
 """The pytest plugin: four lines are enough, and nothing may be left behind."""
 
 import re
+import warnings
 
 import pytest
 
@@ -148,3 +149,60 @@ def test_a_schedule_of_an_exploration_can_be_run_again(kernbench: Kernbench) -> 
 
     kernbench.spawn(worker, nprocs=3, schedule=[2, 1])
     assert took == [2, 1]
+
+
+LEAKS = """
+import pytest
+import kernbench.torch.distributed as dist
+from kernbench.ranks.world import GroupLeakWarning
+
+def leaking(rank):
+    dist.init_process_group("nccl")
+    dist.new_group([0, 1], group_desc="evaluation")
+
+def failing(rank):
+    leaking(rank)
+    raise KeyError("no data")
+
+def scoped(rank):
+    dist.init_process_group("nccl")
+    with pytest.raises(KeyError), dist.group_scope():
+        failing_inside()
+    assert len(dist.live_groups()) == 1
+
+def failing_inside():
+    dist.new_group([0, 1])
+    raise KeyError("no data")
+
+def test_leaks(kernbench):
+    kernbench.spawn(leaking, nprocs=2)
+
+def test_fails(kernbench):
+    kernbench.spawn(failing, nprocs=2)
+
+def test_scoped(kernbench):
+    kernbench.spawn(scoped, nprocs=2)
+
+def test_expected(kernbench):
+    with pytest.warns(GroupLeakWarning):
+        kernbench.spawn(leaking, nprocs=2)
+
+@pytest.mark.filterwarnings("ignore::kernbench.ranks.world.GroupLeakWarning")
+def test_allowed(kernbench):
+    kernbench.spawn(leaking, nprocs=2)
+"""
+
+
+def test_groups_that_are_left_fail_the_test_with_the_list(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(LEAKS)
+    with warnings.catch_warnings():
+        warnings.resetwarnings()  # as in a project that does not make them errors
+        result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=3, failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*GroupLeakWarning: [[]C17] process groups were made and not destroyed: 1",
+            "*group G1{0-1}, held by ranks 0-1, made at *dist.new_group(*",
+            "*KeyError: 'no data'",
+        ]
+    )

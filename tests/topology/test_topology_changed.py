@@ -218,7 +218,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
         ("{which: [1], sips: {launch: 2 us}}", 22,
          "sips: expected one of which, sip, link, got an unknown key [F1]", "sip"),
         ("{which: [1], sip: {pe: {maths: 1 GFLOP/s}}}", 33,
-         "sip.pe.maths: expected one of tcm, issue, poll_interval, dma, gemm, math, "
+         "sip.pe.maths: expected one of tcm, issue, poll_interval, dma, gemm, math, attention, "
          "got an unknown key [F1]", "math"),
         ("{which: [1], sip: {pe: {gemm: {rate: {bf61: 1 GFLOP/s}}}}}", 53,
          "sip.pe.gemm.rate.bf61: expected one of fp64, fp32, fp16, bf16, fp8, int8, int32, as in "

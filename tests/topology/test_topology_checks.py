@@ -247,3 +247,22 @@ def test_a_changed_library_is_checked_as_well() -> None:
     changed = f"{{which: [1], sip: {{pe: {{gemm: {{library: {{kernels: [{kernels}]}}}}}}}}}}"
     text = text.replace("    count: 8\n", f"    count: 8\n    changed: [{changed}]\n")
     assert "changed[0].sip.pe.gemm.library.kernels[0].rate.bf61: expected one of" in error(text)
+
+
+KERNEL = (
+    "{backend: flash, direction: forward, start: 1 us, program: 1 us, tile: [64, 64], "
+    "rate: 1 TFLOP/s, scores: 1 GFLOP/s}"
+)
+
+
+def test_a_kernel_of_attention_is_there_once() -> None:
+    pe = "    pe:\n"
+    assert pe in SIP8
+    text = SIP8.replace(pe, f"{pe}      attention:\n        - {KERNEL}\n        - {KERNEL}\n")
+    problem = "attention[1].backend: expected each backend and direction once, got flash forward"
+    found = error(text)
+    assert f"system.sip.pe.{problem} again; first on line" in found
+    assert found.startswith("[F7] m.yaml: 1 problem\n")
+    changed = f"{{which: [1], sip: {{pe: {{attention: [{KERNEL}, {KERNEL}]}}}}}}"
+    text = SIP8.replace("    count: 8\n", f"    count: 8\n    changed: [{changed}]\n")
+    assert f"changed[0].sip.pe.{problem}" in error(text)

@@ -258,10 +258,14 @@ add("torch.nn.functional.rms_norm", _rms_norm, loose=True)
 
 def _attention(rng: Random) -> Arguments:
     dtype = drawn(rng, FLOATS)
-    head = drawn(rng, [(), (2,), (2, 2)])
-    query, key = rng.randrange(1, 4), rng.randrange(1, 4)
-    tensors = [operand(rng, (*head, n, 4), dtype, kind="small") for n in (query, key, key)]
+    head = drawn(rng, [(), (2,), (2, 2), (1, 4), (2, 1, 2)])
+    shared = (*head[:-1], 1) if head and rng.random() < 0.3 else head
+    query, key, width = rng.randrange(4), rng.randrange(4), rng.randrange(1, 5)
+    shapes = (*head, query, 4), (*shared, key, 4), (*shared, key, width)
+    tensors = [operand(rng, shape, dtype, kind="small") for shape in shapes]
     kwargs: dict[str, Any] = some(rng, scale=[0.5, None])
+    if head and rng.random() < 0.3:
+        kwargs["enable_gqa"] = True
     if rng.random() < 0.3:
         kwargs["is_causal"] = True
     elif rng.random() < 0.4:
