@@ -284,14 +284,16 @@ def lines(found: dict[str, Any]) -> list[str]:
     ]
     constants = [f"#   {key}={value}" for key, value in found["constants"].items()]
     return [
-        f"# evaluation of {_SAMPLES} samples on {found['machine']}, in ms; publ.: published; as",
-        "# m.: simulated as measured, with as many microbatches for CP=2; same: with all samples",
+        f"# evaluation of {_SAMPLES} samples on {found['machine']}, times in ms",
+        "# (publ.): published; (as m.): simulated, as many microbatches for CP=2 as for CP=1;",
+        "# (same): simulated, all samples for CP=2; ideal: device time alone, shared perfectly",
         f"# constants: {found['fixed_ms']} ms an evaluation, and",
         *constants,
         "# fitted on the rows without a note",
         "#",
         *results.table(columns, ratios),
         "#",
-        "# where the time goes, mean of the ranks; M: microbatches; bubble: (PP-1)/(M+PP-1)",
+        "# where the time goes, mean of the ranks; M: microbatches; bubble: (PP-1)/(M+PP-1);",
+        "# exposed: communication while no kernel runs, also while it waits for other stages",
         *results.table(spent_columns, parts),
     ]
