@@ -16,7 +16,6 @@ from kernbench.caches import Table
 from kernbench.des import EventLoop, Owner, order
 from kernbench.units import PS_PER_S, Rate
 
-
 _KEPT: Final = 64
 """Most flows of a group whose rates are kept; larger groups seldom come again."""
 
