@@ -1,4 +1,4 @@
-"""Batches in both directions around a ring: messages that share links are skipped where they can."""
+"""Batches both ways around a ring: pieces of messages that share links are skipped."""
 
 from typing import Any
 
@@ -62,7 +62,6 @@ def test_pieces_that_share_links_are_skipped_and_no_time_changes(
         monkeypatch.setattr(module, "LONG", 1 << 60)
     monkeypatch.setattr(replay, "MANY", 1 << 60)
     assert skipped == ring()
-    every = posted[0] - few
     sent = ROUNDS * 2 * RANKS * ELEMENTS // PIECE
     assert posted[0] - few >= sent
     assert few < sent * 3 // 4
