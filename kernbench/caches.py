@@ -94,6 +94,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "ccl.piece_times": 1024,
     "distributed.prepared": 256,
     "hw.message_times": 1024,
+    "hw.rates": 1024,  # of one network
     # By algorithm and setting.
     "ccl.plans": 256,  # a large one has some megabytes
 }

@@ -137,12 +137,40 @@ class ChannelPlan:
             and plan.gathers
         )
 
+    @cached_property
+    def long_message(self) -> bool:
+        """Whether it is one message from rank to rank that is cut into more pieces than slots."""
+        plan = self.plan
+        if plan is None or self.setting.world_size != 2 or len(plan.send) != 1:
+            return False
+        if len(plan.pairs) != 1:
+            return False
+        queue, ((sender, _),) = self.costs.together.queue, plan.pairs
+        (step,) = plan.of(sender)
+        turns = self.runs.of(sender, step.send, step.receive, step.span)
+        return sum(number for out, _, number in turns if out is not None) > queue.n_slots
 
-def lanes(prepared: ChannelPlan, skews: tuple[int, ...], trace: bool) -> Timing:
-    """Times a channel whose ranks go in step and are alone on their links.
+    @cached_property
+    def gathers(self) -> bool:
+        """Whether no rank is done before all have begun, so that all can be timed `together`."""
+        return self.in_lanes or self.long_message
+
+    def queue(self, sender: int, receiver: int) -> Queue:
+        """Returns a new queue between two ranks."""
+        costs = self.costs.each
+        return Queue(
+            self.path(sender, receiver),
+            costs[sender].queue,
+            costs[sender].poll_interval,
+            costs[receiver].slot_latency,
+        )
+
+
+def together(prepared: ChannelPlan, skews: tuple[int, ...], trace: bool) -> Timing:
+    """Times a channel that is alone on its links, all ranks at once.
 
     Args:
-        prepared: The channel.
+        prepared: The channel; it `gathers`.
         skews: When each rank begins, in picoseconds.
         trace: Whether to return the messages.
 
@@ -151,12 +179,40 @@ def lanes(prepared: ChannelPlan, skews: tuple[int, ...], trace: bool) -> Timing:
     """
     plan = prepared.plan
     assert plan is not None
-    costs = prepared.costs.together
-    return vectorised(plan, prepared.layout, costs, prepared.path, skews, trace=trace)
+    if prepared.in_lanes:
+        costs = prepared.costs.together
+        return vectorised(plan, prepared.layout, costs, prepared.path, skews, trace=trace)
+    return _replayed(prepared, skews, Cycles, trace)
+
+
+def _replayed(
+    prepared: ChannelPlan,
+    skews: Sequence[int],
+    cycles: Callable[[], Cycles] | None,
+    trace: bool = False,
+) -> Timing:
+    """Does what `together` does, rank by rank over queues."""
+    assert prepared.plan is not None
+    ends: dict[int, int] = {}
+    replay = Replay(
+        prepared.plan,
+        prepared.layout,
+        prepared.costs.each,
+        {pair: prepared.queue(*pair) for pair in prepared.plan.pairs},
+        None,
+        ends.__setitem__,
+        runs=prepared.runs,
+        cycles=cycles,
+        trace=trace,
+    )
+    for rank, start in enumerate(skews):
+        replay.start(rank, start)
+    replay.leave()
+    return [ends[rank] for rank in range(len(skews))], replay.spans()
 
 
 Together = Callable[[ChannelPlan, tuple[int, ...], bool], Timing]
-"""What `lanes` is."""
+"""What `together` is."""
 
 
 class Ranks(Protocol):
@@ -205,7 +261,7 @@ class Channel:
 
     Args:
         engine: The engine.
-        together: Function `lanes`, or its cached answers.
+        together: The function of this name, or its cached answers.
         prepared: Everything about the channel that does not depend on time.
         queue: How queues between ranks are built.
         combine: Name of the ufunc that combines values.
@@ -296,7 +352,7 @@ class Channel:
         if claim is None:
             claim = claims.take(prepared.use, self._line, self._repeat, self._released)
             self._claim = claim
-            self._gathers = claim.alone and prepared.in_lanes
+            self._gathers = claim.alone and prepared.gathers
             if not self._gathers:
                 self._replay = self._new_replay()
         if claim.alone and not busy:
@@ -313,7 +369,7 @@ class Channel:
         if not self._gathers:
             self._start_replay(rank)
         elif len(self._starts) == self._size:
-            first, timing = self._in_lanes()
+            first, timing = self._timing()
             if self._shadow is not None:
                 self._compare(self._shadow, first, timing)
             self._ends = {rank: first + end for rank, end in enumerate(timing[0])}
@@ -383,28 +439,16 @@ class Channel:
         Raises:
             ShadowError: If a rank is done at another time, or something else was sent.
         """
-        plan, starts = anew.plan, [self._starts[rank] - first for rank in range(self._size)]
-        assert plan is not None
+        starts = [self._starts[rank] - first for rank in range(self._size)]
         setting = anew.setting
         key = f"{setting.operation} of {self._size} ranks, channel {setting.channel}, from {starts}"
-        again = lanes(anew, tuple(starts), self._engine.op_log.full)
-        compare("picoseconds at which ranks are done, on arrays", key, timing[0], again[0])
-        compare("messages of ranks, on arrays", key, timing[1], again[1])
-        ends: dict[int, int] = {}
-        replay = Replay(
-            plan,
-            anew.layout,
-            anew.costs.each,
-            {pair: self._new_queue(anew, *pair) for pair in plan.pairs},
-            None,
-            ends.__setitem__,
-        )
-        for rank, start in enumerate(starts):
-            replay.start(rank, start)
-        alone = [ends.get(rank) for rank in range(self._size)]
+        again = together(anew, tuple(starts), self._engine.op_log.full)
+        compare("picoseconds at which ranks are done, at once", key, timing[0], again[0])
+        compare("messages of ranks, at once", key, timing[1], again[1])
+        alone, _ = _replayed(anew, starts, None)
         compare("picoseconds at which ranks are done, over queues", key, timing[0], alone)
 
-    def _in_lanes(self) -> tuple[int, Timing]:
+    def _timing(self) -> tuple[int, Timing]:
         """Returns the start of the first rank, and all times counted from this start."""
         starts = self._starts
         first = min(starts.values())
@@ -417,7 +461,7 @@ class Channel:
             return [], 0
         if self._replay is not None:
             return self._replay.spans(), 0
-        first, (_, spans) = self._in_lanes()
+        first, (_, spans) = self._timing()
         return spans, first
 
     @property
@@ -433,18 +477,9 @@ class Channel:
         """Returns the queue between two ranks."""
         queue = self._queues.get((sender, receiver))
         if queue is None:
-            queue = self._new_queue(self._prepared, sender, receiver)
+            queue = self._prepared.queue(sender, receiver)
             self._queues[sender, receiver] = queue
         return queue
-
-    def _new_queue(self, prepared: ChannelPlan, sender: int, receiver: int) -> Queue:
-        costs = prepared.costs.each
-        return Queue(
-            prepared.path(sender, receiver),
-            self._spec,
-            costs[sender].poll_interval,
-            costs[receiver].slot_latency,
-        )
 
     def starved(self) -> list[tuple[int, int]]:
         """Returns the senders and receivers of the queues whose sender waits for a credit."""

@@ -116,7 +116,7 @@ class Collective:
         self._channels = [
             Channel(
                 self._engine,
-                model.lanes,
+                model.together,
                 channel,
                 shape.chosen.queue,
                 combine,

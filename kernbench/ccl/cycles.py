@@ -204,10 +204,12 @@ class Cycles:
     def join(self, replay: Replayed) -> None:
         """Adds a replay on the network."""
         self._replays[replay] = None
+        self._vain = self._price = 0
 
     def leave(self, replay: Replayed) -> None:
         """Takes out a replay whose ranks are all done."""
         self._replays.pop(replay, None)
+        self._vain = self._price = 0
         self._pivot = None
         self._turns, self._steps, self._step = _Marks(), _Marks(), _NOWHERE
         self._promise = None
@@ -277,13 +279,15 @@ class Cycles:
 
     def _hint(self, base: int, pivot: Walk) -> tuple[int, ...]:
         """Returns a small part of the state, which is at hand at once."""
-        ahead, shift = 0, 1
+        ahead, shift, waiting = 0, 1, 0
         for replay in self._replays:
             for walk in replay.walks.values():
                 late = walk.pe.clock - base
                 if late > 0:
                     ahead, shift = ahead + late * shift, shift + 2
-        return (ahead, *[time - base for time in pivot.times()])
+                if walk.sender is not None:
+                    waiting += walk.sender.waiting
+        return (ahead, waiting, *[time - base for time in pivot.times()])
 
     def _skip(self, old: "_State | None", new: "_State | None", *, steps: bool) -> bool:
         """Skips what repeats itself, and returns whether anything was skipped.

@@ -3,7 +3,7 @@
 from typing import Final, Protocol
 
 from kernbench.caches import cached
-from kernbench.ccl.channel import lanes
+from kernbench.ccl.channel import together
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.cycles import Cycles
 from kernbench.ccl.machine import Machine
@@ -30,14 +30,14 @@ class Kept:
         topology: The machine.
 
     Attributes:
-        lanes: `channel.lanes`; the answers asked for last are kept. Starts are relative to the
-            first one: alone on their links, ranks do the same whenever they begin.
+        together: `channel.together`; the answers asked for last are kept. Starts are relative to
+            the first one: alone on their links, ranks do the same whenever they begin.
     """
 
     def __init__(self, topology: Topology) -> None:
         self._machine: Final = Machine(topology)
         self._prepare: Final = cached("ccl.shapes")(self._make)
-        self.lanes: Final = cached("ccl.patterns")(lanes)
+        self.together: Final = cached("ccl.patterns")(together)
 
     def prepare(self, shape: CollectiveShape) -> Prepared:
         """Returns what is known of collectives of a shape; the shapes used last are kept."""
@@ -67,7 +67,7 @@ class CollectiveModel:
 
     Attributes:
         engine: The engine.
-        lanes: See `Kept`.
+        together: See `Kept`.
         prepare: See `Kept`.
         cycles: Skips repetitions of all replays on the network.
     """
@@ -76,7 +76,7 @@ class CollectiveModel:
         self.engine: Final = engine
         self._choose: Final = choose
         kept = kept_of(engine.topology)
-        self.lanes: Final = kept.lanes
+        self.together: Final = kept.together
         self.prepare: Final = kept.prepare
         self.cycles: Final = Cycles(engine.network, shadow=engine.shadow)
 

@@ -9,10 +9,19 @@ The rate and the remaining bytes of a flow are fractions, kept as two integers e
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import gcd
+from operator import attrgetter
 from typing import Any, Final
 
+from kernbench.caches import Table
 from kernbench.des import EventLoop, Owner, order
 from kernbench.units import PS_PER_S, Rate
+
+_KEPT: Final = 64
+"""Most flows of a group whose rates are kept; larger groups seldom come again."""
+
+_FAR_OFF: Final = 1 << 62
+
+_by_way: Final = attrgetter("way")
 
 
 @dataclass(slots=True, eq=False)
@@ -21,18 +30,21 @@ class Flow:
 
     Attributes:
         key: Orders flows that end at the same time.
+        way: Number of the ports and the highest rate together.
         ports: Indices of the links that the flow passes.
         cap: Highest rate of the sender, in bytes a second.
         left: Data not yet through, in bytes times `PS_PER_S * scale`.
         scale: Denominator of `left`.
         rate: Rate of the flow, in bytes a second times `per`.
         per: Denominator of `rate`.
-        updated: Time for which `left` holds, in picoseconds.
+        updated: Time for which `left` holds, in picoseconds: when the rate changed last.
+        ends: When the flow ends at its present rate, in picoseconds; far off while it has no rate.
         finished: Called with the end of the flow, in picoseconds.
         group: Flows that share ports with this flow, directly or through others.
     """
 
     key: tuple[int, int]
+    way: int
     ports: tuple[int, ...]
     cap: int
     left: int
@@ -42,9 +54,21 @@ class Flow:
     scale: int = 1
     rate: int = 0
     per: int = 1
+    ends: int = _FAR_OFF
 
-    def advance(self, now: int) -> None:
-        """Brings `left` up to date at time `now`, in picoseconds."""
+    def go_on(self, now: int, rate: int, per: int) -> None:
+        """Gives the flow a rate from now on.
+
+        With the same rate it ends when it would have ended: the end is rounded up, and the time
+        that has passed is a whole number of picoseconds.
+
+        Args:
+            now: The time, in picoseconds.
+            rate: Bytes a second, times `per`.
+            per: Denominator of the rate.
+        """
+        if rate == self.rate and per == self.per:
+            return
         elapsed = now - self.updated
         self.updated = now
         if self.per != self.scale:
@@ -53,15 +77,22 @@ class Flow:
             self.left *= common // self.scale
             self.scale = common
         self.left -= self.rate * (self.scale // self.per) * elapsed
+        self.rate, self.per = rate, per
+        self.ends = now - (-self.left * per // (rate * self.scale))
+
+    def shift(self, by: int) -> None:
+        """Moves every time by the same number of picoseconds."""
+        self.updated += by
+        self.ends += by
 
     def state(self, now: int) -> tuple[Any, ...]:
         """Returns all that becomes of the flow depends on; times are counted from `now`."""
         amounts = self.cap, self.left, self.scale, self.rate, self.per
         return (*amounts, self.updated - now, self.ports)
 
-    def end(self) -> int:
-        """Returns when the flow ends at its present rate, in picoseconds, rounded up."""
-        return self.updated - (-self.left * self.per // (self.rate * self.scale))
+
+_Part = Sequence[tuple[int, int, int]]
+"""Flows that share ports: the place of each in a list, the rate, and the rate's denominator."""
 
 
 @dataclass(slots=True, eq=False)
@@ -102,6 +133,8 @@ class Fluid:
         self._capacity: Final = {port: rate.per_second for port, rate in capacity.items()}
         self._users: Final[dict[int, dict[Flow, None]]] = {port: {} for port in capacity}
         self._ended: Final[dict[int, list[Flow]]] = {}
+        self._ways: Final[dict[tuple[tuple[int, ...], int], int]] = {}
+        self._kept: Final = Table[tuple[int, ...], list[_Part]]("hw.rates")
 
     def start(
         self,
@@ -124,7 +157,9 @@ class Fluid:
         owner.sequence += 1
         key = owner.key, owner.sequence
         group = _Group([])
-        flow = Flow(key, tuple(ports), cap.per_second, nbytes * PS_PER_S, now, finished, group)
+        way = tuple(ports), cap.per_second
+        number = self._ways.setdefault(way, len(self._ways))
+        flow = Flow(key, number, *way, nbytes * PS_PER_S, now, finished, group)
         if nbytes == 0:
             self._end(flow, now)
             return
@@ -160,28 +195,27 @@ class Fluid:
         for port in flow.ports:
             capacity = self._capacity[port]
             rate = capacity if capacity < rate else rate
-        flow.rate, flow.per = rate, 1
-        self._loop.at(flow.end(), self._owner, self._next_end, group)
+        flow.go_on(self._loop.now, rate, 1)
+        self._loop.at(flow.ends, self._owner, self._next_end, group)
 
     def _next_end(self, group: _Group) -> None:
         if group.replaced:
             return
-        self._advance(group)
+        self._take_out(group)
         if group.flows:
             self._wait(group)
 
-    def _advance(self, group: _Group) -> None:
-        """Brings the flows of a group up to date and takes out finished flows."""
+    def _take_out(self, group: _Group) -> None:
+        """Takes finished flows out of a group."""
         now = self._loop.now
         for flow in group.flows:
-            flow.advance(now)
-            if flow.left <= 0:
+            if flow.ends <= now:
                 group.loose = True
                 for port in flow.ports:
                     self._users[port].pop(flow, None)  # a way may name a port twice
                 self._end(flow, now)
         if group.loose:
-            group.flows = [flow for flow in group.flows if flow.left > 0]
+            group.flows = [flow for flow in group.flows if flow.ends > now]
 
     def _end(self, flow: Flow, now: int) -> None:
         ended = self._ended.get(now)
@@ -202,16 +236,46 @@ class Fluid:
         """Finds the rates and the next end of a group, or of each part if it fell apart."""
         if group.replaced:
             return
-        self._advance(group)
-        group.replaced = group.loose
+        self._take_out(group)
         group.waiting = False
-        for part in self._parts(group) if group.loose else [group]:
-            if len(part.flows) == 1:
-                self._run_alone(part)
-            else:
-                self._fill(part.flows)
-                end = min([flow.end() for flow in part.flows])
-                self._loop.at(end, self._owner, self._next_end, part)
+        flows, now = group.flows, self._loop.now
+        parts = self._shared(group)
+        group.replaced = True
+        for part in parts:
+            own = _Group([])
+            for place, rate, per in part:
+                flow = flows[place]
+                flow.group = own
+                flow.go_on(now, rate, per)
+                own.flows.append(flow)
+            end = min([flow.ends for flow in own.flows])
+            self._loop.at(end, self._owner, self._next_end, own)
+
+    def _shared(self, group: _Group) -> list[_Part]:
+        """Returns the rates of the flows of a group by parts that still share ports.
+
+        They depend on nothing but the ways of the flows, which come again and again while senders
+        send one message after the other. The flows of the group come into the order of their ways.
+        """
+        flows = group.flows
+        if len(flows) > _KEPT:
+            return self._found(group)
+        flows.sort(key=_by_way)
+        key = tuple([flow.way for flow in flows])
+        parts = self._kept.get(key)
+        if parts is None:
+            parts = self._found(group)
+            self._kept.keep(key, parts)
+        return parts
+
+    def _found(self, group: _Group) -> list[_Part]:
+        """Finds what `_shared` returns."""
+        numbers = {id(flow): number for number, flow in enumerate(group.flows)}
+        parts = self._parts(group) if group.loose else [group]
+        return [
+            [(numbers[id(flow)], *rate) for flow, rate in self._rates(part.flows).items()]
+            for part in parts
+        ]
 
     def _parts(self, group: _Group) -> list[_Group]:
         """Splits a group into groups whose flows still share ports."""
@@ -232,20 +296,20 @@ class Fluid:
             parts.append(part)
         return parts
 
-    def _fill(self, flows: Sequence[Flow]) -> None:
-        """Gives each flow of a group its max-min fair rate."""
+    def _rates(self, flows: Sequence[Flow]) -> dict[Flow, tuple[int, int]]:
+        """Returns the max-min fair rate of each flow of a group, with its denominator."""
+        rates: dict[Flow, tuple[int, int]] = {}
         spare: dict[int, int] = {}  # of each port, times `per`
         count: dict[int, int] = {}  # of flows on it without a rate
         for flow in flows:
-            flow.per = 0  # no rate yet
             for port in flow.ports:
                 spare[port] = self._capacity[port]
                 count[port] = count.get(port, 0) + 1
         per = 1
         by_cap = sorted(flows, key=lambda flow: flow.cap)
-        place, unfixed = 0, len(flows)
-        while unfixed:
-            while by_cap[place].per:
+        place = 0
+        while len(rates) < len(flows):
+            while by_cap[place] in rates:
                 place += 1
             # The share is a fraction, least / users; a lowest cap below it comes first.
             least, users, tightest = by_cap[place].cap * per, 1, list[int]()
@@ -267,17 +331,14 @@ class Fluid:
                 fixed.append(by_cap[place])
                 place += 1
             for flow in fixed:
-                if flow.per:
+                if flow in rates:
                     continue
-                flow.rate, flow.per = rate, per
-                unfixed -= 1
+                common = gcd(rate, per)
+                rates[flow] = rate // common, per // common
                 for port in flow.ports:
                     spare[port] -= rate
                     count[port] -= 1
-        for flow in flows:
-            if flow.per > 1 and (common := gcd(flow.rate, flow.per)) > 1:
-                flow.rate //= common
-                flow.per //= common
+        return rates
 
 
 def _joined(group: _Group, other: _Group) -> _Group:

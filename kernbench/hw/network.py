@@ -188,7 +188,7 @@ class Network:
         for message in traffic.messages:
             message.shift(by)
         for flow in traffic.flows:
-            flow.updated += by
+            flow.shift(by)
         for fifo in self._fifos.values():
             if fifo.free > now:
                 fifo.free += by

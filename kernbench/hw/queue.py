@@ -138,6 +138,11 @@ class Sender:
         """Whether every submitted message has left."""
         return not self._busy
 
+    @property
+    def waiting(self) -> int:
+        """Number of submitted messages that wait for the one before them."""
+        return len(self._pending)
+
     def submit(
         self,
         ready: int,

@@ -20,7 +20,12 @@ ScheduleName = Literal["gpipe", "1f1b", "interleaved"]
 _NOT_SIMULATED: Final = {
     "variable_seq_lengths": "give every microbatch the same shape",
     "overlap_p2p_comm": "messages are sent in batches",
+    "overlap_p2p_comm_warmup_flush": "messages are sent in batches",
     "use_ring_exchange_p2p": "messages are sent in batches",
+    "batch_p2p_comm": "messages are sent in batches; leave it out, or set it to True",
+    "batch_p2p_sync": "the host waits for no message; call torch.cuda.synchronize after the step",
+    "pipeline_model_parallel_comm_backend": "leave it out: stages send through their group",
+    "hybrid_context_parallel": "give every microbatch the same shape",
     "enable_autocast": "use torch.autocast in forward_step_func",
     "timers": "a breakdown by range has the time of every pass",
     "grad_sync_func": "finalize_model_grads_func reduces gradients",
@@ -31,8 +36,18 @@ _NOT_SIMULATED: Final = {
     "fine_grained_activation_offloading": "leave it out",
     "cpu_offloading": "leave it out",
     "mtp_num_layers": "leave it out",
+    "enable_cuda_graph": "leave it out",
+    "external_cuda_graph": "leave it out",
+    "cuda_graph_impl": "leave it out",
 }
 """Fields of Megatron-Core's configurations that its schedules look at, and what to do instead."""
+
+_SIMULATED: Final = {
+    "batch_p2p_comm": True,
+    "pipeline_model_parallel_comm_backend": "nccl",
+    "cuda_graph_impl": "none",
+}
+"""Values of these fields that are simulated; of the others it is False. None always is."""
 
 
 class _Place(NamedTuple):
@@ -144,7 +159,7 @@ class ForwardBackward:
         pipeline = place.pipeline
         size = Size(size_of(pipeline), len(models), num_microbatches)
         self._check(size, config, place.virtual)
-        _check_simulated(config, seq_length, decoder_seq_length)
+        _check_simulated(config, size, seq_length, decoder_seq_length)
         _check_models(models)
         if collect_non_loss_data and not forward_only:
             raise self._refuse(
@@ -213,7 +228,8 @@ class ForwardBackward:
         if len(given) != 1:
             raise self._refuse(
                 f"{name} is a list of {len(given)}, and this schedule takes one",
-                hint="forward_backward_pipelining_with_interleaving takes model chunks",
+                hint="forward_backward_pipelining_with_interleaving takes model chunks"
+                + ("; iter(batches) makes an iterator" if name == "data_iterator" else ""),
             )
         return given
 
@@ -330,14 +346,25 @@ def _attribute(model: Any, name: str) -> Any:
     return getattr(inner, name)
 
 
-def _check_simulated(config: Any, seq_length: int, decoder_seq_length: int | None) -> None:
+def _check_simulated(
+    config: Any, size: Size, seq_length: int, decoder_seq_length: int | None
+) -> None:
     for name, instead in _NOT_SIMULATED.items():
-        if getattr(config, name, None):
+        value = getattr(config, name, None)
+        if value is not None and value != _SIMULATED.get(name, False):
             raise UnsupportedError(
-                f"config.{name} is not simulated in pipelines",
+                f"config.{name}={value!r} is not simulated in pipelines",
                 [site_fact(call_site())],
                 hint=instead,
             )
+    group = getattr(config, "microbatch_group_size_per_vp_stage", None)
+    if size.chunks > 1 and group not in {None, size.stages}:
+        raise UnsupportedError(
+            f"config.microbatch_group_size_per_vp_stage={group!r} is not simulated: chunks take "
+            f"turns after as many microbatches as there are stages, {size.stages}",
+            [site_fact(call_site())],
+            hint=f"leave it out, or set it to {size.stages}",
+        )
     if decoder_seq_length not in {None, seq_length}:
         raise UnsupportedError(
             f"decoder_seq_length={decoder_seq_length} beside seq_length={seq_length}: models of an "

@@ -82,11 +82,11 @@ def test_numbers_are_refused_before_anything_is_sent(
     assert words in str(error)
 
 
-def with_config(**changes: Any) -> Callable[[list[Chunk]], object]:
-    def work(models: list[Chunk]) -> object:
+def with_config(layout: Layout = TWO, **changes: Any) -> Callable[[list[Chunk]], list[Any]]:
+    def work(models: list[Chunk]) -> list[Any]:
         for name, value in changes.items():
             setattr(models[0].config, name, value)
-        return step(TWO, models)
+        return step(layout, models)
 
     return work
 
@@ -111,13 +111,52 @@ def test_configurations_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize(
-    "name", ["variable_seq_lengths", "overlap_p2p_comm", "timers", "grad_sync_func"]
+    ("name", "value"),
+    [
+        ("variable_seq_lengths", True),
+        ("overlap_p2p_comm", True),
+        ("overlap_p2p_comm_warmup_flush", True),
+        ("timers", print),
+        ("grad_sync_func", print),
+        ("batch_p2p_comm", False),
+        ("batch_p2p_sync", True),
+        ("pipeline_model_parallel_comm_backend", "ucc"),
+        ("hybrid_context_parallel", True),
+        ("cuda_graph_impl", "local"),
+    ],
 )
-def test_what_is_not_simulated_is_refused_by_name(kernbench: Kernbench, name: str) -> None:
-    error = refused(kernbench, TWO, with_config(**{name: True}))
+def test_what_is_not_simulated_is_refused_by_name(
+    kernbench: Kernbench, name: str, value: Any
+) -> None:
+    error = refused(kernbench, TWO, with_config(**{name: value}))
     assert isinstance(error, UnsupportedError)
-    assert f"config.{name} is not simulated" in str(error)
+    assert f"config.{name}={value!r} is not simulated" in str(error)
     assert error.hint
+
+
+def test_chunks_take_turns_after_as_many_microbatches_as_stages(kernbench: Kernbench) -> None:
+    error = refused(kernbench, CHUNKS, with_config(CHUNKS, microbatch_group_size_per_vp_stage=4))
+    assert isinstance(error, UnsupportedError)
+    assert "config.microbatch_group_size_per_vp_stage=4 is not simulated" in str(error)
+    assert error.hint == "leave it out, or set it to 2"
+
+
+def test_what_is_simulated_anyway_may_be_said(kernbench: Kernbench) -> None:
+    said = {
+        "batch_p2p_comm": True,
+        "batch_p2p_sync": False,
+        "pipeline_model_parallel_comm_backend": "nccl",
+        "cuda_graph_impl": "none",
+        "microbatch_group_size_per_vp_stage": 2,
+    }
+    losses: list[int] = []
+
+    def run() -> None:
+        models = chunks_of(CHUNKS, config_of(CHUNKS))
+        losses.append(len(with_config(CHUNKS, **said)(models)))
+
+    spawn(kernbench, CHUNKS, run)
+    assert sorted(losses) == [0, MICROBATCHES]
 
 
 def test_other_shapes_and_models_of_two_halves_are_refused(kernbench: Kernbench) -> None:
@@ -301,3 +340,49 @@ def test_stages_that_call_with_other_numbers_are_found(kernbench: Kernbench) -> 
     text = failing(kernbench, TWO, work)
     assert "C9" in text
     assert "num_microbatches" in text
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (lambda output: output, "loss_func returned a loss of shape [4, 2, 6], on stage 1 of 2"),
+        (lambda _: 1.0, "loss_func returned a loss that is a float, on stage 1 of 2"),
+    ],
+)
+def test_a_loss_has_one_element(
+    kernbench: Kernbench, loss: Callable[[Any], Any], words: str
+) -> None:
+    def forward(data_iterator: Any, model: Any) -> Any:
+        return forward_step(data_iterator, model)[0], lambda output: (loss(output), {})
+
+    def run() -> None:
+        models = chunks_of(TWO, config_of(TWO))
+        step(TWO, models, forward_step_func=forward)
+
+    with pytest.raises(SpawnException) as caught:
+        spawn(kernbench, TWO, run)
+    assert words in str(caught.value.errors[1])
+
+
+def test_another_type_is_named_in_the_hint(kernbench: Kernbench) -> None:
+    def run() -> None:
+        models = chunks_of(TWO, config_of(TWO, pipeline_dtype=torch.float32))
+        step(TWO, models)
+
+    with pytest.raises(SpawnException) as caught:
+        spawn(kernbench, TWO, run)
+    error = caught.value.errors[0]
+    assert isinstance(error, OptionError)
+    assert error.hint == "config.pipeline_dtype=torch.float64, or output.to(config.pipeline_dtype)"
+
+
+def test_a_model_that_keeps_the_list_is_refused_without_a_wait(kernbench: Kernbench) -> None:
+    def run() -> None:
+        (model,) = chunks_of(TWO, config_of(TWO))
+        keep: Any = model
+        keep.set_input_tensor = lambda given: setattr(keep, "given", given)
+        step(TWO, [model])
+
+    with pytest.raises(SpawnException) as caught:
+        spawn(kernbench, TWO, run)
+    assert "Tensor[4, 2, 6]" in str(caught.value.errors[1])
