@@ -1,8 +1,7 @@
 """Makes the pictures of the README: `python docs/pictures.py` writes them to `docs/img`.
 
 `table.svg` is what `kernbench run benches/ccl_allreduce.py` prints; `timeline.svg` shows a trace of
-`docs/overlap.py`, and `ring.svg` one of `docs/ring.py`. A test compares them with what kernbench does
-now.
+`docs/overlap.py`, `ring.svg` one of `docs/ring.py`. A test compares them with what kernbench does.
 """
 
 import io

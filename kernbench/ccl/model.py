@@ -30,8 +30,8 @@ class Kept:
         topology: The machine.
 
     Attributes:
-        together: `channel.together`; the answers asked for last are kept. Starts are relative to the
-            first one: alone on their links, ranks do the same whenever they begin.
+        together: `channel.together`; the answers asked for last are kept. Starts are relative to
+            the first one: alone on their links, ranks do the same whenever they begin.
     """
 
     def __init__(self, topology: Topology) -> None:

@@ -108,7 +108,7 @@ def duration_ps(
     rows, columns = spec.tile
     repeats = shape.heads * (shape.batch if len(patterns) == 1 else 1)
     if direction == "forward":
-        share = shape.heads // shape.groups
+        share = max(1, shape.heads // max(1, shape.groups))
         most = max((band.queries for bands in patterns for band in bands), default=0) * share
         if most <= rows:
             repeats //= share

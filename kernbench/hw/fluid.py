@@ -16,7 +16,6 @@ from kernbench.caches import Table
 from kernbench.des import EventLoop, Owner, order
 from kernbench.units import PS_PER_S, Rate
 
-
 _KEPT: Final = 64
 """Most flows of a group whose rates are kept; larger groups seldom come again."""
 
@@ -58,10 +57,15 @@ class Flow:
     ends: int = _FAR_OFF
 
     def go_on(self, now: int, rate: int, per: int) -> None:
-        """Gives the flow a rate, `rate / per` bytes a second, from time `now` on, in picoseconds.
+        """Gives the flow a rate from now on.
 
         With the same rate it ends when it would have ended: the end is rounded up, and the time
         that has passed is a whole number of picoseconds.
+
+        Args:
+            now: The time, in picoseconds.
+            rate: Bytes a second, times `per`.
+            per: Denominator of the rate.
         """
         if rate == self.rate and per == self.per:
             return

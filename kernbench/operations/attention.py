@@ -310,7 +310,9 @@ def _run(
     nbytes = sum(each.window.nbytes for each in (*inputs, *outputs))
     if direction == "backward" and shape.groups < heads:
         # Of keys and values, the gradients of every head are written, and read to be added.
-        nbytes += 2 * heads // shape.groups * sum(each.window.nbytes for each in outputs[1:3])
+        nbytes += (
+            2 * heads // max(1, shape.groups) * sum(each.window.nbytes for each in outputs[1:3])
+        )
     duration_ps = device.library.attention(
         given.backend, direction, given.query.dtype.machine_name, shape, given.patterns, nbytes
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
+from kernbench.memory import OutOfMemoryError
 from kernbench.operations import typed
 from kernbench.process.act import act
 from kernbench.process.process import MAIN, Process, RankLocal, current_process
@@ -20,6 +21,7 @@ from kernbench.units import PS_PER_US
 
 __all__ = [
     "Event",
+    "OutOfMemoryError",
     "Stream",
     "current_device",
     "current_stream",

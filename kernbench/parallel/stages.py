@@ -3,7 +3,7 @@
 `broadcast_from_last_stage`, for which Megatron-Core has no name, is used from here.
 """
 
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
@@ -18,6 +18,13 @@ from kernbench.parallel.layout import ParallelStateError
 from kernbench.parallel.members import Group, size_of
 
 _Value = TypeVar("_Value")
+
+
+class _Hole(NamedTuple):
+    """Stands for a tensor in an object: what the other stages must know to receive it."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
 
 
 def get_pipeline_model_parallel_first_rank() -> int:
@@ -138,7 +145,7 @@ def broadcast_from_last_stage(value: _Value, group: Group | None = None) -> _Val
     Args:
         value: A tensor of one shape and dtype on all stages, which is overwritten; or any object
             that can be pickled, for which the host waits. What other stages give in place of an
-            object is not looked at.
+            object is not looked at. Tensors in its lists, tuples and dicts are sent as tensors.
         group: The stages, in order; by default the calling rank's pipeline.
 
     Raises:
@@ -151,6 +158,36 @@ def broadcast_from_last_stage(value: _Value, group: Group | None = None) -> _Val
     if isinstance(value, torch.Tensor):
         dist.broadcast(value, group=stages, group_src=last)
         return value
-    held = [value]
-    dist.broadcast_object_list(held, group=stages, group_src=last)
-    return held[0]
+    tensors: list[torch.Tensor] = []
+    told = [_without_tensors(value, tensors)]
+    dist.broadcast_object_list(told, group=stages, group_src=last)
+    if dist.get_rank(stages) != last:
+        tensors.clear()
+        value = _with_tensors(told[0], tensors)
+    for tensor in tensors:
+        dist.broadcast(tensor, group=stages, group_src=last)
+    return value
+
+
+def _without_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """Returns a value with holes in place of its tensors, which are added to a list."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value.detach().contiguous())
+        return _Hole(tuple(value.shape), value.dtype)
+    if isinstance(value, dict):
+        return {key: _without_tensors(each, tensors) for key, each in value.items()}
+    if type(value) in {list, tuple}:
+        return type(value)([_without_tensors(each, tensors) for each in value])
+    return value
+
+
+def _with_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """Returns a value with new tensors in place of its holes, which are added to a list."""
+    if isinstance(value, _Hole):
+        tensors.append(torch.empty(*value.shape, dtype=value.dtype, device="cuda"))
+        return tensors[-1]
+    if isinstance(value, dict):
+        return {key: _with_tensors(each, tensors) for key, each in value.items()}
+    if type(value) in {list, tuple}:
+        return type(value)([_with_tensors(each, tensors) for each in value])
+    return value

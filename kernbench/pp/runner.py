@@ -218,12 +218,15 @@ class Runner:
         else:
             return
         follower = (step.stage + 1) % step.size.stages
+        typed = isinstance(output, torch.Tensor) and [*output.shape] == shape
         raise self._refuse(
             f"the output of microbatch {action.microbatch} {got}, but stage {follower} receives "
             f"{dtype} {shape}",
             "expected the shape [seq_length / context ranks (/ tensor ranks with "
             "sequence_parallel), micro_batch_size, config.hidden_size] in config.pipeline_dtype",
-            hint="without interleaving adjust_tensor_shapes_fn may say other shapes",
+            hint=f"config.pipeline_dtype={output.dtype}, or output.to(config.pipeline_dtype)"
+            if typed
+            else "without interleaving adjust_tensor_shapes_fn may say other shapes",
         )
 
     def _loss(self, output: Any, loss_func: Callable[..., Any] | None) -> Any:
@@ -240,6 +243,10 @@ class Runner:
                 "expected (loss, what to return) or (loss, number of tokens, what to return)",
             )
         loss, told = found[0], found[-1]
+        known = isinstance(loss, torch.Tensor)
+        if not step.forward_only and not (known and loss.numel() == 1):
+            got = f"of shape {[*loss.shape]}" if known else f"that is a {type(loss).__name__}"
+            raise self._refuse(f"loss_func returned a loss {got}", "expected a tensor of 1 element")
         self.told.append(told)
         if len(found) == 2:
             return loss * (step.context_ranks / number) if step.context_ranks > 1 else loss / number

@@ -228,9 +228,8 @@ class ForwardBackward:
         if len(given) != 1:
             raise self._refuse(
                 f"{name} is a list of {len(given)}, and this schedule takes one",
-                hint="data_iterator=iter(batches)"
-                if name == "data_iterator"
-                else "forward_backward_pipelining_with_interleaving takes model chunks",
+                hint="forward_backward_pipelining_with_interleaving takes model chunks"
+                + ("; iter(batches) makes an iterator" if name == "data_iterator" else ""),
             )
         return given
 

@@ -12,7 +12,7 @@ from kernbench.data import collate, datasets, loader, samplers, shares, workers
 from kernbench.des import current_task
 from kernbench.distributed import comm_debug, device_mesh, differentiable, functional
 from kernbench.errors import KernbenchError, call_site, site_fact
-from kernbench.memory import dtypes
+from kernbench.memory import OutOfMemoryError, dtypes
 from kernbench.nn import (
     aten,
     data_parallel,
@@ -144,6 +144,7 @@ def root() -> Mapping[str, Any]:
         **_guarded(typed),
         **_guarded(serialization),
         **DTYPES,
+        "OutOfMemoryError": OutOfMemoryError,
         "Tensor": Tensor,
         "Size": Size,
         "device": Device,

@@ -363,7 +363,7 @@ def _described(value: object) -> list[str]:
     if isinstance(value, np.ndarray):
         return [f"got an array of shape {list(value.shape)} and type {value.dtype}"]
     shown = isinstance(value, list | tuple | str | Number)
-    return [f"got {reprlib.repr(value)}"] if shown else []
+    return [f"got {_SHORT.repr(value)}"] if shown else []
 
 
 def type_name(value: object) -> str:
@@ -381,5 +381,17 @@ def _shown(value: object) -> str:
     if isinstance(value, Tensor):
         return f"Tensor{list(value.window.shape)}"
     if value is None or isinstance(value, list | tuple | str | Number):
-        return reprlib.repr(value)
+        return _SHORT.repr(value)
     return type_name(value)
+
+
+class _Short(reprlib.Repr):
+    """Shows tensors without their values, for which the host would have to wait."""
+
+    def repr1(self, x: object, level: int) -> str:
+        if isinstance(x, Tensor):
+            return f"Tensor{list(x.window.shape)}"
+        return super().repr1(x, level)
+
+
+_SHORT: Final = _Short()

@@ -13,6 +13,7 @@ from kernbench.autograd.autograd import (
     set_grad_enabled,
 )
 from kernbench.memory import DType as dtype  # noqa: N813 - PyTorch's name
+from kernbench.memory import OutOfMemoryError
 from kernbench.memory.dtypes import (
     bfloat16,
     complex64,
@@ -79,6 +80,7 @@ cfloat = complex64
 cdouble = complex128
 
 __all__ = [
+    "OutOfMemoryError",
     "Size",
     "Tensor",
     "accelerator",

@@ -28,7 +28,8 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 README: Final = ROOT / "README.md"
 TUTORIAL: Final = ROOT / "docs" / "tutorial.md"
-WITH_BLOCKS: Final = (README, TUTORIAL)
+LONG: Final = ROOT / "docs" / "long_sequences.md"
+WITH_BLOCKS: Final = (README, TUTORIAL, LONG)
 """Documents whose blocks are run."""
 WITH_TIMES: Final = (README, ROOT / "docs" / "accuracy.md")
 """Documents with rows of simulated times beside measured ones."""
@@ -260,6 +261,30 @@ def with_accuracy(text: str) -> str:
     return _PRODUCT.sub(product, _ROW.sub(row, text))
 
 
+def with_evaluations(text: str) -> str:
+    """Returns the README with the rows of Megatron-Bridge's table as they are simulated now."""
+    start = text.index("| GPUs, tokens, layers, TP, PP |")
+    start = text.index("\n|---", start) + 1
+    start = text.index("\n", start) + 1
+    return text[:start] + "".join(_evaluations()) + text[text.index("\n\n", start - 1) + 1 :]
+
+
+def _evaluations() -> Iterator[str]:
+    from benches.models import eval_table as table
+    from kernbench.run_spec import RunSpec
+    from kernbench.runtime_api.context import RuntimeContext
+
+    constants = [f"{key}={value}" for key, value in table.CONSTANTS.items()]
+    with RuntimeContext(RunSpec(data=False)) as ctx:
+        for row in table.ROWS:
+            spent = table.simulate(ctx, row, constants, table.FIXED_MS)
+            published = row.ms[0] / row.ms[1]
+            measured, same = (table.ratio(spent, arm) for arm in ("as measured", "same samples"))
+            sizes = f"{row.gpus}, {row.sequence}, {row.layers}, {row.tp}, {row.pp}"
+            ratios = f"{published:.2f} | {measured:.2f} | {measured / published - 1:+.0%}"
+            yield f"| {sizes} | {ratios} | {same:.2f} | {row.note} |\n"
+
+
 def with_outputs(text: str, before: list[Fence] | None = None) -> str:
     """Returns a text whose blocks show what is printed now; `before` has the files of others."""
     replaced: list[tuple[Fence, str]] = []
@@ -283,6 +308,7 @@ def main() -> None:
     for document in WITH_TIMES:
         text = with_accuracy(document.read_text(encoding="utf-8"))
         document.write_text(text, encoding="utf-8")
+    README.write_text(with_evaluations(README.read_text(encoding="utf-8")), encoding="utf-8")
     for document in WITH_BLOCKS:
         text = with_outputs(document.read_text(encoding="utf-8"), files_before(document))
         document.write_text(text, encoding="utf-8")

@@ -90,7 +90,12 @@ def test_every_document_with_blocks_has_a_test_that_runs_them() -> None:
         for fence in docs_readme.fences(path.read_text(encoding="utf-8"))
         if fence.language in docs_readme.RUN
     }
-    assert with_blocks == {docs_readme.TUTORIAL, DOCS / "errors.md", DOCS / "machines.md"}
+    assert with_blocks == {*docs_readme.WITH_BLOCKS[1:], DOCS / "errors.md", DOCS / "machines.md"}
+
+
+@pytest.mark.slow
+def test_the_published_evaluations_are_simulated_as_it_says() -> None:
+    assert docs_readme.with_evaluations(TEXT) == TEXT, ANEW
 
 
 def test_the_readme_is_short() -> None:

@@ -205,6 +205,7 @@ def _judge(device: str, arrays: list[Any], mask: Any, **call: Any) -> None:
             np.testing.assert_allclose(ours.grad.cpu().numpy(), other.grad, atol=1e-12)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("name", [*SHAPES, *GROUPED])
 def test_shapes_as_pytorch_takes_them(device: str, name: str) -> None:
     shapes = (SHAPES | GROUPED)[name]
@@ -214,6 +215,7 @@ def test_shapes_as_pytorch_takes_them(device: str, name: str) -> None:
     _judge(device, arrays, None, is_causal=True, scale=0.3, **more)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("kind", ["bools", "numbers"])
 @pytest.mark.parametrize("name", MASKS)
 def test_masks_as_pytorch_takes_them(device: str, name: str, kind: str) -> None:
@@ -226,12 +228,14 @@ def test_masks_as_pytorch_takes_them(device: str, name: str, kind: str) -> None:
     _judge(device, arrays, mask > 0 if kind == "bools" else mask)
 
 
+@pytest.mark.torch
 def test_a_mask_of_several_batch_dimensions(device: str) -> None:
     arrays = [_drawn(*shape) for shape in ((2, 3, 2, 3, 4), (2, 3, 2, 5, 4), (2, 3, 2, 5, 4))]
     for shape in ((2, 3, 2, 3, 5), (3, 1, 3, 5), (2, 1, 1, 3, 5), (3, 5)):
         _judge(device, arrays, _drawn(*shape))
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(("rows", "columns"), [(2, 5), (5, 2), (4, 4)])
 def test_causal_counts_from_the_front(device: str, rows: int, columns: int) -> None:
     _judge(
@@ -242,6 +246,7 @@ def test_causal_counts_from_the_front(device: str, rows: int, columns: int) -> N
     )
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (1, 2, 0, 3)])
 def test_results_lie_as_pytorchs_do(device: str, order: tuple[int, ...]) -> None:
     theirs = pytest.importorskip("torch")
@@ -407,6 +412,7 @@ def test_gradients_of_gradients_are_refused(ctx: RuntimeContext) -> None:
 # The operator by its own name
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("causal", [False, True])
 def test_flash_equals_the_twin_of_the_host(device: str, causal: bool) -> None:
     theirs = pytest.importorskip("torch").ops.aten

@@ -158,7 +158,7 @@ def test_mistakes(
 
 def test_a_device_that_is_full(ctx: RuntimeContext) -> None:
     kept = torch.empty(1 << 20, device="cuda:1")
-    with pytest.raises(OutOfMemoryError) as caught:
+    with pytest.raises(torch.cuda.OutOfMemoryError) as caught:
         torch.empty(33 << 30, dtype=torch.int8, device="cuda:1")
     assert isinstance(caught.value, MemoryError)
     lines = str(caught.value).splitlines()

@@ -212,9 +212,7 @@ def test_models_and_iterators_that_do_not_fit_the_schedule_are_refused(
     assert "model is a list of 2, and this schedule takes one" in say(
         CHUNKS, plain, list, lambda data: data[0]
     )
-    text = say(CHUNKS, plain, lambda models: models[0], list)
-    assert "data_iterator is a list of 2" in text
-    assert "hint: data_iterator=iter(batches)" in text
+    assert "data_iterator is a list of 2" in say(CHUNKS, plain, lambda models: models[0], list)
     assert "model is a Chunk, and this schedule takes a list of chunks" in say(
         CHUNKS, chunked, lambda models: models[0], list
     )
@@ -342,3 +340,49 @@ def test_stages_that_call_with_other_numbers_are_found(kernbench: Kernbench) -> 
     text = failing(kernbench, TWO, work)
     assert "C9" in text
     assert "num_microbatches" in text
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (lambda output: output, "loss_func returned a loss of shape [4, 2, 6], on stage 1 of 2"),
+        (lambda _: 1.0, "loss_func returned a loss that is a float, on stage 1 of 2"),
+    ],
+)
+def test_a_loss_has_one_element(
+    kernbench: Kernbench, loss: Callable[[Any], Any], words: str
+) -> None:
+    def forward(data_iterator: Any, model: Any) -> Any:
+        return forward_step(data_iterator, model)[0], lambda output: (loss(output), {})
+
+    def run() -> None:
+        models = chunks_of(TWO, config_of(TWO))
+        step(TWO, models, forward_step_func=forward)
+
+    with pytest.raises(SpawnException) as caught:
+        spawn(kernbench, TWO, run)
+    assert words in str(caught.value.errors[1])
+
+
+def test_another_type_is_named_in_the_hint(kernbench: Kernbench) -> None:
+    def run() -> None:
+        models = chunks_of(TWO, config_of(TWO, pipeline_dtype=torch.float32))
+        step(TWO, models)
+
+    with pytest.raises(SpawnException) as caught:
+        spawn(kernbench, TWO, run)
+    error = caught.value.errors[0]
+    assert isinstance(error, OptionError)
+    assert error.hint == "config.pipeline_dtype=torch.float64, or output.to(config.pipeline_dtype)"
+
+
+def test_a_model_that_keeps_the_list_is_refused_without_a_wait(kernbench: Kernbench) -> None:
+    def run() -> None:
+        (model,) = chunks_of(TWO, config_of(TWO))
+        keep: Any = model
+        keep.set_input_tensor = lambda given: setattr(keep, "given", given)
+        step(TWO, [model])
+
+    with pytest.raises(SpawnException) as caught:
+        spawn(kernbench, TWO, run)
+    assert "Tensor[4, 2, 6]" in str(caught.value.errors[1])

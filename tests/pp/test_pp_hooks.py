@@ -416,6 +416,12 @@ def test_the_last_stage_tells_the_others(kernbench: Kernbench) -> None:
             assert broadcast_from_last_stage({"stage": rank}, given) == {"stage": 3.0}
         assert broadcast_from_last_stage(tensor, group) is tensor
         assert tensor.tolist() == [3.0] * 3
+        losses: list[dict[str, Any]] = [
+            {"loss": tensor + number, "kind": ("a", number)} for number in range(2)
+        ]
+        told = broadcast_from_last_stage(losses if rank == 3 else [])
+        assert [each["loss"].tolist() for each in told] == [[3.0] * 3, [4.0] * 3]
+        assert [each["kind"] for each in told] == [("a", 0), ("a", 1)]
 
     spawn(kernbench, Layout("1f1b", 4), work)
 

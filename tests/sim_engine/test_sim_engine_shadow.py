@@ -74,18 +74,18 @@ def _found(part: str) -> None:
 
 def test_a_wrong_time_of_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
     kept, timings = kept_of(RuntimeContext().engine.topology), []
-    asked = kept.lanes
+    asked = kept.together
 
     def ask(*arguments: Any) -> Any:
         timings.append(asked(*arguments))
         return timings[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(kept, "lanes", ask)
+        patch.setattr(kept, "together", ask)
         run(shadow=False)
     for ends, _ in timings:
         ends[2] += 1
-    _found("picoseconds at which ranks are done, on arrays, for 'all_reduce of 4 ranks, channel 0")
+    _found("picoseconds at which ranks are done, at once, for 'all_reduce of 4 ranks, channel 0")
 
 
 def test_a_wrong_start_up(monkeypatch: pytest.MonkeyPatch) -> None:
