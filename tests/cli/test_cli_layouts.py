@@ -83,7 +83,7 @@ def drawn(seed: int) -> tuple[Model, Layout]:
     )
     layout = Layout(
         tp, cp, pp, dp, virtual, comm, a2a, "-".join((*inner, "pp")), schedule, microbatches,
-        tp > 1 and pick.random() < 0.7, pick.random() < 0.3, pick.choice((None, False, True)),
+        tp > 1 and pick.random() < 0.4, pick.random() < 0.3, pick.choice((None, False, True)),
     )  # fmt: skip
     return model, layout
 
@@ -172,12 +172,12 @@ def _whole(parts: dict[int, tuple[Array, Any]]) -> Array:
     return np.concatenate([piece[n] for n in range(stride) for piece in pieces], dim)
 
 
-_FAST = {3, 7, 12, 14}
+_FAST = {3, 12, 26, 34}
 """Of the seeds below, those that the default suite runs: together they have all ways to share."""
 
 
 @pytest.mark.parametrize(
-    "seed", [pytest.param(n, marks=[] if n in _FAST else [pytest.mark.slow]) for n in range(24)]
+    "seed", [pytest.param(n, marks=[] if n in _FAST else [pytest.mark.slow]) for n in range(40)]
 )
 def test_a_random_layout_has_the_gradients_of_one_rank(
     seed: int, kernbench: Kernbench, monkeypatch: pytest.MonkeyPatch
