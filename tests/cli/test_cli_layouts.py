@@ -42,6 +42,7 @@ class Layout:
     sequence_parallel: bool = False
     free: bool = False
     reentrant: bool | None = None
+    fused: bool = False
 
     @property
     def ranks(self) -> int:
@@ -84,6 +85,7 @@ def drawn(seed: int) -> tuple[Model, Layout]:
     layout = Layout(
         tp, cp, pp, dp, virtual, comm, a2a, "-".join((*inner, "pp")), schedule, microbatches,
         tp > 1 and pick.random() < 0.4, pick.random() < 0.3, pick.choice((None, False, True)),
+        pick.random() < 0.5,
     )  # fmt: skip
     return model, layout
 
@@ -122,6 +124,7 @@ def computed(
                 deallocate_pipeline_outputs=layout.free,
                 pipeline_dtype=torch.float64,
                 params_dtype=torch.float64,
+                gradient_accumulation_fusion=layout.fused,
                 kernel="library",
                 **sizes,
             )
@@ -172,7 +175,7 @@ def _whole(parts: dict[int, tuple[Array, Any]]) -> Array:
     return np.concatenate([piece[n] for n in range(stride) for piece in pieces], dim)
 
 
-_FAST = {3, 12, 26, 34}
+_FAST = {3, 12, 26, 34, 36}
 """Of the seeds below, those that the default suite runs: together they have all ways to share."""
 
 
