@@ -3,8 +3,9 @@
 Three parts, of which `--part` chooses one. `check` trains a small GPT with `--cp-train` ranks a
 sequence and evaluates it with `--cp-eval`, in the same processes: one batch in both layouts, then
 training with and without evaluations between its steps. `table` is Megatron-Bridge's measured table
-of evaluation (pull request 3755) beside simulated runs of its rows, on `h200x8` with the constants
-of `benches/models/eval_table.py`. `motive` is the arithmetic of a large run.
+of evaluation (pull request 3755) beside simulated runs of its rows, always on `h200x8` and without
+data, with the constants of `benches/models/eval_table.py`. `motive` is the arithmetic of a large
+run.
 
 Flags, after `--`, of the check: `--ranks`, `--tp`, `--pp`; `--layers`, `--hidden`, `--ffn`,
 `--heads`, `--kv-heads`, `--sequence`; `--batch` sequences a training step, `--eval-batch` an

@@ -96,6 +96,14 @@ class Flags:
         more = {name: getattr(self, name) for name in ("cp", "pp") if getattr(self, name) > 1}
         return {"tp": self.tp, **more, "dp": self.dp}
 
+    @property
+    def how(self) -> dict[str, object]:
+        """How ranks share sequences and stages by name, where they do."""
+        names = ("cp_comm_type",) * (self.cp > 1) + ("a2a_ranks",) * (self.a2a_ranks is not None)
+        names += ("schedule", "virtual") * (self.pp > 1)
+        names += ("microbatches",) * (max(self.pp, self.microbatches) > 1)
+        return {name.replace("_", " "): getattr(self, name) for name in names}
+
     def model_parallel(self) -> dict[str, Any]:
         """Returns what `initialize_model_parallel` is given."""
         inner = self.a2a_ranks
@@ -342,7 +350,8 @@ def run(ctx: RuntimeContext) -> int:
         sizes = ("layers", "hidden", "ffn", "heads", "kv_heads", "sequence", "batch", "dtype")
         shape = {name.replace("_", " "): getattr(flags, name) for name in sizes}
         dials = results.dials(ctx, kernel=flags.kernel, seed=ctx.spec.seed)
-        lines = results.header_lines(ctx, title, [shape, dials])
+        how = [flags.how] if flags.how else []
+        lines = results.header_lines(ctx, title, [shape, *how, dials])
         print("\n".join([*lines, *results.section_lines(section, "nats/byte")]))
     return 0
 

@@ -35,7 +35,8 @@ CONSTANTS: Final = {
 }
 """Overrides of the machine file, what a command costs the host in Megatron-Core's eager modules.
 
-A batch of messages stands for all of the host's work around a step of a ring. These two and
+A batch of messages stands for all of the host's work around a step of a ring, and messages between
+stages cost as much. These two and
 `FIXED_MS` are fitted on the times of the rows without a note: root mean square error 5 %. Links,
 products of matrices and attention are as measured on an H200.
 """
