@@ -1,7 +1,7 @@
 """One call of `cp_attention`, with all that its arguments say, as every scheme gets it."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import kernbench.torch as torch
 from kernbench import extend
@@ -21,6 +21,28 @@ class Members(NamedTuple):
     group: Group | None = None
     size: int = 1
     rank: int = 0
+
+
+class Arguments(NamedTuple):
+    """What `cp_attention` is called with but for tensors of heads; see there."""
+
+    cp_group: Any
+    cp_comm_type: Any
+    qkv_format: Any
+    attn_mask_type: Any
+    window_size: Any
+    softmax_type: Any
+    softmax_scale: Any
+    cu_seqlens_q: Any
+    cu_seqlens_kv: Any
+    cu_seqlens_q_padded: Any
+    cu_seqlens_kv_padded: Any
+    max_seqlen_q: Any
+    max_seqlen_kv: Any
+    pad_between_seqs: Any
+    return_max_logit: Any
+    grad_comm_dtype: Any
+    cp_stream: Any
 
 
 class Problem(NamedTuple):
