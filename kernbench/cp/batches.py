@@ -55,7 +55,7 @@ def zigzag_unsplit(parts: Sequence[torch.Tensor], seq_dim: int = 1) -> torch.Ten
     Raises:
         OptionError: If there are no parts, or their lengths are odd or differ.
     """
-    lengths = [part.shape[seq_dim] for part in parts]
+    lengths = [part.size(seq_dim) for part in parts]
     if len({*lengths}) != 1:
         raise bad_argument(
             f"parts of {len(lengths)} ranks make no sequence: their lengths are {lengths}",
@@ -282,3 +282,6 @@ def _as_given(values: list[int], like: Cumulative) -> Cumulative:
     if not isinstance(like, torch.Tensor):
         return values
     return torch.tensor(values, dtype=like.dtype, device=like.device)
+
+
+extend.guard(globals())
