@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import kernbench.torch as torch
 from kernbench import extend
-from kernbench.cp.sequences import Sequences
+from kernbench.cp.sequences import Sequences, Sight
 from kernbench.parallel.members import Group
 
 
@@ -98,6 +98,37 @@ class Grads(NamedTuple):
     value: torch.Tensor
     sink: torch.Tensor | None = None
     bias: torch.Tensor | None = None
+
+
+def attention_of(
+    given: Problem,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    part: Sight,
+    bias: torch.Tensor | None = None,
+    sink: torch.Tensor | None = None,
+) -> extend.Attention:
+    """Returns attention of the rows of a sight.
+
+    Args:
+        given: What is computed.
+        query: All queries of the rank, `[b, heads, rows, width]`.
+        key: Keys that the sight is of.
+        value: Their values.
+        part: What the queries see of them.
+        bias: Added to the scores of the sight's rows.
+        sink: A score more for each row, `[heads]`.
+    """
+    return extend.Attention(
+        query.narrow(2, part.query, part.queries),
+        key.narrow(2, part.key, part.keys),
+        value.narrow(2, part.key, part.keys),
+        part.patterns,
+        given.scale,
+        bias,
+        sink,
+    )
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
