@@ -3,8 +3,9 @@
 Three parts, of which `--part` chooses one. `check` trains a small GPT with `--cp-train` ranks a
 sequence and evaluates it with `--cp-eval`, in the same processes: one batch in both layouts, then
 training with and without evaluations between its steps. `table` is Megatron-Bridge's measured table
-of evaluation (pull request 3755) beside simulated runs of its rows, on `h200x8` with the constants
-of `benches/models/eval_table.py`. `motive` is the arithmetic of a large run.
+of evaluation (pull request 3755) beside simulated runs of its rows, always on `h200x8` and without
+data, with the constants of `benches/models/eval_table.py`. `motive` is the arithmetic of a large
+run.
 
 Flags, after `--`, of the check: `--ranks`, `--tp`, `--pp`; `--layers`, `--hidden`, `--ffn`,
 `--heads`, `--kv-heads`, `--sequence`; `--batch` sequences a training step, `--eval-batch` an
@@ -119,11 +120,12 @@ def _check(given: Flags) -> None:
     layouts = {"--cp-train": given.cp_train, "--cp-eval": given.cp_eval}
     for name, size in layouts.items():
         multiple("--ranks", given.ranks, f"--tp x --pp x {name}", given.tp * given.pp * size)
-    for name, size in layouts.items():
-        samples = given.micro_batch * given.ranks // (given.tp * given.pp * size)
-        multiple("--eval-batch", given.eval_batch, f"--micro-batch x dp of {name}", samples)
-        if name == "--cp-train":
-            multiple("--batch", given.batch, f"--micro-batch x dp of {name}", samples)
+    for name, value, layout in (
+        ("--batch", given.batch, "--cp-train"),
+        ("--eval-batch", given.eval_batch, "--cp-eval"),
+    ):
+        dp = given.ranks // (given.tp * given.pp * layouts[layout])
+        multiple(name, value, f"--micro-batch x dp of {layout}", given.micro_batch * dp)
     if given.sequence_parallel:
         multiple("--sequence", given.sequence, "--tp x the larger --cp", given.tp * cp)
         if given.tp == 1:

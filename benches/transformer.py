@@ -29,7 +29,7 @@ from benches.models.flags import (
     require_multiple,
     require_ranks,
 )
-from benches.models.gpt import GPTConfig, GPTModel, mean_loss
+from benches.models.gpt import GPTConfig, GPTModel
 from benches.models.measure import Measured, Watch, counted, measure, model_parallel
 from benches.models.training import Trainer
 from kernbench.config.shipped import shipped
@@ -37,6 +37,7 @@ from kernbench.cp import get_batch_on_this_cp_rank
 from kernbench.errors import UsageError
 from kernbench.parallel import parallel_state
 from kernbench.parallel.config import GemmKernel
+from kernbench.parallel.evaluation import average_loss
 from kernbench.parallel.groups import ProcessGroupCollection
 from kernbench.pp import ideal_bubble_fraction, measured_bubble_fraction
 from kernbench.pp.bubble import MICROBATCH
@@ -94,6 +95,14 @@ class Flags:
         """The ranks by name; `cp` and `pp` where they are more than one."""
         more = {name: getattr(self, name) for name in ("cp", "pp") if getattr(self, name) > 1}
         return {"tp": self.tp, **more, "dp": self.dp}
+
+    @property
+    def how(self) -> dict[str, object]:
+        """How ranks share sequences and stages by name, where they do."""
+        names = ("cp_comm_type",) * (self.cp > 1) + ("a2a_ranks",) * (self.a2a_ranks is not None)
+        names += ("schedule", "virtual") * (self.pp > 1)
+        names += ("microbatches",) * (max(self.pp, self.microbatches) > 1)
+        return {name.replace("_", " "): getattr(self, name) for name in names}
 
     def model_parallel(self) -> dict[str, Any]:
         """Returns what `initialize_model_parallel` is given."""
@@ -272,7 +281,7 @@ class _Step:
         return self._trainer.step(batches, watch.forward)
 
     def whole(self, reports: torch.Tensor) -> torch.Tensor:
-        return mean_loss(reports, self._groups)
+        return average_loss(reports, self._groups)
 
 
 def worker(ctx: RuntimeContext, flags: Flags) -> Measured:
@@ -341,7 +350,8 @@ def run(ctx: RuntimeContext) -> int:
         sizes = ("layers", "hidden", "ffn", "heads", "kv_heads", "sequence", "batch", "dtype")
         shape = {name.replace("_", " "): getattr(flags, name) for name in sizes}
         dials = results.dials(ctx, kernel=flags.kernel, seed=ctx.spec.seed)
-        lines = results.header_lines(ctx, title, [shape, dials])
+        how = [flags.how] if flags.how else []
+        lines = results.header_lines(ctx, title, [shape, *how, dials])
         print("\n".join([*lines, *results.section_lines(section, "nats/byte")]))
     return 0
 

@@ -10,10 +10,11 @@ import numpy as np
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from benches.models.evaluation import Batch, evaluate
-from benches.models.gpt import GPTConfig, GPTModel, mean_loss
+from benches.models.gpt import GPTConfig, GPTModel
 from benches.models.groups import lay_out
 from benches.models.training import Trainer
 from kernbench.cp import get_batch_on_this_cp_rank
+from kernbench.parallel.evaluation import average_loss, microbatches
 from kernbench.parallel.groups import ProcessGroupCollection
 from kernbench.parallel.rebinding import eval_cp_context
 
@@ -106,7 +107,7 @@ class Check:
 
     def _trained(self, trainer: Trainer, step: int) -> torch.Tensor:
         report = trainer.step(self._batches(self._train, self._batch, step))
-        return mean_loss(report, self._train)
+        return average_loss(report, self._train)
 
     def _in_both(self, model: GPTModel) -> tuple[float, float]:
         """Returns the loss of one batch, which all ranks have, in both layouts; times them."""
@@ -149,9 +150,9 @@ class Check:
         config = self._config
         numbers = np.random.default_rng([config.init_seed, number])
         starts, steps = numbers.integers(1, config.vocab_size, (2, batch, 1))
-        if not alike:
-            ranks, rank = groups.dp.size(), groups.dp.rank()
-            starts, steps = (np.split(each, ranks)[rank] for each in (starts, steps))
+        ranks, rank = (1, 0) if alike else (groups.dp.size(), groups.dp.rank())
+        count = microbatches(batch, self._micro_batch, ranks)
+        starts, steps = (np.split(each, ranks)[rank] for each in (starts, steps))
         tokens = (starts + steps * np.arange((config.seq_length or 0) + 1)) % config.vocab_size
         mine = get_batch_on_this_cp_rank(
             {
@@ -160,7 +161,7 @@ class Check:
             },
             groups.cp,
         )
-        ids, labels = (mine[name].cuda().split(self._micro_batch) for name in ("tokens", "labels"))
+        ids, labels = (mine[name].cuda().chunk(count) for name in ("tokens", "labels"))
         return [*zip(ids, labels, strict=True)]
 
 

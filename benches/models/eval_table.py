@@ -17,6 +17,7 @@ from benches.models.evaluation import evaluate
 from benches.models.gpt import GPTConfig, GPTModel
 from benches.models.groups import lay_out
 from kernbench.errors import UsageError
+from kernbench.parallel.evaluation import microbatches
 from kernbench.parallel.rebinding import eval_cp_context
 from kernbench.pp import ideal_bubble_fraction
 from kernbench.report import mean_of_ranks, range_breakdown
@@ -34,7 +35,8 @@ CONSTANTS: Final = {
 }
 """Overrides of the machine file, what a command costs the host in Megatron-Core's eager modules.
 
-A batch of messages stands for all of the host's work around a step of a ring. These two and
+A batch of messages stands for all of the host's work around a step of a ring, and messages between
+stages cost as much. These two and
 `FIXED_MS` are fitted on the times of the rows without a note: root mean square error 5 %. Links,
 products of matrices and attention are as measured on an H200.
 """
@@ -64,10 +66,9 @@ class Row(NamedTuple):
     ms: tuple[float, float]
     note: str = ""
 
-    @property
-    def microbatches(self) -> int:
-        """Microbatches of an evaluation, by the data-parallel ranks of training."""
-        return _SAMPLES * self.tp * self.pp // self.gpus
+    def microbatches(self, cp: int) -> int:
+        """Returns in how many a rank evaluates all samples, if `cp` ranks share a sequence."""
+        return microbatches(_SAMPLES, 1, self.gpus // (self.tp * cp * self.pp))
 
 
 ROWS: Final = (
@@ -134,12 +135,13 @@ def ratio(spent: dict[Arm, Spent], arm: Arm) -> float:
 
 def ideal_ratio(row: Row) -> float:
     """Returns the ratio of equal samples if only device time counts and sharing is perfect."""
-    m, waiting = row.microbatches, row.pp - 1
-    return 2 * (m + waiting) / (2 * m + waiting)
+    one, two = (row.microbatches(cp) + row.pp - 1 for cp in (1, 2))
+    return 2 * one / two
 
 
 def _microbatches(row: Row, arm: Arm) -> int:
-    return row.microbatches * (2 if arm == "same samples" else 1)
+    """Returns how many a rank evaluates; `as measured` has those of the layout of training."""
+    return row.microbatches(2 if arm == "same samples" else 1)
 
 
 def _worker(_: int, row: Row) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import kernbench.torch as torch
-from benches.models.gpt import GPTConfig, GPTModel, forward_step, mean_loss
-from kernbench.parallel.evaluation import evaluating
+from benches.models.gpt import GPTConfig, GPTModel, forward_step
+from kernbench.parallel.evaluation import average_loss, evaluating
 from kernbench.parallel.groups import ProcessGroupCollection
 from kernbench.pp import get_forward_backward_func
 
@@ -41,4 +41,4 @@ def evaluate(
             pg_collection=groups,
         )
         zeros = torch.zeros(2, dtype=wide_type(model.config), device="cuda")
-        return mean_loss(sum(reports, zeros), groups)
+        return average_loss(sum(reports, zeros), groups)

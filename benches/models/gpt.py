@@ -20,7 +20,6 @@ from kernbench.parallel.groups import ProcessGroupCollection
 from kernbench.parallel.rebinding import context_parallel_stream
 from kernbench.parallel.rotary import RotaryEmbedding, apply_rotary_pos_emb
 from kernbench.parallel.shards import InitMethod, marked
-from kernbench.parallel.stages import broadcast_from_last_stage
 from kernbench.tp.cross_entropy import vocab_parallel_cross_entropy
 from kernbench.tp.layers import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
 from kernbench.tp.utils import divide
@@ -304,25 +303,11 @@ def forward_step(
 
 
 def loss_func(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns the sum of the rank's losses, their number, and both as one tensor to report."""
+    """Returns the sum of the rank's losses, their number, and both as `average_loss` takes them."""
     with torch.profiler.record_function("output"):
         total = losses.sum()
         count = torch.full((), losses.numel(), dtype=total.dtype, device="cuda")
         return total, count, torch.stack([total.detach(), count])
-
-
-def mean_loss(reports: torch.Tensor, groups: ProcessGroupCollection) -> torch.Tensor:
-    """Returns mean losses over the tokens of all ranks, the same on all of them.
-
-    Args:
-        reports: `[..., 2]`, sums of what `loss_func` has reported; overwritten. Only those of the
-            last stage count.
-        groups: `dp_cp`, whose ranks have other tokens, and `pp`.
-    """
-    dist.all_reduce(reports, group=groups.dp_cp)
-    if groups.pp.size() > 1:
-        broadcast_from_last_stage(reports, groups.pp)
-    return reports[..., 0] / reports[..., 1]
 
 
 def _sharing(config: GPTConfig, groups: ProcessGroupCollection) -> dict[str, Any]:

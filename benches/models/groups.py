@@ -3,7 +3,9 @@
 from typing import Final
 
 import kernbench.torch.distributed as dist
+from kernbench.errors import call_site, site_fact
 from kernbench.parallel.groups import GroupGrid, ProcessGroupCollection
+from kernbench.parallel.layout import LayoutError
 
 _ALONG: Final = {
     "tp": "tp",
@@ -27,7 +29,16 @@ def lay_out(tp: int = 1, cp: int = 1, pp: int = 1) -> ProcessGroupCollection:
         tp: Ranks that share a layer, next to each other.
         cp: Ranks that share a sequence.
         pp: Stages.
+
+    Raises:
+        LayoutError: If the world is no multiple of their product.
     """
-    dp = dist.get_world_size() // (tp * cp * pp)
+    world, ranks = dist.get_world_size(), tp * cp * pp
+    if world % ranks:
+        raise LayoutError(
+            f"world_size ({world}) is not divisible by {ranks}",
+            [site_fact(call_site()), f"{ranks} = tensor {tp} * context {cp} * pipeline {pp}"],
+        )
+    dp = world // ranks
     grid = GroupGrid((tp, cp, dp, pp), ("tp", "cp", "dp", "pp"))
     return ProcessGroupCollection(**{name: grid.create_pg(axes) for name, axes in _ALONG.items()})

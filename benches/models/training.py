@@ -55,7 +55,7 @@ class Trainer:
         batches: Sequence[Batch],
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> torch.Tensor:
-        """Does a step; returns this rank's sum of losses and their number, for `mean_loss`.
+        """Does a step; returns this rank's sum of losses and their number, for `average_loss`.
 
         Args:
             batches: The rank's part of the batch, by microbatch.

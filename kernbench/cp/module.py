@@ -263,7 +263,7 @@ class DotProductAttention(torch.nn.Module):
             key_layer,
             value_layer,
             cp_group=self.cp_group,
-            # For a rank alone all schemes are one, and none wants two groups.
+            # Alone there is nothing to send, and no groups that some schemes would ask for.
             cp_comm_type="p2p" if self.cp_group is None else self.cp_comm_type,
             qkv_format=qkv_format or self.qkv_format,
             attn_mask_type=_canonical(attn_mask_type or self.attn_mask_type),

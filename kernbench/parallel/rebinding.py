@@ -79,25 +79,27 @@ class _Plan(NamedTuple):
 
     def apply(self, undo: ExitStack) -> None:
         """Makes the changes; what was changed is changed back by `undo`, in the other order."""
-        told: list[tuple[Callable[[int], object], int]] = []
+        told: set[int] = set()
         # Tables are dropped last, and modules told once their groups are there: both ways.
         for forget in self.rotary:
             undo.callback(forget)
-        undo.callback(_tell, told)
+        for place, (hook, known) in reversed([*enumerate(self.hooks)]):
+            undo.callback(_tell, told, place, hook, known)
         for owner, name, value in self.attributes:
             _put(owner, name, value, undo)
         for module, arguments in self.attention:
             _attend(module, arguments, undo)
-        for hook, known in self.hooks:
-            told.append((hook, known))
+        for place, (hook, _) in enumerate(self.hooks):
+            told.add(place)
             hook(self.size)
         for forget in self.rotary:
             forget()
 
 
-def _tell(told: Sequence[tuple[Callable[[int], object], int]]) -> None:
-    for hook, size in told:
-        hook(size)
+def _tell(told: set[int], place: int, hook: Callable[[int], object], known: int) -> None:
+    """Tells a module the size that it knew, if it was told another."""
+    if place in told:
+        hook(known)
 
 
 def _put(owner: Any, name: str, value: Any, undo: ExitStack) -> None:

@@ -65,13 +65,8 @@ def zigzag_ranges(length: int, cp: int, rank: int) -> tuple[range, range]:
     )
 
 
-def chunks_by_rank(cp: int) -> list[int]:
-    """Returns the chunks of rank 0, of rank 1 and so on: the order after an all-gather."""
-    return [chunk for rank in range(cp) for chunk in zigzag_chunks(cp, rank)]
-
-
 def places_by_chunk(cp: int) -> list[int]:
-    """Returns where `chunks_by_rank` has chunk 0, chunk 1 and so on."""
+    """Returns at which place chunk 0, chunk 1 and so on are after an all-gather of all parts."""
     return [*range(0, 2 * cp, 2), *range(2 * cp - 1, 0, -2)]
 
 
@@ -114,23 +109,3 @@ def join_zigzag(x: torch.Tensor, dim: int, cp: int) -> torch.Tensor:
         return x
     chunk = chunk_length(x.size(dim), cp)
     return torch.cat([x.narrow(dim, at * chunk, chunk) for at in places_by_chunk(cp)], dim)
-
-
-def part_zigzag(x: torch.Tensor, dim: int, cp: int) -> torch.Tensor:
-    """Returns the parts of all ranks, of whole sequences: what `join_zigzag` takes back.
-
-    Args:
-        x: The sequences, with their tokens along `dim`.
-        dim: Which dimension is cut.
-        cp: How many ranks share them; with 1, `x` itself is returned.
-
-    Returns:
-        What ranks 0, 1, ... hold, one behind the other along `dim`, as a reduce-scatter wants it.
-
-    Raises:
-        OptionError: If the length is not a multiple of `2 * cp`.
-    """
-    if cp == 1:
-        return x
-    chunk = chunk_length(x.size(dim), cp)
-    return torch.cat([x.narrow(dim, at * chunk, chunk) for at in chunks_by_rank(cp)], dim)

@@ -9,7 +9,9 @@ import pytest
 
 import benches.cp_attention
 import benches.eval_cp
+import kernbench.torch.distributed as dist
 from benches.models import eval_table
+from benches.models.groups import lay_out
 from kernbench.cli.output import Output
 from kernbench.cli.run import run_bench
 from kernbench.errors import UsageError
@@ -164,6 +166,7 @@ def test_a_model_evaluates_alike_and_trains_on_as_if_alone(kernbench: Kernbench)
         "--cp-train 2 --cp-eval 4 --sequence 32",
         "--ranks 8 --tp 2 --pp 2 --sequence-parallel",
         "--dtype bfloat16",
+        "--eval-batch 6",
         "--cp-comm-type a2a",
         "--cp-comm-type all_gather --dtype float32",
     ],
@@ -212,6 +215,17 @@ def test_ratios_are_near_those_published_and_in_their_order(kernbench: Kernbench
     assert all(row["same_samples"] < row["as_measured"] for row in rows)
 
 
+def test_a_layout_with_ranks_left_over_is_refused(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        with pytest.raises(RuntimeError, match=r"world_size \(3\) is not divisible by 2") as caught:
+            lay_out(cp=2)
+        assert "2 = tensor 1 * context 2 * pipeline 1" in str(caught.value)
+        dist.destroy_process_group()
+
+    kernbench.spawn(worker, nprocs=3)
+
+
 def test_ideal_ratios_are_those_of_the_bubbles() -> None:
     found = [eval_table.ideal_ratio(row) for row in eval_table.ROWS[3:6]]
     assert found == pytest.approx([1.0, 1.2, 10 / 7])
@@ -253,8 +267,8 @@ def test_the_arithmetic_of_a_large_run(run: Run) -> None:
         ("eval_cp", "--ranks 3", "--ranks 3: expected a multiple of --tp x --pp x --cp-eval 2"),
         ("eval_cp", "--ranks 16 --batch 16 --eval-batch 16",
          "--ranks 16: expected at most 8 ranks, one a SIP of sip8"),
-        ("eval_cp", "--eval-batch 6",
-         "--eval-batch 6: expected a multiple of --micro-batch x dp of --cp-train 4"),
+        ("eval_cp", "--eval-batch 5",
+         "--eval-batch 5: expected a multiple of --micro-batch x dp of --cp-eval 2"),
         ("eval_cp", "--batch 2", "--batch 2: expected a multiple of --micro-batch x dp of "
          "--cp-train 4"),
         ("eval_cp", "--layers 3 --pp 2", "--layers 3: expected a multiple of --pp 2"),

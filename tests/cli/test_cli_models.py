@@ -228,6 +228,7 @@ def test_a_pipeline_says_how_long_its_stages_wait(kernbench: Kernbench, run: Run
     _, out, _ = run("transformer", *argv, data=False)
     share = section["bubble"]["measured"]
     assert f"# stages wait {share:.1%} of a step; ideal bubble of the schedule: 42.9%\n" in out
+    assert "\n# schedule 1f1b, virtual 1, microbatches 4\n" in out
 
 
 @pytest.mark.slow

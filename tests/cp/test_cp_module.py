@@ -139,8 +139,9 @@ def test_groups_may_change_between_calls(kernbench: Kernbench) -> None:
             mine: list[Any] = [None] * 4
             dist.all_gather_object(mine, through(each, rank, module))
             compare(each, mine)
-        module.set_context_parallel_group(None, None, None)
-        compare(alone, [through(alone, 0, module)])
+            # Nobody to share with is the same by every scheme, also by that which takes two groups.
+            module.set_context_parallel_group(None, None, None, scheme)
+            compare(alone, [through(alone, 0, module)])
         dist.destroy_process_group()
 
     kernbench.spawn(worker, nprocs=4)

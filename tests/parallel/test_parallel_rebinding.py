@@ -203,6 +203,32 @@ def test_a_change_that_fails_is_undone(kernbench: Kernbench) -> None:
     spawn(kernbench, worker)
 
 
+def test_a_module_that_fails_on_the_way_back_keeps_nobody_from_it(kernbench: Kernbench) -> None:
+    def worker(make: Layouts, rank: int) -> None:
+        train_pgs, eval_pgs = make(1, 1), make(1, 2)
+        config = Config(1)
+        model = Chunk(config, train_pgs)
+        first: Any = model.layers[0]
+
+        def refuse(size: int) -> None:
+            if size == 1:
+                raise RuntimeError("no way back")
+
+        first.delta.on_context_parallel_change = refuse
+        body = KeyError("body")
+        with (
+            pytest.raises(RuntimeError, match="no way back") as caught,
+            eval_cp_context(model, eval_pgs, train_pgs),
+        ):
+            raise body
+        assert caught.value.__context__ is body
+        first.delta.cp_size = 1
+        check(model, train_pgs, config)
+        assert model.layers[1].delta.seen == [(2, 2), (1, 1)]
+
+    spawn(kernbench, worker)
+
+
 def test_what_cannot_be_is_refused_before_anything_changes(kernbench: Kernbench) -> None:
     def worker(make: Layouts, rank: int) -> None:
         train_pgs, eval_pgs = make(1, 1), make(1, 2)
