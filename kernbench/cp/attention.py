@@ -4,9 +4,10 @@ from typing import Any, Final
 
 import kernbench.torch as torch
 from kernbench.cp import checks, gathered, heads, ring
-from kernbench.cp.checks import Groups, Lengths
+from kernbench.cp.checks import Groups
+from kernbench.cp.lengths import Cumulative
 from kernbench.cp.plan import plan_of
-from kernbench.cp.problem import Problem, wide
+from kernbench.cp.problem import Arguments, Problem, wide
 
 Tensor = torch.Tensor
 _BYTES_PER_PAIR: Final = 128
@@ -114,10 +115,10 @@ def cp_attention(
     softmax_type: str = "vanilla",
     softmax_offset: Tensor | None = None,
     softmax_scale: float | None = None,
-    cu_seqlens_q: Lengths = None,
-    cu_seqlens_kv: Lengths = None,
-    cu_seqlens_q_padded: Lengths = None,
-    cu_seqlens_kv_padded: Lengths = None,
+    cu_seqlens_q: Cumulative | None = None,
+    cu_seqlens_kv: Cumulative | None = None,
+    cu_seqlens_q_padded: Cumulative | None = None,
+    cu_seqlens_kv_padded: Cumulative | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_kv: int | None = None,
     pad_between_seqs: bool | None = None,
@@ -177,8 +178,9 @@ def cp_attention(
             of all ranks; -inf if there is none.
         core_attention_bias: Added to the scores, `[1 or b, 1 or H, 1 or queries, s]`, the queries
             those of this rank, or of all; with `p2p` only, and not packed.
-        grad_comm_dtype: Type in which gradients of keys and values travel; None: float32 for
-            16-bit tensors, else their own. They are added in float32 or float64.
+        grad_comm_dtype: Type in which gradients of keys and values travel to be added: around a
+            ring, and with `all_gather`; None: float32 for 16-bit tensors, else their own. They are
+            added in float32 or float64. What `a2a` sends keeps its type.
         cp_stream: Stream of every second step of `p2p` (forward) and `all_gather`; None: all steps
             run on the current stream.
         return_plan: Whether to return a `Plan` of what this rank computes and sends.
@@ -199,7 +201,7 @@ def cp_attention(
     for each pair of a query and a key of `sequences * H * longest * longest`, as on hardware, and
     raises `OutOfMemoryError` if the device has no room for them.
     """
-    given = checks.Arguments(
+    given = Arguments(
         cp_group,
         cp_comm_type,
         qkv_format,

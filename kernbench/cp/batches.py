@@ -6,19 +6,18 @@ Every sequence is cut into `2 * cp` equal chunks, of which rank r has chunk r an
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
+
+import numpy as np
 
 import kernbench.torch as torch
-import kernbench.torch.distributed as dist
 from kernbench import extend
-from kernbench.cp.checks import cumulative
-from kernbench.errors import OptionError, call_site, site_fact
+from kernbench.cp.checks import members
+from kernbench.cp.lengths import Cumulative, cumulative
+from kernbench.cp.reports import bad_argument
 from kernbench.parallel import parallel_state
-from kernbench.parallel.members import Group, size_of
+from kernbench.parallel.members import Group
 from kernbench.parallel.zigzag import join_zigzag, take_zigzag, zigzag_ranges
-
-Cumulative: TypeAlias = torch.Tensor | Sequence[int]
-"""Cumulative lengths from 0 on: a tensor, or ints, which need no data to be read."""
 
 _PACKED: Final = ("cu_seqlens_padded", "cu_seqlens")
 _WHOLE: Final = (
@@ -56,9 +55,9 @@ def zigzag_unsplit(parts: Sequence[torch.Tensor], seq_dim: int = 1) -> torch.Ten
     Raises:
         OptionError: If there are no parts, or their lengths are odd or differ.
     """
-    lengths = [part.shape[seq_dim] for part in parts]
+    lengths = [part.size(seq_dim) for part in parts]
     if len({*lengths}) != 1:
-        raise _refuse(
+        raise bad_argument(
             f"parts of {len(lengths)} ranks make no sequence: their lengths are {lengths}",
             "expected one length, twice that of a chunk",
         )
@@ -91,9 +90,9 @@ def thd_partition_indices(
         OptionError: If a sequence's rows are not a multiple of `2 * cp_size`, there is no such
             rank, or the sequences have more rows than there are.
     """
-    bounds = cumulative("cu_seqlens_padded", cu_seqlens_padded, _refuse)
+    bounds = cumulative("cu_seqlens_padded", cu_seqlens_padded)
     if total_tokens < bounds[-1]:
-        raise _refuse(
+        raise bad_argument(
             f"{total_tokens} rows cannot hold packed sequences of {bounds[-1]} rows",
             f"cu_seqlens_padded ends with {bounds[-1]}",
         )
@@ -119,10 +118,10 @@ def seqlens_on_cp_rank(
     Raises:
         OptionError: If the two do not fit each other or the ranks, or there is no such rank.
     """
-    used = cumulative("cu_seqlens", cu_seqlens, _refuse)
-    rows = cumulative("cu_seqlens_padded", cu_seqlens_padded, _refuse)
+    used = cumulative("cu_seqlens", cu_seqlens)
+    rows = cumulative("cu_seqlens_padded", cu_seqlens_padded)
     if len(used) != len(rows):
-        raise _refuse(
+        raise bad_argument(
             f"cu_seqlens is of {len(used) - 1} sequences, cu_seqlens_padded of {len(rows) - 1}",
             "expected both of the same",
         )
@@ -131,7 +130,7 @@ def seqlens_on_cp_rank(
     ):
         _ranges(end - first, cp_size, cp_rank)
         if stop - start > end - first:
-            raise _refuse(
+            raise bad_argument(
                 f"sequence {at} has {stop - start} tokens in {end - first} rows",
                 "expected at most as many tokens as rows",
             )
@@ -162,16 +161,16 @@ def pad_thd_sequences_for_cp(
 
     Returns:
         The ids and the labels with padding, `[rows]` each, and cumulative rows, as `cu_seqlens`
-        was given: ints or a tensor.
+        was given: ints, an array or a tensor.
 
     Raises:
         OptionError: If the factor is below 1, or ids, labels and lengths do not fit each other.
     """
-    bounds = cumulative("cu_seqlens", cu_seqlens, _refuse)
+    bounds = cumulative("cu_seqlens", cu_seqlens)
     padded = _padded(bounds, divisibility_factor)
     for name, x in (("input_ids", input_ids), ("labels", labels)):
         if tuple(x.shape) not in {(bounds[-1],), (1, bounds[-1])}:
-            raise _refuse(
+            raise bad_argument(
                 f"{name} of shape {[*x.shape]} do not hold the {bounds[-1]} tokens of cu_seqlens",
                 f"expected shape [{bounds[-1]}] or [1, {bounds[-1]}]",
             )
@@ -206,7 +205,7 @@ def positional_ids_for_cp(
     Raises:
         OptionError: If the factor is below 1, or the lengths are not cumulative.
     """
-    padded = _padded(cumulative("cu_seqlens", cu_seqlens, _refuse), divisibility_factor)
+    padded = _padded(cumulative("cu_seqlens", cu_seqlens), divisibility_factor)
     positions = [row for start, stop in pairwise(padded) for row in range(stop - start)]
     return torch.tensor(positions, dtype=dtype, device=device)
 
@@ -241,7 +240,7 @@ def get_batch_on_this_cp_rank(
         if x is None or name in _WHOLE:
             return x
         if len(x.shape) <= dim:
-            raise _refuse(
+            raise bad_argument(
                 f"{name} of shape {[*x.shape]} has no dimension {dim} to cut among ranks",
                 "expected [b, s, ...]; of attention_mask [b, 1, s, s]",
             )
@@ -255,11 +254,9 @@ def get_batch_on_this_cp_rank(
 
 def _place(cp_group: Group | Sequence[Group]) -> tuple[int, int]:
     """Returns how many ranks share the sequences, and which of them this one is."""
-    if isinstance(cp_group, dist.ProcessGroup):
-        return size_of(cp_group), dist.get_rank(cp_group)
-    inner, outer = cp_group
-    size = size_of(inner)
-    return size * size_of(outer), dist.get_rank(outer) * size + dist.get_rank(inner)
+    two = isinstance(cp_group, list | tuple)
+    inner, outer = members("a2a+p2p" if two else "p2p", cp_group)
+    return inner.size * outer.size, outer.rank * inner.size + inner.rank
 
 
 def _ranges(length: int, cp_size: int, cp_rank: int) -> tuple[range, ...]:
@@ -272,16 +269,19 @@ def _ranges(length: int, cp_size: int, cp_rank: int) -> tuple[range, ...]:
 def _padded(bounds: Sequence[int], factor: int) -> list[int]:
     """Returns cumulative rows when the rows of each sequence are a multiple of a factor."""
     if factor < 1:
-        raise _refuse(f"divisibility_factor is {factor}", "expected 2 * cp or a multiple of it")
+        raise bad_argument(
+            f"divisibility_factor is {factor}", "expected 2 * cp or a multiple of it"
+        )
     lengths = (stop - start for start, stop in pairwise(bounds))
     return [0, *accumulate(-(-length // factor) * factor for length in lengths)]
 
 
 def _as_given(values: list[int], like: Cumulative) -> Cumulative:
+    if isinstance(like, np.ndarray):
+        return np.array(values, like.dtype)
     if not isinstance(like, torch.Tensor):
         return values
     return torch.tensor(values, dtype=like.dtype, device=like.device)
 
 
-def _refuse(text: str, *facts: str, hint: str = "") -> OptionError:
-    return OptionError(text, [site_fact(call_site()), *facts], hint=hint)
+extend.guard(globals())

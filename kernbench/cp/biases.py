@@ -10,6 +10,7 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.cp.problem import Members
 from kernbench.cp.sequences import Sight
+from kernbench.parallel.zigzag import take_zigzag, zigzag_ranges
 
 
 class Bias:
@@ -25,21 +26,14 @@ class Bias:
     """
 
     def __init__(self, given: torch.Tensor, rows: int, members: Members) -> None:
-        self._given, self._rows, self._members = given, rows, members
+        self._given, self._members = given, members
         self._cut: Final = given.shape[2] not in {1, rows}
-        self._mine = self._chunks(given, 2, members.rank) if self._cut else given
+        self._mine = take_zigzag(given, 2, members.size, members.rank) if self._cut else given
         self.grad: torch.Tensor | None = None
-
-    def _chunks(self, x: torch.Tensor, dim: int, owner: int) -> torch.Tensor:
-        """Returns a rank's two chunks of a dimension that all ranks share."""
-        size = self._members.size
-        chunk = x.shape[dim] // (2 * size)
-        places = owner, 2 * size - 1 - owner
-        return torch.cat([x.narrow(dim, place * chunk, chunk) for place in places], dim)
 
     def part(self, owner: int, sight: Sight) -> torch.Tensor:
         """Returns what is added to the scores of another rank's keys, of the rows of a sight."""
-        part = self._chunks(self._mine, 3, owner)
+        part = take_zigzag(self._mine, 3, self._members.size, owner)
         if part.shape[2] > 1:
             part = part.narrow(2, sight.query, sight.queries)
         return part.narrow(3, sight.key, sight.keys)
@@ -60,14 +54,13 @@ class Bias:
         grad = self.grad
         if grad.shape[2] > 1:
             grad = grad.narrow(2, sight.query, sight.queries)
-        chunk = grad.shape[3] // (2 * self._members.size)
-        stop = sight.key + sight.keys
-        for number, place in enumerate((owner, 2 * self._members.size - 1 - owner)):
-            here = number * chunk
-            first, last = max(sight.key, here), min(stop, here + chunk)
+        here, stop = 0, sight.key + sight.keys
+        for chunk in zigzag_ranges(grad.shape[3], self._members.size, owner):
+            first, last = max(sight.key, here), min(stop, here + len(chunk))
             if first < last:
-                into = grad.narrow(3, place * chunk + first - here, last - first)
+                into = grad.narrow(3, chunk.start + first - here, last - first)
                 into.copy_(slopes.narrow(3, first - sight.key, last - first))
+            here += len(chunk)
 
     def finish(self) -> torch.Tensor:
         """Returns the gradient of what was given."""
@@ -75,9 +68,9 @@ class Bias:
         grad, members = self.grad, self._members
         if self._cut:
             whole = torch.zeros_like(self._given)
-            chunk = self._rows // 2
-            for number, place in enumerate((members.rank, 2 * members.size - 1 - members.rank)):
-                whole.narrow(2, place * chunk, chunk).copy_(grad.narrow(2, number * chunk, chunk))
+            mine = zigzag_ranges(whole.shape[2], members.size, members.rank)
+            for into, part in zip(mine, grad.chunk(2, 2), strict=True):
+                whole.narrow(2, into.start, len(into)).copy_(part)
             grad = whole
         if self._cut or grad.shape[2] == 1:
             dist.all_reduce(grad, group=members.group)

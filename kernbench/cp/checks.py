@@ -3,68 +3,33 @@
 All that can be refused is refused here, before a message is sent.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from math import isfinite, sqrt
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench import extend
-from kernbench.cp.problem import Members, Problem
+from kernbench.cp.lengths import sequences_of
+from kernbench.cp.problem import Arguments, Members, Problem
+from kernbench.cp.reports import bad_argument, bad_option
 from kernbench.cp.sequences import Sequences
-from kernbench.errors import (
-    OperandError,
-    OptionError,
-    UnsupportedError,
-    call_site,
-    site_fact,
-    warn_at_call,
-)
+from kernbench.errors import OperandError, UnsupportedError, call_site, site_fact, warn_at_call
 from kernbench.parallel.members import Group, size_of
 
 Groups: TypeAlias = Group | Sequence[Group] | None
-Lengths: TypeAlias = "torch.Tensor | np.ndarray[Any, Any] | Sequence[int] | None"
+"""Who shares the sequences: one group; for `a2a+p2p` the one of heads and the one of the ring."""
 
-COMM_TYPES: Final = ("p2p", "all_gather", "a2a", "a2a+p2p")
-FORMATS: Final = {"bshd": 4, "sbhd": 4, "thd": 3}
-MASKS: Final = ("no_mask", "causal", "padding", "padding_causal")
-SOFTMAXES: Final = ("vanilla", "off-by-one", "learnable")
-
-
-class Arguments(NamedTuple):
-    """What `cp_attention` is called with but for tensors of heads; see there."""
-
-    cp_group: Any
-    cp_comm_type: Any
-    qkv_format: Any
-    attn_mask_type: Any
-    window_size: Any
-    softmax_type: Any
-    softmax_scale: Any
-    cu_seqlens_q: Any
-    cu_seqlens_kv: Any
-    cu_seqlens_q_padded: Any
-    cu_seqlens_kv_padded: Any
-    max_seqlen_q: Any
-    max_seqlen_kv: Any
-    pad_between_seqs: Any
-    return_max_logit: Any
-    grad_comm_dtype: Any
-    cp_stream: Any
-
-
-def bad_option(text: str, *facts: str, hint: str = "") -> OptionError:
-    """Returns the error of a refused argument, with the user's line.
-
-    Args:
-        text: One sentence: what is refused.
-        *facts: Further lines of the report.
-        hint: What to try.
-    """
-    return OptionError(f"cp_attention: {text}", [site_fact(call_site()), *facts], hint=hint)
+_DIMENSIONS: Final = {"bshd": 4, "sbhd": 4, "thd": 3}
+_NAMES: Final = {
+    "cp_comm_type": ("p2p", "all_gather", "a2a", "a2a+p2p"),
+    "qkv_format": (*_DIMENSIONS,),
+    "attn_mask_type": ("no_mask", "causal", "padding", "padding_causal"),
+    "softmax_type": ("vanilla", "off-by-one", "learnable"),
+}
 
 
 def problem_of(
@@ -92,13 +57,13 @@ def problem_of(
         GroupError: If the calling rank may not use a group (C8, C18).
         GroupMismatchError: If another rank called it differently (C9).
     """
-    _one_of("cp_comm_type", given.cp_comm_type, COMM_TYPES, "Unsupported communication type")
-    _one_of("qkv_format", given.qkv_format, tuple(FORMATS), "unknown qkv_format")
-    _one_of("softmax_type", given.softmax_type, SOFTMAXES, "unknown softmax_type")
+    check_name("cp_comm_type", given.cp_comm_type)
+    check_name("qkv_format", given.qkv_format)
+    check_name("softmax_type", given.softmax_type)
     check_bool("return_max_logit", given.return_max_logit)
     if given.pad_between_seqs is not None:
         check_bool("pad_between_seqs", given.pad_between_seqs)
-    inner, outer = _members(given)
+    inner, outer = members(given.cp_comm_type, given.cp_group)
     _check_tensors(given.qkv_format, q, k, v)
     kind, mask = _mask(given)
     heads, groups = q.shape[-2], k.shape[-2]
@@ -111,8 +76,8 @@ def problem_of(
                 hint="p2p and all_gather take any number of heads",
             )
     ranks = inner.size * outer.size
-    queries, keys = _sequences(given, kind, q, k, ranks)
-    _check_sink(given.softmax_type, sink, heads)
+    queries, keys = sequences_of(given, kind, q, k, ranks)
+    _check_sink(given.softmax_type, sink, heads, q.device)
     if bias is not None:
         _check_bias(given, bias, q, k, ranks)
     problem = Problem(
@@ -126,15 +91,25 @@ def problem_of(
         outer,
         given.return_max_logit,
         _message(given.grad_comm_dtype, q.dtype),
-        _stream(given.cp_stream),
+        _stream(given.cp_stream, q.device),
     )
     _agree(given, problem, q, k, v, bias)
     return problem
 
 
-def _one_of(name: str, value: object, known: Sequence[str], text: str) -> None:
-    if not isinstance(value, str) or value not in known:
-        raise bad_option(f"{text}: {value!r}", f"{name} is one of {', '.join(known)}")
+def check_name(name: str, value: object) -> None:
+    """Refuses what is not one of the names that an argument may be.
+
+    Args:
+        name: Of the argument.
+        value: What was given for it.
+
+    Raises:
+        OptionError: If it is none of them.
+    """
+    if not isinstance(value, str) or value not in _NAMES[name]:
+        unknown = "Unsupported communication type" if name == "cp_comm_type" else f"unknown {name}"
+        raise bad_argument(f"{unknown}: {value!r}", f"{name} is one of {', '.join(_NAMES[name])}")
 
 
 def check_bool(name: str, value: object) -> None:
@@ -154,30 +129,52 @@ def check_bool(name: str, value: object) -> None:
 
 
 def _kind(value: object) -> str:
-    return f"a {type(value).__name__}"
+    return type(value).__name__
 
 
-def _members(given: Arguments) -> tuple[Members, Members]:
-    """Returns who exchanges heads, and who shares keys."""
-    group, comm = given.cp_group, given.cp_comm_type
+def members(comm: str, group: Any) -> tuple[Members, Members]:
+    """Returns who exchanges heads, and who shares keys.
+
+    Args:
+        comm: `cp_comm_type`.
+        group: `cp_group`.
+
+    Raises:
+        OptionError: If the groups are none, or do not fit the scheme or each other.
+        GroupError: If the calling rank may not use a group (C8, C18).
+    """
     if comm == "a2a+p2p":
         if not isinstance(group, list | tuple) or len(group) != 2:
-            raise bad_option(
-                "cp_comm_type='a2a+p2p' needs two groups",
+            raise bad_argument(
+                "cp_comm_type='a2a+p2p' takes a list of two groups",
                 "expected cp_group=[a2a_group, p2p_group]",
-                f"got {len(group)} groups" if isinstance(group, list | tuple) else _kind(group),
+                f"got {len(group)} groups"
+                if isinstance(group, list | tuple)
+                else f"got {_kind(group)}",
             )
         inner, outer = (_one_group(each) for each in group)
-        both = [dist.get_process_group_ranks(each) for each in group]
-        common = sorted(set(both[0]) & set(both[1]))
+        near, far = (dist.get_process_group_ranks(each) for each in group)
+        facts = f"a2a: ranks {near}, p2p: ranks {far}"
+        common = sorted({*near} & {*far})
         if len(common) != 1:
-            raise bad_option(
+            raise bad_argument(
                 f"the groups of a2a+p2p have {len(common)} ranks in common, expected the caller",
-                f"a2a: ranks {both[0]}, p2p: ranks {both[1]}",
+                facts,
+            )
+        before, after = far[: outer.rank], far[outer.rank + 1 :]
+        if (
+            any(each > near[0] for each in before)
+            or any(each < near[-1] for each in after)
+            or any(there - here < len(near) for here, there in pairwise(far))
+        ):
+            raise bad_argument(
+                "the a2a group of a2a+p2p is of ranks that are no neighbours",
+                facts,
+                hint="cp_group=[a2a_group, p2p_group]: are they in the other order?",
             )
         return inner, outer
     if isinstance(group, list | tuple):
-        raise bad_option(
+        raise bad_argument(
             f"cp_comm_type={comm!r} takes one group, got a list of {len(group)}",
             "only a2a+p2p takes a list",
         )
@@ -185,9 +182,10 @@ def _members(given: Arguments) -> tuple[Members, Members]:
     return (mine, Members()) if comm == "a2a" else (Members(), mine)
 
 
-def _one_group(group: object) -> Members:
-    if not isinstance(group, Group):
-        raise bad_option("cp_group is no process group", f"got {_kind(group)}")
+def _one_group(group: Any) -> Members:
+    outside = isinstance(group, int) and group == dist.GroupMember.NON_GROUP_MEMBER
+    if not isinstance(group, Group) and not outside:
+        raise bad_argument("cp_group is no process group", f"got {_kind(group)}")
     return Members(group, size_of(group), dist.get_rank(group))
 
 
@@ -197,10 +195,10 @@ def _check_tensors(layout: str, q: object, k: object, v: object) -> None:
             raise OperandError(
                 f"cp_attention: {name} is no tensor", [site_fact(call_site()), f"got {_kind(each)}"]
             )
-        if each.ndim != FORMATS[layout]:
+        if each.ndim != _DIMENSIONS[layout]:
             raise bad_option(
                 f"{name} has {each.ndim} dimensions",
-                f"qkv_format={layout!r} has {FORMATS[layout]}; {name} is {list(each.shape)}",
+                f"qkv_format={layout!r} has {_DIMENSIONS[layout]}; {name} is {list(each.shape)}",
             )
     assert isinstance(q, torch.Tensor)
     assert isinstance(k, torch.Tensor)
@@ -232,7 +230,7 @@ def _check_tensors(layout: str, q: object, k: object, v: object) -> None:
 def _mask(given: Arguments) -> tuple[str, extend.Mask]:
     """Returns the kind of mask, and what a query sees."""
     kind = given.attn_mask_type
-    _one_of("attn_mask_type", kind, MASKS, "unknown attn_mask_type")
+    check_name("attn_mask_type", kind)
     if given.qkv_format == "thd":
         if kind == "no_mask":
             raise bad_option(
@@ -280,8 +278,8 @@ def _mask(given: Arguments) -> tuple[str, extend.Mask]:
 def _scale(scale: object, width: int) -> float:
     if scale is None:
         return 1 / sqrt(width) if width else 1.0
-    if isinstance(scale, bool) or not isinstance(scale, int | float | np.number):
-        raise bad_option(f"softmax_scale={scale!r}", "expected a number")
+    if isinstance(scale, bool) or not isinstance(scale, int | float | np.integer | np.floating):
+        raise bad_option(f"softmax_scale={scale!r}", "expected a real number")
     value = float(scale)
     if not isfinite(value):
         raise bad_option(f"softmax_scale={scale!r}", "expected a finite number")
@@ -298,13 +296,21 @@ def _message(dtype: object, of: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def _stream(stream: object) -> "torch.cuda.Stream | None":
-    if stream is not None and not isinstance(stream, torch.cuda.Stream):
+def _stream(stream: object, device: torch.device) -> "torch.cuda.Stream | None":
+    if stream is None:
+        return None
+    if not isinstance(stream, torch.cuda.Stream):
         raise bad_option(f"cp_stream={stream!r}", "expected a torch.cuda.Stream, or None")
+    _check_device("cp_stream", stream.device, device)
     return stream
 
 
-def _check_sink(kind: str, sink: object, heads: int) -> None:
+def _check_device(name: str, device: torch.device, expected: torch.device) -> None:
+    if device != expected:
+        raise bad_option(f"{name} is on {device}, q, k and v are on {expected}")
+
+
+def _check_sink(kind: str, sink: object, heads: int, device: torch.device) -> None:
     if kind != "learnable":
         if sink is not None:
             raise bad_option(
@@ -321,6 +327,7 @@ def _check_sink(kind: str, sink: object, heads: int) -> None:
             f"softmax_offset of shape {list(sink.shape)} and type {sink.dtype}",
             f"expected floats, one for each of {heads} heads: [{heads}]",
         )
+    _check_device("softmax_offset", sink.device, device)
 
 
 def _check_bias(
@@ -346,192 +353,7 @@ def _check_bias(
         )
     if not bias.dtype.is_floating_point:
         raise bad_option(f"core_attention_bias of {bias.dtype}", "expected floats")
-
-
-def _sequences(
-    given: Arguments, kind: str, q: torch.Tensor, k: torch.Tensor, ranks: int
-) -> tuple[Sequences, Sequences]:
-    cus = [
-        None if getattr(given, name) is None else cumulative(name, getattr(given, name))
-        for name in (
-            "cu_seqlens_q",
-            "cu_seqlens_q_padded",
-            "cu_seqlens_kv",
-            "cu_seqlens_kv_padded",
-        )
-    ]
-    if cus[2] is None and cus[3] is None:
-        cus[2:] = cus[:2]
-        names = ("cu_seqlens_q",) * 2
-    else:
-        names = ("cu_seqlens_q", "cu_seqlens_kv")
-    if given.qkv_format == "thd":
-        found = _packed(given, names, cus, (q.shape[0], k.shape[0]), ranks)
-    else:
-        if given.pad_between_seqs:
-            raise bad_option(
-                f"pad_between_seqs=True with qkv_format={given.qkv_format!r}",
-                "only packed sequences (thd) have padding between them",
-            )
-        at = given.qkv_format.index("s")
-        b = q.shape[1 - at]
-        found = [
-            _dense(names[i], cus[2 * i : 2 * i + 2], b, each.shape[at] * ranks, ranks, kind)
-            for i, each in enumerate((q, k))
-        ]
-    for name, each in zip(("max_seqlen_q", "max_seqlen_kv"), found, strict=True):
-        most = getattr(given, name)
-        if most is None:
-            continue
-        if isinstance(most, bool) or not isinstance(most, int | np.integer):
-            raise bad_option(f"{name}={most!r}", "expected an integer, or None")
-        if max(each.used, default=0) > most:
-            raise bad_option(f"a sequence has {max(each.used)} tokens, more than {name}={most}")
-    return found[0], found[1]
-
-
-def cumulative(
-    name: str, given: Any, bad_option: Callable[..., OptionError] = bad_option
-) -> tuple[int, ...]:
-    """Returns cumulative lengths as integers; of a tensor on a device the host waits for them.
-
-    Args:
-        name: What they are called in reports.
-        given: A tensor, an array, or a sequence of integers.
-        bad_option: Makes the report.
-
-    Raises:
-        OptionError: If they are no integers, begin with another number than 0, or decrease.
-    """
-    values = given.tolist() if isinstance(given, torch.Tensor | np.ndarray) else given
-    if not isinstance(values, list | tuple) or any(
-        isinstance(each, bool) or not isinstance(each, int | np.integer) for each in values
-    ):
-        raise bad_option(
-            f"{name} holds no cumulative lengths", f"expected integers, got {given!r:.80}"
-        )
-    found = tuple(int(each) for each in values)
-    if len(found) < 1 or found[0] != 0:
-        raise bad_option(f"{name} begins with {found[0] if found else 'nothing'}", "expected 0")
-    for number, (before, after) in enumerate(pairwise(found)):
-        if after < before:
-            raise bad_option(
-                f"{name} decreases from {before} to {after} at sequence {number}",
-                "cumulative lengths never decrease",
-            )
-    return found
-
-
-def _lengths(cumulative: Sequence[int]) -> tuple[int, ...]:
-    return tuple(b - a for a, b in pairwise(cumulative))
-
-
-def _packed(
-    given: Arguments,
-    names: Sequence[str],
-    cus: Sequence[tuple[int, ...] | None],
-    rows: Sequence[int],
-    ranks: int,
-) -> list[Sequences]:
-    between = given.pad_between_seqs
-    for name, cu, padded in zip(names, cus[::2], cus[1::2], strict=True):
-        if cu is None or padded is None:
-            missing = name if cu is None else f"{name}_padded"
-            raise bad_option(
-                f"qkv_format='thd' needs {missing}",
-                "cumulative lengths of all sequences of the batch: real ones, and allocated ones",
-                hint=f"without padding {name}_padded is {name}",
-            )
-        if len(cu) != len(padded):
-            raise bad_option(
-                f"{name} has {len(cu)} entries, {name}_padded has {len(padded)}",
-                "expected one more than sequences in both",
-            )
-        if between is False and cu != padded:
-            raise bad_option(
-                f"pad_between_seqs=False, but {name} and {name}_padded differ",
-                f"{name} ends at {cu[-1]}, {name}_padded at {padded[-1]}",
-                hint="leave pad_between_seqs out: it is inferred from them",
-            )
-    if len(cus[0] or ()) != len(cus[2] or ()):
-        raise bad_option(
-            f"{len(cus[0] or ()) - 1} sequences of queries, {len(cus[2] or ()) - 1} of keys",
-            "sequence i of the queries sees sequence i of the keys",
-        )
-    pads = between is True or any(cus[at] != cus[at + 1] for at in (0, 2))
-    return [
-        _one_packed(names[i], cus[2 * i] or (), cus[2 * i + 1] or (), rows[i], ranks, pads)
-        for i in range(2)
-    ]
-
-
-def _one_packed(
-    name: str, cu: Sequence[int], padded: Sequence[int], rows: int, ranks: int, pads: bool
-) -> Sequences:
-    used, room = _lengths(cu), _lengths(padded)
-    for number, (length, size) in enumerate(zip(used, room, strict=True)):
-        if length > size:
-            raise bad_option(
-                f"sequence {number} has {length} tokens by {name}, and room for {size} by "
-                f"{name}_padded"
-            )
-        if ranks > 1 and size % (2 * ranks):
-            raise bad_option(
-                f"sequence {number} of {name}_padded has {size} rows, which {ranks} ranks cannot "
-                "share",
-                f"{size} is not divisible by 2 * cp = {2 * ranks}",
-                hint="kernbench.cp.pad_thd_sequences_for_cp pads ids and labels",
-            )
-    expected = padded[-1] // ranks
-    if rows < expected or (rows > expected and not pads):
-        raise bad_option(
-            f"{rows} local rows, but {name}_padded[-1] / cp = {padded[-1]} / {ranks} = {expected}",
-            "the tensors are this rank's share, the lengths those of the whole batch",
-            hint="with pad_between_seqs=True further rows are padding" if rows > expected else "",
-        )
-    return Sequences(used, room, packed=True, tail=rows - expected)
-
-
-def _dense(
-    name: str,
-    cus: Sequence[tuple[int, ...] | None],
-    batch: int,
-    length: int,
-    ranks: int,
-    kind: str,
-) -> Sequences:
-    if ranks > 1 and length % (2 * ranks):
-        raise bad_option(
-            f"a sequence of {length} tokens cannot be shared by {ranks} ranks",
-            f"{length} is not divisible by 2 * cp = {2 * ranks}: {length // ranks} local tokens "
-            "are not even",
-        )
-    cu, padded = cus
-    full = tuple(length * i for i in range(batch + 1))
-    if padded is not None and padded != full:
-        raise bad_option(
-            f"{name}_padded={list(padded)} with {batch} sequences of {length} rows",
-            f"without packing it is {list(full)}, or left out",
-        )
-    if "padding" not in kind:
-        if cu is not None and cu != full:
-            raise bad_option(
-                f"{name}={list(cu)} with attn_mask_type={kind!r}",
-                f"without a padding mask each of {batch} sequences has {length} tokens: "
-                f"{list(full)}, or left out",
-                hint="'padding' and 'padding_causal' take shorter sequences",
-            )
-        return Sequences((length,) * batch, (length,) * batch, packed=False)
-    if cu is None:
-        raise bad_option(
-            f"attn_mask_type={kind!r} needs {name}", "cumulative numbers of tokens of the batch"
-        )
-    used = _lengths(cu)
-    if len(used) != batch:
-        raise bad_option(f"{name} has {len(used)} sequences for a batch of {batch}")
-    if max(used, default=0) > length:
-        raise bad_option(f"{name} has a sequence of {max(used)} tokens, in rows for {length}")
-    return Sequences(used, (length,) * batch, packed=False)
+    _check_device("core_attention_bias", bias.device, q.device)
 
 
 def _agree(

@@ -12,7 +12,7 @@ import kernbench.torch.distributed as dist
 from kernbench import extend
 from kernbench.cp import kernels
 from kernbench.cp.lanes import Lanes
-from kernbench.cp.problem import Found, Grads, Problem, by_heads, wide
+from kernbench.cp.problem import Found, Grads, Problem, attention_of, by_heads, wide
 from kernbench.cp.sequences import Sight, seen_by_chunk, sight
 
 Tensor = torch.Tensor
@@ -35,7 +35,7 @@ def forward(given: Problem, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None
         sink: A score more for each row, `[heads]`, or None.
     """
     dim = given.dim
-    whole = [by_heads(_gathered(given, each), dim) for each in (k, v)]
+    key, value = (by_heads(_gathered(given, each), dim) for each in (k, v))
     lanes = Lanes(given.stream)
     pieces: list[tuple[int, Tensor]] = []
     peaks: list[Tensor] = []
@@ -46,7 +46,7 @@ def forward(given: Problem, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None
             sums.append(None)
             continue
         with lanes.at(chunk):
-            some = _attention(given, by_heads(q, dim), whole, part, sink)
+            some = attention_of(given, by_heads(q, dim), key, value, part, sink=sink)
             found = extend.attend(some, wants_peak=given.wants_peak)
             lanes.note(found.out, found.lse, found.peak)
         pieces.append((part.query, found.out))
@@ -79,7 +79,7 @@ def backward(given: Problem, saved: Sequence[Any], grad: Tensor, needs_sink: boo
     q, k, v, out, *sums, sink = saved
     dim, size, kind = given.dim, given.outer.size, wide(q.dtype)
     query, above, below = (by_heads(each, dim) for each in (q, grad, out))
-    whole = [by_heads(_gathered(given, each), dim) for each in (k, v)]
+    key, value = (by_heads(_gathered(given, each), dim) for each in (k, v))
     lanes = Lanes(given.stream)
     found: list[tuple[Sight, extend.Slopes]] = []
     for chunk, lse in enumerate(sums):
@@ -87,7 +87,7 @@ def backward(given: Problem, saved: Sequence[Any], grad: Tensor, needs_sink: boo
         if part is None:
             continue
         with lanes.at(chunk):
-            some = _attention(given, query, whole, part, sink)
+            some = attention_of(given, query, key, value, part, sink=sink)
             its = [each.narrow(2, part.query, part.queries) for each in (above, below)]
             slopes = extend.attend_backward(some, its[0], its[1], lse, dtype=kind)
             lanes.note(*slopes)
@@ -127,17 +127,3 @@ def _gathered(given: Problem, x: Tensor) -> Tensor:
         came.view(-1, *x.shape[1:]), x.contiguous(), group=given.outer.group
     )
     return kernels.in_order(came, given.keys, size, given.dim)
-
-
-def _attention(
-    given: Problem, query: Tensor, whole: Sequence[Tensor], part: Sight, sink: Tensor | None
-) -> extend.Attention:
-    return extend.Attention(
-        query.narrow(2, part.query, part.queries),
-        whole[0].narrow(2, part.key, part.keys),
-        whole[1].narrow(2, part.key, part.keys),
-        part.patterns,
-        given.scale,
-        None,
-        sink,
-    )

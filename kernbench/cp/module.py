@@ -1,20 +1,18 @@
 """Attention as a module, under the names of TransformerEngine's."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, cast
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench import extend
 from kernbench.cp.attention import cp_attention
-from kernbench.cp.batches import Cumulative
-from kernbench.errors import OptionError, call_site, site_fact
+from kernbench.cp.checks import Groups, check_name, members
+from kernbench.cp.lengths import Cumulative
+from kernbench.cp.reports import bad_argument
+from kernbench.errors import call_site, site_fact
 from kernbench.parallel.members import Group, size_of
 
-Groups: TypeAlias = Group | Sequence[Group] | None
-"""Who shares the sequences: one group; for `a2a+p2p` the one of heads and the one of the ring."""
-
-_COMM_TYPES: Final = ("p2p", "all_gather", "a2a", "a2a+p2p")
 _ATTENTION_TYPES: Final = ("self", "cross")
 _BIASES: Final = ("no_bias", "post_scale_bias")
 _OTHER_BIASES: Final = ("pre_scale_bias", "alibi")
@@ -87,18 +85,28 @@ class DotProductAttention(torch.nn.Module):
         """
         super().__init__()
         groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
+        counts = {"num_attention_heads": num_attention_heads, "num_gqa_groups": groups}
+        for name, count in counts.items():
+            if not _is_size(count):
+                raise bad_argument(f"{name} is {count!r}", "expected an integer of at least 1")
+        widths = kv_channels if isinstance(kv_channels, tuple) else (kv_channels,) * 2
+        if len(widths) != 2 or not all(_is_size(each) for each in widths):
+            raise bad_argument(
+                f"kv_channels is {kv_channels!r}",
+                "expected the width of a head, or two: key's, value's",
+            )
+        check_name("qkv_format", qkv_format)
+        check_name("attn_mask_type", _canonical(attn_mask_type))
+        check_name("softmax_type", softmax_type)
         shared = tp_size if tp_group is None else size_of(tp_group)
-        if groups < 1 or num_attention_heads % groups:
-            raise _refuse(
+        if num_attention_heads % groups:
+            raise bad_argument(
                 f"num_attention_heads {num_attention_heads} is no multiple of "
                 f"num_gqa_groups {groups}"
             )
-        for name, count in (
-            ("num_attention_heads", num_attention_heads),
-            ("num_gqa_groups", groups),
-        ):
+        for name, count in counts.items():
             if count % shared:
-                raise _refuse(
+                raise bad_argument(
                     f"{name} {count} is not divisible by the tensor-parallel size {shared}"
                 )
         if attention_dropout:
@@ -106,7 +114,7 @@ class DotProductAttention(torch.nn.Module):
         if bottom_right_diagonal:
             raise _not_simulated("bottom_right_diagonal=True", _SAME_LENGTHS)
         if attention_type not in _ATTENTION_TYPES:
-            raise _refuse(
+            raise bad_argument(
                 f"attention_type is {attention_type!r}",
                 f"expected one of {', '.join(_ATTENTION_TYPES)}",
             )
@@ -117,7 +125,7 @@ class DotProductAttention(torch.nn.Module):
         self.num_gqa_groups = groups
         self.num_heads_per_partition = num_attention_heads // shared
         self.num_gqa_groups_per_partition = groups // shared
-        self.widths = (kv_channels,) * 2 if isinstance(kv_channels, int) else (*kv_channels,)
+        self.widths = widths
         self.tp_size = shared
         self.tp_group = tp_group
         self.layer_number = 1 if layer_number is None else layer_number
@@ -152,25 +160,13 @@ class DotProductAttention(torch.nn.Module):
         Raises:
             OptionError: If these do not fit each other; then nothing has changed.
         """
-        if cp_comm_type not in _COMM_TYPES:
-            raise _refuse(
-                f"Unsupported communication type {cp_comm_type!r}",
-                f"expected one of {', '.join(_COMM_TYPES)}",
-            )
-        listed = isinstance(cp_group, list | tuple)
-        if cp_group is not None and listed != (cp_comm_type == "a2a+p2p"):
-            raise _refuse(
-                f"cp_comm_type {cp_comm_type!r} takes "
-                + ("one group, not a list" if listed else "a list of two groups, not one"),
-                hint="a2a+p2p takes [group of heads, group of the ring]; all others take one group",
-            )
-        groups = [cp_group] if isinstance(cp_group, dist.ProcessGroup) else [*(cp_group or ())]
-        if listed and len(groups) != 2:
-            raise _refuse(f"cp_comm_type 'a2a+p2p' got {len(groups)} groups, expected two")
-        if cp_global_ranks is not None and len(groups) == 1:
-            ranks = dist.get_process_group_ranks(groups[0])
+        check_name("cp_comm_type", cp_comm_type)
+        if cp_group is not None:
+            members(cp_comm_type, cp_group)
+        if cp_global_ranks is not None and isinstance(cp_group, Group):
+            ranks = dist.get_process_group_ranks(cp_group)
             if [*cp_global_ranks] != ranks:
-                raise _refuse(
+                raise bad_argument(
                     f"cp_global_ranks are {[*cp_global_ranks]}, but the group has ranks {ranks}"
                 )
         self.cp_group = cp_group
@@ -255,13 +251,13 @@ class DotProductAttention(torch.nn.Module):
                 f"core_attention_bias_type={core_attention_bias_type!r}", "use 'post_scale_bias'"
             )
         if core_attention_bias_type not in _BIASES:
-            raise _refuse(
+            raise bad_argument(
                 f"core_attention_bias_type is {core_attention_bias_type!r}",
                 f"expected one of {', '.join(_BIASES)}",
             )
         if (core_attention_bias is None) != (core_attention_bias_type == "no_bias"):
             given = "no" if core_attention_bias is None else "a"
-            raise _refuse(f"{core_attention_bias_type!r} was asked for with {given} bias")
+            raise bad_argument(f"{core_attention_bias_type!r} was asked for with {given} bias")
         found: Any = cp_attention(
             query_layer,
             key_layer,
@@ -301,7 +297,7 @@ class DotProductAttention(torch.nn.Module):
             ("value_layer", value, (groups, value_width)),
         ):
             if tuple(x.shape[-2:]) != expected:
-                raise _refuse(
+                raise bad_argument(
                     f"{name} of layer {self.layer_number} has shape {[*x.shape]}",
                     f"expected {expected[0]} heads of width {expected[1]} in its last dimensions",
                     f"tensor-parallel size {self.tp_size}, {self.num_attention_heads} heads and "
@@ -309,14 +305,14 @@ class DotProductAttention(torch.nn.Module):
                 )
 
 
+def _is_size(each: object) -> bool:
+    return isinstance(each, int) and not isinstance(each, bool) and each > 0
+
+
 def _canonical(attn_mask_type: str) -> str:
     """Returns a mask's name as `cp_attention` knows it, of TransformerEngine's ways to write it."""
-    name = attn_mask_type.replace(",", "_")
+    name = str(attn_mask_type).replace(",", "_")
     return "padding_causal" if name == "causal_padding" else name
-
-
-def _refuse(text: str, *facts: str, hint: str = "") -> OptionError:
-    return OptionError(text, [site_fact(call_site()), *facts], hint=hint)
 
 
 def _not_simulated(what: str, instead: str) -> extend.UnsupportedError:

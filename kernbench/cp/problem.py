@@ -1,11 +1,11 @@
 """One call of `cp_attention`, with all that its arguments say, as every scheme gets it."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import kernbench.torch as torch
 from kernbench import extend
-from kernbench.cp.sequences import Sequences
+from kernbench.cp.sequences import Sequences, Sight
 from kernbench.parallel.members import Group
 
 
@@ -21,6 +21,28 @@ class Members(NamedTuple):
     group: Group | None = None
     size: int = 1
     rank: int = 0
+
+
+class Arguments(NamedTuple):
+    """What `cp_attention` is called with but for tensors of heads; see there."""
+
+    cp_group: Any
+    cp_comm_type: Any
+    qkv_format: Any
+    attn_mask_type: Any
+    window_size: Any
+    softmax_type: Any
+    softmax_scale: Any
+    cu_seqlens_q: Any
+    cu_seqlens_kv: Any
+    cu_seqlens_q_padded: Any
+    cu_seqlens_kv_padded: Any
+    max_seqlen_q: Any
+    max_seqlen_kv: Any
+    pad_between_seqs: Any
+    return_max_logit: Any
+    grad_comm_dtype: Any
+    cp_stream: Any
 
 
 class Problem(NamedTuple):
@@ -76,6 +98,37 @@ class Grads(NamedTuple):
     value: torch.Tensor
     sink: torch.Tensor | None = None
     bias: torch.Tensor | None = None
+
+
+def attention_of(
+    given: Problem,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    part: Sight,
+    bias: torch.Tensor | None = None,
+    sink: torch.Tensor | None = None,
+) -> extend.Attention:
+    """Returns attention of the rows of a sight.
+
+    Args:
+        given: What is computed.
+        query: All queries of the rank, `[b, heads, rows, width]`.
+        key: Keys that the sight is of.
+        value: Their values.
+        part: What the queries see of them.
+        bias: Added to the scores of the sight's rows.
+        sink: A score more for each row, `[heads]`.
+    """
+    return extend.Attention(
+        query.narrow(2, part.query, part.queries),
+        key.narrow(2, part.key, part.keys),
+        value.narrow(2, part.key, part.keys),
+        part.patterns,
+        given.scale,
+        bias,
+        sink,
+    )
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

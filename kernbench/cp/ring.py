@@ -19,7 +19,16 @@ from kernbench import extend
 from kernbench.cp import kernels
 from kernbench.cp.biases import Bias
 from kernbench.cp.lanes import Lanes
-from kernbench.cp.problem import Found, Grads, Members, Problem, by_heads, by_rows, wide
+from kernbench.cp.problem import (
+    Found,
+    Grads,
+    Members,
+    Problem,
+    attention_of,
+    by_heads,
+    by_rows,
+    wide,
+)
 from kernbench.cp.sequences import Sight, seen, sight
 
 Tensor = torch.Tensor
@@ -81,14 +90,8 @@ def forward(
             if part is not None and total is None:
                 part = Sight(bands, 0, q.shape[dim], 0, k.shape[dim])
             if part is not None:
-                some = extend.Attention(
-                    query.narrow(2, part.query, part.queries),
-                    key.narrow(2, part.key, part.keys),
-                    value.narrow(2, part.key, part.keys),
-                    part.patterns,
-                    given.scale,
-                    None if added is None else added.part(owner, part),
-                )
+                bias_part = None if added is None else added.part(owner, part)
+                some = attention_of(given, query, key, value, part, bias_part)
                 found = extend.attend(some, dtype=kind, wants_peak=given.wants_peak)
                 if found.peak is not None:
                     peaks.append(found.peak)
@@ -160,18 +163,10 @@ def backward(
         part = sight(patterns(given, owner))
         new: list[tuple[int, Tensor]] = []
         if part is not None:
-            some = extend.Attention(
-                query.narrow(2, part.query, part.queries),
-                key.narrow(2, part.key, part.keys),
-                value.narrow(2, part.key, part.keys),
-                part.patterns,
-                given.scale,
-                None if added is None else added.part(owner, part),
-            )
-            its = [each.narrow(2, part.query, part.queries) for each in (above, below, lse)]
-            slopes = extend.attend_backward(
-                some, its[0], its[1], its[2], dtype=kind, wants_bias=needs_bias
-            )
+            bias_part = None if added is None else added.part(owner, part)
+            some = attention_of(given, query, key, value, part, bias_part)
+            its = (each.narrow(2, part.query, part.queries) for each in (above, below, lse))
+            slopes = extend.attend_backward(some, *its, dtype=kind, wants_bias=needs_bias)
             if added is not None and slopes.bias is not None:
                 added.add(slopes.bias, owner, part)
             new = [(part.key, slopes.key), (part.key, slopes.value)]

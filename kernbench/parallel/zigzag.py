@@ -57,8 +57,8 @@ def zigzag_ranges(length: int, cp: int, rank: int) -> tuple[range, range]:
     Raises:
         OptionError: If the sequence cannot be cut, or there is no such place.
     """
-    chunk = chunk_length(length, cp)
     first, second = zigzag_chunks(cp, rank)
+    chunk = chunk_length(length, cp)
     return (
         range(first * chunk, (first + 1) * chunk),
         range(second * chunk, (second + 1) * chunk),
@@ -87,7 +87,7 @@ def take_zigzag(x: torch.Tensor, dim: int, cp: int, rank: int) -> torch.Tensor:
     """
     if cp == 1 and rank == 0:
         return x
-    ranges = zigzag_ranges(x.shape[dim], cp, rank)
+    ranges = zigzag_ranges(x.size(dim), cp, rank)
     return torch.cat([x.narrow(dim, part.start, len(part)) for part in ranges], dim)
 
 
@@ -107,5 +107,5 @@ def join_zigzag(x: torch.Tensor, dim: int, cp: int) -> torch.Tensor:
     """
     if cp == 1:
         return x
-    chunk = chunk_length(x.shape[dim], cp)
+    chunk = chunk_length(x.size(dim), cp)
     return torch.cat([x.narrow(dim, at * chunk, chunk) for at in places_by_chunk(cp)], dim)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import kernbench.torch as torch
@@ -14,8 +15,8 @@ from kernbench.torch.distributed.comm_debug import CommDebugMode
 RANKS = 4
 
 
-def x(*shape: int, dtype: Any = torch.float32) -> torch.Tensor:
-    return torch.ones(shape, dtype=dtype, device="cuda", requires_grad=True)
+def x(*shape: int, dtype: Any = torch.float32, device: str = "cuda") -> torch.Tensor:
+    return torch.ones(shape, dtype=dtype, device=device, requires_grad=True)
 
 
 class Given:
@@ -102,6 +103,25 @@ VALUES: dict[str, tuple[Call, str]] = {
     "offset of groups": (
         lambda g: call(g.dense, softmax_type="learnable", softmax_offset=x(4)),
         r"softmax_offset[\s\S]*\[4\][\s\S]*8",
+    ),
+    "offset on the host": (
+        lambda g: call(
+            g.dense, softmax_type="learnable", softmax_offset=x(8, device="cpu"), cp_comm_type="a2a"
+        ),
+        r"softmax_offset is on cpu[\s\S]*cuda",
+    ),
+    "bias on the host": (
+        lambda g: call(g.dense, core_attention_bias=x(1, 8, 16, 16, device="cpu")),
+        r"core_attention_bias is on cpu[\s\S]*cuda",
+    ),
+    "stream of another device": (
+        lambda g: call(g.dense, cp_stream=torch.cuda.Stream((dist.get_rank() + 1) % RANKS)),
+        r"cp_stream is on cuda:\d[\s\S]*cuda:\d",
+    ),
+    "complex scale": (lambda g: call(g.dense, softmax_scale=np.complex64(1j)), r"softmax_scale"),
+    "groups in the other order": (
+        lambda g: call(g.dense, cp_comm_type="a2a+p2p", cp_group=g.two[::-1]),
+        r"neighbours[\s\S]*a2a: ranks \[(0, 2|1, 3)\][\s\S]*the other order",
     ),
     "window of causal": (lambda g: call(g.dense, window_size=(-2, 0)), r"window_size[\s\S]*-2"),
     "window on one side": (
@@ -247,6 +267,23 @@ def test_refused_before_anything_is_sent(kernbench: Kernbench, name: str) -> Non
         total = torch.tensor([float(rank)], device="cuda")
         dist.all_reduce(total)
         assert total.item() == sum(range(RANKS))
+        dist.destroy_process_group()
+
+    kernbench.spawn(worker, nprocs=RANKS)
+
+
+@pytest.mark.parametrize("comm", ["p2p", "a2a+p2p"])
+def test_a_group_without_the_rank(kernbench: Kernbench, comm: str) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        given, pair = Given(), dist.new_group([0, 1])
+        group = [given.two[0], pair] if comm == "a2a+p2p" else pair
+        if rank > 1:
+            with pytest.raises(RuntimeError, match=r"\[C8\][\s\S]*test_cp_bad_input\.py"):
+                call(given.dense, cp_comm_type=comm, cp_group=group)
+            with pytest.raises(RuntimeError, match=r"\[C8\][\s\S]*test_cp_bad_input\.py"):
+                cp.DotProductAttention(8, 6, 4, cp_group=group, cp_comm_type=comm)
+        dist.barrier()
         dist.destroy_process_group()
 
     kernbench.spawn(worker, nprocs=RANKS)

@@ -193,6 +193,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "room": (lambda: thd_partition_indices([0, 8], 4, 2, 0), r"4 rows cannot hold.* 8 rows"),
     "place": (lambda: thd_partition_indices([0, 8], 8, 1, 1), r"no place 1"),
+    "no ranks": (lambda: zigzag_split(torch.zeros(1, 8), 0, 0), r"0 ranks has no place 0"),
     "cumulative": (
         lambda: thd_partition_indices([0, 8, 4], 8, 2, 0),
         r"cu_seqlens_padded decreases from 8 to 4",
@@ -223,6 +224,31 @@ def test_what_cannot_be_cut_is_refused(kernbench: Kernbench, name: str) -> None:
 
     kernbench.context()
     with pytest.raises(ValueError, match=message):
+        call()
+
+
+WRONG_KINDS: dict[str, tuple[Callable[[], object], str]] = {
+    "text for ids": (
+        lambda: pad_thd_sequences_for_cp("abc", torch.zeros(4), [0, 4], 4),  # type: ignore[arg-type]
+        r"input_ids[\s\S]*Tensor[\s\S]*str",
+    ),
+    "ranks as a fraction": (
+        lambda: thd_partition_indices([0, 8], 8, 2.0, 0),  # type: ignore[arg-type]
+        r"cp_size[\s\S]*int[\s\S]*float",
+    ),
+    "fraction of a factor": (
+        lambda: positional_ids_for_cp([0, 4], 2.5),  # type: ignore[arg-type]
+        r"divisibility_factor[\s\S]*int[\s\S]*float",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_KINDS)
+def test_arguments_of_another_kind_are_named(kernbench: Kernbench, name: str) -> None:
+    call, message = WRONG_KINDS[name]
+
+    kernbench.context()
+    with pytest.raises(TypeError, match=message):
         call()
 
 

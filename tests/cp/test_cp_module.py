@@ -91,6 +91,19 @@ def test_without_ranks_to_share_with_it_is_local(kernbench: Kernbench, as_group:
     compare(each, found[0])
 
 
+def test_without_a_group_the_scheme_does_not_matter(kernbench: Kernbench) -> None:
+    each = case(SMALL, "bshd", "p2p", ranks=1)
+
+    def work(each: Case, rank: int, groups: Any) -> dict[str, Array]:
+        del groups
+        found = [through(each, rank, built(each, cp_comm_type=scheme)) for scheme in SCHEMES]
+        assert all(np.array_equal(found[0]["out"], other["out"]) for other in found)
+        return found[-1]
+
+    found, _ = run(kernbench, [each], work)
+    compare(each, found[0])
+
+
 def test_learnable_sink_is_a_parameter(kernbench: Kernbench) -> None:
     """It begins with zeros, as off-by-one has them, and its gradient is that of all ranks."""
     config = replace(SMALL, softmax="learnable")
@@ -193,12 +206,28 @@ VALUES: dict[str, tuple[Build, str]] = {
     ),
     "one group": (
         lambda: MAKE(8, 4, cp_group=[dist.group.WORLD], cp_comm_type="a2a+p2p"),  # type: ignore[list-item]
-        r"got 1 groups, expected two",
+        r"list of two groups[\s\S]*got 1 groups",
     ),
     "global ranks": (
         lambda: MAKE(8, 4, cp_group=dist.group.WORLD, cp_global_ranks=[1, 0]),
         r"cp_global_ranks are \[1, 0\], .* ranks \[0, 1\]",
     ),
+    "no group": (lambda: MAKE(8, 4, cp_group=4), r"no process group"),  # type: ignore[arg-type]
+    "heads of another type": (
+        lambda: MAKE(8.0, 4),  # type: ignore[arg-type]
+        r"num_attention_heads is 8.0[\s\S]*integer",
+    ),
+    "width as text": (
+        lambda: MAKE(8, "4"),  # type: ignore[arg-type]
+        r"kv_channels is '4'[\s\S]*two",
+    ),
+    "three widths": (
+        lambda: MAKE(8, (4, 4, 4)),  # type: ignore[arg-type]
+        r"kv_channels is \(4, 4, 4\)[\s\S]*two",
+    ),
+    "format": (lambda: MAKE(8, 4, qkv_format="bhsd"), r"unknown qkv_format: 'bhsd'"),
+    "mask type": (lambda: MAKE(8, 4, attn_mask_type="arbitrary"), r"unknown attn_mask_type"),
+    "softmax": (lambda: MAKE(8, 4, softmax_type="sparse"), r"unknown softmax_type: 'sparse'"),
     "attention type": (lambda: MAKE(8, 4, attention_type="own"), r"attention_type is 'own'"),
     "bias type": (
         lambda: _call(core_attention_bias_type="some"),
