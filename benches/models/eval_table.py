@@ -291,7 +291,7 @@ def lines(found: dict[str, Any]) -> list[str]:
         "# (same): simulated, all samples for CP=2; ideal: device time alone, shared perfectly",
         f"# constants: {found['fixed_ms']} ms an evaluation, and",
         *constants,
-        "# fitted on the rows without a note",
+        "# fitted on the rows without a note; those of an earlier commit contradict the others",
         "#",
         *results.table(columns, ratios),
         "#",
