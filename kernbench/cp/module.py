@@ -153,7 +153,8 @@ class DotProductAttention(torch.nn.Module):
         Args:
             cp_group: One group; for "a2a+p2p" a list of two, of neighbours that exchange heads for
                 tokens and of the ring; None: nobody, each rank has its sequences whole.
-            cp_global_ranks: Their ranks in the world, in the group's order; None: not compared.
+            cp_global_ranks: Their ranks in the world, in the group's order, of two groups
+                neighbours behind each other; None: not compared.
             cp_stream: Where every second step of a ring is computed; None: where all others are.
             cp_comm_type: "p2p", "all_gather", "a2a" or "a2a+p2p".
 
@@ -162,13 +163,20 @@ class DotProductAttention(torch.nn.Module):
         """
         check_name("cp_comm_type", cp_comm_type)
         if cp_group is not None:
-            members(cp_comm_type, cp_group)
-        if cp_global_ranks is not None and isinstance(cp_group, Group):
-            ranks = dist.get_process_group_ranks(cp_group)
-            if [*cp_global_ranks] != ranks:
-                raise bad_argument(
-                    f"cp_global_ranks are {[*cp_global_ranks]}, but the group has ranks {ranks}"
-                )
+            inner, outer = members(cp_comm_type, cp_group)
+            ranks = None if cp_global_ranks is None else [*cp_global_ranks]
+            start = inner.size * outer.rank
+            for each, place in (
+                (inner, slice(start, start + inner.size)),
+                (outer, slice(inner.rank, None, inner.size)),
+            ):
+                if each.group is None or ranks is None:
+                    continue
+                its = dist.get_process_group_ranks(each.group)
+                if ranks[place] != its:
+                    raise bad_argument(
+                        f"cp_global_ranks are {ranks}, but the group has ranks {its}",
+                    )
         self.cp_group = cp_group
         self.cp_global_ranks = cp_global_ranks
         self.cp_stream = cp_stream

@@ -285,6 +285,23 @@ def test_refused(kernbench: Kernbench, name: str) -> None:
     kernbench.spawn(worker, nprocs=2)
 
 
+@pytest.mark.parametrize("ranks", [[0, 2, 1, 3], [0, 1, 2], [0, 1, 2, 4]], ids=str)
+def test_global_ranks_of_two_groups_are_compared(kernbench: Kernbench, ranks: list[int]) -> None:
+    each = case(SMALL, "bshd", "a2a+p2p", ranks=4)
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        groups = groups_of(each)
+        built(each, cp_group=groups, cp_global_ranks=range(4), cp_comm_type="a2a+p2p")
+        if rank == 3:
+            with pytest.raises(ValueError, match=r"cp_global_ranks are \[0, .* ranks \["):
+                built(each, cp_group=groups, cp_global_ranks=ranks, cp_comm_type="a2a+p2p")
+        dist.barrier()
+        dist.destroy_process_group()
+
+    kernbench.spawn(worker, nprocs=4)
+
+
 def test_a_refused_change_changes_nothing(kernbench: Kernbench) -> None:
     def worker(rank: int) -> None:
         del rank
