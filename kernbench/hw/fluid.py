@@ -134,7 +134,7 @@ class Fluid:
         self._users: Final[dict[int, dict[Flow, None]]] = {port: {} for port in capacity}
         self._ended: Final[dict[int, list[Flow]]] = {}
         self._ways: Final[dict[tuple[tuple[int, ...], int], int]] = {}
-        self._kept: Final = Table[tuple[int, ...], list[_Part]]("hw.rates")
+        self._kept: Final[Table[tuple[int, ...], list[_Part]]] = Table("hw.rates")
 
     def start(
         self,

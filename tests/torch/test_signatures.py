@@ -164,6 +164,8 @@ def _public_bases(kind: type) -> list[type]:
 
 def _ours() -> dict[str, Any]:
     skipped = (
+        "torch.OutOfMemoryError",
+        "torch.cuda.OutOfMemoryError",
         "torch.distributed.comm_debug.",
         "torch.multiprocessing.SpawnException",
         "torch.utils.checkpoint.CheckpointError",
