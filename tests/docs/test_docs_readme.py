@@ -11,6 +11,7 @@ import docs_readme
 import pytest
 import typer.main
 
+from benches.models import eval_table
 from kernbench.cli.app import app
 
 TEXT = docs_readme.README.read_text(encoding="utf-8")
@@ -96,6 +97,22 @@ def test_every_document_with_blocks_has_a_test_that_runs_them() -> None:
 @pytest.mark.slow
 def test_the_published_evaluations_are_simulated_as_it_says() -> None:
     assert docs_readme.with_evaluations(TEXT) == TEXT, ANEW
+
+
+def test_the_published_evaluations_are_met() -> None:
+    """The test above holds the README to the bench, this one the README to what was published."""
+    start = TEXT.index("| GPUs, tokens, layers, TP, PP |")
+    lines = TEXT[start : TEXT.index("\n\n", start)].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    later = [row for row in rows if row[5] != "earlier commit"]
+    assert sum(row[5] == "held out" for row in later) == 2
+    simulated = [float(row[2]) for row in later]
+    assert simulated == pytest.approx([float(row[1]) for row in later], rel=0.15)
+    assert simulated == sorted(simulated)
+    assert simulated[0] < 1
+    assert later[-1][0] == "8, 16384, 8, 1, 4"
+    assert all(float(row[4]) < ratio for row, ratio in zip(later, simulated, strict=True))
+    assert len(eval_table.CONSTANTS) + 1 <= 5
 
 
 def test_the_readme_is_short() -> None:
