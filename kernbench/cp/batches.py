@@ -14,9 +14,8 @@ import kernbench.torch as torch
 from kernbench import extend
 from kernbench.cp.checks import members
 from kernbench.cp.lengths import Cumulative, cumulative
-from kernbench.cp.reports import bad_argument
 from kernbench.parallel import parallel_state
-from kernbench.parallel.members import Group
+from kernbench.parallel.members import Group, refuse_option
 from kernbench.parallel.zigzag import join_zigzag, take_zigzag, zigzag_ranges
 
 _PACKED: Final = ("cu_seqlens_padded", "cu_seqlens")
@@ -57,7 +56,7 @@ def zigzag_unsplit(parts: Sequence[torch.Tensor], seq_dim: int = 1) -> torch.Ten
     """
     lengths = [part.size(seq_dim) for part in parts]
     if len({*lengths}) != 1:
-        raise bad_argument(
+        raise refuse_option(
             f"parts of {len(lengths)} ranks make no sequence: their lengths are {lengths}",
             "expected one length, twice that of a chunk",
         )
@@ -92,7 +91,7 @@ def thd_partition_indices(
     """
     bounds = cumulative("cu_seqlens_padded", cu_seqlens_padded)
     if total_tokens < bounds[-1]:
-        raise bad_argument(
+        raise refuse_option(
             f"{total_tokens} rows cannot hold packed sequences of {bounds[-1]} rows",
             f"cu_seqlens_padded ends with {bounds[-1]}",
         )
@@ -121,7 +120,7 @@ def seqlens_on_cp_rank(
     used = cumulative("cu_seqlens", cu_seqlens)
     rows = cumulative("cu_seqlens_padded", cu_seqlens_padded)
     if len(used) != len(rows):
-        raise bad_argument(
+        raise refuse_option(
             f"cu_seqlens is of {len(used) - 1} sequences, cu_seqlens_padded of {len(rows) - 1}",
             "expected both of the same",
         )
@@ -130,7 +129,7 @@ def seqlens_on_cp_rank(
     ):
         _ranges(end - first, cp_size, cp_rank)
         if stop - start > end - first:
-            raise bad_argument(
+            raise refuse_option(
                 f"sequence {at} has {stop - start} tokens in {end - first} rows",
                 "expected at most as many tokens as rows",
             )
@@ -170,7 +169,7 @@ def pad_thd_sequences_for_cp(
     padded = _padded(bounds, divisibility_factor)
     for name, x in (("input_ids", input_ids), ("labels", labels)):
         if tuple(x.shape) not in {(bounds[-1],), (1, bounds[-1])}:
-            raise bad_argument(
+            raise refuse_option(
                 f"{name} of shape {[*x.shape]} do not hold the {bounds[-1]} tokens of cu_seqlens",
                 f"expected shape [{bounds[-1]}] or [1, {bounds[-1]}]",
             )
@@ -240,7 +239,7 @@ def get_batch_on_this_cp_rank(
         if x is None or name in _WHOLE:
             return x
         if len(x.shape) <= dim:
-            raise bad_argument(
+            raise refuse_option(
                 f"{name} of shape {[*x.shape]} has no dimension {dim} to cut among ranks",
                 "expected [b, s, ...]; of attention_mask [b, 1, s, s]",
             )
@@ -269,7 +268,7 @@ def _ranges(length: int, cp_size: int, cp_rank: int) -> tuple[range, ...]:
 def _padded(bounds: Sequence[int], factor: int) -> list[int]:
     """Returns cumulative rows when the rows of each sequence are a multiple of a factor."""
     if factor < 1:
-        raise bad_argument(
+        raise refuse_option(
             f"divisibility_factor is {factor}", "expected 2 * cp or a multiple of it"
         )
     lengths = (stop - start for start, stop in pairwise(bounds))

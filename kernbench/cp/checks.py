@@ -14,11 +14,10 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench import extend
 from kernbench.cp.lengths import sequences_of
-from kernbench.cp.problem import Arguments, Members, Problem
-from kernbench.cp.reports import bad_argument, bad_option
+from kernbench.cp.problem import Arguments, Members, Problem, bad_option
 from kernbench.cp.sequences import Sequences
 from kernbench.errors import OperandError, UnsupportedError, call_site, site_fact, warn_at_call
-from kernbench.parallel.members import Group, size_of
+from kernbench.parallel.members import Group, refuse_option, size_of
 
 Groups: TypeAlias = Group | Sequence[Group] | None
 """Who shares the sequences: one group; for `a2a+p2p` the one of heads and the one of the ring."""
@@ -109,7 +108,7 @@ def check_name(name: str, value: object) -> None:
     """
     if not isinstance(value, str) or value not in _NAMES[name]:
         unknown = "Unsupported communication type" if name == "cp_comm_type" else f"unknown {name}"
-        raise bad_argument(f"{unknown}: {value!r}", f"{name} is one of {', '.join(_NAMES[name])}")
+        raise refuse_option(f"{unknown}: {value!r}", f"{name} is one of {', '.join(_NAMES[name])}")
 
 
 def check_bool(name: str, value: object) -> None:
@@ -145,7 +144,7 @@ def members(comm: str, group: Any) -> tuple[Members, Members]:
     """
     if comm == "a2a+p2p":
         if not isinstance(group, list | tuple) or len(group) != 2:
-            raise bad_argument(
+            raise refuse_option(
                 "cp_comm_type='a2a+p2p' takes a list of two groups",
                 "expected cp_group=[a2a_group, p2p_group]",
                 f"got {len(group)} groups"
@@ -157,7 +156,7 @@ def members(comm: str, group: Any) -> tuple[Members, Members]:
         facts = f"a2a: ranks {near}, p2p: ranks {far}"
         common = sorted({*near} & {*far})
         if len(common) != 1:
-            raise bad_argument(
+            raise refuse_option(
                 f"the groups of a2a+p2p have {len(common)} ranks in common, expected the caller",
                 facts,
             )
@@ -167,14 +166,14 @@ def members(comm: str, group: Any) -> tuple[Members, Members]:
             or any(each < near[-1] for each in after)
             or any(there - here < len(near) for here, there in pairwise(far))
         ):
-            raise bad_argument(
+            raise refuse_option(
                 "the a2a group of a2a+p2p is of ranks that are no neighbours",
                 facts,
                 hint="cp_group=[a2a_group, p2p_group]: are they in the other order?",
             )
         return inner, outer
     if isinstance(group, list | tuple):
-        raise bad_argument(
+        raise refuse_option(
             f"cp_comm_type={comm!r} takes one group, got a list of {len(group)}",
             "only a2a+p2p takes a list",
         )
@@ -185,7 +184,7 @@ def members(comm: str, group: Any) -> tuple[Members, Members]:
 def _one_group(group: Any) -> Members:
     outside = isinstance(group, int) and group == dist.GroupMember.NON_GROUP_MEMBER
     if not isinstance(group, Group) and not outside:
-        raise bad_argument("cp_group is no process group", f"got {_kind(group)}")
+        raise refuse_option("cp_group is no process group", f"got {_kind(group)}")
     return Members(group, size_of(group), dist.get_rank(group))
 
 

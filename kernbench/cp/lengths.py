@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import kernbench.torch as torch
-from kernbench.cp.problem import Arguments
-from kernbench.cp.reports import bad_argument, bad_option
+from kernbench.cp.problem import Arguments, bad_option
 from kernbench.cp.sequences import Sequences
+from kernbench.parallel.members import refuse_option
 
 Cumulative: TypeAlias = torch.Tensor | np.ndarray[Any, Any] | Sequence[int]
 """Cumulative lengths from 0 on; values of a tensor do not exist while data is off."""
@@ -83,15 +83,15 @@ def cumulative(name: str, given: Any) -> tuple[int, ...]:
     if not isinstance(values, list | tuple) or any(
         isinstance(each, bool) or not isinstance(each, int | np.integer) for each in values
     ):
-        raise bad_argument(
+        raise refuse_option(
             f"{name} holds no cumulative lengths", f"expected integers, got {given!r:.80}"
         )
     found = tuple(int(each) for each in values)
     if len(found) < 1 or found[0] != 0:
-        raise bad_argument(f"{name} begins with {found[0] if found else 'nothing'}", "expected 0")
+        raise refuse_option(f"{name} begins with {found[0] if found else 'nothing'}", "expected 0")
     for number, (before, after) in enumerate(pairwise(found)):
         if after < before:
-            raise bad_argument(
+            raise refuse_option(
                 f"{name} decreases from {before} to {after} at sequence {number}",
                 "cumulative lengths never decrease",
             )

@@ -9,9 +9,8 @@ from kernbench import extend
 from kernbench.cp.attention import cp_attention
 from kernbench.cp.checks import Groups, check_name, members
 from kernbench.cp.lengths import Cumulative
-from kernbench.cp.reports import bad_argument
 from kernbench.errors import call_site, site_fact
-from kernbench.parallel.members import Group, size_of
+from kernbench.parallel.members import Group, refuse_option, size_of
 
 _ATTENTION_TYPES: Final = ("self", "cross")
 _BIASES: Final = ("no_bias", "post_scale_bias")
@@ -88,10 +87,10 @@ class DotProductAttention(torch.nn.Module):
         counts = {"num_attention_heads": num_attention_heads, "num_gqa_groups": groups}
         for name, count in counts.items():
             if not _is_size(count):
-                raise bad_argument(f"{name} is {count!r}", "expected an integer of at least 1")
+                raise refuse_option(f"{name} is {count!r}", "expected an integer of at least 1")
         widths = kv_channels if isinstance(kv_channels, tuple) else (kv_channels,) * 2
         if len(widths) != 2 or not all(_is_size(each) for each in widths):
-            raise bad_argument(
+            raise refuse_option(
                 f"kv_channels is {kv_channels!r}",
                 "expected the width of a head, or two: key's, value's",
             )
@@ -100,13 +99,13 @@ class DotProductAttention(torch.nn.Module):
         check_name("softmax_type", softmax_type)
         shared = tp_size if tp_group is None else size_of(tp_group)
         if num_attention_heads % groups:
-            raise bad_argument(
+            raise refuse_option(
                 f"num_attention_heads {num_attention_heads} is no multiple of "
                 f"num_gqa_groups {groups}"
             )
         for name, count in counts.items():
             if count % shared:
-                raise bad_argument(
+                raise refuse_option(
                     f"{name} {count} is not divisible by the tensor-parallel size {shared}"
                 )
         if attention_dropout:
@@ -114,7 +113,7 @@ class DotProductAttention(torch.nn.Module):
         if bottom_right_diagonal:
             raise _not_simulated("bottom_right_diagonal=True", _SAME_LENGTHS)
         if attention_type not in _ATTENTION_TYPES:
-            raise bad_argument(
+            raise refuse_option(
                 f"attention_type is {attention_type!r}",
                 f"expected one of {', '.join(_ATTENTION_TYPES)}",
             )
@@ -174,7 +173,7 @@ class DotProductAttention(torch.nn.Module):
                     continue
                 its = dist.get_process_group_ranks(each.group)
                 if ranks[place] != its:
-                    raise bad_argument(
+                    raise refuse_option(
                         f"cp_global_ranks are {ranks}, but the group has ranks {its}",
                     )
         self.cp_group = cp_group
@@ -259,13 +258,13 @@ class DotProductAttention(torch.nn.Module):
                 f"core_attention_bias_type={core_attention_bias_type!r}", "use 'post_scale_bias'"
             )
         if core_attention_bias_type not in _BIASES:
-            raise bad_argument(
+            raise refuse_option(
                 f"core_attention_bias_type is {core_attention_bias_type!r}",
                 f"expected one of {', '.join(_BIASES)}",
             )
         if (core_attention_bias is None) != (core_attention_bias_type == "no_bias"):
             given = "no" if core_attention_bias is None else "a"
-            raise bad_argument(f"{core_attention_bias_type!r} was asked for with {given} bias")
+            raise refuse_option(f"{core_attention_bias_type!r} was asked for with {given} bias")
         found: Any = cp_attention(
             query_layer,
             key_layer,
@@ -305,7 +304,7 @@ class DotProductAttention(torch.nn.Module):
             ("value_layer", value, (groups, value_width)),
         ):
             if tuple(x.shape[-2:]) != expected:
-                raise bad_argument(
+                raise refuse_option(
                     f"{name} of layer {self.layer_number} has shape {[*x.shape]}",
                     f"expected {expected[0]} heads of width {expected[1]} in its last dimensions",
                     f"tensor-parallel size {self.tp_size}, {self.num_attention_heads} heads and "

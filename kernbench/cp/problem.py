@@ -6,7 +6,19 @@ from typing import Any, NamedTuple
 import kernbench.torch as torch
 from kernbench import extend
 from kernbench.cp.sequences import Sequences, Sight
-from kernbench.parallel.members import Group
+from kernbench.errors import OptionError
+from kernbench.parallel.members import Group, refuse_option
+
+
+def bad_option(text: str, *facts: str, hint: str = "") -> OptionError:
+    """Returns the error of a refused argument of `cp_attention`, with the user's line.
+
+    Args:
+        text: One sentence: what is refused.
+        *facts: Further lines of the report.
+        hint: What to try.
+    """
+    return refuse_option(f"cp_attention: {text}", *facts, hint=hint)
 
 
 class Members(NamedTuple):

@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
-from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.errors import KernbenchError, OptionError, call_site, site_fact
 
 Group: TypeAlias = dist.ProcessGroup
 
@@ -46,6 +46,17 @@ def refuse(text: str, *facts: str, hint: str = "") -> ParallelError:
         hint: What to try.
     """
     return ParallelError(text, [site_fact(call_site()), *facts], hint=hint)
+
+
+def refuse_option(text: str, *facts: str, hint: str = "") -> OptionError:
+    """Returns the error of a refused argument, a `ValueError`, with the user's line.
+
+    Args:
+        text: One sentence: what is refused.
+        *facts: Further lines of the report, below the user's line.
+        hint: What to try.
+    """
+    return OptionError(text, [site_fact(call_site()), *facts], hint=hint)
 
 
 # Division

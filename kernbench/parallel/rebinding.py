@@ -16,7 +16,7 @@ from kernbench.errors import OperandError, OptionError, call_site, site_fact
 from kernbench.parallel.groups import ProcessGroupCollection
 from kernbench.parallel.held import find_worker
 from kernbench.parallel.layout import whole_number
-from kernbench.parallel.members import Group
+from kernbench.parallel.members import Group, refuse_option
 
 __all__ = ["context_parallel_stream", "eval_cp_context", "install_pg_collection"]
 
@@ -270,7 +270,7 @@ def _plan(name: str, model: Model, target: ProcessGroupCollection) -> _Plan:
                 continue
             new = _live(name, target, of, kind)
             if new.size() % size:
-                raise _refused(
+                raise refuse_option(
                     f"{name}: {of} has {new.size()} ranks and cp has {size}",
                     f"{new.size()} is not divisible by {size}",
                 )
@@ -351,15 +351,11 @@ def _check_kind(name: str, argument: str, value: object) -> None:
         )
 
 
-def _refused(text: str, *facts: str, hint: str = "") -> OptionError:
-    return OptionError(text, [site_fact(call_site()), *facts], hint=hint)
-
-
 def _live(name: str, groups: ProcessGroupCollection, field: str, whose: str) -> Group:
     """Returns a group of a collection that the calling rank can use."""
     group = getattr(groups, field)
     if group is None:
-        raise _refused(
+        raise refuse_option(
             f"{name}: {whose} needs the group {field!r}, which is None",
             f"the collection is {groups!r}",
             hint=f"make the group, and give it as ProcessGroupCollection({field}=...)",
@@ -372,7 +368,7 @@ def _live(name: str, groups: ProcessGroupCollection, field: str, whose: str) -> 
 def _levels(name: str, target: ProcessGroupCollection, kind: str) -> list[Group]:
     """Returns the two groups of `a2a+p2p`: who exchanges heads, and who is on a ring."""
     if target.hcp is None:
-        raise _refused(
+        raise refuse_option(
             f"{name}: {kind} communicates by 'a2a+p2p' and needs the groups 'hcp', which is None",
             f"the collection is {target!r}",
             hint="give two levels: ProcessGroupCollection(hcp=[a2a_group, p2p_group], ...)",
@@ -382,7 +378,7 @@ def _levels(name: str, target: ProcessGroupCollection, kind: str) -> list[Group]
         dist.get_process_group_ranks(level)
     sizes = [level.size() for level in levels]
     if len(levels) != 2 or prod(sizes) != target.cp.size():
-        raise _refused(
+        raise refuse_option(
             f"{name}: hcp has groups of {sizes} ranks and cp has {target.cp.size()}",
             "'a2a+p2p' takes two groups, whose sizes give that of cp as their product",
         )
@@ -398,7 +394,7 @@ def _check_heads(name: str, module: Any, group: Group | list[Group]) -> None:
     for attribute in _HEADS:
         heads: Any = getattr(module, attribute, None)
         if whole_number(heads) and heads // tp % ranks:
-            raise _refused(
+            raise refuse_option(
                 f"{name}: {type(module).__name__} has {attribute}={heads} and communicates by "
                 f"{module.cp_comm_type!r} among {ranks} ranks",
                 f"{heads // tp} heads on a rank are not divisible by {ranks}",
@@ -409,7 +405,7 @@ def _check_length(name: str, config: Any, cp: int) -> None:
     """Refuses a sequence that cannot be cut into two chunks for each rank."""
     length: Any = getattr(config, "seq_length", None)
     if whole_number(length) and length % (2 * cp):
-        raise _refused(
+        raise refuse_option(
             f"{name}: seq_length={length} cannot be cut among {cp} ranks",
             f"{length} is not divisible by 2 * cp = {2 * cp}",
         )
@@ -422,7 +418,7 @@ def _check_same(
     for field in _STAY:
         before, after = getattr(held, field), getattr(target, field)
         if before is not None and after is not None and before.ranks != after.ranks:
-            raise _refused(
+            raise refuse_option(
                 f"{name}: {field} would change from ranks {list(before.ranks)} to "
                 f"{list(after.ranks)}",
                 f"the former are those of {whose}; parameters stay where they are",

@@ -8,6 +8,7 @@ from typing import Any, Final
 import kernbench.torch as torch
 from kernbench.errors import OptionError, call_site, site_fact
 from kernbench.parallel.config import ModelParallelConfig, NoSync
+from kernbench.parallel.members import refuse_option
 from kernbench.pp.bubble import MICROBATCH
 from kernbench.pp.p2p_communication import P2PCommunicator, Shape
 from kernbench.pp.plans import Action, Backward, Exchange, Forward, Message, Pass, Size
@@ -305,7 +306,7 @@ class Runner:
     def _refuse(self, text: str, *facts: str, hint: str = "") -> OptionError:
         step = self._step
         here = f"on stage {step.stage} of {step.size.stages}"
-        return OptionError(f"{text}, {here}", [site_fact(call_site()), *facts], hint=hint)
+        return refuse_option(f"{text}, {here}", *facts, hint=hint)
 
 
 class _Handle:

@@ -9,7 +9,7 @@ from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact
 from kernbench.parallel import parallel_state
 from kernbench.parallel.config import ModelParallelConfig
 from kernbench.parallel.groups import ProcessGroupCollection
-from kernbench.parallel.members import Group, size_of
+from kernbench.parallel.members import Group, refuse_option, size_of
 from kernbench.pp import plans
 from kernbench.pp.p2p_communication import P2PCommunicator, Shape
 from kernbench.pp.plans import Schedule, Size
@@ -325,8 +325,7 @@ class ForwardBackward:
         return received[0], sent[0]
 
     def _refuse(self, text: str, *facts: str, hint: str = "") -> OptionError:
-        here = site_fact(call_site())
-        return OptionError(f"{self.__name__}: {text}", [here, *facts], hint=hint)
+        return refuse_option(f"{self.__name__}: {text}", *facts, hint=hint)
 
 
 def _attribute(model: Any, name: str) -> Any:
