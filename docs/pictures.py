@@ -2,8 +2,11 @@
 
 `table.svg` is what `kernbench run benches/ccl_allreduce.py` prints; `timeline.svg` shows a trace of
 `docs/overlap.py`, `ring.svg` one of `docs/ring.py`. A test compares them with what kernbench does.
+`sweep.svg`, of `docs/sweeps.md`, needs matplotlib, and stays as it is without. `pytorch.svg` needs
+PyTorch, and the folder with the script that the README fetches: `python docs/pictures.py FOLDER`.
 """
 
+import importlib.util
 import io
 import json
 import subprocess
@@ -21,6 +24,21 @@ TIMELINES: Final[dict[str, tuple[Path | str, ...]]] = {
     "ring": (HERE / "ring.py", "--topology", "h200x8", "--data", "off"),
 }
 """Programs of the pictures of traces, and the options with which they are run."""
+
+SWEEP: Final = (
+    *("sweep", "ccl_allreduce", "--set", "system.sips.count=2,4,8", "--data", "off"),
+    *("--quiet", "--plot", "sweep.svg"),
+)
+"""The sweep of the picture of `docs/sweeps.md`, as it stands there."""
+
+TUTORIAL_FILES: Final = ("multigpu_torchrun.py", "datautils.py")
+"""Files of PyTorch's tutorial, of the folder that is given."""
+
+TUTORIAL: Final = (
+    *("torchrun", "--nproc-per-node", "4", "--trace", "trace.json"),
+    *(TUTORIAL_FILES[0], "4", "2"),
+)
+"""How the README runs the script of the tutorial."""
 
 _WIDTH: Final = 960
 _NAMES: Final = 190
@@ -160,6 +178,44 @@ class _Timeline:
                 )
 
 
+def tutorial_svg(document: Mapping[str, Any]) -> str:
+    """Returns one step of a trace of the script of PyTorch's tutorial, of ranks 0 and 1."""
+    events = document["traceEvents"]
+    steps = sorted(
+        event["ts"] + event["dur"]
+        for event in events
+        if event["ph"] == "X" and event["pid"] == 1 and event["name"].startswith("Optimizer.step")
+    )
+    begin, end = steps[_STEP], steps[_STEP + 1]
+    shown = [
+        event
+        for event in events
+        if event["ph"] == "X"
+        and event["cat"] != "user_annotation"
+        and begin <= event["ts"]
+        and event["ts"] + event["dur"] <= end
+    ]
+    rows = {event["tid"] for event in shown}
+    names = [
+        event
+        for event in events
+        if event["name"] == "process_name"
+        or (event["name"] == "thread_name" and event["tid"] in rows)
+    ]
+    return timeline_svg({"traceEvents": shown + names}, (0, 1))
+
+
+_STEP: Final = 5
+"""The step after which the picture of the tutorial's script begins."""
+
+
+def sweep_svg() -> str:
+    """Returns the picture of the sweep."""
+    with tempfile.TemporaryDirectory() as name:
+        kernbench(*SWEEP, folder=Path(name))
+        return Path(name, "sweep.svg").read_text(encoding="utf-8")
+
+
 def main() -> None:
     """Writes the pictures."""
     images = HERE / "img"
@@ -168,6 +224,15 @@ def main() -> None:
     for name, program in TIMELINES.items():
         svg = timeline_svg(trace(*program), (0, 1))
         (images / f"{name}.svg").write_text(svg, encoding="utf-8")
+    if len(sys.argv) > 1:
+        with tempfile.TemporaryDirectory() as name:
+            for file in TUTORIAL_FILES:
+                Path(name, file).write_bytes(Path(sys.argv[1], file).read_bytes())
+            kernbench(*TUTORIAL, folder=Path(name))
+            document = json.loads(Path(name, "trace.json").read_text(encoding="utf-8"))
+        (images / "pytorch.svg").write_text(tutorial_svg(document), encoding="utf-8")
+    if importlib.util.find_spec("matplotlib") is not None:
+        (images / "sweep.svg").write_text(sweep_svg(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kernbench.scripts.calls import context, spawn
+    from kernbench.scripts.torchrun import torchrun_spawn
+    from kernbench.sweeps.sweeping import sweep
 
-__all__ = ["__version__", "context", "spawn"]
+__all__ = ["__version__", "context", "spawn", "sweep", "torchrun_spawn"]
 
 __version__ = "0.1.0"
 
@@ -16,4 +18,12 @@ def __getattr__(name: str) -> Any:
         from kernbench.scripts import calls
 
         return getattr(calls, name)
+    if name == "torchrun_spawn":
+        from kernbench.scripts.torchrun import torchrun_spawn
+
+        return torchrun_spawn
+    if name == "sweep":
+        from kernbench.sweeps.sweeping import sweep
+
+        return sweep
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,6 +27,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "nn.bucket_roles": 4096,  # a text for each bucket of a model
     "config.fields": 256,  # by class of a file's values
     "config.old_names": 256,  # by class of a file's values
+    "config.shipped": 8,  # by name: `configs` and some more
     "cp.orders": 16,  # 8 bytes for each row of all ranks
     "cp.sights": 1024,
     "distributed.barriers": 64,  # by name of the call
@@ -61,6 +62,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "tensors.labels": 4096,
     "tensors.signatures": 2048,
     "tensors.unions": 4096,
+    "topology.files": 64,  # by name of a shipped machine
     "tl.checked": 1024,
     "tl.elementwise": 1024,
     "tl.extremes": 64,
@@ -69,8 +71,10 @@ LIMITS: Final[Mapping[str, int]] = {
     "tl.shapes": 4096,
     "tl.types": 4096,
     "tl.sources": 256,  # the syntax tree of a kernel
+    "ccl.entries": 1024,  # by function of an algorithm's module
     "ccl.files": 16,  # a `ccl.yaml` and its overrides, which every context reads
     # Of a machine: a few machines, since each has all that stands below.
+    "ccl.choosers": _MACHINES,
     "ccl.estimators": _MACHINES,
     "ccl.machines": _MACHINES,
     "hw.machines": _MACHINES,
@@ -78,6 +82,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "topology.machines": _MACHINES,
     # Of one machine.
     "ccl.alike": 1 << 16,  # as for paths
+    "ccl.choices": 4096,
     "ccl.estimates": 4096,
     "ccl.mixtures": 1024,
     "ccl.pairs": 1024,

@@ -1,10 +1,14 @@
 """Errors for users: a code, the place in the user's source, expected, got, and a hint."""
 
 import linecache
+import os
 import sys
+import sysconfig
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import islice
+from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Final, NamedTuple
 
@@ -23,13 +27,20 @@ _PASSING: Final = frozenset(
         "copy",
         "functools",
         "pickle",
+        "threading",
         "weakref",
     }
 )
 """Modules of the standard library that only pass control on, from one caller to another."""
 
 _known: Final[set[str]] = set(_PASSING)
-"""Names of modules whose frames are skipped: `_PASSING`, and modules of kernbench seen so far."""
+"""Names of modules that are not the user's: `_PASSING`, and modules of kernbench seen so far."""
+
+_libraries: list[str] = []
+"""Packages of libraries that are passed over, once for each block of `passed_over`."""
+
+_skipped: Final[set[str]] = set(_PASSING)
+"""Names of modules whose frames are skipped: those of `_known`, and of libraries seen so far."""
 
 
 def is_ours(frame: FrameType) -> bool:
@@ -41,6 +52,77 @@ def is_ours(frame: FrameType) -> bool:
     if ours:
         _known.add(name)
     return ours
+
+
+@contextmanager
+def passed_over(*packages: str) -> Iterator[None]:
+    """Lets reports name the lines that call libraries, not lines of the libraries, inside a block.
+
+    Where nobody but libraries has called, a report names the outermost line of a library. Blocks
+    may be nested. They are of the whole process.
+
+    Args:
+        *packages: Names of packages, or of modules, such as `torch`; what is below them counts too.
+    """
+    _libraries.extend(packages)
+    _forget_frames()
+    try:
+        yield
+    finally:
+        for package in packages:
+            _libraries.remove(package)
+        _forget_frames()
+
+
+@contextmanager
+def libraries_passed_over(program: str | None = None) -> Iterator[None]:
+    """Passes over every library that is installed, as `passed_over` does, inside a block.
+
+    A block inside another one changes nothing.
+
+    Args:
+        program: File or module of the program; a package that has it is the user's. None: unknown.
+    """
+    with nullcontext() if _libraries else passed_over(*_installed(program)):
+        yield
+
+
+def _installed(program: str | None) -> list[str]:
+    found, own = {"torch"}, {_PACKAGE}
+    file = Path(program or "").resolve()
+    if program is not None and file.suffix != ".py":
+        own.add(program.partition(".")[0])
+    for folder in map(Path, {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}):
+        names = {entry.stem for entry in folder.iterdir()} if folder.is_dir() else set()
+        found |= {name for name in names if name.isidentifier()}
+        if folder in file.parents:
+            own.add(file.relative_to(folder).parts[0])
+    return sorted(found - own)
+
+
+def _forget_frames() -> None:
+    """Forgets whose frames are whose, after `_libraries` has changed."""
+    _skipped.clear()
+    _skipped.update(_PASSING)
+    _SITES.clear()
+
+
+def is_passed_over(frame: FrameType) -> bool:
+    """Returns whether a frame is of a library that `passed_over` names."""
+    name: str = frame.f_globals.get("__name__") or ""
+    while name and _libraries:
+        if name in _libraries:
+            return True
+        name = name.rpartition(".")[0]
+    return False
+
+
+def _is_skipped(frame: FrameType) -> bool:
+    """Returns whether a frame is not the user's, be it ours or a library's."""
+    skipped = is_ours(frame) or is_passed_over(frame)
+    if skipped:
+        _skipped.add(frame.f_globals.get("__name__", ""))
+    return skipped
 
 
 class CallSite(NamedTuple):
@@ -91,19 +173,28 @@ _SITES: Final[Table[tuple[int, int], CallSite]] = Table("errors.call_sites")
 
 def call_site() -> CallSite | None:
     """Returns the site of the innermost frame of the user's code; None if there is none."""
-    known = _known
+    skipped = _skipped
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         # Every operation comes here, so what is known is found without a call.
-        if frame.f_globals.get("__name__") not in known:
+        if frame.f_globals.get("__name__") not in skipped:
             key = id(frame.f_code), frame.f_lasti
             site = _SITES.get(key)
             if site is not None:
                 return site
-            if not is_ours(frame):
+            if not _is_skipped(frame):
                 return _SITES.keep(key, CallSite(frame.f_code, frame.f_lasti))
         frame = frame.f_back
-    return None
+    return _outermost_of_libraries(sys._getframe(1)) if _libraries else None
+
+
+def _outermost_of_libraries(frame: FrameType | None) -> CallSite | None:
+    site = None
+    while frame is not None:
+        if is_passed_over(frame):
+            site = CallSite(frame.f_code, frame.f_lasti)
+        frame = frame.f_back
+    return site
 
 
 def warn_at_call(text: str, category: type[Warning] = UserWarning) -> None:
@@ -119,21 +210,42 @@ def site_in(frame: FrameType | None) -> CallSite | None:
     Args:
         frame: Innermost frame of the stack, such as that of a task that waits.
     """
-    while frame is not None and is_ours(frame):
+    innermost = frame
+    while frame is not None and _is_skipped(frame):
         frame = frame.f_back
-    return None if frame is None else CallSite(frame.f_code, frame.f_lasti)
+    if frame is None:
+        return _outermost_of_libraries(innermost) if _libraries else None
+    return CallSite(frame.f_code, frame.f_lasti)
+
+
+def is_of_python(frame: FrameType) -> bool:
+    """Returns whether a frame is of the standard library."""
+    if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in sys.stdlib_module_names:
+        return False
+    file = frame.f_code.co_filename
+    return file.startswith(("<frozen ", _PYTHON))  # a module of the user may have such a name
+
+
+_PYTHON: Final = sysconfig.get_path("stdlib") + os.sep
 
 
 def call_site_of(error: BaseException) -> CallSite | None:
-    """Returns the site of the innermost frame of the user's code in the traceback of `error`."""
-    site = None
+    """Returns the site of the innermost frame of the user's code in the traceback of `error`.
+
+    Where there is none, that is the outermost one of a library.
+    """
+    site = library = None
     traceback: TracebackType | None = error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame
         if not is_ours(frame):
-            site = CallSite(frame.f_code, traceback.tb_lasti)
+            here = CallSite(frame.f_code, traceback.tb_lasti)
+            if not (is_passed_over(frame) or is_of_python(frame)):
+                site = here
+            elif library is None:
+                library = here
         traceback = traceback.tb_next
-    return site
+    return site or library
 
 
 class Involved(NamedTuple):

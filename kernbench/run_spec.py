@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 DefaultDevice = Literal["cuda", "cpu"]
 """Type of the device on which ranks make tensors without `device=`."""
 
+Data = bool | Literal["fake"]
+"""Whether tensors hold values; `fake`: no, and what a program of PyTorch reads of them is 0."""
+
 VERSION: Final = 1
 """Version of the JSON form."""
 
@@ -52,7 +55,8 @@ class RunSpec:
         devices: SIPs that ranks may use, or `all`; rank r has the r-th SIP.
         default_device: Where tensors are made without `device=`: `cuda`, on their rank's device; or
             `cpu`, on the host, as in PyTorch, and then devices are kept apart as strictly as there.
-        data: Whether tensors hold values; if not, only time is simulated.
+        data: Whether tensors hold values; if not, only time is simulated. `fake`, of a program of
+            PyTorch only: they hold none, and a value that the host reads of a device is 0.
         fidelity: How closely time is simulated, see `GraphEngine`.
         record: How much the log keeps, see `OpLog`.
         shadow: Whether answers of caches are found anew, too, and compared, see `GraphEngine`.
@@ -72,6 +76,13 @@ class RunSpec:
         nproc_per_node: Number of ranks that each run the file as `__main__`, as under `torchrun`;
             None if the program spawns its ranks itself.
         as_torch: Whether `import torch` means `kernbench.torch` in the program.
+        pytorch: Whether the program is one of the real PyTorch, which must be installed.
+        nodes: Number of nodes of the machine, each with `nproc_per_node` ranks, as under
+            `torchrun`; of a program of PyTorch.
+        as_module: Whether `bench` is the name of a module, which runs as `python -m` runs it; of a
+            program of PyTorch.
+        same_ranks: Whether ranks do the same, so that two of them run the program, and the others
+            repeat what rank 0 does; of a program of PyTorch without values.
 
     Raises:
         ConfigError: If values are of other kinds; the error lists all of them by field (F2, F3).
@@ -82,7 +93,7 @@ class RunSpec:
     overrides: tuple[str, ...] = ()
     devices: Literal["all"] | tuple[int, ...] = "all"
     default_device: DefaultDevice = "cuda"
-    data: bool = True
+    data: Data = True
     fidelity: Fidelity = "kernel"
     record: Detail = "summary"
     shadow: bool = False
@@ -97,6 +108,10 @@ class RunSpec:
     arguments: tuple[str, ...] = ()
     nproc_per_node: int | None = None
     as_torch: bool = False
+    pytorch: bool = False
+    nodes: int = 1
+    as_module: bool = False
+    same_ranks: bool = False
 
     def __post_init__(self) -> None:
         wrong: dict[str, Problem] = {}
@@ -115,7 +130,9 @@ class RunSpec:
     @property
     def name(self) -> str:
         """Name of the run in results: the bench's file without folder and suffix, or empty."""
-        return "" if self.bench is None else Path(self.bench).stem
+        if self.bench is None or self.as_module:
+            return self.bench or ""
+        return Path(self.bench).stem
 
     @property
     def machine_overrides(self) -> tuple[str, ...]:
@@ -140,10 +157,16 @@ class RunSpec:
             if value is None:
                 raise _refused([_problem("F2", name, "expected text: a command names it")])
         assert self.bench is not None
-        return shlex.join(["kernbench", "run", self.bench, *more, *self._options()])
+        if self.pytorch:  # as `torchrun` has it, all that follows the file belongs to the program
+            program = [*(["-m"] if self.as_module else []), self.bench, *self.arguments]
+            return shlex.join(["kernbench", "torchrun", *more, *self._options(), *program])
+        arguments = ["--", *self.arguments] if self.arguments else []
+        return shlex.join(["kernbench", "run", self.bench, *more, *self._options(), *arguments])
 
     def _options(self) -> Iterator[str]:
         usual = RunSpec()
+        if self.pytorch and self.topology == usual.topology:
+            yield from ("--topology", str(usual.topology))  # where `torchrun` has another default
         for name, (option, said) in _OPTIONS.items():
             value = getattr(self, name)
             # The seed is always there, so that a report says all that a repetition needs.
@@ -153,8 +176,6 @@ class RunSpec:
                     yield said(value)
         for text in self.overrides:
             yield from ("--set", text)
-        if self.arguments:
-            yield from ("--", *self.arguments)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the specification as plain values for JSON: all fields, and the version."""
@@ -215,7 +236,7 @@ class RunSpec:
         """
         from kernbench.config import ConfigError
 
-        document = _read_json(Path(path))
+        document = read_json(Path(path))
         if isinstance(document, dict) and "kernbench" in document:
             document = document.get("spec")
         try:
@@ -253,8 +274,17 @@ def _refused(problems: "Sequence[Problem]") -> "ConfigError":
     return ConfigError("RunSpec", problems)
 
 
-def _read_json(path: Path) -> Any:
-    """Returns the content of a JSON file, in which no mapping may have a key twice."""
+def read_json(path: Path, most: int = _MOST_BYTES) -> Any:
+    """Returns the content of a JSON file, in which no mapping may have a key twice.
+
+    Args:
+        path: Path of the file.
+        most: Bytes of the largest file that is read.
+
+    Raises:
+        ConfigError: If the file cannot be read (F9, F10, F11), is no JSON (F10), or gives a key
+            twice (F6).
+    """
     from kernbench.config import ConfigError, Problem
     from kernbench.config.yaml_file import read_text
 
@@ -270,7 +300,7 @@ def _read_json(path: Path) -> Any:
         return found
 
     try:
-        document = json.loads(read_text(path, _MOST_BYTES), object_pairs_hook=once)
+        document = json.loads(read_text(path, most), object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         problem = Problem("F10", where, "", f"not JSON: {error}")
         raise ConfigError(where, [problem]) from None
@@ -303,6 +333,10 @@ def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError
     return value
+
+
+def _data(value: Any) -> Data:
+    return "fake" if value == "fake" else _flag(value)
 
 
 def _whole(least: int) -> Callable[[Any], int]:
@@ -389,7 +423,7 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "overrides": _TEXTS,
     "devices": ("all, or different integers from 0", _devices),
     "default_device": _choice(DefaultDevice),
-    "data": ("true or false", _flag),
+    "data": ("true, false or fake", _data),
     "fidelity": _choice(Fidelity),
     "record": _choice(Detail),
     "shadow": ("true or false", _flag),
@@ -404,6 +438,10 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "arguments": _TEXTS,
     "nproc_per_node": ("an integer from 1, or None", _or_none(_whole(1))),
     "as_torch": ("true or false", _flag),
+    "pytorch": ("true or false", _flag),
+    "nodes": ("an integer from 1", _whole(1)),
+    "as_module": ("true or false", _flag),
+    "same_ranks": ("true or false", _flag),
 }
 """For each field, which values it accepts, and the function that makes the kept value."""
 
@@ -411,13 +449,15 @@ _NAMES: Final = ", ".join(_KINDS)
 
 _OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any], str] | None]]] = {
     "nproc_per_node": ("--nproc-per-node", str),
+    "nodes": ("--nnodes", str),
     "as_torch": ("--as-torch", None),
     "topology": ("--topology", str),
     "ccl": ("--ccl", str),
     "devices": ("--devices", lambda devices: ",".join(map(str, devices))),
     "default_device": ("--default-device", str),
-    "data": ("--data", lambda data: "on" if data else "off"),
+    "data": ("--data", lambda data: "fake" if data == "fake" else "on" if data else "off"),
     "fidelity": ("--fidelity", str),
+    "same_ranks": ("--same-ranks", None),
     "shadow": ("--shadow", None),
     "eager_limit": ("--eager-limit", str),
     "watchdog_s": ("--watchdog", str),

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, NoReturn
 
 from benches.nccl.operations import OPERATIONS
@@ -141,6 +142,8 @@ def _sizes(begin: int, end: int, factor: int, step: int) -> Iterator[int]:
         size = size + step if step else size * factor
 
 
+# Kept: every rank parses, and making a parser takes longer than to measure a small size.
+@cache
 def _parser(prog: str, operation: str | None) -> _Parser:
     parser = _Parser(prog=prog, allow_abbrev=False, description="Flags of nccl-tests.")
     add: Any = parser.add_argument

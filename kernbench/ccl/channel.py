@@ -15,8 +15,9 @@ from kernbench.ccl.operations import Ints
 from kernbench.ccl.plan import Algorithm, Cutting, Plan, Setting
 from kernbench.ccl.replay import Replay
 from kernbench.ccl.runs import Runs
-from kernbench.des import Owner, Task
+from kernbench.des import EventLoop, Owner, Task, order
 from kernbench.hw.claims import Claim, Use, never
+from kernbench.hw.network import Network
 from kernbench.hw.path import Path
 from kernbench.hw.pe import PeTimeline, Timeless, later
 from kernbench.hw.queue import Queue, QueueSpec, Sender
@@ -26,6 +27,7 @@ from kernbench.sim_engine.op_log import Category, Record
 from kernbench.sim_engine.shadow import compare
 from kernbench.tl.program import Program, Trace
 from kernbench.tl.tile import Pointer
+from kernbench.topology import Topology
 
 Timing = tuple[list[int], list[Span]]
 """When each rank is done, in picoseconds, and the messages that were sent."""
@@ -44,6 +46,7 @@ class ChannelPlan:
         costs: Costs of the channel's messages.
         path: Returns the path between two ranks of the group.
         lead: Shortest start-up of a rank, in picoseconds.
+        topology: The machine.
     """
 
     algorithm: Algorithm
@@ -54,6 +57,7 @@ class ChannelPlan:
     costs: RankCosts
     path: Callable[[int, int], Path]
     lead: int
+    topology: Topology
 
     @cached_property
     def layout(self) -> Layout:
@@ -108,17 +112,18 @@ class ChannelPlan:
         return list(map(tuple, found))
 
     @cached_property
-    def freed_by(self) -> dict[int, int]:
-        """By the index of a link, a rank at whose end nothing of the channel is on the link.
+    def freed_by(self) -> dict[int, tuple[int, ...]]:
+        """By the index of a link, ranks at whose ends nothing of the channel is on the link.
 
-        Holds while the channel is alone on links with one path each. The first stage of a path is
-        free once its sender has sent everything, the others once the receiver has got everything.
+        Holds while the channel is alone on its links. The first stage of a path is free once its
+        sender has sent everything, the others once the receiver has got everything.
         """
-        found: dict[int, int] = {}
+        found: dict[int, dict[int, None]] = {}
         for (sender, receiver), path in zip(self._plan_pairs, self.use.paths, strict=True):
-            found |= dict.fromkeys(path.links, receiver)
-            found |= dict.fromkeys(path.injecting, sender)
-        return found
+            for link in path.links:
+                rank = sender if link in path.injecting else receiver
+                found.setdefault(link, {})[rank] = None
+        return {link: tuple(ranks) for link, ranks in found.items()}
 
     @property
     def _plan_pairs(self) -> Sequence[tuple[int, int]]:
@@ -136,6 +141,11 @@ class ChannelPlan:
             and bool(self.layout.nominal)
             and plan.gathers
         )
+
+    @cached_property
+    def apart(self) -> bool:
+        """Whether its ranks share links, and it is timed over a network of its own while alone."""
+        return self.in_lanes and not self.use.private and self.setting.channels == 1
 
     @cached_property
     def long_message(self) -> bool:
@@ -179,6 +189,8 @@ def together(prepared: ChannelPlan, skews: tuple[int, ...], trace: bool) -> Timi
     """
     plan = prepared.plan
     assert plan is not None
+    if prepared.apart:
+        return _apart(prepared, skews, trace)
     if prepared.in_lanes:
         costs = prepared.costs.together
         return vectorised(plan, prepared.layout, costs, prepared.path, skews, trace=trace)
@@ -207,6 +219,36 @@ def _replayed(
     )
     for rank, start in enumerate(skews):
         replay.start(rank, start)
+    replay.leave()
+    return [ends[rank] for rank in range(len(skews))], replay.spans()
+
+
+def _apart(
+    prepared: ChannelPlan, skews: Sequence[int], trace: bool, *, skips: bool = True
+) -> Timing:
+    """Does what `together` does, over a network on which nothing else happens."""
+    assert prepared.plan is not None
+    loop = EventLoop()
+    network = Network(prepared.topology, loop)
+    cycles = Cycles(network)
+    owners = [loop.owner(order.command_of(rank)) for rank in range(len(skews))]
+    ends: dict[int, int] = {}
+    replay = Replay(
+        prepared.plan,
+        prepared.layout,
+        prepared.costs.each,
+        {pair: prepared.queue(*pair) for pair in prepared.plan.pairs},
+        lambda rank, pe: Sender(network, pe, owners[rank]),
+        ends.__setitem__,
+        runs=prepared.runs,
+        cycles=(lambda: cycles) if skips else None,
+        trace=trace,
+    )
+    if replay.watched:
+        cycles.join(replay)
+    for rank, start in enumerate(skews):
+        loop.at(start, owners[rank], replay.start, rank, start)
+    loop.run()
     replay.leave()
     return [ends[rank] for rank in range(len(skews))], replay.spans()
 
@@ -328,12 +370,19 @@ class Channel:
             return False
         prepared = self._prepared
         use = prepared.use
-        links = prepared.sent_over[rank] if use.private else use.links
-        return claims.busy(use, self._line, links, start)
+        links = prepared.sent_over[rank] if use.private or prepared.apart else use.links
+        return claims.busy(use, self._line, links, start, claim)
 
     def _released(self, link: int) -> int | None:
         """See `Released`."""
-        return self._ends.get(self._prepared.freed_by[link])
+        latest, ends = 0, self._ends
+        for rank in self._prepared.freed_by[link]:
+            end = ends.get(rank)
+            if end is None:
+                return None
+            if end > latest:
+                latest = end
+        return latest
 
     def free(self) -> None:
         """Frees the links and drops the messages: every rank has completed."""
@@ -344,13 +393,19 @@ class Channel:
         self._claim = self._replay = None  # they refer back to the channel
         self._attempt += 1  # a rank without messages may be repeated at the instant of its end
 
+    def drop(self) -> None:
+        """Lets go of what refers back to the channel: its ranks will not complete."""
+        self._claim = self._replay = None
+
     def _begin(self, rank: int, start: int, busy: bool) -> None:
         """Lets a rank begin, on links that are free for it or `busy`."""
         self._starts[rank] = start
         claims, prepared = self._engine.network.claims, self._prepared
         claim = self._claim
         if claim is None:
-            claim = claims.take(prepared.use, self._line, self._repeat, self._released)
+            claim = claims.take(
+                prepared.use, self._line, self._repeat, self._released, apart=prepared.apart
+            )
             self._claim = claim
             self._gathers = claim.alone and prepared.gathers
             if not self._gathers:
@@ -369,11 +424,19 @@ class Channel:
         if not self._gathers:
             self._start_replay(rank)
         elif len(self._starts) == self._size:
+            if prepared.apart and not self._in_order():
+                claims.share(claim, begun=True)
+                return
             first, timing = self._timing()
             if self._shadow is not None:
                 self._compare(self._shadow, first, timing)
             self._ends = {rank: first + end for rank, end in enumerate(timing[0])}
             self._ranks.all_timed(self._number, first, timing[0])
+
+    def _in_order(self) -> bool:
+        """Returns whether ties of ranks are decided as on a network of its own."""
+        ranks = [self._ranks.command(rank).host.rank for rank in range(self._size)]
+        return all(one < other for one, other in itertools.pairwise(ranks))
 
     def _start_replay(self, rank: int) -> None:
         assert self._replay is not None
@@ -445,7 +508,10 @@ class Channel:
         again = together(anew, tuple(starts), self._engine.op_log.full)
         compare("picoseconds at which ranks are done, at once", key, timing[0], again[0])
         compare("messages of ranks, at once", key, timing[1], again[1])
-        alone, _ = _replayed(anew, starts, None)
+        if anew.apart:
+            alone, _ = _apart(anew, starts, trace=False, skips=False)
+        else:
+            alone, _ = _replayed(anew, starts, None)
         compare("picoseconds at which ranks are done, over queues", key, timing[0], alone)
 
     def _timing(self) -> tuple[int, Timing]:

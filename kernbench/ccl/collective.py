@@ -1,17 +1,18 @@
 """One collective under way: ranks arrive, channels are timed, ranks complete."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from kernbench.ccl.channel import Channel, ChannelPlan
-from kernbench.ccl.delivery import Delivery
+from kernbench.ccl.delivery import Delivery, Taker
 from kernbench.ccl.jams import Jam, least_slots
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import Reduction
 from kernbench.ccl.prepared import Prepared
+from kernbench.errors import UnsupportedError
 from kernbench.hw.pe import PeCosts
 from kernbench.memory import View
 from kernbench.sim_engine.command import Command
@@ -218,6 +219,26 @@ class Collective:
         assert not sends
         return Joining(self, place, gives, takes)
 
+    def deliver(self, parts: Mapping[int, Taker]) -> None:
+        """Moves the bytes of all ranks at once, whatever the simulated time is.
+
+        Args:
+            parts: What each rank gives and takes, by rank inside the group; nobody arrives with
+                bytes of their own later.
+
+        Raises:
+            UnsupportedError: If the algorithm has no plan, so that only a run in simulated time
+                finds what it computes.
+        """
+        if not self._prepared.planned:
+            raise UnsupportedError(
+                f"{self.chosen.name} computes its values in simulated time only",
+                hint="choose an algorithm with a plan for programs of PyTorch: kernbench list ccl",
+            )
+        delivery = Delivery(self._prepared, self._reduction, parts, enabled=True, live=False)
+        for part in parts.values():
+            delivery.deliver(part)
+
     def arrive(self, part: Joining, command: Command) -> None:
         """Takes a rank whose stream has come to the collective. Does not wait.
 
@@ -324,10 +345,19 @@ class Collective:
         command = self._commands[part.rank]
         self._engine.complete(command, part.start, end, partial(self.delivery.deliver, part))
         if not self._left:
-            # They refer back to the collective; the garbage collector would find them late.
-            self._commands.clear()
-            self._parts.clear()
-            self._channels.clear()
+            self._let_go()
+
+    def drop(self) -> None:
+        """Lets go of ranks and channels, which will not complete."""
+        for channel in self._channels:
+            channel.drop()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        # They refer back to the collective; the garbage collector would find them late.
+        self._commands.clear()
+        self._parts.clear()
+        self._channels.clear()
 
     def _log_spans(self, channel: Channel) -> None:
         log, itemsize = self._engine.op_log, self._prepared.shape.dtype.itemsize

@@ -5,11 +5,11 @@ import inspect
 import math
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Annotated, Any, Final, Literal
 
 from kernbench.caches import cached
@@ -563,6 +563,16 @@ def _entry(module: ModuleType, operation: str) -> Any:
     return None if inspect.isbuiltin(entry) else entry
 
 
+@cached("ccl.entries")
+def _takes_comm(entry: Callable[..., object]) -> bool:
+    """Returns whether a function can be called as `entry(comm)`."""
+    try:
+        inspect.signature(entry).bind(None)
+    except TypeError:
+        return False
+    return True
+
+
 def _check_entries(module: ModuleType, loaded: Loaded[CclFile], dotted: str) -> None:
     entries = {name: _entry(module, name) for name in OPERATIONS}
     text, known = "", ", ".join(OPERATIONS)
@@ -574,13 +584,41 @@ def _check_entries(module: ModuleType, loaded: Loaded[CclFile], dotted: str) -> 
         if not callable(entry):
             text = f"expected a function {name}(comm); got {type(entry).__name__}"
             continue
-        try:
-            inspect.signature(entry).bind(None)
-        except TypeError:
+        if not _takes_comm(entry):
             text = f"expected {name}(comm); got {name}{inspect.signature(entry)}"
     if text:
         text += f", in {module.__file__}"
         raise ConfigError(loaded.name, [loaded.problem("F14", dotted, text)])
+
+
+def programs_of(loaded: Loaded[CclFile], operation: str) -> tuple[object, ...] | None:
+    """Returns what the modules of a file's algorithms have for an operation now.
+
+    Args:
+        loaded: The file.
+        operation: A key of `OPERATIONS`.
+
+    Returns:
+        For each algorithm its module and the function, None for what there is not, or is not yet;
+        None if a module may be a file of its own, which depends on the working directory, or has
+        something else than a function.
+    """
+    found: list[object] = []
+    for spec in loaded.value.algorithms.values():
+        if not _is_in_package(spec.module):
+            return None
+        module = sys.modules.get(spec.module)
+        entry = None if module is None else _entry(module, operation)
+        if not isinstance(entry, FunctionType | None):
+            return None
+        found += module, entry
+    return tuple(found)
+
+
+def _is_in_package(module: str) -> bool:
+    """Returns whether a module belongs to a package that is there, wherever the file lies."""
+    top, dot, _ = module.partition(".")
+    return bool(dot) and top in sys.modules
 
 
 def _import(module: str, path: Path, loaded: Loaded[CclFile], dotted: str) -> ModuleType:
@@ -590,6 +628,8 @@ def _import(module: str, path: Path, loaded: Loaded[CclFile], dotted: str) -> Mo
     `sys.path` only while the module is imported, so that the module finds its neighbours, and no
     other code finds them by accident.
     """
+    if module in sys.modules and _is_in_package(module):
+        return sys.modules[module]
     folders = list(dict.fromkeys([path.absolute().parent, Path.cwd()]))
     top, _, rest = module.partition(".")
     try:

@@ -10,7 +10,7 @@ from kernbench.ccl.operations import Reduction, average
 from kernbench.ccl.prepared import Prepared
 from kernbench.ccl.values import Array, Operands, evaluate
 from kernbench.errors import KernbenchError
-from kernbench.memory import Allocator, Buffer, Space, View, contiguous_strides
+from kernbench.memory import Allocator, Space, Storage, View, contiguous_strides
 from kernbench.memory.arithmetic import Function, function_named
 from kernbench.tl.tile import Pointer
 
@@ -69,6 +69,7 @@ class Delivery:
         self._live: Final = live
         self.faults: Final[dict[int, KernbenchError]] = {}
         self._workspaces: dict[int, Pointer] = {}
+        self._storages: list[Storage] = []
         self._ranks: Final = len(prepared.shape.sips)
         self._factor, self._divides = (
             (None, False)
@@ -137,8 +138,9 @@ class Delivery:
             dtype, total = prepared.shape.dtype, layout.total(rank)
             # The device's own memory is not used: runs of plans allocate no such buffer either.
             memory = Allocator(Space.HBM, prepared.shape.sips[rank], 0, None)
-            block = memory.allocate(total * dtype.itemsize, "buffer of a collective", None)
-            buffer = Buffer(block)
+            storage = Storage(memory, total * dtype.itemsize, "buffer of a collective", None)
+            self._storages.append(storage)
+            buffer = storage.buffer
             view = View(buffer, dtype, (total,), (1,), 0)
             if self._enabled:
                 buffer.poison(dtype)

@@ -108,7 +108,15 @@ class Prepared:
             plan = plan_of(algorithm, setting)
             self.channels.append(
                 ChannelPlan(
-                    algorithm, setting, plan, self._blocks, chosen.align, costs, self._path, lead
+                    algorithm,
+                    setting,
+                    plan,
+                    self._blocks,
+                    chosen.align,
+                    costs,
+                    self._path,
+                    lead,
+                    machine.topology,
                 )
             )
 

@@ -1,11 +1,12 @@
 """`auto`: which algorithm is expected to be the fastest for an operation, a size and a group."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from kernbench.caches import Table, cached
 from kernbench.ccl.config import (
     AUTO,
     CclFile,
@@ -15,6 +16,7 @@ from kernbench.ccl.config import (
     default_algorithms,
     find_ccl_file,
     load_ccl,
+    programs_of,
     shipped_ccl_file,
 )
 from kernbench.ccl.estimate import SlotLimit, estimator_of
@@ -34,6 +36,22 @@ _LARGEST_SLOT_BITS: Final = 31
 
 _NO_ESTIMATE: Final = (KernbenchError, ArithmeticError, LookupError, TypeError, ValueError)
 """Errors of algorithms of the user's own, which may refuse a group, such as an odd one."""
+
+
+_Key = tuple[str, int, int, tuple[int, ...]]
+"""What a choice depends on beside file and machine: operation, bits of size, ranks, devices."""
+
+_Kept = Table[Hashable, tuple[Loaded[CclFile], Chosen]]
+"""Choices on a machine, each with its file: one object while the file has not changed.
+
+Keys tell files apart by identity: an entry keeps its file alive, so no other one gets its number.
+"""
+
+
+@cached("ccl.choosers")
+def _kept_of(_topology: Topology) -> _Kept:
+    """Returns the choices on a machine; of equal machines, the same object."""
+    return Table("ccl.choices")
 
 
 class Choices:
@@ -57,7 +75,8 @@ class Choices:
         self._system: Final = topology.machine.system
         self._named: dict[str, Chosen | None] = {}
         self._candidates: dict[str, list[Chosen]] = {}
-        self._chosen: dict[tuple[str, int, int, tuple[int, ...]], Chosen] = {}
+        self._chosen: dict[_Key, Chosen] = {}
+        self._kept: Final = _kept_of(topology)
 
     def choose(
         self, operation: str, nbytes: int, sips: Sequence[int], ranks: int | None = None
@@ -75,25 +94,50 @@ class Choices:
         Raises:
             UsageError: If the file, or an algorithm that it names, cannot be used.
         """
+        message = operation == "send_recv"
+        named = self._named.get(operation)
+        if named is not None and not message:
+            return named
+        group = (ranks or self._topology.world_size) if message else len(sips)
+        # One choice serves all pairs that are alike: a machine has as many pairs as ranks, squared.
+        members = self._estimator.like(tuple(sips)) if len(sips) == 2 else tuple(sips)
+        key = operation, max(nbytes - 1, 0).bit_length(), group, members
+        chosen = self._chosen.get(key)
+        if chosen is None:
+            chosen = self._chosen[key] = self._look_up(key)
+            if not (chosen.auto or message):
+                self._named[operation] = chosen
+        return chosen
+
+    def _look_up(self, key: _Key) -> Chosen:
+        """Returns the choice of an equal context, if there was one; else chooses."""
+        path, loaded = self._file
+        file = self._given is None, id(loaded), key
+        programs = programs_of(loaded, key[0])
+        if programs is None:
+            return self._choose(*key)
+        known = self._kept.get((file, programs))
+        if known is not None:
+            return known[1]
+        chosen = self._choose(*key)
+        if chosen.path == path:
+            # To choose may have imported modules.
+            self._kept.keep((file, programs_of(loaded, key[0])), (loaded, chosen))
+        return chosen
+
+    def _choose(self, operation: str, bits: int, group: int, members: tuple[int, ...]) -> Chosen:
         if operation not in self._named:
             self._named[operation] = self._find_named(operation)
         named, message = self._named[operation], operation == "send_recv"
         if named is not None and not (message and named.p2p):
             return named
-        group = (ranks or self._topology.world_size) if message else len(sips)
-        bits = max(nbytes - 1, 0).bit_length()
-        # One choice serves all pairs that are alike: a machine has as many pairs as ranks, squared.
-        members = self._estimator.like(tuple(sips)) if len(sips) == 2 else tuple(sips)
-        key = operation, bits, group, members
-        if key not in self._chosen:
-            if operation not in self._candidates:
-                self._candidates[operation] = self._find_candidates(operation)
-            candidates = self._candidates[operation] if named is None else [named]
-            if message:
-                candidates = [one.for_message(1 << bits, group) for one in candidates]
-            fastest = self._fastest(candidates, operation, 1 << bits, key[3])
-            self._chosen[key] = replace(fastest, auto=named is None)
-        return self._chosen[key]
+        if operation not in self._candidates:
+            self._candidates[operation] = self._find_candidates(operation)
+        candidates = self._candidates[operation] if named is None else [named]
+        if message:
+            candidates = [one.for_message(1 << bits, group) for one in candidates]
+        fastest = self._fastest(candidates, operation, 1 << bits, members)
+        return replace(fastest, auto=named is None)
 
     def slot_limit(
         self, operation: str, nbytes: int, sips: Sequence[int], ranks: int | None = None

@@ -1,6 +1,5 @@
 """Commands and options."""
 
-import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -8,7 +7,11 @@ from typing import Annotated, Final
 import typer
 
 from kernbench import __version__
+from kernbench.cli import sweep_options, torchrun_options
+from kernbench.cli.comparing import compare
 from kernbench.cli.output import TRACE_LIMIT, Output
+from kernbench.cli.spec_options import USUAL, Switch, check_alone, spec_of_options
+from kernbench.cli.testing import run_tests
 from kernbench.run_spec import RunSpec
 
 app = typer.Typer(
@@ -18,16 +21,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-
-_USUAL: Final = RunSpec()
-
-
-class Switch(StrEnum):
-    """A dial with two settings."""
-
-    on = "on"
-    off = "off"
 
 
 class Fidelity(StrEnum):
@@ -95,7 +88,7 @@ def run(
     topology: Annotated[
         str,
         typer.Option(metavar="FILE", help="Machine: a YAML file, or the name of a shipped one."),
-    ] = str(_USUAL.topology),
+    ] = str(USUAL.topology),
     ccl: Annotated[
         str | None,
         typer.Option(
@@ -117,12 +110,16 @@ def run(
             help="Writes a trace for each rank as PyTorch's profiler does, for tools that read it.",
         ),
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Writes a page that shows the run (.html)."),
+    ] = None,
     trace_limit: Annotated[
         int,
         typer.Option(
             metavar="RECORDS",
             min=0,
-            help="Most records that a trace or a breakdown takes, the first ones; 0: all.",
+            help="Most records that a trace, a page or a breakdown takes, the first ones; 0: all.",
         ),
     ] = TRACE_LIMIT,
     flight_recorder: Annotated[
@@ -162,9 +159,7 @@ def run(
             metavar="LIST", help="SIPs that ranks may use, such as 0,2,5; rank r the r-th."
         ),
     ] = "all",
-    seed: Annotated[
-        int, typer.Option(min=0, help="Of the ranks' random generators.")
-    ] = _USUAL.seed,
+    seed: Annotated[int, typer.Option(min=0, help="Of the ranks' random generators.")] = USUAL.seed,
     eager_limit: Annotated[
         int,
         typer.Option(
@@ -172,7 +167,7 @@ def run(
             min=0,
             help="Messages up to this size are sent without their receive; 0 finds every deadlock.",
         ),
-    ] = _USUAL.eager_limit,
+    ] = USUAL.eager_limit,
     watchdog: Annotated[
         float,
         typer.Option(
@@ -180,7 +175,7 @@ def run(
             min=0.0,
             help="Of wall time of your code without a simulated step, until it stops; 0: never.",
         ),
-    ] = _USUAL.watchdog_s,
+    ] = USUAL.watchdog_s,
     max_time: Annotated[
         str,
         typer.Option(
@@ -192,13 +187,13 @@ def run(
         typer.Option(
             metavar="COMMANDS", min=0, help="That a rank may issue in a spawn; 0: any number."
         ),
-    ] = _USUAL.step_budget,
+    ] = USUAL.step_budget,
     group_limit: Annotated[
         int,
         typer.Option(
             metavar="GROUPS", min=0, help="Process groups that a rank may hold beside WORLD."
         ),
-    ] = _USUAL.group_limit,
+    ] = USUAL.group_limit,
     explore: Annotated[
         int,
         typer.Option(
@@ -250,7 +245,8 @@ def run(
         set_: Overrides of the YAML files, such as `system.sips.count=4`.
         trace: File for the trace; None for no trace.
         trace_kineto: Folder for a trace of each rank, as PyTorch's profiler; None for no traces.
-        trace_limit: Most records that a trace or a breakdown takes; 0 for all.
+        report: File for a page that shows the run; None for no page.
+        trace_limit: Most records that a trace, a page or a breakdown takes; 0 for all.
         flight_recorder: File for each rank's last calls, if ranks fail; None for no file.
         json: File for the results or the failure; None for no file.
         breakdown: Whether to print where each rank's time went.
@@ -282,40 +278,17 @@ def run(
     from kernbench.errors import UsageError
 
     if spec is not None:
-        _check_alone(context)
+        check_alone(context, _BESIDE_SPEC)
     elif bench is None:
         raise typer.BadParameter("expected one, or --spec FILE", param_hint="BENCH")
     try:
-        what = (
-            RunSpec(
-                topology=topology,
-                ccl=ccl,
-                overrides=tuple(set_ or ()),
-                devices="all" if devices == "all" else _numbers(devices, _DEVICES, ","),
-                data=data is Switch.on,
-                default_device=default_device.value,
-                fidelity=fidelity.value,
-                shadow=shadow,
-                seed=seed,
-                eager_limit=eager_limit,
-                watchdog_s=watchdog,
-                max_time_ps=_time(max_time),
-                step_budget=step_budget,
-                group_limit=group_limit,
-                schedule=None if schedule == "0" else _numbers(schedule, _SCHEDULE, "."),
-                bench=bench,
-                arguments=tuple(arguments or ()),
-                nproc_per_node=nproc_per_node,
-                as_torch=as_torch,
-            )
-            if spec is None
-            else RunSpec.from_file(spec)
-        )
+        what = spec_of_options(context.params) if spec is None else RunSpec.from_file(spec)
     except UsageError as error:
         raise typer.Exit(failed(error)) from None
     output = Output(
         trace=trace,
         trace_kineto=trace_kineto,
+        report=report,
         trace_limit=trace_limit,
         flight_recorder=flight_recorder,
         json=json,
@@ -326,43 +299,6 @@ def run(
     raise typer.Exit(run_bench(what, output, explore, hash_seeds))
 
 
-def _time(text: str) -> int:
-    """Returns the picoseconds of an option's value.
-
-    Raises:
-        typer.BadParameter: If it is neither 0 nor a time with a unit.
-    """
-    if text == "0":
-        return 0
-    from kernbench.units import UnitError, parse_time
-
-    try:
-        return parse_time(text)
-    except UnitError as error:
-        raise typer.BadParameter(str(error), param_hint="--max-time") from None
-
-
-_SCHEDULE: Final = (r"[1-9]\d*(\.[1-9]\d*)*", "numbers from 1 with dots between, such as 2.1; or 0")
-_DEVICES: Final = (r"\d+(,\d+)*", "numbers with commas between, such as 0,2,5; or all")
-
-
-def _numbers(text: str, form: tuple[str, str], between: str) -> tuple[int, ...]:
-    """Returns the numbers of an option's value.
-
-    Args:
-        text: The value.
-        form: The form of the value, as a regular expression and in words.
-        between: Separator of the numbers.
-
-    Raises:
-        typer.BadParameter: If the value does not have the form.
-    """
-    pattern, words = form
-    if not re.fullmatch(pattern, text, re.ASCII):
-        raise typer.BadParameter(f"expected {words}")
-    return tuple(map(int, text.split(between)))
-
-
 _BESIDE_SPEC: Final = frozenset(
     {
         "spec",
@@ -370,6 +306,7 @@ _BESIDE_SPEC: Final = frozenset(
         "hash_seeds",
         "trace",
         "trace_kineto",
+        "report",
         "trace_limit",
         "flight_recorder",
         "json",
@@ -381,24 +318,8 @@ _BESIDE_SPEC: Final = frozenset(
 """Parameters that may stand beside `--spec`, since the specification does not hold them."""
 
 
-def _check_alone(context: typer.Context) -> None:
-    """Checks that no option beside `--spec` sets what the specification sets.
-
-    Raises:
-        typer.BadParameter: If one does; the error names all such options.
-    """
-    beside = []
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        given = source is not None and source.name == "COMMANDLINE"
-        if given and parameter.name not in _BESIDE_SPEC:
-            option = parameter.opts[0]
-            beside.append(option if option.startswith("-") else option.upper())
-    if beside:
-        raise typer.BadParameter(
-            f"the file says what runs, so {', '.join(beside)} cannot stand beside it",
-            param_hint="--spec",
-        )
+app.command("sweep", cls=sweep_options.Command)(sweep_options.command_like(run))
+app.command("torchrun", cls=torchrun_options.Command)(torchrun_options.command_like(run))
 
 
 @app.command()
@@ -500,3 +421,7 @@ def show_machine_(
     from kernbench.cli.machines import show_machine
 
     raise typer.Exit(show_machine(machine))
+
+
+app.command()(compare)
+app.command("test")(run_tests)

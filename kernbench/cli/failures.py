@@ -1,27 +1,19 @@
 """Turns an exception into a text for the user, and into an exit code."""
 
 import os
+import signal
 import sys
 import tempfile
 import threading
 import traceback
 from enum import IntEnum
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final
+from types import FrameType
+from typing import Final
 
-from kernbench.config.shipped import shipped
-from kernbench.errors import (
-    KernbenchError,
-    UsageError,
-    call_site_of,
-    explained_by,
-    is_ours,
-    site_fact,
-)
-from kernbench.ranks.meeting import folded
-from kernbench.ranks.spawn_errors import SpawnInterrupted, error_as_json
-from kernbench.runtime_api.multiprocessing import SpawnException
+from kernbench.errors import KernbenchError, call_site_of, site_fact
+from kernbench.ranks.spawn_errors import SpawnException, SpawnInterrupted
+from kernbench.scripts.failures import describe, is_internal, usage_of, with_pointer
 
 
 class Exit(IntEnum):
@@ -51,21 +43,39 @@ def failed(error: BaseException, replay: str = "") -> int:
     if _broken_pipe(error):
         drop_output()
         return Exit.BROKEN_PIPE
-    usage = _usage(error)
+    usage = usage_of(error)
     if usage is not None:
-        print(_with_pointer(f"kernbench: {usage}", usage), file=sys.stderr)
+        print(with_pointer(f"kernbench: {usage}", usage), file=sys.stderr)
         return Exit.USAGE
-    if _is_internal(error):
+    if is_internal(error):
         return _internal(error)
-    text = _describe(error)
+    text = describe(error)
     if replay:
         text += f"\nreplay: {replay}"
-    print(_with_pointer(text, error), file=sys.stderr)
+    print(with_pointer(text, error), file=sys.stderr)
     return Exit.FAILED
 
 
 class Terminated(KeyboardInterrupt):
     """The process was asked to end, by SIGTERM."""
+
+
+def end_at_terminate() -> None:
+    """Handles SIGTERM from now on: what is under way in this process ends as after Ctrl-C.
+
+    Processes that the program forks end at once, as Python's own do.
+    """
+    signal.signal(signal.SIGTERM, _on_terminate)
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _on_terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def _forget() -> None:
+    if signal.getsignal(signal.SIGTERM) is _on_terminate:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _is_terminated(error: BaseException) -> bool:
@@ -95,33 +105,35 @@ def drop_output() -> None:
     os.close(nowhere)
 
 
-def _with_pointer(text: str, error: BaseException) -> str:
-    """Returns a report; if the error has codes, a last line says where they are explained."""
-    codes = error.codes if isinstance(error, KernbenchError | SpawnException) else ()
-    return f"{text}\n{explained_by(codes)}" if codes else text
+def report_of(error: BaseException) -> str:
+    """Returns the text that `failed` prints of an exception, without the commands at its end."""
+    if isinstance(error, KeyboardInterrupt):
+        return _describe_interrupt(error, "")
+    usage = usage_of(error)
+    return describe(error) if usage is None else str(usage)
 
 
-def end_process(error: KernbenchError) -> None:
+def end_process(error: KernbenchError, interrupt: BaseException | None = None) -> None:
     """Tells the user about an error and ends the process, while another thread cannot be stopped.
 
     Printed text is flushed if standard output accepts it; nothing else is written.
+
+    Args:
+        error: The error.
+        interrupt: What came from outside; None if the error is the program's.
     """
     flush = threading.Thread(target=sys.stdout.flush, daemon=True)
     flush.start()
     flush.join(_FLUSH_S)
-    text = _with_pointer(f"kernbench: {error}", error)
+    text = with_pointer(f"kernbench: {error}", error)
     os.write(2, f"{text}\n".encode(errors="replace"))
-    os._exit(Exit.FAILED)
+    if interrupt is None:
+        os._exit(Exit.FAILED)
+    os._exit(Exit.TERMINATED if _is_terminated(interrupt) else Exit.INTERRUPTED)
 
 
 _FLUSH_S: Final = 1.0
 """Seconds to wait for standard output, on which the stopped thread may be blocked."""
-
-
-def _usage(error: BaseException) -> UsageError | None:
-    """Returns the error about a wrong file or flag behind an error, also if ranks raised it."""
-    causes = error.errors.values() if isinstance(error, SpawnException) else [error]
-    return next((cause for cause in causes if isinstance(cause, UsageError)), None)
 
 
 def _exit_code(error: SystemExit) -> int:
@@ -129,88 +141,6 @@ def _exit_code(error: SystemExit) -> int:
         return error.code or Exit.OK
     print(error.code, file=sys.stderr)
     return Exit.FAILED
-
-
-def as_json(error: BaseException) -> dict[str, Any]:
-    """Returns the content of `failed`'s text as plain values; for a spawn, every rank's error."""
-    return error_as_json(error)
-
-
-def _describe(error: BaseException) -> str:
-    if isinstance(error, SpawnException):
-        return _describe_spawn(error)
-    if isinstance(error, KernbenchError):
-        last = f"{type(error).__name__}: {error}"
-    else:
-        last = "".join(traceback.format_exception_only(error)).rstrip()
-    return "\n".join([*user_frames(error), last])
-
-
-def _describe_spawn(error: SpawnException) -> str:
-    lines = []
-    for ranks, cause, text in error.alike():
-        if isinstance(cause, KernbenchError):
-            said = [*user_frames(cause), f"{type(cause).__name__}: {text}"]
-        else:
-            said = [_describe(cause)]
-        when = error.failed_at(cause, ranks).removesuffix(", ")
-        lines += [f"{folded(ranks)} failed {when}".rstrip() + ":", *said]
-    return "\n".join([*lines, *error.aborted_lines()])
-
-
-def user_frames(error: BaseException) -> list[str]:
-    """Returns the traceback as text, without frames that are not the user's.
-
-    Shipped benches are not the user's code either. But if a shipped bench fails with an error that
-    is not this package's, its frames stay, since they are all that there is to look at.
-    """
-    frames = [frame for frame in _walk(error.__traceback__) if not _hidden(frame)]
-    if isinstance(error, SystemExit):
-        # How argparse comes to its end is not what a user looks for.
-        while len(frames) > 1 and _of_python(frames[-1]):
-            frames.pop()
-    if isinstance(error, KernbenchError):
-        benches = shipped("benches")
-        frames = [frame for frame in frames if benches not in _file(frame).parents]
-    summary = traceback.StackSummary.extract(
-        ((frame.tb_frame, frame.tb_lineno) for frame in frames), lookup_lines=True
-    )
-    lines = "".join(summary.format()).splitlines()
-    return ["Traceback of your code (most recent call last):", *lines] if lines else []
-
-
-def _of_python(entry: TracebackType) -> bool:
-    root = str(entry.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
-    return root in sys.stdlib_module_names and root != "__main__"
-
-
-def _walk(entry: TracebackType | None) -> list[TracebackType]:
-    entries = []
-    while entry is not None:
-        entries.append(entry)
-        entry = entry.tb_next
-    return entries
-
-
-def _hidden(entry: TracebackType) -> bool:
-    name: str = entry.tb_frame.f_globals.get("__name__", "")
-    return is_ours(entry.tb_frame) or name.partition(".")[0] in {"importlib", "_frozen_importlib"}
-
-
-def _file(entry: TracebackType) -> Path:
-    return Path(entry.tb_frame.f_code.co_filename)
-
-
-def _is_internal(error: BaseException) -> bool:
-    """Returns whether an assertion of this package failed: a bug of the package, not the user."""
-    if isinstance(error, SpawnException):
-        return any(_is_internal(cause) for cause in error.errors.values())
-    if isinstance(error, KernbenchError) or not isinstance(error, AssertionError):
-        return False
-    entries = _walk(error.__traceback__)
-    return bool(entries) and entries[-1].tb_frame.f_globals.get("__name__", "").startswith(
-        "kernbench."
-    )
 
 
 def _internal(error: BaseException) -> int:

@@ -16,7 +16,9 @@ class Output:
         trace: File for the timeline; None for no file.
         trace_kineto: Folder for a file of each rank as PyTorch's profiler writes them; None for no
             files.
-        trace_limit: Most records that the log keeps for traces and `breakdown`; 0 for any number.
+        report: File for a page that shows the run; None for no file.
+        trace_limit: Most records that the log keeps for traces, `report` and `breakdown`; 0 for any
+            number.
         flight_recorder: File for the last calls of each rank, if ranks fail; None for no file.
         json: File for the results; None for no file.
         breakdown: Whether to print where each rank's time went.
@@ -26,6 +28,7 @@ class Output:
 
     trace: Path | None = None
     trace_kineto: Path | None = None
+    report: Path | None = None
     trace_limit: int = TRACE_LIMIT
     flight_recorder: Path | None = None
     json: Path | None = None
@@ -36,7 +39,8 @@ class Output:
     @property
     def needs_records(self) -> bool:
         """Whether the log must keep every record."""
-        return self.trace is not None or self.trace_kineto is not None or self.breakdown
+        files = (self.trace, self.trace_kineto, self.report)
+        return self.breakdown or any(file is not None for file in files)
 
 
 SILENT = Output(quiet=True)

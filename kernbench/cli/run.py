@@ -2,26 +2,21 @@
 
 import io
 import json
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final, NamedTuple
-
-from rich.console import Console
 
 from kernbench import cli
 from kernbench.ccl.config import check_default
-from kernbench.cli.failures import Exit, Terminated, as_json, end_process, failed
+from kernbench.cli.failures import end_at_terminate, end_process, failed
 from kernbench.cli.hash_seeds import Listener, try_seeds
 from kernbench.cli.output import SILENT, Output
-from kernbench.cli.status_line import StatusLine
-from kernbench.config.near import did_you_mean
-from kernbench.config.shipped import shipped
-from kernbench.errors import KernbenchError, UsageError
+from kernbench.cli.page import write_page, write_page_of_failure
+from kernbench.cli.status_line import StatusLine, shown
+from kernbench.errors import KernbenchError, UsageError, libraries_passed_over
 from kernbench.ranks import watchdog
 from kernbench.ranks.exploring import Explored, ScheduleError
 from kernbench.ranks.exploring import explore as explore_schedules
@@ -37,12 +32,13 @@ from kernbench.report import (
     write_kineto_files,
     write_trace,
 )
-from kernbench.run_spec import RunSpec, schedule_text
+from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.engines import load_machine
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.scripts.explaining import explain_names
-from kernbench.scripts.program import Program, program_of
+from kernbench.scripts.failures import failure_of, repeated
+from kernbench.scripts.pytorch import made_up_lines, run_lines
+from kernbench.scripts.running import Outcome, head_of, run_once
 from kernbench.sim_engine.op_log import OpLog
 from kernbench.units import format_time
 
@@ -71,17 +67,16 @@ def run_bench(
         return failed(error)
     if cli.owns_process:
         watchdog.last_resort = end_process
-        signal.signal(signal.SIGTERM, _terminate)
+        end_at_terminate()
     try:
-        return _run(spec, output, tries)
-    except BaseException as error:
-        return failed(error, _repeated(spec, tries, error)[1])
+        with libraries_passed_over(spec.bench) if spec.pytorch else nullcontext():
+            try:
+                return _run(spec, output, tries)
+            except BaseException as error:
+                spec = repeated(spec, error)
+                return failed(error, spec.command(*_more(spec, tries)))
     finally:
         watchdog.last_resort = None
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
 
 
 class Tries(NamedTuple):
@@ -109,7 +104,7 @@ def _run(spec: RunSpec, output: Output, tries: Tries) -> int:
             "--trace-kineto needs simulated time, which --fidelity functional does not have",
             hint="run with --fidelity kernel",
         )
-    for path in (output.trace, output.flight_recorder, output.json):
+    for path in (output.trace, output.report, output.flight_recorder, output.json):
         if path is not None:
             check_writable(path)
     if output.trace_kineto is not None:
@@ -133,8 +128,11 @@ def _failure_in(
         yield
     except kind as error:
         if output.json is not None:
-            document = {**_head(spec), "failure": _failure(spec, tries, error)}
+            document = {**head_of(spec), "failure": _failure(spec, tries, error)}
             _write_of_failure(output.json, document, "the failure")
+        if output.report is not None:
+            document = {**head_of(spec), "failure": _failure(spec, tries, error)}
+            write_page_of_failure(output.report, document, error)
         raise
 
 
@@ -174,76 +172,73 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
         tries: Of which tries this run is one.
         schedule: Notes the matches and reads of this run; None if no other schedule is tried.
     """
-    assert spec.bench is not None
-    if tries.listener is not None:
-        schedule = tries.listener.schedule
-    with program_of(spec, find_bench(spec.bench)) as program:
-        return _run_program(program, spec, output, tries, schedule)
-
-
-def _run_program(
-    program: Program, spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | None
-) -> int:
-    """Runs a program once, on a fresh machine; see `_attempt`."""
     listener = tries.listener
-    shown = sys.stderr.isatty() and not output.quiet
-    line = StatusLine() if shown else None
-    with (
-        nullcontext() if line is None else line.shown(),
-        RuntimeContext(
+    line = StatusLine() if sys.stderr.isatty() and not output.quiet else None
+
+    def ready(ctx: RuntimeContext) -> None:
+        if line is not None:
+            line.context = ctx
+        ctx.engine.op_log.limit = output.trace_limit or None
+        if output.verbose:
+            ctx.on_choice = _print_choice
+
+    with nullcontext() if line is None else shown(line.text):
+        outcome = run_once(
             spec,
             quiet=output.quiet,
             progress=None if line is None else line.track,
-            schedule=schedule,
+            schedule=schedule if listener is None else listener.schedule,
             calls=None if listener is None else listener.calls,
-        ) as ctx,
-    ):
-        if line is not None:
-            line.context = ctx
-        engine = ctx.engine
-        engine.op_log.limit = output.trace_limit or None
-        if output.verbose:
-            ctx.on_choice = _print_choice
-        try:
-            status = _to_its_end(program, ctx)
-        except (Exception, KeyboardInterrupt) as error:
-            if listener is not None and isinstance(error, Exception):
-                listener.failed(error)
-            if output.flight_recorder is not None and isinstance(error, _OF_RANKS):
-                record = ctx.flight_record()
-                _write_of_failure(output.flight_recorder, record, "what every rank did last")
-            if output.json is not None:
-                document = {**_document(ctx), "failure": _failure(spec, tries, error)}
-                _write_of_failure(output.json, document, "the failure")
-            raise
-        finally:
-            # Also after a failure, which is when users want a timeline most.
-            _write_traces(ctx, output)
-            _tell_dropped(engine.op_log)
+            ready=ready,
+        )
+    try:
+        if outcome.error is not None:
+            _tell_failure(outcome, output, tries)
+            raise outcome.error
+    finally:
+        # Also after a failure, which is when users want a timeline most.
+        if outcome.context is not None:
+            _write_traces(outcome.context, output)
+            _tell_dropped(outcome.context.engine.op_log)
     if listener is not None:
-        listener.returned(status)
+        listener.returned(outcome.status)
     if output.json is not None:
-        _write_json(output.json, _document(ctx))
+        _write_json(output.json, outcome.document)
+    assert outcome.context is not None
+    if output.report is not None:
+        write_page(output.report, outcome.document, outcome.context)
+    engine = outcome.context.engine
+    if spec.pytorch and not output.quiet:
+        print("\n".join(run_lines(outcome.context)))
     if output.breakdown and not engine.timed:
         print("simulated time per rank: N/A (fidelity functional)")
     elif output.breakdown:
         rows = breakdown(engine.op_log, engine.dispatch_ps)
+        from rich.console import Console  # rich takes longer to import than most of the package
+
         print_breakdown(rows, Console(width=None if sys.stdout.isatty() else 110))
         _tell_partial(engine.op_log)
-    return status if type(status) is int else Exit.OK
+    return outcome.exit_code
 
 
-def _to_its_end(program: Program, ctx: RuntimeContext) -> object:
-    """Returns the status of a program, which may also end with `sys.exit(0)`."""
-    try:
-        return program(ctx)
-    except SystemExit as stop:
-        if stop.code:
-            raise
-        return Exit.OK
-    except Exception as error:
-        explain_names(error)
-        raise
+def _tell_failure(outcome: Outcome, output: Output, tries: Tries) -> None:
+    """Writes the files about a failure of a program, and tells who listens."""
+    error, context = outcome.error, outcome.context
+    if context is None or not isinstance(error, Exception | KeyboardInterrupt):
+        return
+    for line in made_up_lines(context):
+        print(f"kernbench: {line}", file=sys.stderr)
+    if tries.listener is not None and isinstance(error, Exception):
+        tries.listener.failed(error)
+    if output.flight_recorder is not None and isinstance(error, _OF_RANKS):
+        record = context.flight_record()
+        _write_of_failure(output.flight_recorder, record, "what every rank did last")
+    if output.json is not None:
+        document = {**outcome.document, "failure": _failure(outcome.spec, tries, error)}
+        _write_of_failure(output.json, document, "the failure")
+    if output.report is not None:
+        document = {**outcome.document, "failure": _failure(outcome.spec, tries, error)}
+        write_page_of_failure(output.report, document, error, context)
 
 
 def _write_traces(ctx: RuntimeContext, output: Output) -> None:
@@ -287,36 +282,23 @@ def _tell_partial(log: OpLog) -> None:
 _OF_RANKS: Final = (SpawnException, SpawnInterrupted)
 
 
-def _repeated(spec: RunSpec, tries: Tries, error: BaseException) -> tuple[RunSpec, str]:
-    """Returns the specification of the run that failed, and the command that repeats the run."""
-    if isinstance(error, SpawnException):
-        spec = replace(spec, schedule=error.spec.schedule)
+def _more(spec: RunSpec, tries: Tries) -> list[str]:
+    """Returns the further options of the command that repeats a run."""
     more = []
     if tries.explore and spec.schedule is None:
         more += ["--explore", str(tries.explore)]
     if tries.hash_seeds:
         more += ["--hash-seeds", str(tries.hash_seeds)]
-    return spec, spec.command(*more)
+    return more
 
 
 def _failure(spec: RunSpec, tries: Tries, error: BaseException) -> dict[str, Any]:
-    spec, command = _repeated(spec, tries, error)
-    schedule = schedule_text(spec.schedule)
-    replay = {"command": command, "seed": spec.seed, "schedule": schedule}
-    return {**as_json(error), "replay": replay}
+    return failure_of(error, spec, *_more(repeated(spec, error), tries))
 
 
 def _print_choice(line: str) -> None:
     # Not to standard output, where tables are read by programs.
     print(line, file=sys.stderr)
-
-
-def _head(spec: RunSpec) -> dict[str, Any]:
-    return {"kernbench": 1, "run": spec.name, "spec": spec.to_json()}
-
-
-def _document(ctx: RuntimeContext) -> dict[str, Any]:
-    return {**_head(ctx.spec), "results": ctx.results}
 
 
 def _write_json(path: Path, document: dict[str, Any]) -> None:
@@ -333,27 +315,3 @@ def _write_of_failure(path: Path, document: dict[str, Any], what: str) -> None:
         print(f"kernbench: {error}", file=sys.stderr)
     else:
         print(f"kernbench: {what} is in {path}", file=sys.stderr)
-
-
-def find_bench(name: str) -> Path:
-    """Returns the file of a bench.
-
-    Raises:
-        UsageError: If there is no such file or shipped bench.
-    """
-    path = Path(name)
-    if path.is_file():
-        return path
-    folder = shipped("benches")
-    stem = name.removesuffix(".py").removeprefix("benches/")
-    candidate = folder / f"{stem}.py"
-    if candidate.is_file():
-        return candidate
-    known = sorted(entry.stem for entry in folder.glob("*.py") if entry.stem != "__init__")
-    what = "is a folder" if path.is_dir() else "does not exist"
-    raise UsageError(
-        f"bench {name} {what}",
-        [f"expected a Python file, or one of {', '.join(known)}"],
-        hint=did_you_mean(stem, known),
-        code="F11",
-    )

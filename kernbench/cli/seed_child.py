@@ -21,7 +21,7 @@ def child(job: dict[str, Any]) -> int:
     """
     cli.owns_process = True
     shown: dict[str, Any] = job["output"]
-    for name in ("trace", "trace_kineto", "flight_recorder", "json"):
+    for name in ("trace", "trace_kineto", "report", "flight_recorder", "json"):
         shown[name] = shown[name] and Path(shown[name])
     spec = RunSpec.from_json(job["spec"])
     listener = Listener(spec)

@@ -7,10 +7,6 @@ from contextlib import contextmanager
 from shutil import get_terminal_size
 from typing import Final, TypeVar
 
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
-
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.units import format_time
 
@@ -82,21 +78,6 @@ class StatusLine:
             parts.append(f"about {left:.0f} s left")
         return ", ".join(parts)
 
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Draws the line below all other output until the end, when it vanishes."""
-        live = Live(
-            get_renderable=lambda: Text(self.text()[: get_terminal_size().columns - 1]),
-            # What the program prints passes through this console, which must not break its lines.
-            console=Console(stderr=True, width=_WIDE),
-            transient=True,
-            refresh_per_second=_PER_SECOND,
-            # Standard output may go elsewhere; on the same terminal it must pass above the line.
-            redirect_stdout=sys.stdout.isatty(),
-        )
-        with live:
-            yield
-
     def _rate(self, now: float, context: RuntimeContext) -> float:
         """Returns how many commands ranks have issued a second, of late."""
         issued = sum([process.host.issued for process in list(context.processes)])
@@ -114,3 +95,28 @@ class StatusLine:
         if self._items and self._items_began is not None and self._done:
             return (now - self._items_began) / self._done * (self._total - self._done)
         return None
+
+
+@contextmanager
+def shown(text: Callable[[], str]) -> Iterator[None]:
+    """Draws a line below all other output until the end, when it vanishes.
+
+    Args:
+        text: Returns the line for this moment.
+    """
+    # rich takes longer to import than most of the package, and most runs have no such line.
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    live = Live(
+        get_renderable=lambda: Text(text()[: get_terminal_size().columns - 1]),
+        # What the program prints passes through this console, which must not break its lines.
+        console=Console(stderr=True, width=_WIDE),
+        transient=True,
+        refresh_per_second=_PER_SECOND,
+        # Standard output may go elsewhere; on the same terminal it must pass above the line.
+        redirect_stdout=sys.stdout.isatty(),
+    )
+    with live:
+        yield

@@ -1,6 +1,5 @@
 """Nearest names, for `did you mean`."""
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -9,7 +8,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     folded: dict[str, str] = {}
     for candidate in known:
         folded.setdefault(candidate.casefold(), candidate)
-    matches = difflib.get_close_matches(name.casefold(), folded, n=1)
+    from difflib import get_close_matches
+
+    matches = get_close_matches(name.casefold(), folded, n=1)
     return folded[matches[0]] if matches else None
 
 

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+from kernbench.caches import cached
 
+
+@cached("config.shipped")
 def shipped(name: str) -> Path:
     """Returns the path of a file or folder that comes with kernbench.
 

@@ -1,8 +1,7 @@
 """Clock, events, tasks: a discrete-event engine that knows no hardware."""
 
-from kernbench.des.carrier import Killed, current_carrier
+from kernbench.des.carrier import POOL, Carriers, Killed, current_carrier
 from kernbench.des.core import (
-    TURN,
     Call,
     DeadlockError,
     Event,
@@ -11,12 +10,16 @@ from kernbench.des.core import (
     SwallowedAbortError,
     Task,
     current_task,
+    turn,
 )
 from kernbench.des.fifo import Fifo
+from kernbench.des.stacks import stacks
+from kernbench.des.threads import ThreadCarrier, ThreadPool, is_outermost, raise_in
 
 __all__ = [
-    "TURN",
+    "POOL",
     "Call",
+    "Carriers",
     "DeadlockError",
     "Event",
     "EventLoop",
@@ -25,6 +28,12 @@ __all__ = [
     "Owner",
     "SwallowedAbortError",
     "Task",
+    "ThreadCarrier",
+    "ThreadPool",
     "current_carrier",
     "current_task",
+    "is_outermost",
+    "raise_in",
+    "stacks",
+    "turn",
 ]

@@ -1,7 +1,7 @@
 """Carriers: stacks on which tasks run, one at a time.
 
-No room above this one may know what kind of stack a carrier is (ADR 0006). Greenlets are the only
-kind so far.
+No room above this one may know what kind of stack a carrier is (ADR 0006). There are two kinds:
+greenlets, which are made here, and threads, see `kernbench.des.threads`.
 """
 
 import threading
@@ -38,6 +38,61 @@ class Carrier(Protocol):
         """Innermost frame of a suspended job; None while it runs, and before it begins."""
         ...
 
+    @property
+    def hub_frame(self) -> FrameType | None:
+        """Innermost frame of the hub, which is suspended while the job runs."""
+        ...
+
+    @property
+    def thread(self) -> int | None:
+        """The thread whose code runs while the job does; None if that is the hub's thread."""
+        ...
+
+
+class Carriers(Protocol):
+    """A supply of carriers, from which the tasks of a loop take theirs."""
+
+    def take(self) -> Carrier:
+        """Returns a carrier without a job."""
+        ...
+
+    def give_back(self, carrier: Carrier) -> None:
+        """Takes back a carrier whose job has ended."""
+        ...
+
+
+class _Here(threading.local):
+    """What is kept of each thread.
+
+    Attributes:
+        carrier: The carrier that the thread belongs to; None for a thread of somebody else.
+        greenlets: Whether the thread may have greenlets. Asking `getcurrent` in a thread that has
+            none makes it one that has, and the end of such a thread is not free of risk.
+    """
+
+    carrier: Carrier | None = None
+    greenlets = False
+
+
+here: Final = _Here()
+
+_threads: Final[set[Carrier]] = set()
+_some_threads = False  # whether there are any; asked by every operation, so not by the set's length
+
+
+def thread_begins(carrier: Carrier) -> None:
+    """Notes a carrier that is a thread. While there are none, nobody looks at `here`."""
+    global _some_threads  # noqa: PLW0603 - threads are the process's
+    _threads.add(carrier)
+    _some_threads = True
+
+
+def thread_ends(carrier: Carrier) -> None:
+    """Forgets a carrier that was a thread."""
+    global _some_threads  # noqa: PLW0603
+    _threads.discard(carrier)
+    _some_threads = bool(_threads)
+
 
 class _GreenletCarrier(greenlet):
     """A greenlet that runs job after job, since a fresh one costs several microseconds."""
@@ -66,6 +121,16 @@ class _GreenletCarrier(greenlet):
         frame: FrameType | None = self.gr_frame
         return frame
 
+    @property
+    def hub_frame(self) -> FrameType | None:
+        hub = self.parent
+        frame: FrameType | None = None if hub is None else hub.gr_frame
+        return frame
+
+    @property
+    def thread(self) -> None:
+        return None
+
 
 def _run_jobs() -> None:
     """Runs on a carrier, job after job.
@@ -83,12 +148,13 @@ def _run_jobs() -> None:
 
 
 class CarrierPool(threading.local):
-    """Keeps carriers whose job has ended, and hands them out for new jobs.
+    """Keeps greenlets whose job has ended, and hands them out for new jobs.
 
     A greenlet runs in the thread that made it, so each thread has carriers of its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # runs once in each thread that uses the pool
+        here.greenlets = True
         self._idle: list[_GreenletCarrier] = []
 
     def take(self) -> Carrier:
@@ -101,17 +167,25 @@ class CarrierPool(threading.local):
         if len(self._idle) < _IDLE:
             self._idle.append(carrier)
 
+    def clear(self) -> None:
+        """Drops the idle carriers of the running thread."""
+        self._idle.clear()
+
 
 _IDLE: Final = 1024
 """The most idle carriers that a thread keeps: some 16 MiB."""
 
 
 POOL: Final = CarrierPool()
-"""The carriers of all event loops."""
+"""The greenlets, on which tasks run unless their loop is told otherwise."""
 
 
 def current_carrier() -> object:
     """Returns the identity of the running stack; hashable, and different for each task alive."""
+    if _some_threads:
+        carrier = here.carrier
+        if carrier is not None and _innermost_greenlet() is None:
+            return carrier
     return getcurrent()
 
 
@@ -120,9 +194,27 @@ def current_subject() -> object | None:
 
     A greenlet that user code started from a task has that task's subject.
     """
+    if _some_threads:
+        inner = _innermost_greenlet() or here.carrier
+        return None if inner is None else inner.subject
     stack: greenlet | None = getcurrent()
     while stack is not None:
         if isinstance(stack, _GreenletCarrier):
             return stack.subject
         stack = stack.parent
     return None
+
+
+def _innermost_greenlet() -> _GreenletCarrier | None:
+    """Returns the innermost greenlet of a task around the running stack; None if there is none."""
+    stack: greenlet | None = getcurrent() if here.greenlets else None
+    while stack is not None:
+        if isinstance(stack, _GreenletCarrier):
+            return stack
+        stack = stack.parent
+    return None
+
+
+def in_carriers_thread() -> bool:
+    """Returns whether the running thread is a carrier, so that some hub waits for it."""
+    return _some_threads and here.carrier is not None

@@ -5,13 +5,20 @@ Time is an integer number of picoseconds. Whatever happens at one instant happen
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 from threading import RLock, get_ident
 from types import FrameType, TracebackType
 from typing import Any, Final, cast
 
-from kernbench.des.carrier import POOL, Carrier, current_subject
+from kernbench.des.carrier import (
+    POOL,
+    Carrier,
+    Carriers,
+    current_subject,
+    in_carriers_thread,
+)
 
 _CALLS_OF_A_TURN: Final = 40
 """Bits of the number of calls that an owner, or a turn of an owner, may queue."""
@@ -20,9 +27,21 @@ MAX_SWALLOWED_ABORTS: Final = 1000
 """How often a task may catch its abort and wait again before it is left parked for good."""
 
 
-TURN: Final = RLock()
-"""Held by the thread that drives a loop. Loops share what is kept about machines and plans, part of
-which is written while it is used, so the loops of several threads run one after the other."""
+_TURN: Final = RLock()
+_HAS_TURN: Final = nullcontext()
+
+default_carriers: Carriers = POOL
+"""Where the tasks of a new loop take their carriers from."""
+
+
+def turn() -> AbstractContextManager[object]:
+    """Returns the lock that a thread holds while it drives a loop.
+
+    Loops share what is kept about machines and plans, part of which is written while it is used, so
+    the loops of several threads run one after the other. A task whose carrier is a thread needs no
+    lock for a loop of its own: the hub that waits for it holds the lock.
+    """
+    return _HAS_TURN if in_carriers_thread() else _TURN
 
 
 class DeadlockError(Exception):
@@ -107,6 +126,11 @@ class Event:
         else:
             self._callbacks.append(callback)
 
+    def forget(self, label: object) -> None:
+        """Lets go of whoever waits for the moment, which will not come; keeps a new label."""
+        self._callbacks = None
+        self.label = label
+
     def __repr__(self) -> str:
         return f"<Event {self.label} at {self.time}>"
 
@@ -131,7 +155,8 @@ class Task:
     Attributes:
         name: Name of the task, for reports.
         owner: Orders the task among others at equal times.
-        subject: What the task stands for, such as a rank; `current_task().subject` returns it.
+        subject: What the task stands for, such as a rank; `current_task().subject` returns it. None
+            after the end.
         clock: Local time in picoseconds.
         waiting_for: What the task is parked on; None while it is not parked.
         done: Settles at the local time at which the function ends, by a return or by an error.
@@ -142,6 +167,7 @@ class Task:
     __slots__ = (
         "_args",
         "_carrier",
+        "_carriers",
         "_function",
         "_state",
         "_swallowed",
@@ -180,7 +206,8 @@ class Task:
         self._function = function
         self._args = args
         # A carrier is taken here and not at the start, so that no two live tasks share a stack.
-        self._carrier: Carrier | None = POOL.take()
+        self._carriers: Final = loop.carriers
+        self._carrier: Carrier | None = self._carriers.take()
         self._state = _NEW
         self._ticket = 0  # number of the current park; a wake-up with a lower number is stale
         self._thrown: BaseException | None = None
@@ -223,6 +250,26 @@ class Task:
             self.clock = time
         return self.clock
 
+    def foresee(self, event: Event) -> int:
+        """Waits until the moment of `event` is known; returns that moment, in picoseconds.
+
+        The moment may lie in the future of the loop: the task then runs ahead, as if the event had
+        been settled when the task began to wait.
+
+        Raises:
+            BaseException: The event's error, or the error that `interrupt` was given.
+        """
+        if self._thrown is not None:
+            self._raise_thrown()
+        if event.time is None:
+            ticket = self._ticket = self._ticket + 1
+            event.when_settled(lambda _: self._wake_at(0, ticket))
+            self._park(event.label)
+        if event.error is not None:
+            raise event.error
+        assert event.time is not None
+        return event.time
+
     def poll(self) -> bool:
         """Waits as `synchronize` does, before the task looks at something that may have changed.
 
@@ -246,6 +293,8 @@ class Task:
         if self._thrown is not None:
             self._raise_thrown()
         loop = self.loop
+        if self.clock < loop.now:  # it is behind all others: its turn is now, which is not late
+            self.clock = loop.now
         loop.polling += 1
         try:
             self._queue_for_turn()
@@ -269,7 +318,11 @@ class Task:
             or (time := queue[0][0]) > clock
             or (time == clock and queue[0][1] > owner.key)
         ):
-            loop.now = clock  # nothing in the queue comes before
+            # Nothing in the queue comes before.
+            if clock >= loop.now:
+                loop.now = clock
+            else:
+                self.clock = loop.late(clock)
             return
         self._queue_for_turn()
 
@@ -287,7 +340,7 @@ class Task:
         elif self._state is _NEW:
             carrier, self._carrier = self._carrier, None
             assert carrier is not None
-            POOL.give_back(carrier)
+            self._carriers.give_back(carrier)
             self._finish(None, error)
             self.loop.task_ended(self)
 
@@ -312,6 +365,8 @@ class Task:
         loop, carrier = self.loop, self._carrier
         assert carrier is not None
         assert loop.current is None, "only the hub resumes tasks"
+        if loop.on_resume is not None:
+            loop.tell_resumed(self)
         self._state = _RUNNING
         self.waiting_for = None
         loop.current = self
@@ -328,8 +383,8 @@ class Task:
                 carrier.resume()
         finally:
             loop.current = None
-        if self._state is _DONE:
-            self._let_go()
+            if self._state is _DONE:  # also if an interrupt of the user came to the hub
+                self._let_go()
 
     def _let_go(self) -> None:
         """Gives back the carrier of a task that has ended."""
@@ -339,7 +394,7 @@ class Task:
         if isinstance(self.error, SwallowedAbortError):
             self.loop.abandoned.append(carrier)
         else:
-            POOL.give_back(carrier)
+            self._carriers.give_back(carrier)
 
     def _park(self, reason: object) -> None:
         assert self.loop.current is self, f"{self.name} may only wait by itself"
@@ -368,7 +423,10 @@ class Task:
         assert thrown is not None
         self._swallowed += 1
         if self._swallowed <= MAX_SWALLOWED_ABORTS:
-            raise thrown.with_traceback(None)
+            try:
+                raise thrown.with_traceback(None)
+            finally:
+                thrown = None  # its traceback holds this frame
         # The task catches whatever is raised here, so its stack is left parked for good.
         self._finish(None, SwallowedAbortError(self.name, thrown.__traceback__))
         assert self._carrier is not None
@@ -422,6 +480,14 @@ class EventLoop:
         driver: The thread that drives the loop now, as `threading.get_ident` gives it; None if
             none does.
         on_park: Called with each task that is about to park; must not wait.
+        on_resume: Called in the hub with each task that is about to run, if another task was the
+            last to run; must not wait. For what a library keeps for the whole process, such as the
+            state of a generator of random numbers.
+        carriers: Where new tasks take their carriers from.
+        clamps_late: Whether a call for a time that has passed happens now, and is counted. By
+            default it is an assertion error, since nothing here asks for that.
+        late_calls: How many calls came late.
+        most_late: How late the latest of them came, in picoseconds.
         polling: Number of tasks that are inside `Task.poll`.
         inner_steps: Number of steps made on other loops inside of calls of this one.
     """
@@ -433,6 +499,11 @@ class EventLoop:
         self.current: Task | None = None
         self.abandoned: list[Carrier] = []
         self.on_park: Callable[[Task], None] | None = None
+        self.on_resume: Callable[[Task], None] | None = None
+        self.carriers: Carriers = default_carriers
+        self.clamps_late = False
+        self.late_calls = 0
+        self.most_late = 0
         self.polling = 0
         self.inner_steps = 0
         self._queue: list[Call] = []
@@ -441,6 +512,7 @@ class EventLoop:
         self.driver: int | None = None
         self._key = 0  # key of the owner whose turn it is
         self._until: Event | None = None  # what `run` waits for
+        self._resumed: Task | None = None  # the last one that `on_resume` was told of
         self._present: int | None = None  # while the past is relived, the time up to which
 
     def owner(self, key: int) -> Owner:
@@ -454,12 +526,13 @@ class EventLoop:
         """Queues the call `function(*args)`, which the hub makes at `time`.
 
         Args:
-            time: When to call, in picoseconds; not before now.
+            time: When to call, in picoseconds; not before now, unless the loop clamps.
             owner: Orders the call among others at the same time.
             function: What to call; it must not wait.
             *args: Arguments of `function`.
         """
-        assert time >= self.now, f"{time} ps lies before now, {self.now} ps"
+        if time < self.now:
+            time = self.late(time)
         owner.sequence += 1
         heappush(self._queue, (time, owner.key, owner.sequence, function, args))
 
@@ -488,6 +561,37 @@ class EventLoop:
         self.at(begin, owner, task._start)
         return task
 
+    def late(self, time: int, now: int | None = None) -> int:
+        """Counts a call for a time that has passed; returns the time at which it happens.
+
+        Args:
+            time: When the call should have happened, in picoseconds.
+            now: When it happens; now by default.
+
+        Raises:
+            AssertionError: If the loop does not clamp such calls.
+        """
+        now = self.now if now is None else now
+        if not self.clamps_late:
+            raise AssertionError(f"{time} ps lies before now, {now} ps")
+        self.late_calls += 1
+        self.most_late = max(self.most_late, now - time)
+        return now
+
+    def tell_resumed(self, task: Task) -> None:
+        """Calls `on_resume` with a task that is about to run, unless it was the last to run."""
+        if self.on_resume is not None and self._resumed is not task:
+            self._resumed = task
+            self.on_resume(task)
+
+    @property
+    def thread(self) -> int | None:
+        """The thread whose code runs while the loop is driven: the hub's, or a carrier's."""
+        task = self.current
+        carrier = None if task is None else task._carrier
+        inside = None if carrier is None else carrier.thread
+        return self.driver if inside is None else inside
+
     @property
     def idle(self) -> bool:
         """Whether nothing is queued and no task is alive."""
@@ -504,7 +608,7 @@ class EventLoop:
             RuntimeError: If the loop runs already.
             DeadlockError: If nothing is left to happen while `until` is unsettled or tasks wait.
         """
-        with TURN:
+        with turn():
             if self.driver is not None:
                 raise RuntimeError("the event loop runs already: only the hub drives it")
             self.driver = get_ident()
@@ -631,6 +735,9 @@ class EventLoop:
     def task_ended(self, task: Task) -> None:
         """Forgets a task; the task itself calls this when it ends."""
         del self._tasks[task]
+        if self._resumed is task:
+            self._resumed = None
+        task.subject = None  # which may have the task
 
 
 def _order(call: Call) -> tuple[int, int, int]:

@@ -1,24 +1,40 @@
 """First come, first served, without an event."""
 
+from kernbench.des.core import EventLoop
+
 
 class Fifo:
     """A resource that serves one request after the other; each request reserves its time at once.
 
     With one requester, reservations may come at any moment of the host, for any local time. With
     several requesters, reservations must come in the order of simulated time (ADR 0004); an
-    assertion fails when one asks for an earlier time than the one before it.
+    assertion fails when one asks for an earlier time than the one before it, unless its loop clamps
+    late calls.
+
+    Args:
+        shared: Whether more than one requester exists.
+        loop: The loop whose time is meant, which may clamp late calls; None if none does.
 
     Attributes:
         free: When the last reservation ends, in picoseconds.
         shared: Whether more than one requester exists.
     """
 
-    __slots__ = ("_latest", "free", "shared")
+    __slots__ = ("_latest", "_loop", "free", "shared")
 
-    def __init__(self, *, shared: bool = False) -> None:
+    def __init__(self, *, shared: bool = False, loop: EventLoop | None = None) -> None:
         self.free = 0
         self.shared = shared
         self._latest = 0
+        self._loop = loop
+
+    def share(self, loop: EventLoop) -> None:
+        """Lets several requesters use the resource from now on.
+
+        Args:
+            loop: The loop that keeps the simulated time, and may clamp late calls.
+        """
+        self.shared, self._loop = True, loop
 
     def reserve(self, time: int, duration: int) -> int:
         """Reserves the resource for a request and returns when the request is done, in picoseconds.
@@ -28,8 +44,14 @@ class Fifo:
             duration: How long the request takes, in picoseconds.
         """
         if self.shared:
-            assert time >= self._latest, "a shared resource is reserved in simulated-time order"
+            if time < self._latest:
+                time = self._late(time)
             self._latest = time
         start = time if time > self.free else self.free
         self.free = start + duration
         return self.free
+
+    def _late(self, time: int) -> int:
+        loop = self._loop
+        assert loop is not None, "a shared resource is reserved in simulated-time order"
+        return loop.late(time, self._latest)

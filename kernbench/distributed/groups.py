@@ -200,7 +200,7 @@ def members_of(process: Process, group: Group, name: str) -> ProcessGroup | None
     error = _unusable(process, world, group, name)
     if not (world.held.get(process.rank) and _is_non_member(group)):
         raise error
-    _warn_outside(process, name)
+    warn_outside(process, name)
     return None
 
 
@@ -214,7 +214,13 @@ class OutsideGroupWarning(UserWarning):
     """A rank called a communication on a group that it is not in; nothing happened (C8)."""
 
 
-def _warn_outside(process: Process, name: str) -> None:
+def warn_outside(process: Process, name: str) -> None:
+    """Warns of a communication on a group that the rank is not in (C8), once a line.
+
+    Args:
+        process: The calling rank.
+        name: Name of the function.
+    """
     site = call_site()
     warned = _WARNED.of(process)
     if (name, site) in warned:

@@ -1,7 +1,8 @@
 """Issues a rank's part of a collective."""
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from kernbench.ccl.collective import Collective, Joining
 from kernbench.ccl.jams import Jam
@@ -15,8 +16,9 @@ from kernbench.errors import CallSite, UsageError
 from kernbench.memory import HOST_SIP, View
 from kernbench.process.act import Block, Entered, Span, act
 from kernbench.process.process import Process
+from kernbench.ranks.at_call import AtCall, Called
 from kernbench.ranks.groups import ProcessGroup
-from kernbench.ranks.hosted import HostCollective
+from kernbench.ranks.hosted import HostCollective, HostExchange, take
 from kernbench.ranks.joint import Joint
 from kernbench.ranks.meeting import Call, CollectiveMismatchError, Exchange, Role
 from kernbench.ranks.world import World, world_of
@@ -90,44 +92,26 @@ def issue(
             stream = communication_stream(process, group, sip)
             follow(stream, current)
     site = site or process.call_site()
-    session: Any = process.ctx  # as `world_of`: every collective comes here
-    world: World = session.world
+    if process.giving is not None:
+        process.giving(what.name, stream, sources, targets)
     rank = process.rank
     entered: list[Exchange] = []
 
     def enter() -> Entered:
         """Joins the rank's call with the calls of other ranks."""
-        now = process.host.clock
-        call = Call(rank, what.kind, what.terms, what.text, site, now, None, what.splits)
-        if role is not None:
-            call.text, call.hint = f"{what.text} {role.name}", role.hint
-        try:
-            exchange = group.enter(call)
-        except CollectiveMismatchError as error:
-            world.blame(group.open[group.number(rank)].calls, error)
-            raise
-        joint = exchange.joint
-        if joint is None:
-            joint = exchange.joint = _make(process, group, what)
-        first = len(exchange.calls) == 1
-        if first and world.exited and not world.exited.keys().isdisjoint(exchange.absent()):
-            # A rank that returns later looks for open meetings itself.
-            world.review()
-        entered.append(exchange)
-        if mail is not None:
-            exchange.mail[rank] = mail
         gives = _views(sources, what)
         takes = gives if sources is targets else _views(targets, what)
-        sends = [count * what.row for count in what.splits.sends] if what.splits else ()
-        action = joint.join(group.place(rank), gives, takes, sends)
-        if process.heard is not None:
-            action = process.heard(exchange, gives, action)
+        found = join(process, group, what, gives, takes, site, mail=mail, role=role)
+        assert isinstance(found.part, Exchange)
+        entered.append(found.part)
         last = group.last.get(rank)
         if last is not None and not on_host and last.stream is not stream:
             # A communicator runs one operation at a time, whatever the streams are.
             stream.waits.append(last.done)
-        full = process.engine.op_log.full
-        return Entered(action, exchange, exchange.args or _args(exchange, joint, group, what, full))
+        if process.host.tape is not None:
+            joined = Joined(group, what, gives, takes, async_op, mail, role)
+            process.host.tape.together(joined)
+        return found
 
     command = act(
         process,
@@ -143,15 +127,95 @@ def issue(
     (exchange,) = entered
     if not on_host:
         group.last[rank] = command
+    world = world_of(process)
     if world.eager is not None:
         world.eager.note(process, command, exchange)
     if what.splits is not None and len(exchange.calls) == len(group.ranks):
-        _name_algorithm(exchange)
+        name_algorithm(exchange)
     if EVERYWHERE:
         count(process, what.counted or what.kind, group.name, what.nbytes)
     if on_host and not async_op:
         wait_for(process, command)
     return command, exchange
+
+
+class Joined(NamedTuple):
+    """What a rank calls together with others: what `issue` was given, for ranks that do the same.
+
+    Attributes:
+        group: Process group of the collective.
+        what: Signature of the call.
+        gives: Views that the rank gives, in order.
+        takes: Views that receive the rank's results, in order; may be those of `gives`.
+        async_op: Whether the command goes to the communication stream of the group.
+        mail: Value that the other ranks find in the exchange.
+        role: Why the collective runs, if the user did not call it directly.
+    """
+
+    group: ProcessGroup
+    what: Signature
+    gives: Sequence[View]
+    takes: Sequence[View]
+    async_op: bool
+    mail: Any
+    role: Role | None
+
+
+def join(
+    process: Process,
+    group: ProcessGroup,
+    what: Signature,
+    gives: Sequence[View],
+    takes: Sequence[View],
+    site: CallSite | None,
+    *,
+    mail: Any = None,
+    role: Role | None = None,
+) -> Entered:
+    """Joins a rank's call of a collective with the calls of other ranks; issues nothing.
+
+    Args:
+        process: The calling rank.
+        group: Process group of the collective.
+        what: Signature of the call.
+        gives: Views that the rank gives, in order.
+        takes: Views that receive the rank's results, in order; may be those of `gives`.
+        site: Where the user called the collective.
+        mail: Value that the other ranks find in the exchange, beside the simulated bytes.
+        role: Why the collective runs, if the user did not call it directly.
+
+    Returns:
+        What the rank's command does, and what the ranks share.
+
+    Raises:
+        CollectiveMismatchError: If the call of another rank differs (C2-C7, C11).
+    """
+    session: Any = process.ctx  # as `world_of`: every collective comes here
+    world: World = session.world
+    rank, now = process.rank, process.host.clock
+    call = Call(rank, what.kind, what.terms, what.text, site, now, None, what.splits)
+    if role is not None:
+        call.text, call.hint = f"{what.text} {role.name}", role.hint
+    try:
+        exchange = group.enter(call)
+    except CollectiveMismatchError as error:
+        world.blame(group.open[group.number(rank)].calls, error)
+        raise
+    joint = exchange.joint
+    if joint is None:
+        joint = exchange.joint = _joint(process, group, what)
+    first = len(exchange.calls) == 1
+    if first and world.exited and not world.exited.keys().isdisjoint(exchange.absent()):
+        # A rank that returns later looks for open meetings itself.
+        world.review()
+    if mail is not None:
+        exchange.mail[rank] = mail
+    sends = [count * what.row for count in what.splits.sends] if what.splits else ()
+    action = joint.join(group.place(rank), gives, takes, sends)
+    if process.heard is not None:
+        action = process.heard(exchange, gives, action)
+    full = process.engine.op_log.full
+    return Entered(action, exchange, exchange.args or _args(exchange, joint, group, what, full))
 
 
 def _views(blocks: Sequence[Block], what: Signature) -> Sequence[View]:
@@ -161,7 +225,7 @@ def _views(blocks: Sequence[Block], what: Signature) -> Sequence[View]:
     return (blocks[0].window,) if len(blocks) == 1 else [block.window for block in blocks]
 
 
-def _name_algorithm(exchange: Exchange) -> None:
+def name_algorithm(exchange: Exchange) -> None:
     """Tells the log the algorithm of an exchange that has one only since all ranks have called."""
     assert exchange.joint is not None
     for call in exchange.calls.values():
@@ -285,6 +349,25 @@ def _together(group: ProcessGroup, what: Signature) -> Together:
     return Together(what.operation, group.ranks, group.desc, gives, takes)
 
 
+def _joint(process: Process, group: ProcessGroup, what: Signature) -> Joint:
+    joint = _make(process, group, what)
+    if process.engine.moves_at_call:
+        return AtCall(joint, len(group.ranks), partial(_move, joint, what))
+    return joint
+
+
+def _move(joint: Joint, what: Signature, calls: Mapping[int, Called]) -> None:
+    """Moves the bytes of a collective, in the order and rounding of its algorithm if it has one."""
+    if isinstance(joint, Collective):
+        joint.deliver(calls)
+        return
+    operation = OPERATIONS[what.operation]
+    exchange = HostExchange(operation, what.wire, what.sizes or (), what.reduction, what.root)
+    outputs = exchange.evaluate(calls)
+    for place, call in calls.items():
+        take(call.targets, outputs[place])
+
+
 def _make(process: Process, group: ProcessGroup, what: Signature) -> Joint:
     if not group.sips:
         group.sips = tuple([process.ctx.devices[rank] for rank in group.ranks])
@@ -405,6 +488,12 @@ class _Pairwise:
     def jam(self) -> Jam | None:
         """Returns why the collective does not end although all ranks have arrived."""
         return None if self._collective is None else self._collective.jam()
+
+    def drop(self) -> None:
+        """Lets go of its ranks, which will not complete."""
+        self._parts.clear()
+        if self._collective is not None:
+            self._collective.drop()
 
     def _settle(self) -> None:
         """Makes the collective: every rank has said what it sends."""

@@ -51,8 +51,11 @@ __all__ = [
 ]
 
 
-class ObjectError(KernbenchError, pickle.PicklingError):
-    """An object that is to go to other ranks cannot be pickled."""
+class ObjectError(KernbenchError, pickle.PicklingError, AttributeError, TypeError):
+    """An object that is to go to other ranks cannot be pickled.
+
+    `pickle` raises an `AttributeError` for what is local, a `TypeError` for locks and files.
+    """
 
 
 def broadcast_object_list(

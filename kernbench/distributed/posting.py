@@ -1,6 +1,6 @@
 """One side of a message, from the check of its arguments into the rank's stream."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from kernbench.memory import HOST_SIP
 from kernbench.process.act import Entered, act
 from kernbench.process.called import called
 from kernbench.process.process import current_process
+from kernbench.ranks.at_call import AtCall, Called
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.meeting import Call
 from kernbench.ranks.transfers import Mailbox, Transfer, TransferMismatchError
@@ -28,6 +29,12 @@ Way = Literal["send", "recv"]
 
 class PeerError(KernbenchError, ValueError):
     """A message to or from a rank that cannot be the other side (P6, P9)."""
+
+
+def _move(calls: Mapping[int, Called]) -> None:
+    """Moves the bytes of a message."""
+    ((source,), (target,)) = calls[0].sources, calls[1].targets
+    target.write()[...] = source.array().reshape(target.shape)
 
 
 class Post:
@@ -183,11 +190,13 @@ class Post:
         """Returns the work of the rank's command in a transfer."""
         view = transfer.sides[self.process.rank].view
         sends = self._way == "send"
-        action: Action = transfer.message.join(
-            int(not sends), *(([view], []) if sends else ([], [view]))
-        )
+        if self.process.engine.moves_at_call and not isinstance(transfer.joint, AtCall):
+            transfer.joint = AtCall(transfer.message, 2, _move, copies=True)
+        assert transfer.joint is not None
+        gives, takes = ([view], []) if sends else ([], [view])
+        action: Action = transfer.joint.join(int(not sends), gives, takes, ())
         if self.process.heard is not None:
-            action = self.process.heard(transfer, [view] if sends else (), action)
+            action = self.process.heard(transfer, gives, action)
         args = {
             "group": self.group.name,
             "peer": peer,
@@ -237,9 +246,13 @@ class Post:
             side.kept = buffer
             target = side.view = buffer.window
             duration = device.library.elementwise(2 * view.nbytes, view.numel)
-            action = Hold(
-                process.engine, None, duration, lambda: target.buffer.adopt(np.array(view.read()))
-            )
+
+            def copy() -> None:
+                target.buffer.adopt(np.array(view.read()))
+
+            if process.engine.moves_at_call and view.buffer.data is not None:
+                copy()
+            action = Hold(process.engine, None, duration, copy)
             return Entered(action, None, None)
 
         return act(
@@ -365,13 +378,12 @@ class Post:
         view, wanted = source.window, target.window
         device = process.engine.devices[process.device_index]
         duration = device.library.elementwise(2 * view.nbytes, view.numel)
-        work = Hold(
-            process.engine,
-            None,
-            duration,
-            lambda: wanted.store(np.array(view.read()).reshape(wanted.shape)),
-        )
-        return act(
+
+        def copy() -> None:
+            wanted.store(np.array(view.read()).reshape(wanted.shape))
+
+        work = Hold(process.engine, None, duration, copy)
+        command = act(
             process,
             "message to itself",
             "copy",
@@ -383,6 +395,9 @@ class Post:
             asking=process.current_stream(process.device_index),
             issue=how,
         )
+        if process.engine.moves_at_call and view.buffer.data is not None:
+            copy()
+        return command
 
 
 def _named(peer: int | None) -> str:

@@ -128,7 +128,9 @@ class Claims:
     def __bool__(self) -> bool:
         return bool(self.active)
 
-    def busy(self, use: Use, line: object, links: Iterable[int], start: int) -> bool:
+    def busy(
+        self, use: Use, line: object, links: Iterable[int], start: int, mine: Claim | None = None
+    ) -> bool:
         """Returns whether an activity is under way that could delay a sender of a new one.
 
         Args:
@@ -136,13 +138,17 @@ class Claims:
             line: Line of the new activity, see `Claim`.
             links: Indices of the links that the sender sends over.
             start: When the sender begins, in picoseconds.
+            mine: Claim of the new activity; None if it has none yet, or no two of its senders send
+                over one link.
         """
         on = self._on
         for link in links:
             for claim in on.get(link, ()):
                 # Mostly a claim in line that is known to be clear of this one.
                 clear = claim.alone and claim.line == line and claim.clear_of.get(use)
-                if not clear and claim.in_the_way(link, use, line, start):
+                if clear or claim is mine:
+                    continue
+                if claim.in_the_way(link, use, line, start):
                     return True
         return False
 
@@ -154,6 +160,7 @@ class Claims:
         released: Released | None = None,
         *,
         alone: bool = True,
+        apart: bool = False,
     ) -> Claim:
         """Returns the claim of an activity that begins now; `drop` must follow.
 
@@ -168,10 +175,11 @@ class Claims:
             released: See `Released`; None if that is never known before the activity is over.
             alone: Whether the activity can be timed ahead of the loop while no other activity uses
                 its links.
+            apart: Whether it can be, too, if several of its paths go over one link.
         """
         claim = Claim(use, line, repeat, released or _unknown, next(self._numbers))
         self.active[claim] = None
-        if not (alone and use.private):
+        if not (alone and (use.private or apart)):
             self.share(claim, begun=False)
         return claim
 

@@ -1,11 +1,12 @@
 """One SIP: its memories, the engines that library kernels hold, and the PCIe way to the host."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from kernbench.des import Fifo
+from kernbench.des import EventLoop, Fifo
 from kernbench.hw.library import Library
-from kernbench.memory import Allocator, Space
+from kernbench.memory import Allocator, NotedAllocator, Space
 from kernbench.topology import Topology
 from kernbench.topology.spec import HBM_CAPACITY
 
@@ -19,6 +20,7 @@ class Device:
         libraries: Durations of library kernels, by kind of SIP; the constructor adds a missing
             kind. Devices of one kind share a library, so a duration is computed once for all of
             them.
+        note: Told of each change of HBM, see `NotedAllocator`; None if nobody asks.
 
     Attributes:
         index: Number of the SIP in the machine.
@@ -32,7 +34,13 @@ class Device:
         to_host: PCIe from device to host.
     """
 
-    def __init__(self, index: int, topology: Topology, libraries: dict[int, Library]) -> None:
+    def __init__(
+        self,
+        index: int,
+        topology: Topology,
+        libraries: dict[int, Library],
+        note: Callable[[int, int], None] | None = None,
+    ) -> None:
         spec = topology.machine.system
         self.index: Final = index
         self.spec: Final = spec
@@ -42,21 +50,25 @@ class Device:
         if library is None:
             library = libraries[self.kind] = Library(self.sip)
         self.library: Final = library
-        self.hbm: Final = Allocator(
-            Space.HBM,
-            index,
-            0,
-            topology.num_cubes * self.sip.cube.hbm.capacity,
-            partial(spec.field_of, index, *HBM_CAPACITY),
+        capacity = topology.num_cubes * self.sip.cube.hbm.capacity
+        capacity_at = partial(spec.field_of, index, *HBM_CAPACITY)
+        self.hbm: Final = (
+            Allocator(Space.HBM, index, 0, capacity, capacity_at)
+            if note is None
+            else NotedAllocator(Space.HBM, index, 0, capacity, capacity_at, note)
         )
         self.compute: Final = Fifo()
         self.to_device: Final = Fifo()
         self.to_host: Final = Fifo()
 
-    def share(self) -> None:
-        """Lets several streams use the device: reservations follow simulated time from now on."""
+    def share(self, loop: EventLoop) -> None:
+        """Lets several streams use the device: reservations follow simulated time from now on.
+
+        Args:
+            loop: The loop that keeps the simulated time.
+        """
         for fifo in (self.compute, self.to_device, self.to_host):
-            fifo.shared = True
+            fifo.share(loop)
 
     def pcie_ps(self, nbytes: int) -> int:
         """Returns how long a copy keeps PCIe busy, in picoseconds, without its latency.

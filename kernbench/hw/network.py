@@ -119,7 +119,7 @@ class Network:
         """Returns the reservations of a link, by its index."""
         fifo = self._fifos.get(link)
         if fifo is None:
-            fifo = self._fifos[link] = Fifo(shared=True)
+            fifo = self._fifos[link] = Fifo(shared=True, loop=self.loop)
         return fifo
 
     def fluid(self) -> Fluid:

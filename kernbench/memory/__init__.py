@@ -1,7 +1,13 @@
 """Memory: addresses, blocks and their owners, their bytes, and which bytes were ever written."""
 
 from kernbench.memory.address import HOST_SIP, Address, Space
-from kernbench.memory.allocator import Allocation, Allocator, FreeError, OutOfMemoryError
+from kernbench.memory.allocator import (
+    Allocation,
+    Allocator,
+    FreeError,
+    NotedAllocator,
+    OutOfMemoryError,
+)
 from kernbench.memory.computer import available_bytes
 from kernbench.memory.dtypes import DType
 from kernbench.memory.storage import (
@@ -23,6 +29,7 @@ __all__ = [
     "Buffer",
     "DType",
     "FreeError",
+    "NotedAllocator",
     "OutOfMemoryError",
     "Space",
     "Storage",

@@ -325,6 +325,17 @@ class View:
             return self
         return View(self.buffer, real_type(self.dtype), (2 * self.numel,), (1,), 2 * self.offset)
 
+    def snapshot(self) -> "View":
+        """Returns a view of a copy of the elements, if there are bytes; it has no gaps."""
+        buffer = Buffer(self.buffer.allocation)
+        if self.buffer.data is not None:
+            buffer.data = np.ascontiguousarray(self.array()).reshape(-1).view(np.uint8).copy()
+        return View(buffer, self.dtype, self.shape, contiguous_strides(self.shape), 0)
+
+    def let_go(self) -> None:
+        """Forgets bytes of another library, which that library may then free."""
+        self.buffer.data = self._array = self._data = None
+
     def array(self) -> Array:
         """Returns the elements in place, written or not.
 

@@ -10,12 +10,11 @@ import codecs
 import io
 import pickle
 import sys
-import zipfile
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike, fspath
-from typing import IO, Any, ClassVar, Final
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
@@ -36,6 +35,9 @@ from kernbench.tensors.new import alias
 from kernbench.tensors.operands import type_name
 from kernbench.tensors.running import host_array
 from kernbench.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from zipfile import ZipFile
 
 __all__ = ["load", "save"]
 
@@ -100,7 +102,7 @@ class _Stored:
 class _Pickler(pickle._Pickler):
     dispatch: ClassVar[dict[Any, Any]] = dict(pickle._Pickler.dispatch)
 
-    def __init__(self, file: IO[bytes], archive: zipfile.ZipFile) -> None:
+    def __init__(self, file: IO[bytes], archive: "ZipFile") -> None:
         super().__init__(file, 2)
         self._archive = archive
         self._known: dict[object, _Stored] = {}
@@ -156,9 +158,11 @@ class _Pickler(pickle._Pickler):
         return (stored, 0, shape, contiguous_strides(shape), tensor.requires_grad, OrderedDict())
 
 
-def _write(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+def _write(archive: "ZipFile", name: str, content: bytes) -> None:
+    from zipfile import ZipInfo
+
     # Without a date, so that equal objects give equal files.
-    archive.writestr(zipfile.ZipInfo(f"archive/{name}"), content)
+    archive.writestr(ZipInfo(f"archive/{name}"), content)
 
 
 @contextmanager
@@ -199,8 +203,10 @@ def save(
         _use_new_zipfile_serialization=None if _use_new_zipfile_serialization else False,
         _disable_byteorder_record=_disable_byteorder_record or None,
     )
+    from zipfile import ZipFile
+
     whole, text = io.BytesIO(), io.BytesIO()
-    with zipfile.ZipFile(whole, "w") as archive:
+    with ZipFile(whole, "w") as archive:
         _Pickler(text, archive).dump(obj)
         _write(archive, "data.pkl", text.getvalue())
         _write(archive, "byteorder", sys.byteorder.encode())
@@ -214,7 +220,7 @@ class _Unpickler(pickle._Unpickler):
     dispatch: ClassVar[dict[Any, Any]] = dict(pickle._Unpickler.dispatch)
 
     def __init__(
-        self, file: IO[bytes], archive: zipfile.ZipFile, root: str, where: Where, only: bool
+        self, file: IO[bytes], archive: "ZipFile", root: str, where: Where, only: bool
     ) -> None:
         super().__init__(file, encoding="utf-8")
         self._archive = archive
@@ -272,10 +278,12 @@ class _Unpickler(pickle._Unpickler):
         return found
 
 
-def _read(archive: zipfile.ZipFile, name: str) -> bytes:
+def _read(archive: "ZipFile", name: str) -> bytes:
+    from zipfile import BadZipFile
+
     try:
         return archive.read(name)
-    except (KeyError, zipfile.BadZipFile) as error:
+    except (KeyError, BadZipFile) as error:
         raise _damaged(f"{name} cannot be read: {error.args[0]}") from None
 
 
@@ -352,9 +360,11 @@ def load(
         OwnershipError: If a tensor goes to another rank's device (M14).
     """
     refuse("load", pickle_module=pickle_module, mmap=mmap or None, **pickle_load_args)
+    from zipfile import ZipFile, is_zipfile
+
     with _opened(f, "rb") as file:
         begin = file.read(4)
-        if begin != b"PK\3\4" or not zipfile.is_zipfile(file):
+        if begin != b"PK\3\4" or not is_zipfile(file):
             raise SaveError(
                 "torch.load: the file is no archive of torch.save"
                 if begin
@@ -365,7 +375,7 @@ def load(
                 else "call seek(0) before, if the file was just written",
             )
         file.seek(0)
-        with zipfile.ZipFile(file) as archive:
+        with ZipFile(file) as archive:
             pickled = [name for name in archive.namelist() if name.endswith("/data.pkl")]
             if len(pickled) != 1:
                 raise _damaged("it has no data.pkl, which torch.save writes")

@@ -56,7 +56,7 @@ def initial_seed() -> int:
     return DEFAULT_GENERATOR.of(current_process()).initial_seed()
 
 
-Draw = Callable[[np.random.Generator], Array]
+Draw = Callable[["np.random.Generator"], Array]
 
 
 def _drawn(
@@ -110,7 +110,7 @@ def drawn_mask(name: str, shape: tuple[int, ...], chance: float, device: DeviceL
         device: Device of the result.
     """
 
-    def draw(numbers: np.random.Generator) -> Array:
+    def draw(numbers: "np.random.Generator") -> Array:
         return numbers.random(shape, np.float32) < chance
 
     return _drawn(name, shape, dtypes.bool_, device, None, draw)
@@ -145,7 +145,7 @@ def _uniform(shape: tuple[int, ...], dtype: DType) -> Draw:
     # The draws are multiples of the type's precision, so that rounding never gives 1.
     bits = {8: 53, 4: 24, 2: 11 if dtype is dtypes.float16 else 8}[dtype.itemsize]
 
-    def draw(numbers: np.random.Generator) -> Array:
+    def draw(numbers: "np.random.Generator") -> Array:
         whole = numbers.integers(0, 1 << bits, shape, np.int64)
         return (whole / (1 << bits)).astype(dtype.numpy)
 
@@ -155,7 +155,7 @@ def _uniform(shape: tuple[int, ...], dtype: DType) -> Draw:
 def _normal(shape: tuple[int, ...], dtype: DType, mean: float = 0.0, std: float = 1.0) -> Draw:
     wide = np.float64 if dtype is dtypes.float64 else np.float32
 
-    def draw(numbers: np.random.Generator) -> Array:
+    def draw(numbers: "np.random.Generator") -> Array:
         values: Array = numbers.standard_normal(shape, wide)
         if (mean, std) != (0.0, 1.0):
             values = values * wide(std) + wide(mean)
@@ -473,7 +473,7 @@ def uniform_(
     wide = dtype.accumulator
     draw = _uniform(self.window.shape, dtype)
 
-    def scaled(numbers: np.random.Generator) -> Array:
+    def scaled(numbers: "np.random.Generator") -> Array:
         values: Array = draw(numbers).astype(wide) * wide.type(to - from_) + wide.type(from_)
         return values.astype(dtype.numpy)
 

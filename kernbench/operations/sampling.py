@@ -70,7 +70,7 @@ def multinomial(
 
 
 def drawn_indices(
-    numbers: np.random.Generator, weights: Array, count: int, replacement: bool
+    numbers: "np.random.Generator", weights: Array, count: int, replacement: bool
 ) -> Array:
     """Returns indices drawn by their weights on the host, as `multinomial` draws them.
 
@@ -93,7 +93,7 @@ _TOO_MANY: Final = "cannot sample n_sample > prob_dist.size(-1) samples without 
 
 
 def _draws(
-    numbers: np.random.Generator, shape: tuple[int, ...], count: int, replacement: bool
+    numbers: "np.random.Generator", shape: tuple[int, ...], count: int, replacement: bool
 ) -> Array:
     if replacement:
         return numbers.random((*shape[:-1], count))

@@ -126,11 +126,11 @@ class Guard:
             [
                 called(process, verb),
                 issued(command),
-                f"it runs on {_in_words(command.stream)}",
+                f"it runs on {stream_in_report(command.stream)}",
                 f"{block.label}, bytes {max(low, mine_low)}..{min(high, mine_high)}: "
                 f"{'read' if verb == 'read' else 'write'} after {earlier}",
             ],
-            hint=_hint(collective, stream),
+            hint=_hint(command, stream),
             code=("C14" if verb == "wrote" else "C15") if collective or stream is None else "M10",
         )
 
@@ -177,15 +177,16 @@ class Guard:
         return View(self.buffer, dtypes.uint8, (self.buffer.allocation.nbytes,), (1,), 0)
 
 
-def _hint(collective: bool, stream: Stream | None) -> str:
-    if collective:
+def _hint(command: Command, stream: Stream | None) -> str:
+    # A collective that the program waits for by its call runs on a stream of the program.
+    if command.category == "collective" and not command.stream.name.startswith("stream "):
         return "call work.wait() first"
     if stream is None:
         return "let the host wait first: synchronize() of the device, the stream, or an event"
     return "order the streams with wait_stream(), an event, or synchronize()"
 
 
-def _in_words(stream: Stream) -> str:
+def stream_in_report(stream: Stream) -> str:
     """Returns a user's words for a stream; equal on all ranks for the streams that all have."""
     words = stream_in_words(stream.name)
     if words != stream.name:

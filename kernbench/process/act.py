@@ -1,15 +1,18 @@
 """Issues commands: checks the blocks, submits the command, notes which command touched them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+from kernbench.des import Event, Fifo
 from kernbench.errors import CallSite, KernbenchError, site_fact
 from kernbench.memory import HOST_SIP, UninitialisedReadError, View
 from kernbench.process.access import Guard
 from kernbench.process.process import Part, Process, StepBudgetError
 from kernbench.sim_engine.command import Action, Command, Issue, Stream
 from kernbench.sim_engine.data_executor import Effect
+from kernbench.sim_engine.engine import Hold
 from kernbench.sim_engine.op_log import Category
+from kernbench.sim_engine.row import Row
 
 
 class Block(Protocol):
@@ -142,7 +145,10 @@ def act(
     if part is not None:
         command.part = part
         part.issued(process, command)
-    process.engine.submit(command)
+    if host.tape is None:
+        process.engine.submit(command)
+    else:
+        host.tape.submit(command)
     for block in writes:
         memory = block.memory
         if memory.writes:
@@ -157,6 +163,110 @@ def act(
         for block in reads:
             block.memory.read(command, block.window)
     return command
+
+
+class Alone:
+    """Issues commands that hold a resource for a known time, and whose blocks nobody guards.
+
+    It is `act` without blocks, for operations of another library, of which there are many and which
+    are cheap. Nearly always everything before the command has a known time, and nobody keeps
+    records: then the command is over at once, in simulated time that may lie ahead.
+
+    Args:
+        process: The rank, or main, that issues the commands.
+        category: Kind of work.
+        resource: What the commands hold.
+    """
+
+    __slots__ = ("_category", "_dispatch", "_engine", "_host", "_key", "_process", "_resource")
+
+    def __init__(self, process: Process, category: Category, resource: Fifo) -> None:
+        self._process: Final = process
+        self._engine: Final = process.engine
+        self._host: Final = process.host
+        self._category: Final[Category] = category
+        self._dispatch: Final = process.dispatches[category]
+        self._key: Final = process.host.rank, category
+        self._resource: Final = resource
+
+    def issue(self, name: str, stream: Stream, duration: int) -> None:
+        """Issues a command; waits only if the launch queue is full.
+
+        Args:
+            name: Name of the command in traces and errors.
+            stream: Stream of the command.
+            duration: How long it takes, in picoseconds.
+
+        Raises:
+            StepBudgetError: If the rank has issued as many commands as the run allows (K5).
+        """
+        process, engine, host, resource = self._process, self._engine, self._host, self._resource
+        log = engine.op_log
+        if log.full or host.issued == process.budget or not process.noted or host.tape is not None:
+            hold = Hold(engine, resource, duration, None)
+            act(process, name, self._category, stream, hold)
+            return
+        host.clock = start = host.clock + self._dispatch
+        tail = stream.tail
+        if tail is not None:
+            time = tail.time
+            if time is None:
+                self._queue(name, stream, duration, start, tail)
+                return
+            if time > start:
+                start = time
+        if stream.waits or resource.shared or not engine.timed:
+            self._submit(name, stream, duration)
+            return
+        if resource.free > start:
+            start = resource.free
+        end = resource.free = start + duration
+        total = log.totals.get(self._key)
+        if total is None:
+            log.total(*self._key, duration)
+        else:
+            total.count += 1
+            total.busy_ps += duration
+        stream.tail = done = Event(name)
+        done.time = end
+        stream.count += 1
+        host.issued += 1
+        host.launched(done)
+
+    def _queue(self, name: str, stream: Stream, duration: int, issued: int, tail: Event) -> None:
+        """Issues a command behind one whose time is unknown, such as a collective.
+
+        Many such commands follow one collective: one command stands for all that wait alike.
+        """
+        host, first = self._host, tail.label
+        row = first.action if isinstance(first, Command) else None
+        if (
+            isinstance(first, Command)
+            and isinstance(row, Row)
+            and row.resource is self._resource
+            and not (stream.waits or row.resource.shared)
+            and first.category == self._category
+            and first.ranges is self._process.ranges
+        ):
+            stream.tail = done = Event(first)
+            row.more.append((done, name, issued, duration))
+            stream.count += 1
+            host.issued += 1
+            host.launched(done)
+        else:
+            self._submit(name, stream, duration)
+
+    def _submit(self, name: str, stream: Stream, duration: int) -> None:
+        engine, resource = self._engine, self._resource
+        action = (
+            Row(engine, resource, duration) if engine.timed else Hold(engine, resource, 0, None)
+        )
+        # Nothing can go wrong in it, so nobody asks which line has issued it.
+        command = Command(
+            name, self._category, self._host, stream, action, None, None, self._dispatch
+        )
+        command.ranges = self._process.ranges
+        engine.submit(command)
 
 
 def act_at_once(

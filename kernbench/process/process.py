@@ -11,8 +11,16 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from kernbench.caches import Table
 from kernbench.ccl.model import CollectiveModel
-from kernbench.des import Event, Task, current_task
-from kernbench.errors import CallSite, Fact, KernbenchError, call_site, site_fact
+from kernbench.des import Event, Task, current_task, is_outermost
+from kernbench.errors import (
+    CallSite,
+    Fact,
+    KernbenchError,
+    call_site,
+    is_ours,
+    is_passed_over,
+    site_fact,
+)
 from kernbench.memory import Allocator, Space, View
 from kernbench.process import types
 from kernbench.process.recent_calls import RECENT, RecentCall
@@ -107,12 +115,20 @@ class RankLocal(Generic[T]):
     Args:
         name: Name of the variable for people who inspect a process.
         make: Makes the first value of a process.
+        outlives: Whether a rank's value stays after its spawn, for a look at what it left behind.
+
+    Attributes:
+        name: Name of the variable.
+        outlives: As above.
     """
 
-    __slots__ = ("_make", "name")
+    __slots__ = ("_make", "name", "outlives")
 
-    def __init__(self, name: str, make: "Callable[[Process], T]") -> None:
+    def __init__(
+        self, name: str, make: "Callable[[Process], T]", *, outlives: bool = False
+    ) -> None:
         self.name: Final = name
+        self.outlives: Final = outlives
         self._make: Final = make
 
     def __repr__(self) -> str:
@@ -142,14 +158,20 @@ class NoContextError(KernbenchError):
 
 
 def outermost_frame() -> FrameType | None:
-    """Returns the outermost frame of the running stack that is outside the package."""
+    """Returns the outermost frame of the running stack that is the user's; a library's if none is.
+
+    What has started the thread of a carrier is not looked at.
+    """
     found: FrameType | None = None
+    library: FrameType | None = None
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] != "kernbench":
+    while frame is not None and not is_outermost(frame):
+        if is_passed_over(frame):
+            library = frame
+        elif not is_ours(frame):
             found = frame
         frame = frame.f_back
-    return found
+    return found or library
 
 
 class StepBudgetError(KernbenchError):
@@ -168,9 +190,10 @@ class Process:
     """Stands for one operating-system process of a real run.
 
     Attributes:
-        ctx: The context that the process belongs to.
+        ctx: What the processes of a context share.
         engine: Engine of that context.
         rank: Global rank; -1 for main.
+        ranks: On main, the processes of the last spawn.
         host: The host thread, with its clock.
         memory: Allocator of the process's host memory.
         device_index: Index of the current SIP.
@@ -188,6 +211,8 @@ class Process:
         heard: Called with each meeting of ranks that the rank joins (a collective, a message, a
             creation of groups), with the views that it gives, and with what its command does;
             returns what the command does instead. None if nobody listens.
+        giving: Called with the name of each collective that the rank is about to join, its stream,
+            and the blocks that it reads and writes; may refuse it. None if nobody looks.
         frame: Frame of the rank's function; None on main, before its first command, and after it
             returned.
         noted: Whether the search for `frame` is over.
@@ -217,6 +242,7 @@ class Process:
         "dispatches",
         "engine",
         "frame",
+        "giving",
         "heard",
         "host",
         "inference",
@@ -227,6 +253,7 @@ class Process:
         "noted",
         "ranges",
         "rank",
+        "ranks",
         "recent",
         "seen",
         "site",
@@ -243,6 +270,7 @@ class Process:
         self.ctx: Final = ctx
         self.engine: Final = engine
         self.rank: Final = rank
+        self.ranks: list[Process] = []
         self.host: Final = Host(
             engine.loop, rank, engine.rank_owner(rank), clock, spec.launch_queue
         )
@@ -260,6 +288,7 @@ class Process:
         self.joined: deque[Command] = deque()
         self.recent: deque[RecentCall] = deque(maxlen=RECENT)
         self.heard: Callable[[object, Sequence[View], Action], Action] | None = None
+        self.giving: Callable[[str, Stream, Sequence[Any], Sequence[Any]], None] | None = None
         self.frame: FrameType | None = None
         self.noted = rank == MAIN  # main has no function
         self.budget: int | None = None
@@ -285,6 +314,8 @@ class Process:
         stream = self._default.get(sip)
         if stream is None:
             stream = self._default[sip] = self._new(f"stream {sip}", sip)
+            if self.host.tape is not None:
+                self.host.tape.stream(stream, "default")
         return stream
 
     def current_stream(self, sip: int) -> Stream:
@@ -311,8 +342,11 @@ class Process:
 
     def new_stream(self, sip: int) -> Stream:
         """Returns a new stream; from now on several streams share the device."""
-        self.engine.devices[sip].share()
-        return self._new(f"stream {sip}.{len(self._streams)}", sip)
+        self.engine.devices[sip].share(self.engine.loop)
+        stream = self._new(f"stream {sip}.{len(self._streams)}", sip)
+        if self.host.tape is not None:
+            self.host.tape.stream(stream, "new")
+        return stream
 
     def communication_stream(self, sip: int) -> Stream:
         """Returns the stream of asynchronous collectives, which shares no engine with the rest."""
@@ -338,6 +372,11 @@ class Process:
     def streams(self, sip: int | None = None) -> list[Stream]:
         """Returns the streams used so far, of one device or all."""
         return [stream for stream in self._streams if sip is None or stream.sip == sip]
+
+    def computing_streams(self, sip: int) -> list[Stream]:
+        """Returns the streams of a device that a program can make the current one."""
+        aside = set(self._side_streams.values())
+        return [stream for stream in self.streams(sip) if stream not in aside]
 
     # Issuing and waiting
 
@@ -386,7 +425,9 @@ class Process:
             event: The event.
             awaited: What the user waits for, for traces.
         """
-        waits, began = self.ctx.worker_waits, self.host.clock
+        waits, began, tape = self.ctx.worker_waits, self.host.clock, self.host.tape
+        if tape is not None:
+            tape.wait(event, awaited)
         if event.time is None and self.task is not None:
             waits.append(event)
             try:
@@ -397,6 +438,8 @@ class Process:
             self.host.wait(event)
         if self.host.clock > began and self.engine.op_log.full and awaited != "host":
             self.engine.op_log.add_wait(Wait(self.rank, awaited, began, self.host.clock))
+        if tape is not None:
+            tape.waited(event)
 
     def learn(self, seen: Mapping[Stream, int]) -> None:
         """Notes that the host has waited for commands, given the last number of each stream."""
@@ -469,6 +512,17 @@ def leave(process: Process) -> None:
     entered = _ENTERED.get()
     last = len(entered) - 1 - entered[::-1].index(process)
     _ENTERED.set(entered[:last] + entered[last + 1 :])
+
+
+def host_time(main: Host) -> int:
+    """Returns the time of the host whose code runs, in simulated picoseconds.
+
+    Args:
+        main: The host of code outside of workers.
+    """
+    task = current_task()
+    subject = None if task is None else task.subject
+    return subject.host.clock if isinstance(subject, Process) else main.clock
 
 
 def current_process() -> Process:

@@ -6,7 +6,6 @@ several seeds show what ranks with different seeds would do to one another.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -121,6 +120,8 @@ class _Giving:
 
     def begin(self, command: Command, start: int) -> None:
         """See `Action`."""
+        from hashlib import sha256
+
         whole = sha256()
         try:
             for view in self._gives:

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
-from kernbench.ccl.operations import OPERATIONS, Reduction, average
+from kernbench.ccl.operations import OPERATIONS, Operation, Reduction, average
 from kernbench.errors import KernbenchError
 from kernbench.hw.pe import later
 from kernbench.memory import Array, DType, View
@@ -72,6 +72,99 @@ class _Part:
     targets: Sequence[View]
     sends: Sequence[int]
     fault: KernbenchError | None = None
+
+
+class Given(Protocol):
+    """What one rank gives."""
+
+    @property
+    def sources(self) -> Sequence[View]:
+        """Views of its blocks, in order."""
+        ...
+
+    @property
+    def sends(self) -> Sequence[int]:
+        """Elements that go to each rank; only for `all_to_all`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HostExchange:
+    """The values of an operation between hosts.
+
+    Attributes:
+        operation: The operation.
+        dtype: Element type.
+        sizes: Elements of each block; empty for `all_to_all`, in which each rank gives its own.
+        reduction: How values are combined; None for operations that combine none.
+        root: Rank inside the group of the source or destination, for operations that have one.
+    """
+
+    operation: Operation
+    dtype: DType
+    sizes: Sequence[int]
+    reduction: Reduction | None
+    root: int
+
+    def evaluate(self, parts: Mapping[int, Given]) -> dict[int, Array]:
+        """Returns the elements that each rank receives, by rank inside the group.
+
+        Args:
+            parts: What each rank of the group gives, by rank inside the group.
+        """
+        operation, ranks = self.operation, len(parts)
+        given = [self._given(parts[rank]) for rank in range(ranks)]
+        if operation.blocks == "pairs":
+            cuts = [[0, *accumulate(parts[rank].sends)] for rank in range(ranks)]
+            return {
+                rank: np.concatenate(
+                    [flat[at[rank] : at[rank + 1]] for flat, at in zip(given, cuts, strict=True)]
+                )
+                for rank in range(ranks)
+            }
+        if operation.reduces:
+            whole = self._combined(given)
+        elif operation.gives == "own":
+            whole = np.concatenate(given)
+        else:
+            whole = given[self.root]
+        if operation.takes != "own":
+            return dict.fromkeys(range(ranks), whole)
+        ends = pairwise([0, *accumulate(self.sizes)])
+        return {rank: whole[begin:end] for rank, (begin, end) in enumerate(ends)}
+
+    def _given(self, part: Given) -> Array:
+        arrays = [view.array().reshape(-1) for view in part.sources]
+        return np.concatenate([np.empty(0, self.dtype.numpy), *arrays])
+
+    def _combined(self, given: Sequence[Array]) -> Array:
+        reduction, number = self.reduction, self.dtype.numpy.type
+        assert reduction is not None
+        factor, divides = reduction.scaling(self.dtype, len(given))
+        if factor is not None:
+            multiply = function_named("multiply", self.dtype.numpy)
+            given = [multiply(flat, number(factor)) for flat in given]
+        total: Array = reduce(function_named(reduction.combine, self.dtype.numpy), given)
+        if divides:
+            average(total, len(given))
+        return total
+
+
+def take(targets: Sequence[View], values: Array) -> None:
+    """Writes the elements that a rank receives to its blocks, one after another.
+
+    Args:
+        targets: Views of the blocks.
+        values: As many elements, flat; they stay the caller's.
+    """
+    begin = 0
+    for view in targets:
+        part = values[begin : begin + view.numel].reshape(view.shape)
+        begin += view.numel
+        if view.nbytes == view.buffer.allocation.nbytes:
+            view.adopt(part.copy())
+        else:
+            view.store(part)
 
 
 class HostCollective:
@@ -142,6 +235,10 @@ class HostCollective:
     def jam(self) -> None:
         """Returns None: the collective always ends once all ranks have arrived."""
 
+    def drop(self) -> None:
+        """Lets go of its ranks, which will not complete."""
+        self._parts.clear()
+
     def arrive(self, place: int, part: _Part) -> None:
         """Adds a rank whose stream has reached the collective."""
         engine = self._engine
@@ -186,53 +283,13 @@ class HostCollective:
         if self._outputs is None:
             # The results of all ranks, before the first rank writes over what it gave.
             self._outputs = self._evaluate()
-        begin = 0
-        for view in part.targets:
-            values = self._outputs[rank][begin : begin + view.numel].reshape(view.shape)
-            begin += view.numel
-            if view.nbytes == view.buffer.allocation.nbytes:
-                view.adopt(values.copy())
-            else:
-                view.store(values)
+        take(part.targets, self._outputs[rank])
 
     def _evaluate(self) -> dict[int, Array]:
-        """Returns the elements that each rank receives, by rank inside the group."""
-        operation = self._operation
-        given = [self._given(rank) for rank in range(self._ranks)]
-        if operation.blocks == "pairs":
-            cuts = [[0, *accumulate(self._parts[rank].sends)] for rank in range(self._ranks)]
-            return {
-                rank: np.concatenate(
-                    [flat[at[rank] : at[rank + 1]] for flat, at in zip(given, cuts, strict=True)]
-                )
-                for rank in range(self._ranks)
-            }
-        if operation.reduces:
-            whole = self._combined(given)
-        elif operation.gives == "own":
-            whole = np.concatenate(given)
-        else:
-            whole = given[self._root]
-        if operation.takes != "own":
-            return dict.fromkeys(range(self._ranks), whole)
-        ends = pairwise([0, *accumulate(self._sizes)])
-        return {rank: whole[begin:end] for rank, (begin, end) in enumerate(ends)}
-
-    def _given(self, rank: int) -> Array:
-        arrays = [view.array().reshape(-1) for view in self._parts[rank].sources]
-        return np.concatenate([np.empty(0, self._dtype.numpy), *arrays])
-
-    def _combined(self, given: Sequence[Array]) -> Array:
-        reduction, number = self._reduction, self._dtype.numpy.type
-        assert reduction is not None
-        factor, divides = reduction.scaling(self._dtype, self._ranks)
-        if factor is not None:
-            multiply = function_named("multiply", self._dtype.numpy)
-            given = [multiply(flat, number(factor)) for flat in given]
-        total: Array = reduce(function_named(reduction.combine, self._dtype.numpy), given)
-        if divides:
-            average(total, self._ranks)
-        return total
+        exchange = HostExchange(
+            self._operation, self._dtype, self._sizes, self._reduction, self._root
+        )
+        return exchange.evaluate(self._parts)
 
 
 class HostJoining:

@@ -51,3 +51,7 @@ class Joint(Protocol):
     def jam(self) -> Jam | None:
         """Returns why it does not end although all ranks have arrived; None if that is unknown."""
         ...
+
+    def drop(self) -> None:
+        """Lets go of what is under way and will not end: the spawn is over."""
+        ...

@@ -47,6 +47,6 @@ def meet(
         process.heard(meeting, (), OVER)
     if len(meeting.calls) == 1 and any(rank in world.exited for rank in meeting.absent()):
         world.review()
-    if meeting.made is None:
-        meeting.made = make(number)
-    return meeting.made, meeting
+    made = make(number) if meeting.made is None else meeting.made
+    meeting.made = made if meeting.absent() else None  # groups refer to their meeting
+    return made, meeting

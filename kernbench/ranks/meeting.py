@@ -209,6 +209,13 @@ class Exchange(Meeting):
         joined.append(command)
         process.recent.append((self.title, call.text, command.site, command.issued, command.done))
 
+    def end(self) -> None:
+        """Lets go of what refers back to the exchange: the spawn is over."""
+        self.errors.clear()
+        if self.joint is not None:
+            self.joint.drop()
+            self.joint = None
+
     def told(self, command: Command, how: str) -> Fact:
         """See `process.Part`."""
         call = self.calls[command.host.rank]

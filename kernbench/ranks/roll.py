@@ -36,7 +36,7 @@ class Roll:
             read; None: each receive takes the first message to arrive.
         awaited: Number of messages that lack the side of a rank, by rank; under None the receives
             from any source that lack a sender.
-        rank_by_greenlet: Rank of each running stack.
+        rank_by_carrier: Rank of each running stack.
         suspect: Looks, at the end of the instant, whether a blocked rank closes a cycle of waits.
         review: Looks, at the end of the instant, for operations that can never complete.
         blame: Marks ranks as failed, given their global ranks and the error.
@@ -50,10 +50,15 @@ class Roll:
     left: dict[int, CallSite | None] = field(default_factory=dict)
     schedule: Schedule | None = None
     awaited: dict[int | None, int] = field(default_factory=dict)
-    rank_by_greenlet: dict[object, int] = field(default_factory=dict)
+    rank_by_carrier: dict[object, int] = field(default_factory=dict)
     suspect: Callable[[Process], None] = _unsuspected
     review: Callable[[], None] = _nothing
     blame: Callable[[Iterable[int], BaseException], None] = _nobody
+
+    def end(self) -> None:
+        """Lets go of the ranks' stacks and of whoever was to be told: the spawn is over."""
+        self.rank_by_carrier.clear()
+        self.suspect, self.review, self.blame = _unsuspected, _nothing, _nobody
 
 
 class RankSession(Session, Protocol):

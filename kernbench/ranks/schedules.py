@@ -1,7 +1,6 @@
 """Schedules: which message each receive from any source takes, and what hosts read then."""
 
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -85,6 +84,8 @@ class Schedule:
 
     def read(self, rank: int, values: np.ndarray[Any, Any]) -> None:
         """Notes values that the host of a rank has read."""
+        from hashlib import sha256
+
         head = f"{values.dtype} {values.shape} ".encode()
         found = sha256(head + np.ascontiguousarray(values).tobytes()).digest()
         self._reads.setdefault(rank, []).append(found)
@@ -105,6 +106,8 @@ class Schedule:
     @property
     def data(self) -> str:
         """Hash of the values that hosts have read; the order of a rank's reads does not matter."""
+        from hashlib import sha256
+
         whole = sha256()
         for rank, reads in sorted(self._reads.items()):
             whole.update(f"{rank} {len(reads)} ".encode())

@@ -3,11 +3,18 @@
 import inspect
 import traceback
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any, Final, Protocol, cast
 
-from kernbench.des import DeadlockError, Killed, SwallowedAbortError, current_carrier, order
+from kernbench.des import (
+    Carriers,
+    DeadlockError,
+    Killed,
+    SwallowedAbortError,
+    current_carrier,
+    order,
+)
 from kernbench.errors import (
     CallSite,
     KernbenchError,
@@ -27,6 +34,7 @@ from kernbench.ranks.environments import own_environments
 from kernbench.ranks.exploring import choose_late
 from kernbench.ranks.hash_seeds import Calls
 from kernbench.ranks.hidden import hidden_deadlock
+from kernbench.ranks.leaving import let_go
 from kernbench.ranks.livelock import LivelockError, LivelockGuard
 from kernbench.ranks.meeting import CollectiveMismatchError
 from kernbench.ranks.printing import WholeLines, whole_lines
@@ -59,7 +67,6 @@ class SpawnSession(RankSession, Protocol):
     """A session in which ranks are spawned; `RuntimeContext` describes the attributes."""
 
     world: World
-    processes: list[Process]
     on_choice: Callable[[str], None] | None
 
     @property
@@ -87,6 +94,8 @@ class Spawn:
         fn: Function that runs as each rank; called with the rank and `args`.
         args: Arguments of `fn` after the rank.
         nprocs: Number of ranks.
+        carriers: Where the ranks' stacks come from; None: from where the loop takes them.
+        light: Ranks whose stacks come from where the loop takes them all the same.
     """
 
     def __init__(
@@ -96,6 +105,9 @@ class Spawn:
         fn: Callable[..., object],
         args: tuple[Any, ...],
         nprocs: int,
+        *,
+        carriers: Carriers | None = None,
+        light: Collection[int] = (),
     ) -> None:
         self._ctx = ctx
         self._main = main
@@ -103,6 +115,8 @@ class Spawn:
         self._args = args
         self._site = call_site()
         self._loop = ctx.engine.loop
+        self._carriers = carriers
+        self._light = light
         self._errors: dict[int, BaseException] = {}
         self._failed_at: dict[int, int] = {}
         self._aborted: dict[int, str] = {}
@@ -131,7 +145,7 @@ class Spawn:
         ctx, loop = self._ctx, self._loop
         start = max(self._main.host.clock, loop.now)
         interrupt: KeyboardInterrupt | None = None
-        on_limit = loop.on_limit
+        on_limit, usual = loop.on_limit, loop.carriers
         with own_environments(), whole_lines(len(self._processes)) as self._lines:
             try:
                 self._set_up(start)
@@ -144,20 +158,25 @@ class Spawn:
                 try:
                     self._abort()
                 finally:
+                    loop.carriers = usual
                     self._clean_up()
         hidden = None
         if self._eager is not None:
             hidden = hidden_deadlock(self._eager, ctx.spec.eager_limit)
         clocks = [process.host.clock for process in self._processes]
         self._main.host.clock = max(loop.now, start, *clocks)
-        for raised in self._errors.values():
+        failed, self._errors = self._errors, {}  # their tracebacks refer to this spawn
+        for raised in failed.values():
             if isinstance(raised, KeyboardInterrupt):
                 interrupt = raised
         if interrupt is not None:
-            raise SpawnInterrupted(max(loop.now, *clocks), self._stood) from interrupt
-        if self._errors:
-            order = sorted(self._errors, key=lambda rank: (self._failed_at[rank], rank))
-            errors = {rank: self._errors[rank] for rank in order}
+            try:
+                raise SpawnInterrupted(max(loop.now, *clocks), self._stood) from interrupt
+            finally:
+                interrupt = None  # its traceback may refer to this frame
+        if failed:
+            order = sorted(failed, key=lambda rank: (self._failed_at[rank], rank))
+            errors = {rank: failed[rank] for rank in order}
             aborted = dict(sorted(self._aborted.items()))
             times = {**self._aborted_at, **self._failed_at}
             schedule = ctx.schedule
@@ -180,10 +199,13 @@ class Spawn:
         )
         reviewer = self._reviewer = Reviewer(world, self._loop, self._processes, self._abort_later)
         world.review, world.suspect = reviewer.review_later, reviewer.suspect
-        ctx.processes = self._processes
+        self._main.ranks = self._processes
         self._loop.on_park = reviewer.parked
         guard = LivelockGuard(world, self._processes)
+        usual = self._loop.carriers
         for process in self._processes:
+            light = process.rank in self._light
+            self._loop.carriers = usual if light else self._carriers or usual
             if ctx.calls is not None:
                 process.heard = ctx.calls.of(process)
             process.budget = ctx.spec.step_budget or None
@@ -197,6 +219,7 @@ class Spawn:
                 clock=start,
             )
             process.task = process.host.task = task
+        self._loop.carriers = self._carriers or usual
         self._loop.on_limit = time_limit.on_ranks(ctx.spec.max_time_ps, world, self._processes)
         watchdog.begin(self._loop, ctx.spec.watchdog_s)
 
@@ -209,12 +232,12 @@ class Spawn:
         ctx.worker_waits.clear()
         self._eager = world.eager
         self._leaks = world.leaks()
-        world.rank_by_greenlet.clear()
+        world.end()
+        self._reviewer = None
         ctx.world = World(schedule=ctx.schedule)
         for process in self._processes:
             flight.freeze(process, self._loop.now)
-            process.task = process.host.task = process.frame = None
-            process.host.fruitless = None
+            let_go(process)
 
     def _drive(self) -> None:
         while True:
@@ -234,7 +257,7 @@ class Spawn:
     def _rank_main(self, process: Process) -> None:
         world = self._ctx.world
         carrier = current_carrier()
-        world.rank_by_greenlet[carrier] = process.rank
+        world.rank_by_carrier[carrier] = process.rank
         try:
             self._returned(process, self._call(process))
         except RankAborted as aborted:
@@ -258,7 +281,7 @@ class Spawn:
                 self._reviewer.ended(process)
             if self._lines is not None:
                 self._lines.finish(process.rank)
-            world.rank_by_greenlet.pop(carrier, None)
+            world.rank_by_carrier.pop(carrier, None)
 
     def _call(self, process: Process) -> CallSite | None:
         """Runs the worker of a rank and returns where it returned or called `sys.exit(0)`."""
@@ -429,12 +452,13 @@ class Spawn:
         interrupts = self._interrupts
         try:
             for task in self._loop.tasks():
+                subject = task.subject
                 task.interrupt(RankAborted("another rank failed"))
-                if task.error is not None and isinstance(task.subject, Process):
+                if task.error is not None and isinstance(subject, Process):
                     error = task.error
                     if isinstance(error, SwallowedAbortError):
                         error = swallowed(task.name, error)
-                    self._failed(task.subject.rank, error, self._loop.now)
+                    self._failed(subject.rank, error, self._loop.now)
                 if self._interrupts > interrupts:
                     break  # a second interrupt while ranks were ending: run no more user code
         finally:

@@ -1,7 +1,7 @@
 """Messages between two ranks: which send matches which receive, and when the data moves."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar, Final
@@ -12,6 +12,7 @@ from kernbench.des import Event, EventLoop, order
 from kernbench.errors import Fact, KernbenchError
 from kernbench.memory import Space, View
 from kernbench.process.process import Process
+from kernbench.ranks.at_call import AtCall
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.hosted import HostCollective
 from kernbench.ranks.meeting import NUMBER, Call, Exchange, Needs
@@ -37,7 +38,6 @@ class Side:
     Attributes:
         process: The sending or the receiving rank.
         view: Elements to send, or memory that receives them.
-        transfer: The transfer; replaced when a receive from any source is matched with a send.
         command: The rank's command; None until the rank's stream has reached it.
         start: Time at which the stream reached the command, in picoseconds.
         kept: Object that must stay allocated until the message has been received.
@@ -45,7 +45,6 @@ class Side:
 
     process: Process
     view: View
-    transfer: "Transfer"
     command: Command | None = None
     start: int = 0
     kept: object = None
@@ -53,8 +52,10 @@ class Side:
     def begin(self, command: Command, start: int) -> None:
         """See `Action`."""
         self.command, self.start = command, start
-        self.transfer.note_arrival(self)
-        self.transfer.come()
+        transfer = command.part
+        assert isinstance(transfer, Transfer)
+        transfer.note_arrival(self)
+        transfer.come()
 
     @property
     def hosted(self) -> bool:
@@ -91,7 +92,7 @@ class Transfer(Exchange):
     message: "Message" = field(init=False)
 
     def __post_init__(self) -> None:
-        self.message = self.joint = Message(self)
+        self.message = self.joint = Message(self.sides, self.destination)
 
     @property
     def destination(self) -> int:
@@ -223,16 +224,18 @@ class Message:
     """The shared state of a transfer's two ranks, as a `Joint`.
 
     Args:
-        transfer: The transfer.
+        sides: Parts of the ranks that have called, by global rank.
+        destination: Global rank of the receiver.
 
     Attributes:
         arrived: Places whose stream has come to it: 0 for the sender, 1 for the receiver.
     """
 
-    __slots__ = ("_transfer", "arrived")
+    __slots__ = ("_destination", "_sides", "arrived")
 
-    def __init__(self, transfer: Transfer) -> None:
-        self._transfer = transfer
+    def __init__(self, sides: Mapping[int, Side], destination: int) -> None:
+        self._sides: Final = sides
+        self._destination: Final = destination
         self.arrived: Final[set[int]] = set()
 
     @property
@@ -251,10 +254,9 @@ class Message:
             takes: The view that receives the data; empty for the sender.
             sends: Must be empty: a message has one size.
         """
-        transfer = self._transfer
-        rank = transfer.destination if place else transfer.source
-        assert rank is not None
-        side = transfer.sides[rank]
+        (side,) = [
+            side for rank, side in self._sides.items() if (rank == self._destination) == bool(place)
+        ]
         assert not sends
         assert [side.view] == [*gives, *takes]
         return side
@@ -264,6 +266,9 @@ class Message:
 
     def jam(self) -> None:
         """Returns None: a message always ends once both sides have arrived."""
+
+    def drop(self) -> None:
+        """Does nothing: it holds no command that is under way."""
 
 
 class Mailbox:
@@ -314,7 +319,7 @@ class Mailbox:
         known = self._earliest_receive(source) if sends else self._earliest_send(source)
         transfer = known or self._new(source, call.operation)
         transfer.calls[call.rank] = call
-        transfer.sides[call.rank] = Side(process, view, transfer)
+        transfer.sides[call.rank] = Side(process, view)
         if known is not None:
             self._take(source, sends=not sends)
             self._check(transfer)
@@ -323,6 +328,14 @@ class Mailbox:
             line.append(transfer)
             self._await(self.destination if sends else source, 1)
         return transfer
+
+    def end(self) -> None:
+        """Lets go of the transfers that lack a side: the spawn is over."""
+        for transfer in self.open():
+            if transfer.matched is not None:
+                transfer.matched.forget(str(transfer))
+        self.sends.clear()
+        self.receives.clear()
 
     def open(self) -> list[Transfer]:
         """Returns the transfers that lack a side, in the order of their calls."""
@@ -390,6 +403,7 @@ class Mailbox:
             schedule.took(call.rank, said, source, sorted(candidates))
         receive.source = source
         if self._bring_together(source, None) and receive.matched is not None:
+            receive.matched.label = str(receive)  # not the transfer, which has the event
             receive.matched.settle(process.engine.loop.now)
         # Receives that waited for the receive from any source.
         for waiting in [source for source in self.receives if source is not None]:
@@ -403,13 +417,15 @@ class Mailbox:
         assert call.command is not None
         send.calls[self.destination] = call
         send.sides[self.destination] = side
-        side.transfer = call.command.part = send
+        call.command.part = send
         receive.mail = send.mail  # for callers that hold the receive's own transfer
         try:
             self._check(send)
         except TransferMismatchError as error:
             roll_of(side.process).blame(sorted(send.calls), error)
             return False
+        if isinstance(send.joint, AtCall) and isinstance(receive.joint, AtCall):
+            send.joint.merge(receive.joint, side.process.engine.loop.now)
         if side.command is not None:
             send.note_arrival(side)
         send.come()

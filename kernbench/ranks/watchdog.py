@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
 
-from kernbench.des import EventLoop
-from kernbench.errors import CallSite, KernbenchError, site_fact
+from kernbench.des import EventLoop, ThreadCarrier, is_outermost, raise_in
+from kernbench.errors import CallSite, KernbenchError, is_passed_over, site_fact
 from kernbench.run_spec import RunSpec
 
 SECONDS: Final = RunSpec().watchdog_s
@@ -42,8 +42,11 @@ _LIBRARIES: Final = sys.stdlib_module_names | {"numpy", "ml_dtypes", "networkx",
 _GRACE_S: Final = 1.0
 """Seconds that stopped code may take, at least, before it counts as code that goes on."""
 
-last_resort: Callable[[KernbenchError], None] | None = None
-"""Ends the process; called in the thread of the watchdog with the error to print."""
+_HANDS_ON: Final = frozenset(("kernbench.bridge.per_rank", "kernbench.bridge.processes"))
+"""Modules of this package whose functions only call what the user means."""
+
+last_resort: Callable[[KernbenchError, BaseException | None], None] | None = None
+"""Ends the process; called, in any thread, with the error to print and the interrupt, if any."""
 
 
 class NoProgressError(KernbenchError):
@@ -65,13 +68,12 @@ class NoProgressError(KernbenchError):
             name: Name of the rank, or of main, for the report.
         """
         self.add_fact(f"{name} was running, innermost call last:")
-        traceback = self.__traceback__
+        found, traceback = [], self.__traceback__
         while traceback is not None:
-            code = traceback.tb_frame.f_code
-            if not is_ours(traceback.tb_frame):
-                site = CallSite(code, traceback.tb_lasti)
-                self.add_fact(site_fact(site, f"  {code.co_name} at"))
+            found.append((traceback.tb_frame, traceback.tb_lasti))
             traceback = traceback.tb_next
+        for fact in _told(found):
+            self.add_fact(fact)
 
 
 def is_ours(frame: FrameType) -> bool:
@@ -86,18 +88,27 @@ class Watch:
 
     Attributes:
         loop: Event loop of the simulation.
-        thread: Thread that drives it.
+        hub: Thread that drives it.
         limit: Seconds that a user's code may run without a simulated step.
         raised: Whether the code that runs now was told to stop.
+        ranks: How many ranks there are. Once one was stopped, the run has failed, and all others
+            together have as long as that one had.
     """
 
     loop: EventLoop
-    thread: int
+    hub: int
     limit: float
     raised: bool = False
+    ranks: int = 1
+    _failed: bool = False
     _spent: float = 0.0
     _last: float = 0.0
     _before: tuple[Any, ...] = ()
+
+    @property
+    def thread(self) -> int:
+        """Thread whose code runs now: the one that drives the simulation, or a rank's own."""
+        return self.loop.thread or self.hub
 
     @property
     def pause(self) -> float:
@@ -117,6 +128,9 @@ class Watch:
         last, self._last = self._last, now
         seen = self._seen()
         if seen != self._before:
+            if self.raised and not self._failed:
+                self._failed = True
+                self.limit /= self.ranks
             self._before, self._spent, self.raised = seen, 0.0, False
             return False
         if users:
@@ -156,7 +170,8 @@ def begin(loop: EventLoop, limit: float) -> None:
     if not limit:
         return
     shorter = _watch is None and (_thread is None or limit < SECONDS)
-    _watch = Watch(loop, threading.get_ident(), limit)
+    _watch = Watch(loop, threading.get_ident(), limit, ranks=max(1, len(loop.tasks())))
+    ThreadCarrier.stuck = _interrupted
     if _thread is None:
         _thread = threading.Thread(target=_look_around, name="kernbench watchdog", daemon=True)
         _thread.start()
@@ -176,38 +191,78 @@ def _look_around() -> None:
     while True:
         with _wake:
             _wake.wait(pause)
-        watch = _watch
-        pause = _IDLE_S if watch is None else watch.pause
-        if watch is None:
-            continue
-        users = users_code_runs(sys._current_frames().get(watch.thread))
-        if watch.look(time.monotonic(), users=users):
-            if watch.raised and last_resort is not None:
-                last_resort(_cannot_stop(watch))
-            _raise_in(watch.thread)
-            watch.raised = True
+        pause = _look()
 
 
-def _cannot_stop(watch: Watch) -> KernbenchError:
-    """Returns the error about code that was stopped and went on."""
+def _look() -> float:
+    """Looks once at the simulation that is watched; returns the seconds until the next look.
+
+    A function of its own: while the thread waits, it holds no simulation.
+    """
+    watch = _watch
+    if watch is None:
+        return _IDLE_S
+    thread = watch.thread
+    users = users_code_runs(sys._current_frames().get(thread))
+    if watch.look(time.monotonic(), users=users):
+        if watch.raised and last_resort is not None:
+            text = (
+                f"{{}} was stopped after {watch.limit:g} s of wall time without a simulated step, "
+                "and goes on"
+            )
+            hint = (
+                "let NoProgressError through, and do not block on what is outside of the simulation"
+            )
+            last_resort(_cannot_stop(watch, text, hint, "K5"), None)
+        # While this thread holds the interpreter, the other cannot leave the frame just seen.
+        raise_in(thread, NoProgressError)
+        watch.raised = True
+    return watch.pause
+
+
+def _interrupted(interrupt: BaseException) -> None:
+    """Ends the process, if its owner wants it, while code that was interrupted goes on."""
+    if _watch is not None and last_resort is not None:
+        text = "interrupted: {} is in a call that does not return"
+        last_resort(_cannot_stop(_watch, text), interrupt)
+
+
+def _cannot_stop(watch: Watch, text: str, hint: str = "", code: str = "") -> KernbenchError:
+    """Returns the error about code that was stopped and did not come back.
+
+    Args:
+        watch: What is watched.
+        text: What has happened, with a place for the name of the rank.
+        hint: What to try.
+        code: Code of the mistake.
+    """
     task = watch.loop.current
     name = "main" if task is None else task.name
     frame = sys._current_frames().get(watch.thread)
-    frames = []
-    while frame is not None:
-        if not is_ours(frame):
-            frames.append(CallSite(frame.f_code, frame.f_lasti))
+    found: list[tuple[FrameType, int]] = []
+    while frame is not None and not is_outermost(frame):
+        found.insert(0, (frame, frame.f_lasti))
         frame = frame.f_back
     return KernbenchError(
-        f"{name} was stopped after {watch.limit:g} s of wall time without a simulated step, and "
-        "goes on; the process ends",
-        [
-            f"{name} is running, innermost call last:",
-            *(site_fact(site, f"  {site.code.co_name} at") for site in reversed(frames)),
-        ],
-        hint="let NoProgressError through, and do not block on what is outside of the simulation",
-        code="K5",
+        f"{text.format(name)}; the process ends",
+        [f"{name} is running, innermost call last:", *_told(found)],
+        hint=hint,
+        code=code,
     )
+
+
+def _told(found: list[tuple[FrameType, int]]) -> list[str]:
+    """Returns the lines of frames, but those of this package, and of libraries if there are others.
+
+    Args:
+        found: Frames, and which instruction each runs, the innermost one last.
+    """
+    others = [each for each in found if not is_ours(each[0])]
+    own = [each for each in others if not is_passed_over(each[0])] or others
+    return [
+        site_fact(CallSite(frame.f_code, lasti), f"  {frame.f_code.co_name} at")
+        for frame, lasti in own
+    ]
 
 
 def users_code_runs(frame: FrameType | None) -> bool:
@@ -219,17 +274,9 @@ def users_code_runs(frame: FrameType | None) -> bool:
         frame: Innermost frame of the stack; None if the thread has ended.
     """
     while frame is not None:
-        package = frame.f_globals.get("__name__", "").partition(".")[0]
-        if package not in _LIBRARIES:
+        name = frame.f_globals.get("__name__", "")
+        package = name.partition(".")[0]
+        if package not in _LIBRARIES and name not in _HANDS_ON and not is_passed_over(frame):
             return bool(package != "kernbench")
         frame = frame.f_back
     return False
-
-
-def _raise_in(thread: int) -> None:
-    import ctypes
-
-    # While this thread holds the interpreter, the other cannot leave the frame just seen.
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread), ctypes.py_object(NoProgressError)
-    )

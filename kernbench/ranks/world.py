@@ -82,6 +82,12 @@ class World(Roll):
             self.group = ProcessGroup("WORLD", range(self.size))
             self.groups[self.group.name] = self.group
 
+    def end(self) -> None:
+        """Lets go of whatever refers back to the world: the spawn is over."""
+        Roll.end(self)
+        for box in self.mailboxes.values():
+            box.end()
+
     def whereabouts(self, stuck: dict[int, str], places: dict[int, CallSite]) -> Whereabouts:
         """Returns what is known about missing ranks.
 

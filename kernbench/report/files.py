@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from kernbench.errors import UsageError
 
@@ -49,6 +49,31 @@ def replacing(path: str | Path) -> Iterator[TextIO]:
     A file whose name ends in `.gz` is compressed. Equal texts give equal files: the compressed form
     holds neither name nor time.
 
+    Args:
+        path: The file.
+
+    Raises:
+        UsageError: If the path cannot be written (F15).
+    """
+    with replacing_bytes(path) as raw:
+        if Path(path).suffix == ".gz":
+            with (
+                gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
+                io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text,
+            ):
+                yield text
+        else:
+            with io.TextIOWrapper(raw, encoding="utf-8", newline="\n") as text:
+                yield text
+
+
+@contextmanager
+def replacing_bytes(path: str | Path) -> Iterator[BinaryIO]:
+    """Opens a file of bytes that takes the place of `path` when the block ends without an error.
+
+    Args:
+        path: The file.
+
     Raises:
         UsageError: If the path cannot be written (F15).
     """
@@ -58,15 +83,7 @@ def replacing(path: str | Path) -> Iterator[TextIO]:
         partial = _partial(target)
         try:
             with partial.open("wb") as raw:
-                if target.suffix == ".gz":
-                    with (
-                        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
-                        io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text,
-                    ):
-                        yield text
-                else:
-                    with io.TextIOWrapper(raw, encoding="utf-8", newline="\n") as text:
-                        yield text
+                yield raw
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)

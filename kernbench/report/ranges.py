@@ -62,8 +62,8 @@ def range_breakdown(
         within: Enclosing ranges, the outermost first. Only commands inside them count, by the
             ranges one level further in, and the span goes from the first action of any rank inside
             them to the last. By default everything counts.
-        through: How the names of ranges begin that are looked through: what is in them counts by
-            the ranges further in, such as layers inside of passes.
+        through: How the names of ranges begin that are looked through, see `looks_through`: what
+            is in them counts by the ranges further in, such as layers inside of passes.
 
     Raises:
         UsageError: If the log has no records.
@@ -81,6 +81,20 @@ def range_breakdown(
         for rank in sorted(by_rank)
         for row in _of_rank(rank, by_rank[rank], dispatch_ps, (start, end), _Level(outer, through))
     ]
+
+
+def looks_through(name: str, through: Iterable[str]) -> bool:
+    """Returns whether a breakdown looks through a range.
+
+    Args:
+        name: Name of the range.
+        through: How names begin, up to the end of a word or number: `layer 1` is how `layer 1 b`
+            begins, but not `layer 10`.
+    """
+    return any(
+        name.startswith(begin) and not (begin[-1:].isalnum() and name[len(begin) :][:1].isalnum())
+        for begin in through
+    )
 
 
 def mean_of_ranks(rows: Iterable[RangeBreakdown]) -> list[RangeBreakdown]:
@@ -151,7 +165,7 @@ class _Level:
         if not self._through:
             return ranges[depth] if len(ranges) > depth else OUTSIDE
         inner = ranges[depth:]
-        return next((name for name in inner if not name.startswith(self._through)), OUTSIDE)
+        return next((name for name in inner if not looks_through(name, self._through)), OUTSIDE)
 
 
 def _parts(records: Iterable[Record], level: _Level) -> list[_Busy]:

@@ -1,12 +1,12 @@
 """`RuntimeContext`: a simulated machine that stands in the place of `torch`."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
-from pathlib import Path
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from kernbench.caches import Table
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.tuner import Choices
 from kernbench.des import Event
@@ -14,26 +14,26 @@ from kernbench.errors import KernbenchError, UsageError, call_site, site_fact
 from kernbench.operations import cuda
 from kernbench.process import flight_record as flight
 from kernbench.process import process as processes
-from kernbench.process.process import MAIN, Process, current_process
-from kernbench.process.types import DeviceSelector
+from kernbench.process.process import MAIN, Process, current_process, host_time
 from kernbench.ranks import time_limit
 from kernbench.ranks.hash_seeds import Calls
 from kernbench.ranks.schedules import Schedule
 from kernbench.ranks.world import World
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.engines import check_engine, make_engine, spec_of
-from kernbench.runtime_api.namespace import Namespace, root
 from kernbench.runtime_api.processes import run_started
+from kernbench.runtime_api.shared import Shared
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.tensors.kernels import current_launcher
 from kernbench.tensors.running import wait_for
 from kernbench.tl import launch as launches
-from kernbench.tl.recording import recordings_of
+from kernbench.tl.recording import Recording
 from kernbench.units import format_time
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.model_memory import Build, ModelMemory
+    from kernbench.runtime_api.namespace import Namespace
 
 T = TypeVar("T")
 
@@ -69,22 +69,11 @@ class RuntimeContext:
             the schedule differs from the specification.
 
     Attributes:
-        spec: Specification of the run.
-        engine: Engine that runs the commands.
-        devices: SIPs that ranks may use; rank r has the r-th.
-        places: Place in `devices` of each SIP that ranks may use.
-        world: The ranks while a spawn runs.
+        shared: What the context shares with its processes.
         main: The process of code outside of workers.
         argv: The arguments of the specification, as a list.
         quiet: Whether benches should print nothing.
-        schedule: Decides which message each receive from any source takes; None: the message that
-            comes first.
-        calls: Notes what ranks call together; None if nobody asks.
         results: Documents of plain values that benches leave for `--json`.
-        processes: The ranks of the last spawn.
-        recordings: Launches of kernels recorded on machines equal to this one, see `KernelWork`.
-        on_choice: Called with a line such as `all_reduce 1 MiB, 8 ranks of WORLD: ring (auto)` when
-            the algorithm for an operation, size and group is chosen for the first time.
     """
 
     def __init__(
@@ -107,27 +96,20 @@ class RuntimeContext:
         if schedule is None and spec.schedule is not None:
             schedule = Schedule(spec.schedule)
         _check_schedule(spec, schedule)
-        self.spec: Final = spec
-        self.engine: Final = engine
         engine.loop.limit = spec.max_time_ps or None
         engine.loop.on_limit = time_limit.on_main(spec.max_time_ps)
+        self.shared: Final = Shared(spec, engine, schedule, calls)
         self.argv: Final = list(spec.arguments)
         self.quiet: Final = quiet
-        self.schedule: Final = schedule
-        self.calls: Final = calls
         self.results: Final[list[dict[str, Any]]] = []
         self._progress: Final = progress
-        self.devices: Final = DeviceSelector(spec.devices).indices(engine.topology.world_size)
-        self.places: Final = {sip: place for place, sip in enumerate(self.devices)}
-        self.world = World(schedule=schedule)
-        self.processes: list[Process] = []
-        self.main: Final = Process(self, engine, MAIN, self.devices[0], 0)
-        self.worker_waits: list[Event] = []
-        self._names: Final = Namespace(self, root())
+        self.main: Final = Process(self.shared, engine, MAIN, self.devices[0], 0)
+        self.shared.set_main(self.main)
+        if engine.op_log.full:
+            engine.op_log.host_time = partial(host_time, self.main.host)
+        self._bound: Namespace | None = None
         processes.made(self.main)
         launches.find_launcher = current_launcher
-        self.recordings: Final = recordings_of(engine.topology)
-        self.on_choice: Callable[[str], None] | None = None
 
     def __enter__(self) -> "RuntimeContext":
         processes.enter(self.main)
@@ -147,9 +129,17 @@ class RuntimeContext:
             processes.leave(self.main)
 
     def __getattr__(self, name: str) -> Any:
-        if (name.startswith("__") and name != "__version__") or name == "_names":
+        if (name.startswith("__") and name != "__version__") or name == "_bound":
             raise AttributeError(name)
-        return getattr(self._names, name)
+        return getattr(self._bound or self._names(), name)
+
+    def _names(self) -> "Namespace":
+        if self._bound is None:
+            # Programs of PyTorch itself never ask, and these names are a quarter of the package.
+            from kernbench.runtime_api.namespace import Namespace, root
+
+            self._bound = Namespace(self.main, root())
+        return self._bound
 
     def __repr__(self) -> str:
         machine = self.engine.topology.name
@@ -157,18 +147,80 @@ class RuntimeContext:
         return f"<context of {machine}{ranks}, at {format_time(self.engine.loop.now)}>"
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *dir(self._names)})
+        return sorted({*super().__dir__(), *dir(self._names())})
 
-    @cached_property
+    @property
+    def spec(self) -> RunSpec:
+        """Specification of the run."""
+        return self.shared.spec
+
+    @property
+    def engine(self) -> GraphEngine:
+        """Engine that runs the commands."""
+        return self.shared.engine
+
+    @property
+    def devices(self) -> Sequence[int]:
+        """SIPs that ranks may use; rank r has the r-th."""
+        return self.shared.devices
+
+    @property
+    def places(self) -> Mapping[int, int]:
+        """Place in `devices` of each SIP that ranks may use."""
+        return self.shared.places
+
+    @property
+    def world(self) -> World:
+        """The ranks while a spawn runs."""
+        return self.shared.world
+
+    @property
+    def processes(self) -> list[Process]:
+        """The ranks of the last spawn."""
+        return self.main.ranks
+
+    @property
+    def worker_waits(self) -> list[Event]:
+        """Events that workers wait for now."""
+        return self.shared.worker_waits
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """Decides which message each receive from any source takes; None: the first to come."""
+        return self.shared.schedule
+
+    @property
+    def calls(self) -> Calls | None:
+        """Notes what ranks call together; None if nobody asks."""
+        return self.shared.calls
+
+    @property
+    def recordings(self) -> Table[Hashable, Recording]:
+        """Launches of kernels recorded on machines equal to this one, see `KernelWork`."""
+        return self.shared.recordings
+
+    @property
+    def on_choice(self) -> Callable[[str], None] | None:
+        """Called with a line of text when a choice of an algorithm is made for the first time.
+
+        The line is such as `all_reduce 1 MiB, 8 ranks of WORLD: ring (auto)`; one for each
+        operation, size and group.
+        """
+        return self.shared.on_choice
+
+    @on_choice.setter
+    def on_choice(self, told: Callable[[str], None] | None) -> None:
+        self.shared.on_choice = told
+
+    @property
     def collectives(self) -> CollectiveModel:
         """State that all collectives of the context share."""
-        return CollectiveModel(self.engine, self.choices.choose)
+        return self.shared.collectives
 
-    @cached_property
+    @property
     def choices(self) -> Choices:
         """Which algorithm each operation uses."""
-        file = None if self.spec.ccl is None else Path(self.spec.ccl)
-        return Choices(file, self.spec.ccl_overrides, self.engine.topology)
+        return self.shared.choices
 
     def progress(self, items: Sequence[T], description: str, *, alike: bool = False) -> Iterable[T]:
         """Returns the items one by one, and shows on a terminal how many are left.
@@ -219,8 +271,7 @@ class RuntimeContext:
 
     def rank_of_device(self, sip: int) -> int | None:
         """Returns the rank that uses a SIP while a spawn runs; None if the SIP is free."""
-        place = self.places.get(sip)
-        return place if place is not None and place < self.world.size else None
+        return self.shared.rank_of_device(sip)
 
     def wait(self, handle: Any) -> None:
         """Waits, on the host, until `handle` is done.

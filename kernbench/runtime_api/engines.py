@@ -31,8 +31,18 @@ def make_engine(spec: RunSpec) -> GraphEngine:
         UsageError: If the specification names no file.
     """
     machine = load_machine(spec)
+    if spec.data == "fake" and not spec.pytorch:
+        raise UsageError(
+            "--data fake: only a program of PyTorch can run so",
+            hint="--data off; or kernbench torchrun",
+        )
     return GraphEngine(
-        machine, spec.data, fidelity=spec.fidelity, record=spec.record, shadow=spec.shadow
+        machine,
+        spec.data is True and not spec.pytorch,
+        fidelity=spec.fidelity,
+        record=spec.record,
+        shadow=spec.shadow,
+        moves_at_call=spec.data is True and spec.pytorch,
     )
 
 
@@ -48,7 +58,7 @@ def spec_of(engine: GraphEngine, spec: RunSpec | None = None) -> RunSpec:
         spec,
         topology=None,
         overrides=spec.ccl_overrides,
-        data=engine.enable_data,
+        data=engine.enable_data or engine.moves_at_call,
         fidelity=engine.fidelity,
         record=engine.op_log.detail,
         shadow=engine.shadow,

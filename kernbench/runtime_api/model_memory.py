@@ -12,8 +12,8 @@ from kernbench.memory.allocator import OutOfMemoryError
 from kernbench.nn.module import Module
 from kernbench.nn.optimizer import Optimizer
 from kernbench.process import process as processes
+from kernbench.process.process import Session
 from kernbench.ranks.meeting import folded
-from kernbench.ranks.spawning import SpawnSession
 from kernbench.runtime_api.multiprocessing import spawn
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import Topology
@@ -21,10 +21,10 @@ from kernbench.topology.spec import HBM_CAPACITY, SystemSpec
 from kernbench.units import Bytes, format_bytes
 
 
-class Machine(SpawnSession, Protocol):
+class Machine(Session, Protocol):
     """A context of which a copy on another engine can be made."""
 
-    def twin(self, engine: GraphEngine) -> AbstractContextManager[SpawnSession]:
+    def twin(self, engine: GraphEngine) -> AbstractContextManager[Session]:
         """Returns a context with the same devices, seed and arguments that prints nothing."""
         ...
 

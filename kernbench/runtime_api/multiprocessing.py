@@ -1,15 +1,15 @@
 """`torch.multiprocessing`: one task per rank in this process."""
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from kernbench.des import TURN
+from kernbench.des import Carriers, turn
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
-from kernbench.process.process import MAIN, current_process
+from kernbench.process.process import MAIN, Session, current_process
 from kernbench.ranks.spawn_errors import SpawnException
-from kernbench.ranks.spawning import Spawn, SpawnSession, session_of
+from kernbench.ranks.spawning import Spawn, session_of
 
 __all__ = ["SpawnException", "spawn"]
 
@@ -51,6 +51,32 @@ def spawn(
             [site_fact(call_site())],
             hint="spawn(fn, args, nprocs) waits for all ranks",
         )
+    spawn_on(None, fn, args, nprocs)
+
+
+def spawn_on(
+    carriers: Carriers | None,
+    fn: Callable[..., object],
+    args: tuple[Any, ...] = (),
+    nprocs: int = 1,
+    light: Collection[int] = (),
+) -> None:
+    """Does what `spawn` does, with ranks that run on given carriers.
+
+    Args:
+        carriers: Where the ranks' stacks come from, such as a `ThreadPool`, which the caller
+            closes; None: from where the context takes them.
+        fn: Runs as each rank, as in `spawn`.
+        args: Further arguments.
+        nprocs: Number of ranks.
+        light: Ranks whose stacks come from where the context takes them all the same.
+
+    Raises:
+        SpawnException: As `spawn` does.
+        SpawnInterrupted: As `spawn` does.
+        KernbenchError: As `spawn` does.
+    """
+    __tracebackhide__ = True
     process = current_process()
     ctx = session_of(process)
     if process.rank != MAIN or ctx.world.size:
@@ -73,8 +99,8 @@ def spawn(
             hint="spawn fewer ranks, or choose a larger machine with --topology",
         )
     process.synchronize()
-    with TURN, _collecting_rarely():
-        Spawn(ctx, process, fn, args, nprocs).run()
+    with turn(), _collecting_rarely():
+        Spawn(ctx, process, fn, args, nprocs, carriers=carriers, light=light).run()
 
 
 @contextmanager
@@ -97,7 +123,7 @@ _ALLOCATIONS: Final = 50_000
 """Objects made, less objects freed, between two collections of the youngest generation."""
 
 
-def _drain_pending(ctx: SpawnSession) -> None:
+def _drain_pending(ctx: Session) -> None:
     """Drives the loop, on main, until no command for which a worker could wait is pending."""
     while ctx.worker_waits:
         ctx.engine.loop.run(until=ctx.worker_waits[0])

@@ -51,7 +51,7 @@ from kernbench.operations import (
 )
 from kernbench.process import process
 from kernbench.process.types import Device, Size
-from kernbench.ranks.spawning import SpawnSession
+from kernbench.ranks.spawning import session_of
 from kernbench.runtime_api import (
     distributed,
     multiprocessing,
@@ -219,19 +219,21 @@ class Namespace:
     """A part of the tree whose functions act on one context, even while another one is entered.
 
     Args:
-        ctx: The context.
+        main: Main process of the context.
         names: Content of this part: functions, values, and mappings for its submodules.
         path: Place of this part in the tree, for errors.
     """
 
-    def __init__(self, ctx: SpawnSession, names: Mapping[str, Any], path: str = "torch") -> None:
-        self._ctx = ctx
+    def __init__(
+        self, main: process.Process, names: Mapping[str, Any], path: str = "torch"
+    ) -> None:
+        self._main = main
         self._names = names
         self._path = path
 
     @property
-    def _rank_by_greenlet(self) -> dict[object, int]:
-        return self._ctx.world.rank_by_greenlet
+    def _rank_by_carrier(self) -> dict[object, int]:
+        return session_of(self._main).world.rank_by_carrier
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -239,14 +241,14 @@ class Namespace:
         except KeyError:
             raise AttributeError(sentence(f"{self._path}.{name}", self._names)) from None
         if isinstance(value, Mapping):
-            value = Namespace(self._ctx, value, f"{self._path}.{name}")
+            value = Namespace(self._main, value, f"{self._path}.{name}")
         elif isinstance(value, FunctionType):
             value = self._bound(value)
         self.__dict__[name] = value
         return value
 
     def _bound(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        main = self._ctx.main
+        main = self._main
 
         @functools.wraps(function)
         def bound(*args: Any, **kwargs: Any) -> Any:

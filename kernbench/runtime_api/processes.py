@@ -3,7 +3,7 @@
 PyTorch has these names from Python's `multiprocessing`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -112,6 +112,16 @@ class Process:
             run_started()
         return False
 
+    @classmethod
+    def _run_all(cls, started: Sequence["Process"]) -> None:
+        """Runs processes as the ranks of one spawn.
+
+        Args:
+            started: The processes, by rank.
+        """
+        __tracebackhide__ = True
+        spawn(_run_one, args=(started,), nprocs=len(started))
+
     def close(self) -> None:
         """Frees what the process holds: nothing."""
 
@@ -155,7 +165,7 @@ def run_started(*, at_end: bool = False) -> None:
     if not started or (at_end and all(each.daemon for each in started)):
         return
     try:
-        spawn(_run_one, args=(started,), nprocs=len(started))
+        started[0]._run_all(started)
     except SpawnException as error:
         for rank, each in enumerate(started):
             each.exitcode = 1 if rank in error.errors or rank in error.aborted else 0
@@ -164,7 +174,7 @@ def run_started(*, at_end: bool = False) -> None:
         each.exitcode = 0
 
 
-def _run_one(rank: int, started: list[Process]) -> None:
+def _run_one(rank: int, started: Sequence[Process]) -> None:
     started[rank].run()
 
 

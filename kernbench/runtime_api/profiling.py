@@ -4,18 +4,26 @@ import os
 from collections.abc import Callable, Iterable
 from enum import Enum
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact, warn_at_call
+from kernbench.errors import (
+    CallSite,
+    KernbenchError,
+    UnsupportedError,
+    call_site,
+    site_fact,
+    warn_at_call,
+)
 from kernbench.operations.cuda import synchronize
-from kernbench.process.process import MAIN, current_process
+from kernbench.process.process import MAIN, Process, RankLocal, current_process
 from kernbench.ranks.world import world_of
-from kernbench.report.averages import Average, averages, table
-from kernbench.report.kineto import write_kineto_rank
 from kernbench.runtime_api.profiler import record_function
 from kernbench.sim_engine.op_log import OpLog
 from kernbench.tensors.errors import refuse
+
+if TYPE_CHECKING:
+    from kernbench.report.averages import Average
 
 __all__ = [
     "ProfilerAction",
@@ -128,7 +136,7 @@ def tensorboard_trace_handler(
     return handler
 
 
-class EventList(list[Average]):
+class EventList(list["Average"]):
     """What `key_averages` returns: the calls of each name.
 
     Args:
@@ -136,7 +144,7 @@ class EventList(list[Average]):
         device: Whether tables show the times of the device.
     """
 
-    def __init__(self, rows: Iterable[Average], device: bool) -> None:
+    def __init__(self, rows: "Iterable[Average]", device: bool) -> None:
         super().__init__(rows)
         self._device = device
 
@@ -168,6 +176,8 @@ class EventList(list[Average]):
             OptionError: If it cannot be sorted by `sort_by`.
             UnsupportedError: For other values of arguments that are not simulated.
         """
+        from kernbench.report.averages import table
+
         refuse(
             "table",
             max_src_column_width=None if max_src_column_width == 75 else max_src_column_width,
@@ -189,6 +199,16 @@ class EventList(list[Average]):
 
 _KEPT: Final["WeakKeyDictionary[OpLog, list[Any]]"] = WeakKeyDictionary()
 """For each log of which profilers keep the records: what it kept before, and how many they are."""
+
+_RECORDS: Final[RankLocal[list[CallSite | None]]] = RankLocal(
+    "open profiles", lambda _: [], outlives=True
+)
+"""Where the profilers of a rank that record now were told to."""
+
+
+def open_profiles(process: Process) -> list[CallSite | None]:
+    """Returns where the profilers of a process have begun to record that have not ended."""
+    return list(process.locals.get(_RECORDS, ()))
 
 
 class profile:  # noqa: N801 - PyTorch's name
@@ -260,6 +280,7 @@ class profile:  # noqa: N801 - PyTorch's name
         self._action = ProfilerAction.NONE
         self._step: record_function | None = None
         self._first: tuple[int, int] | None = None
+        self._begun: CallSite | None = None
         self._log: OpLog | None = None
 
     def __enter__(self) -> "profile":
@@ -327,6 +348,8 @@ class profile:  # noqa: N801 - PyTorch's name
         kept[1] += 1
         log.keep_records()
         self._first = (len(log.records), process.host.clock)
+        self._begun = call_site()
+        _RECORDS.of(process).append(self._begun)
 
     def _finish(self) -> None:
         assert self._first is not None
@@ -344,6 +367,7 @@ class profile:  # noqa: N801 - PyTorch's name
             each for each in log.waits if each.rank == process.rank and each.start >= clock
         ]
         self._first = None
+        _RECORDS.of(process).remove(self._begun)
         kept = _KEPT[log]
         kept[1] -= 1
         if not kept[1]:
@@ -386,6 +410,8 @@ class profile:  # noqa: N801 - PyTorch's name
             group_by_stack_n=group_by_stack_n or None,
             group_by_overload_name=group_by_overload_name or None,
         )
+        from kernbench.report.averages import averages
+
         rows = averages(self._recorded().records, current_process().engine.dispatch_ps)
         return EventList(rows, ProfilerActivity.CUDA in self.activities)
 
@@ -401,6 +427,8 @@ class profile:  # noqa: N801 - PyTorch's name
             UnsupportedError: For `use_python_export`.
             UsageError: If the file cannot be written (F15).
         """
+        from kernbench.report.kineto import write_kineto_rank
+
         refuse("export_chrome_trace", use_python_export=use_python_export or None)
         process = current_process()
         engine = process.engine

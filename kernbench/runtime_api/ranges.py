@@ -5,7 +5,7 @@ backward pass belongs to the ranges in which its forward operation was called, s
 range holds both of its directions.
 """
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
 from kernbench.process.process import Process, RankLocal
@@ -37,7 +37,7 @@ class _Range(NamedTuple):
     outside: tuple[str, ...]
 
 
-_OPEN: Final[RankLocal[list[_Range]]] = RankLocal("open ranges", lambda _: [])
+_OPEN: Final[RankLocal[list[_Range]]] = RankLocal("open ranges", lambda _: [], outlives=True)
 
 
 def enter(process: Process, name: str, owner: object = None, detail: str | None = None) -> int:
@@ -49,11 +49,31 @@ def enter(process: Process, name: str, owner: object = None, detail: str | None 
         owner: The object that ends the range with `leave`; None: the next `leave` without an owner.
         detail: Further text for traces.
     """
+    site = call_site()
+    if process.host.tape is not None:
+        process.host.tape.did(_enter_again, name, detail, site, shown=(name, detail))
+    return _enter(process, name, owner, detail, site)
+
+
+def _enter(
+    process: Process, name: str, owner: object, detail: str | None, site: CallSite | None
+) -> int:
     ranges = _OPEN.of(process)
     outside = process.ranges
-    ranges.append(_Range(owner, name, detail, process.host.clock, call_site(), outside))
+    ranges.append(_Range(owner, name, detail, process.host.clock, site, outside))
     _move(process, (*outside, name))
     return len(ranges) - 1
+
+
+def _enter_again(follower: Any, name: str, detail: str | None, site: CallSite | None) -> None:
+    """Begins a range in a rank that repeats what another one does."""
+    _enter(follower.process, name, None, detail, site)
+
+
+def _leave_again(follower: Any, count: int) -> None:
+    """Ends the innermost ranges of a rank that repeats what another one does."""
+    for _ in range(count):
+        leave(follower.process)
 
 
 def leave(process: Process, owner: object = None) -> int:
@@ -74,6 +94,8 @@ def leave(process: Process, owner: object = None) -> int:
             [site_fact(call_site())],
             hint="call torch.cuda.nvtx.range_push before range_pop, as often",
         )
+    if process.host.tape is not None:
+        process.host.tape.did(_leave_again, len(ranges) - depth, shown=len(ranges) - depth)
     log = process.engine.op_log
     while len(ranges) > depth:
         ended = ranges.pop()
@@ -88,6 +110,11 @@ def leave(process: Process, owner: object = None) -> int:
             )  # fmt: skip
         _move(process, ended.outside)
     return depth
+
+
+def open_ranges(process: Process) -> list[tuple[str, CallSite | None]]:
+    """Returns the ranges that a process has not ended, the outermost first: names and places."""
+    return [(each.name, each.site) for each in process.locals.get(_OPEN, ())]
 
 
 def _move(process: Process, ranges: tuple[str, ...]) -> None:

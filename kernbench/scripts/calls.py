@@ -11,8 +11,10 @@ from kernbench.ranks.spawn_errors import SpawnException
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 
-_OF_THE_COMMAND: Final = frozenset({"nproc_per_node", "as_torch"})
-"""Fields that only `kernbench run` can follow: they say how it runs a file."""
+_OF_THE_COMMAND: Final = frozenset(
+    {"nproc_per_node", "as_torch", "pytorch", "nodes", "as_module", "same_ranks"}
+)
+"""Fields that only a command can follow: they say how it runs a file."""
 
 
 def spec_of_arguments(name: str, given: Mapping[str, Any], beside: tuple[str, ...] = ()) -> RunSpec:

@@ -11,18 +11,26 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Final
 
 from kernbench.des import current_task
-from kernbench.errors import UsageError
+from kernbench.errors import UsageError, libraries_passed_over
 from kernbench.process.process import Process, current_process
 from kernbench.ranks.environments import own_environments
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.processes import run_started
 from kernbench.scripts.as_torch import as_torch
 from kernbench.scripts.explaining import explain_names
+from kernbench.scripts.pytorch import (
+    check_ranks,
+    check_same_ranks,
+    document_of,
+    the_bridge,
+)
 
 Program = Callable[[RuntimeContext], object]
 """Runs on a context; if it returns an integer, that is the exit code."""
@@ -41,6 +49,16 @@ def program_of(spec: RunSpec, path: Path) -> Iterator[Program]:
         SyntaxError: If the file is no Python.
     """
     path = path.resolve()
+    if spec.pytorch:
+        _check_pytorch(spec)
+        with libraries_passed_over(str(path)):
+            yield _load_pytorch(spec, path)
+        return
+    if spec.nodes > 1 or spec.as_module or spec.same_ranks:
+        raise UsageError(
+            "nodes, as_module and same_ranks: only a program of PyTorch can run so",
+            hint="kernbench torchrun",
+        )
     with as_torch() if spec.as_torch else nullcontext():
         try:
             program = _load(spec, path)
@@ -50,16 +68,51 @@ def program_of(spec: RunSpec, path: Path) -> Iterator[Program]:
         yield program
 
 
-def _load(spec: RunSpec, path: Path) -> Program:
+def _check_pytorch(spec: RunSpec) -> None:
+    if spec.as_torch:
+        raise UsageError(
+            "pytorch and as_torch: expected one of them",
+            hint="with pytorch, `import torch` is the real one",
+        )
+    if spec.default_device != "cuda":
+        raise UsageError(
+            f"default_device={spec.default_device!r}: PyTorch itself decides where tensors are made"
+        )
+    check_same_ranks(spec)
+    if spec.nodes > 1 and spec.nproc_per_node is None:
+        raise UsageError(
+            f"--nnodes {spec.nodes}: expected --nproc-per-node, too",
+            hint="--nproc-per-node 8: so many ranks run on each node",
+        )
+
+
+def _load_pytorch(spec: RunSpec, path: Path) -> Program:
+    the_bridge()
+    tree = _parsed(path)
+    if spec.as_module:
+        _put_first(Path.cwd())
+    else:
+        _put_first(path.parent)
+        _check_does_something(tree, path)
+    code = compile(tree, str(path), "exec", dont_inherit=True)
+    script = PytorchScript(path, code, spec)
+    return script.run_on_main if spec.nproc_per_node is None else script.run_in_ranks
+
+
+def _parsed(path: Path) -> ast.Module:
     if path.suffix != ".py":
         raise UsageError(f"bench {path} is no Python file", hint="its name must end in .py")
-    _let_import_neighbours(path)
     try:
-        tree = ast.parse(path.read_bytes(), str(path))
+        return ast.parse(path.read_bytes(), str(path))
     except SyntaxError as error:
         raise error.with_traceback(None) from None  # no frame of the parser
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no Python file: {error}") from None
+
+
+def _load(spec: RunSpec, path: Path) -> Program:
+    tree = _parsed(path)
+    _let_import_neighbours(path)
     ranks = spec.nproc_per_node
     if is_bench(tree):
         if ranks is not None:
@@ -84,9 +137,14 @@ def _load(spec: RunSpec, path: Path) -> Program:
 def _let_import_neighbours(path: Path) -> None:
     """Lets a file import its neighbours and its own package, before others of the same name."""
     for folder in (_outside_packages(path.parent), path.parent):
-        if str(folder) in sys.path:
-            sys.path.remove(str(folder))
-        sys.path.insert(0, str(folder))
+        _put_first(folder)
+
+
+def _put_first(folder: Path) -> None:
+    """Lets imports look into a folder first."""
+    if str(folder) in sys.path:
+        sys.path.remove(str(folder))
+    sys.path.insert(0, str(folder))
 
 
 def _outside_packages(folder: Path) -> Path:
@@ -262,13 +320,15 @@ class Script:
         with self._as_process(module):
             try:
                 exec(self._code, vars(module))
+                run_started(at_end=True)
             except KeyError as error:
                 if error.args and error.args[0] in _variables(0, 1):
-                    error.add_note(
-                        f"hint: torchrun sets {error.args[0]}: kernbench run "
-                        f"{self._spec.bench} --nproc-per-node N"
-                    )
+                    error.add_note(f"hint: torchrun sets {error.args[0]}: {self._in_ranks}")
                 raise
+
+    @property
+    def _in_ranks(self) -> str:
+        return f"kernbench run {self._spec.bench} --nproc-per-node N"
 
     def run_in_ranks(self, ctx: RuntimeContext) -> None:
         """Runs the file in every rank, each with globals and `os.environ` of its own.
@@ -315,6 +375,75 @@ class Script:
             sys.modules["__main__"] = before
 
 
+class PytorchScript(Script):
+    """A file with a program of PyTorch; ranks that it spawns are ranks of PyTorch, too."""
+
+    @property
+    def _in_ranks(self) -> str:
+        return f"kernbench torchrun --nproc-per-node N {self._spec.bench}"
+
+    def run_on_main(self, ctx: RuntimeContext) -> None:
+        """See `Script.run_on_main`."""
+        with self._bridged(ctx, script=self._as_spawned) as run, run.main():
+            super().run_on_main(ctx)
+
+    @contextmanager
+    def _bridged(self, ctx: RuntimeContext, **options: Any) -> Iterator[Any]:
+        spec = self._spec
+        folder = Path.cwd() if spec.as_module else self._path.parent
+        bridged = the_bridge().bridged(
+            data=spec.data is True,
+            fake=spec.data == "fake",
+            same_ranks=spec.same_ranks,
+            folders=[folder],
+            **options,
+        )
+        with bridged as run:
+            try:
+                yield run
+            finally:
+                ctx.results.append(document_of(ctx, spec, run))
+
+    def _as_spawned(self) -> ModuleType:
+        """Runs the file as `__mp_main__`, as `multiprocessing` does in a process that it starts."""
+        module = self._new_main()
+        module.__name__ = "__mp_main__"
+        sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+        exec(self._code, vars(module))
+        return module
+
+    def run_in_ranks(self, ctx: RuntimeContext) -> None:
+        """See `Script.run_in_ranks`.
+
+        Raises:
+            UsageError: If the machine has not the nodes and devices that the ranks need.
+            SpawnException: If a rank failed.
+        """
+        check_ranks(self._spec, ctx)
+        each = self._spec.nproc_per_node
+        assert each is not None
+        ranks = each * self._spec.nodes
+        mains = _MainOfEach([self._new_main() for _ in range(ranks)])
+        with self._as_process(mains), self._bridged(ctx, ranks_per_node=each) as run:
+            run.run(self._run_as_rank, (ranks,), ranks)
+
+    def _run_as_rank(self, rank: int, ranks: int) -> None:
+        os.environ.update(_variables(rank, ranks, self._spec.nodes))
+        exec(self._code, vars(sys.modules["__main__"]))
+
+    def _new_main(self) -> ModuleType:
+        module = super()._new_main()
+        if self._spec.as_module:
+            assert self._spec.bench is not None
+            name = self._spec.bench
+            if self._path.name == "__main__.py":
+                name += ".__main__"
+            package = name.rpartition(".")[0]
+            module.__package__ = package
+            module.__spec__ = ModuleSpec(name, None, origin=str(self._path))
+        return module
+
+
 class _MainOfEach(ModuleType):
     """`sys.modules["__main__"]` of ranks that each have one; `pickle` looks for classes there."""
 
@@ -338,15 +467,16 @@ class _MainOfEach(ModuleType):
         delattr(_MainOfEach._mine(self), name)
 
 
-def _variables(rank: int, ranks: int) -> dict[str, str]:
-    """Returns what `torchrun` gives to a rank in `os.environ`, on one node."""
+def _variables(rank: int, ranks: int, nodes: int = 1) -> dict[str, str]:
+    """Returns what `torchrun` gives to a rank in `os.environ`."""
+    each = ranks // nodes
     return {
         "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
+        "LOCAL_RANK": str(rank % each),
         "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
+        "LOCAL_WORLD_SIZE": str(each),
+        "GROUP_RANK": str(rank // each),
+        "GROUP_WORLD_SIZE": str(nodes),
         "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(ranks),
         "ROLE_NAME": "default",

@@ -23,15 +23,17 @@ class Devices(dict[int, Device]):
 
     Args:
         topology: The machine.
+        note: Told of each change of HBM, see `NotedAllocator`; None if nobody asks.
     """
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, note: Callable[[int, int], None] | None = None) -> None:
         super().__init__()
         self._topology = topology
+        self._note = note
         self._libraries = libraries_of(topology)
 
     def __missing__(self, sip: int) -> Device:
-        device = self[sip] = Device(sip, self._topology, self._libraries)
+        device = self[sip] = Device(sip, self._topology, self._libraries, self._note)
         return device
 
 
@@ -63,6 +65,8 @@ class GraphEngine:
         record: How much the log keeps.
         shadow: Whether what caches answer is found anew the slow way, too, and compared; a
             difference raises `ShadowError`.
+        moves_at_call: Whether the bytes of collectives and messages, of tensors of another library,
+            move when the last rank has called; see `ranks.at_call`. Needs `enable_data` off.
 
     Attributes:
         topology: The machine.
@@ -85,6 +89,7 @@ class GraphEngine:
         fidelity: Fidelity = "kernel",
         record: Detail = "summary",
         shadow: bool = False,
+        moves_at_call: bool = False,
     ) -> None:
         for name, value, known in (
             ("topology_obj", type(topology_obj), (Topology,)),
@@ -96,13 +101,16 @@ class GraphEngine:
         self.topology: Final = topology_obj
         self.fidelity: Final[Fidelity] = fidelity
         self.shadow: Final = shadow
+        assert not (moves_at_call and enable_data), "bytes move once"
+        self.moves_at_call: Final = moves_at_call
         self.timed: Final = fidelity != "functional"
         self.loop: Final = EventLoop()
         self.command_owners: Final = CommandOwners(self.loop)
         self.network: Final = Network(topology_obj, self.loop)
         self.op_log: Final = OpLog(record)
         self.executor: Final = DataExecutor(enabled=enable_data)
-        self.devices: Final = Devices(topology_obj)
+        note = self.op_log.add_memory if record == "full" else None
+        self.devices: Final = Devices(topology_obj, note)
         # No `cached_property`: it makes reading every other attribute of the engine slower.
         self.dispatches: Final = self._dispatches()
         self._ready: deque[tuple[Command, int]] = deque()
@@ -328,9 +336,14 @@ class Hold:
         duration: How long the resource is held, in picoseconds.
         effect: Changes bytes at completion; None for no change.
         latency: Time from the release of the resource until the work is complete, in picoseconds.
+
+    Attributes:
+        resource: As above.
+        duration: As above; 0 if commands take no time.
+        latency: As above; 0 if commands take no time.
     """
 
-    __slots__ = ("_duration", "_effect", "_engine", "_latency", "_resource")
+    __slots__ = ("_effect", "_engine", "duration", "latency", "resource")
 
     def __init__(
         self,
@@ -341,14 +354,14 @@ class Hold:
         latency: int = 0,
     ) -> None:
         self._engine = engine
-        self._resource = resource
-        self._duration = duration if engine.timed else 0
-        self._latency = latency if engine.timed else 0
+        self.resource = resource
+        self.duration = duration if engine.timed else 0
+        self.latency = latency if engine.timed else 0
         self._effect = effect
 
     def begin(self, command: Command, start: int) -> None:
         """See `Action`."""
-        resource, duration, engine = self._resource, self._duration, self._engine
+        resource, duration, engine = self.resource, self.duration, self._engine
         if resource is None:
             end = start + duration
         elif resource.shared:
@@ -359,10 +372,10 @@ class Hold:
             return
         else:
             end = resource.reserve(start, duration)
-        engine.complete(command, end - duration, end + self._latency, self._effect)
+        engine.complete(command, end - duration, end + self.latency, self._effect)
 
     def _hold(self, command: Command, start: int, resource: Fifo) -> None:
         """Holds a resource that other streams want, too: now is its turn."""
-        end = resource.reserve(start, self._duration)
-        begin = end - self._duration
-        self._engine.complete(command, begin, end + self._latency, self._effect)
+        end = resource.reserve(start, self.duration)
+        begin = end - self.duration
+        self._engine.complete(command, begin, end + self.latency, self._effect)

@@ -1,7 +1,7 @@
 """The processor that issues commands: its clock, its launch queue, and its waits."""
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from kernbench.des import Event, EventLoop, Owner, Task
 from kernbench.memory import Allocation
@@ -24,6 +24,74 @@ class Read(NamedTuple):
     version: int
     offset: int
     shape: tuple[int, ...]
+
+
+class Tape(Protocol):
+    """Notes what a host does, for other ranks that do the same."""
+
+    def submit(self, command: Any) -> None:
+        """Notes a command, and submits it.
+
+        Args:
+            command: The `Command`.
+        """
+        ...
+
+    def together(self, joined: Any) -> None:
+        """Notes what the next command does together with commands of other ranks.
+
+        Args:
+            joined: The call, as `distributed.issuing.Joined`.
+        """
+        ...
+
+    def stream(self, stream: Any, kind: str) -> None:
+        """Notes a stream that was made.
+
+        Args:
+            stream: The `Stream`.
+            kind: `default` for the first one of a device, `new` for another one.
+        """
+        ...
+
+    def wait(self, event: Event, awaited: Any) -> None:
+        """Notes a wait that begins.
+
+        Args:
+            event: The event.
+            awaited: What the user waits for, for traces.
+        """
+        ...
+
+    def waited(self, event: Event) -> None:
+        """Notes that the wait is over.
+
+        Args:
+            event: The event.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Lets others do what was noted so far: the host is about to park."""
+        ...
+
+    def did(self, function: Any, *args: Any, shown: Any = None) -> None:
+        """Notes a function that every rank calls for itself.
+
+        Args:
+            function: What others call, with themselves and the further arguments.
+            args: Further arguments.
+            shown: What ranks must agree on, beside the function.
+        """
+        ...
+
+    def look(self) -> None:
+        """Refuses a look at the device, which other ranks may see in another state.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        ...
 
 
 _LAUNCHES: Final = 1024
@@ -61,6 +129,9 @@ class Host:
         repeats: Number of reads in a row of values in memory that it has read before, and that
             nothing has written since; one in `READS` is looked at.
         repeated: What was read last.
+        tape: Notes what the host does. Others then do it after it, so it must not wait for them
+            longer than needed: it goes on as soon as the time of what it waits for is known. None
+            if nobody notes.
         fruitless: Called after each fruitless look, and now and then during repeated reads while
             nothing else is left to happen; may raise.
     """
@@ -83,6 +154,7 @@ class Host:
         "reads",
         "repeated",
         "repeats",
+        "tape",
         "task",
         "waited",
     )
@@ -104,6 +176,7 @@ class Host:
         self.repeated: Read | None = None
         self._values: frozenset[Read] = frozenset()
         self.fruitless: Callable[[], None] | None = None
+        self.tape: Tape | None = None
         self._read_at = -1
         self._outstanding: deque[Event] = deque()
         self._queue: Final = queue
@@ -124,6 +197,13 @@ class Host:
             if not over or oldest.error is not None or self.faults:
                 self.wait(oldest)
 
+    def leave(self) -> list[Event]:
+        """Returns what is still pending of its commands, and forgets all: the host is no more."""
+        pending = [done for done in self._outstanding if done.time is None]
+        self._outstanding.clear()
+        self.task = self.fruitless = self.polled = None
+        return pending
+
     def wait(self, event: Event) -> None:
         """Waits until `event` has happened: parks in a worker, drives the loop on main.
 
@@ -135,6 +215,9 @@ class Host:
         if event.time is None:
             if task is None:
                 self.loop.run(until=event)
+            elif self.tape is not None:
+                self.tape.flush()
+                task.foresee(event)
             else:
                 task.clock = self.clock
                 task.wait(event)
@@ -159,6 +242,8 @@ class Host:
         Raises:
             BaseException: An error that `fruitless` raises.
         """
+        if self.tape is not None:
+            self.tape.look()
         self.clock += dispatch or 1
         self.polled = awaited
         task = self.task
@@ -210,10 +295,22 @@ class Host:
         task = self.task
         if task is None:
             return False
+        if self.tape is not None:  # it goes on as soon as it knows when, and waits for nobody
+            self.loop.check_limit(self.clock)
+            return False
         task.clock = self.clock
         alone = task.give_way()
         self.loop.check_limit(self.clock)
         return alone
+
+    def sleep(self, duration: int) -> None:
+        """Lets time pass, and all other tasks with it.
+
+        Args:
+            duration: Picoseconds.
+        """
+        self.clock += duration
+        self._catch_up()
 
     def raise_fault(self) -> None:
         """Raises the first device fault that nobody has seen yet.

@@ -1,6 +1,6 @@
 """The log of a run. Reports read the log and nothing else."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -100,6 +100,20 @@ class Wait(NamedTuple):
     end: int
 
 
+class MemoryChange(NamedTuple):
+    """A block of HBM that a host asked for or gave back.
+
+    Attributes:
+        sip: SIP that holds the block.
+        time: Time of the host, in simulated picoseconds.
+        nbytes: Bytes that the block occupies; below 0 if it was given back.
+    """
+
+    sip: int
+    time: int
+    nbytes: int
+
+
 def stream_in_words(track: str) -> str:
     """Returns a user's words for the track of a stream; other tracks keep their names.
 
@@ -140,9 +154,13 @@ class OpLog:
         records: Records in the order in which they were settled; reports sort them.
         waits: Times during which hosts waited for devices, if every record is kept; no breakdown
             counts them.
-        limit: Most records, and most waits, to keep, the first ones; None for all.
+        memory: Blocks of HBM that hosts asked for and gave back, in the order of each host, if
+            every record was kept from the start.
+        limit: Most records, most waits and most changes of memory to keep, the first ones; None for
+            all.
         dropped: Number of records that were not kept because of the limit.
         totals: Sums of records by rank and category.
+        host_time: Returns the time of the host whose code runs, in picoseconds; a context sets it.
     """
 
     def __init__(self, detail: Detail) -> None:
@@ -150,9 +168,11 @@ class OpLog:
         self.full = detail == "full"
         self.records: list[Record] = []
         self.waits: list[Wait] = []
+        self.memory: list[MemoryChange] = []
         self.limit: int | None = None
         self.dropped = 0
         self.totals: dict[tuple[int, Category], Total] = {}
+        self.host_time: Callable[[], int] = int
         self._flows = 0
 
     def keep_records(self) -> None:
@@ -170,6 +190,18 @@ class OpLog:
         """Keeps a wait of a host, up to the limit."""
         if self.limit is None or len(self.waits) < self.limit:
             self.waits.append(wait)
+
+    def add_memory(self, sip: int, nbytes: int, time: int | None = None) -> None:
+        """Keeps a change of memory, up to the limit; see `MemoryChange`.
+
+        Args:
+            sip: SIP that holds the block.
+            nbytes: Bytes that the block occupies; below 0 if it was given back.
+            time: Time of the host, in picoseconds; None for that of the host whose code runs.
+        """
+        if self.limit is None or len(self.memory) < self.limit:
+            when = self.host_time() if time is None else time
+            self.memory.append(MemoryChange(sip, when, nbytes))
 
     def total(self, rank: int, category: Category, busy_ps: int) -> None:
         """Adds one record to the totals, unless the log keeps nothing.

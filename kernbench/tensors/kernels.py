@@ -5,7 +5,7 @@ from typing import Any
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.hw.pe import PeCosts
-from kernbench.process.act import act
+from kernbench.process.act import Entered, act
 from kernbench.process.process import Process, current_process
 from kernbench.tensors.tensor import Tensor
 from kernbench.tl.launch import DEFAULT_QUEUES, Kernel, KernelWork, LaunchError, kind_of
@@ -18,13 +18,21 @@ class ProcessLauncher:
     def __init__(self, process: Process) -> None:
         self._process = process
 
-    def launch(self, kernel: Kernel, grid: tuple[int, ...], arguments: dict[str, Any]) -> None:
+    def launch(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, ...],
+        arguments: dict[str, Any],
+        *,
+        at_once: bool = False,
+    ) -> None:
         """Issues a launch; waits only if the launch queue is full.
 
         Args:
             kernel: The kernel.
             grid: Number of programs along each dimension.
             arguments: Arguments of the kernel by name; a tensor becomes a pointer to its elements.
+            at_once: Whether the bytes change now, and not when the command runs.
 
         Raises:
             LaunchError: If the arguments hold tensors on several devices, or on the CPU.
@@ -61,6 +69,7 @@ class ProcessLauncher:
             DEFAULT_QUEUES,
             process.ctx.recordings,
             None if None in kinds else (grid, *kinds),
+            data=at_once or process.engine.enable_data,
         )
 
         def compile_it() -> None:
@@ -76,16 +85,22 @@ class ProcessLauncher:
         # If only a run with values can tell what the kernel touches, it may touch everything.
         read = [tensor for name, tensor in tensors.items() if loads is None or name in loads]
         wrote = [tensor for name, tensor in tensors.items() if stores is None or name in stores]
+        described = {"grid": list(grid)}
+
+        def compute() -> Entered:
+            work.compute()
+            return Entered(work, None, described)
+
         act(
             process,
             kernel.name,
             "kernel",
             stream,
-            work,
+            compute if at_once else work,
             reads=read,
             writes=wrote,
             site=call_site(),
-            args={"grid": list(grid)},
+            args=None if at_once else described,
             new_version=False,  # as with Triton's, autograd does not know about it
         )
 

@@ -1,5 +1,6 @@
 """Runs workers on fresh machines and checks that no run leaves anything behind."""
 
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,10 +13,8 @@ from kernbench.ranks.schedules import Schedule
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.scripts.calls import spec_of_arguments
-
-
-class LeftoverError(AssertionError):
-    """A simulated run has left something behind, such as a waiting task."""
+from kernbench.testing.leaks import LeftoverError, leftovers, open_spans
+from kernbench.testing.measures import SIMULATED, WALL, WORLDS
 
 
 class UnexploredWarning(UserWarning):
@@ -27,6 +26,8 @@ class Kernbench:
 
     def __init__(self) -> None:
         self._contexts: Final[list[RuntimeContext]] = []
+        self._spans: Final[list[str]] = []
+        self._began: Final = time.perf_counter()
 
     def context(self, machine: str | Path | None = None, **fields: Any) -> RuntimeContext:
         """Returns a context on a fresh machine.
@@ -92,6 +93,7 @@ class Kernbench:
         ctx = self.context_of(spec_of_arguments("kernbench.spawn", fields, ("args", "nprocs")))
         with ctx:
             ctx.multiprocessing.spawn(worker, args=args, nprocs=nprocs)
+        self._spans.extend(open_spans(ctx))
         return ctx
 
     def explore(
@@ -147,15 +149,30 @@ class Kernbench:
             )
         return tried
 
+    @property
+    def contexts(self) -> tuple[RuntimeContext, ...]:
+        """The contexts that the test has made, in their order."""
+        return tuple(self._contexts)
+
+    def measures(self) -> dict[str, float]:
+        """Returns what was simulated up to now, as the properties of a test have it."""
+        sim_ps = sum(ctx.main.host.clock for ctx in self._contexts)
+        return {
+            SIMULATED: sim_ps / 10**12,
+            WALL: time.perf_counter() - self._began,
+            WORLDS: len(self._contexts),
+        }
+
     def check_nothing_left(self) -> None:
-        """Checks that no task, wait, collective or queued event outlives the runs.
+        """Checks that no task, wait, collective, queued event or open range outlives the runs.
 
         Raises:
             LeftoverError: If something does; the error lists it.
         """
         contexts = list(self._contexts)
         self._contexts.clear()
-        left = [line for ctx in contexts for line in leftovers(ctx)]
+        left = [line for ctx in contexts for line in leftovers(ctx)] + self._spans
+        self._spans.clear()
         if left:
             raise LeftoverError("left behind after the test: " + "; ".join(left))
 
@@ -164,17 +181,3 @@ def _again(name: str) -> str:
     """Returns a hint how a test runs the schedule of a given name again."""
     picks = ", ".join(name.split("."))
     return f"kernbench.spawn(..., schedule=[{picks}])"
-
-
-def leftovers(ctx: RuntimeContext) -> list[str]:
-    """Returns a text for each thing that is still under way in a context."""
-    loop = ctx.engine.loop
-    left = [f"task {task.name} waits for {task.waiting_for}" for task in loop.tasks()]
-    left += [f"pending wait for {event.label}" for event in ctx.worker_waits]
-    if not left and not loop.idle:
-        left.append("queued events")
-    if ctx.world.size:
-        left.append("a spawn")
-    if ctx.engine.network.claims:
-        left.append("claimed links")
-    return left

@@ -1,33 +1,32 @@
 """The pytest plugin: a fixture `kernbench`, and `import torch` as ours on demand."""
 
+import os
 import re
+import sys
 import warnings
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pytest
+
+from kernbench.testing import options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kernbench.testing.harness import Kernbench
 
-_OPTION: Final = "kernbench_as_torch"
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds `--kernbench-as-torch`, and the same in a configuration file."""
-    text = "lets `import torch` mean kernbench.torch in conftest files, tests and what they import"
-    group = parser.getgroup("kernbench")
-    group.addoption("--kernbench-as-torch", action="store_true", dest=_OPTION, help=text)
-    parser.addini(_OPTION, text, type="bool", default=False)
+    """Adds the options and settings."""
+    options.add_options(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Lets `import torch` mean `kernbench.torch`, before the first conftest is imported."""
-    given = getattr(early_config.known_args_namespace, _OPTION)
-    if given or early_config.getini(_OPTION):
+    given = getattr(early_config.known_args_namespace, options.AS_TORCH)
+    if given or early_config.getini(options.AS_TORCH):
         from kernbench.scripts.as_torch import as_torch
 
         stack = ExitStack()
@@ -36,11 +35,52 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         stack.enter_context(as_torch())
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Reads the knobs, and registers the parts of the plugin."""
+    from kernbench.testing import internals, summary
+    from kernbench.testing.knobs import Knobs
+    from kernbench.testing.worlds import Worlds
+
+    config.addinivalue_line(
+        "markers",
+        f"{options.EXTENDED}: more than the essential; KERNBENCH_TEST_ESSENTIAL=0 runs it, too",
+    )
+    knobs = Knobs.of(os.environ, config)
+    internals.warn_of_losses(config, knobs.mode)
+    config.pluginmanager.register(Worlds(knobs, config), "kernbench-worlds")
+    if knobs.mode != "inline":
+        from kernbench.testing.items import of_session
+
+        items = of_session(config, knobs)
+        if items is not None:
+            config.pluginmanager.register(items, "kernbench-items")
+    if config.getoption(options.SUMMARY_OPTION) or config.getini(options.SUMMARY_SETTING):
+        config.pluginmanager.register(summary.Summary(), "kernbench-summary")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") -> None:
+    """Notes what the error of a test says of its runs."""
+    if call.excinfo is None or "kernbench.testing.harness" not in sys.modules:
+        return
+    from kernbench.ranks.exploring import ScheduleError
+    from kernbench.ranks.world import GroupLeakWarning
+    from kernbench.testing import measures
+    from kernbench.testing.leaks import LeftoverError
+
+    error = call.excinfo.value
+    if isinstance(error, ScheduleError):
+        measures.note(item, kb_schedule=error.summary)
+    elif isinstance(error, GroupLeakWarning | LeftoverError):
+        measures.note(item, kb_leaks=str(error))
+
+
 @pytest.fixture
-def kernbench() -> "Iterator[Kernbench]":
+def kernbench(request: pytest.FixtureRequest) -> "Iterator[Kernbench]":
     """Runs workers on fresh simulated machines; fails the test if anything is left behind."""
     # Imported here, so that tests that do not simulate do not pay for it.
     from kernbench.ranks.world import GroupLeakWarning
+    from kernbench.testing import measures
     from kernbench.testing.harness import Kernbench
 
     harness = Kernbench()
@@ -49,4 +89,5 @@ def kernbench() -> "Iterator[Kernbench]":
         left = re.escape("[C17] process groups were made and not destroyed")
         warnings.filterwarnings("error", left, GroupLeakWarning, append=True)
         yield harness
+    measures.note(request.node, **harness.measures())
     harness.check_nothing_left()

@@ -39,6 +39,7 @@ class Run:
         recorder: Takes the computations of the programs in place of computing them; None to
             compute, as far as there are data.
         same_stores: Whether several programs may store one value to one element.
+        data: Whether the arguments hold values.
         dry: Whether only to find out if the programs end: nothing is computed or logged.
 
     Attributes:
@@ -60,9 +61,11 @@ class Run:
         recorder: Recorder | None,
         *,
         same_stores: bool,
+        data: bool,
         dry: bool = False,
     ) -> None:
         self._engine = engine
+        self._data = data and not dry
         self._sip = sip
         self._kernel = kernel
         self._grid = grid
@@ -94,7 +97,7 @@ class Run:
             KernelDeadlockError: If programs wait for each other for ever.
             BaseException: The error of the first program that failed.
         """
-        if self._engine.enable_data and not self._dry:
+        if self._data:
             views = {n: p.view for n, p in arguments.items() if isinstance(p, Pointer)}
             self._races = Races(self._grid, views, same_stores=self._same_stores)
         total = 1
@@ -164,7 +167,7 @@ class Run:
                 port=self._ports.get(pe // per_cube),
                 channels=_Channels(self._queue, pid, peers) if peers else None,
                 sender=Sender(self._network, timeline, owner),
-                data=engine.enable_data and recorder is None and not self._dry,
+                data=self._data and recorder is None,
                 trace=self._tracer(pe) if full else None,
                 # A recording run numbers no messages: a launch that sends is run again.
                 flows=engine.op_log.new_flow if full and not recorder else None,
@@ -223,6 +226,7 @@ class Run:
             spec,
             None,
             same_stores=self._same_stores,
+            data=False,
             dry=True,
         )
         try:

@@ -136,10 +136,8 @@ class Kernel:
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         def launch(*args: Any, **kwargs: Any) -> None:
-            for name in _OF_A_GPU & kwargs.keys() - self.signature.parameters.keys():
-                self._check_count(name, kwargs.pop(name))
-            arguments = self._bind(args, kwargs)
-            extents = self._extents(grid(arguments) if callable(grid) else grid)
+            arguments = self.bound(args, kwargs)
+            extents = self.extents(grid(arguments) if callable(grid) else grid)
             launcher = find_launcher()
             if launcher is None:
                 raise UnsupportedError(
@@ -150,6 +148,20 @@ class Kernel:
             launcher.launch(self, extents, arguments)
 
         return launch
+
+    def bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Returns the arguments of a launch by parameter name, defaults included.
+
+        Args:
+            args: Arguments by position.
+            kwargs: Arguments by name; options that have no effect are taken out of it.
+
+        Raises:
+            LaunchError: If they do not fit the signature (K3).
+        """
+        for name in _OF_A_GPU & kwargs.keys() - self.signature.parameters.keys():
+            self._check_count(name, kwargs.pop(name))
+        return self._bind(args, kwargs)
 
     def _check_count(self, name: str, value: Any) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -186,7 +198,15 @@ class Kernel:
             return None
         return bound
 
-    def _extents(self, grid: Any) -> tuple[int, ...]:
+    def extents(self, grid: Any) -> tuple[int, ...]:
+        """Returns the extents of a grid.
+
+        Args:
+            grid: A number, or one to three of them.
+
+        Raises:
+            LaunchError: If it is no grid (K1).
+        """
         extents = (grid,) if isinstance(grid, int) else tuple(grid)
         whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in extents)
         if not 1 <= len(extents) <= 3 or not whole:
@@ -347,6 +367,7 @@ class KernelWork:
         memo: Recordings of earlier launches on the machine, by dials of the engine, the kind of the
             device and `memo_key`; played unless fidelity is `tile`.
         memo_key: Key of everything else that a recording depends on; None if there is no such key.
+        data: Whether the arguments hold values; None: as the engine says.
     """
 
     def __init__(
@@ -359,8 +380,11 @@ class KernelWork:
         queues: QueueSpec,
         memo: Table[Hashable, Recording],
         memo_key: Any,
+        data: bool | None = None,
     ) -> None:
         self._engine = engine
+        self._data = engine.enable_data if data is None else data
+        self._done: tuple[int, Spans] | None = None
         self._sip = sip
         self._kernel = kernel
         self._grid = grid
@@ -386,7 +410,7 @@ class KernelWork:
             return None
         engine = self._engine
         kind = engine.devices[self._sip].kind
-        key = engine.enable_data, engine.op_log.full, kind, self._memo_key
+        key = self._data, engine.op_log.full, kind, self._memo_key
         found = self._memo.get(key)
         if found is None and check is not None:
             check()
@@ -394,7 +418,7 @@ class KernelWork:
 
     def _record(self) -> Recording:
         views = self._twins()
-        recorder = Recorder(views, calls=self._engine.enable_data)
+        recorder = Recorder(views, calls=self._data)
         run = self._new_run(recorder)
         try:
             run.run(self._with(views))
@@ -416,6 +440,7 @@ class KernelWork:
             self._queues,
             recorder,
             same_stores=self._kernel.same_stores,
+            data=self._data,
         )
 
     def _twins(self) -> dict[str, View]:
@@ -437,18 +462,26 @@ class KernelWork:
     def _views(self) -> dict[str, View]:
         return {n: p.view for n, p in self._arguments.items() if isinstance(p, Pointer)}
 
+    def compute(self) -> None:
+        """Changes the bytes of the arguments now; the command then only takes its time.
+
+        Raises:
+            Exception: What a program of the kernel raises.
+        """
+        self._done = self._execute(self.recording())
+
     def begin(self, command: Command, start: int) -> None:
         """See `Action`."""
         engine = self._engine
         if command.stream.faulted:
             Hold(engine, None, 0, None).begin(command, start)
             return
-        recording = None if engine.fidelity == "tile" else self.recording()
+        recording = None if engine.fidelity == "tile" or self._done else self.recording()
         copies: dict[str, View] = {}
-        if engine.shadow:
+        if engine.shadow and self._done is None:
             copies = self._copies()
         try:
-            duration, spans = self._execute(recording)
+            duration, spans = self._done or self._execute(recording)
         except Exception as error:
             engine.fail(command, error)
             Hold(engine, None, 0, None).begin(command, start)
@@ -464,7 +497,7 @@ class KernelWork:
         """Changes the bytes of the arguments; returns the duration and the spans of engines."""
         if recording is not None and recording.duration is not None:
             calls = recording.calls
-            if not self._engine.enable_data or (calls is not None and calls.play(self._views)):
+            if not self._data or (calls is not None and calls.play(self._views)):
                 notify_all(recording.notices)
                 return recording.duration, recording.spans
         run = self._run(self._twins())
@@ -473,7 +506,7 @@ class KernelWork:
 
     def _run(self, views: dict[str, View]) -> Run:
         """Runs the programs on views of their own."""
-        if self._engine.enable_data:
+        if self._data:
             for view in views.values():
                 if view.buffer.data is None:
                     view.buffer.poison(view.dtype)

@@ -41,7 +41,7 @@ def load_topology(path: str | Path, overrides: Sequence[str] = ()) -> TopologyHa
     Raises:
         ConfigError: Everything that is wrong with the file.
     """
-    file = _find(path)
+    file = find_topology(path)
     try:
         content = file.read_bytes()
     except OSError:
@@ -58,14 +58,29 @@ def _loaded(file: Path, content: bytes, overrides: tuple[str, ...]) -> Topology:
     return Topology(MachineSpec(completed(loaded.value.system)), loaded.raw)
 
 
-def _find(path: str | Path) -> Path:
+@cached("topology.files")
+def _shipped_file(name: str) -> Path:
+    """Returns where the file of a shipped machine would be."""
+    return shipped("configs") / "topology" / f"{name}.yaml"
+
+
+def find_topology(path: str | Path) -> Path:
+    """Returns the topology file of a path or of a shipped machine's name; it may not exist.
+
+    Args:
+        path: A topology file, or the bare name of a shipped machine.
+
+    Raises:
+        ConfigError: If there is neither such a file nor such a machine (F11).
+    """
     file = Path(path)
     is_name = isinstance(path, str) and path == file.name and not file.suffix
     if not is_name or file.exists():
         return file
+    there = _shipped_file(file.name)
+    if there.exists():
+        return there
     machines = shipped_machines()
-    if file.name in machines:
-        return machines[file.name]
     name = str(path)
     message = f"expected a file or one of the shipped machines {', '.join(machines)}, got {name!r}"
     problem = Problem("F11", name, "", message, hint=did_you_mean(name, machines))

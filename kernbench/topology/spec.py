@@ -72,6 +72,36 @@ class DispatchSpec:
 
 _ALL_ALIKE: Final = DispatchSpec()
 
+
+@dataclass(frozen=True, slots=True)
+class EagerSpec:
+    """What PyTorch itself takes on the host beside issuing commands; for programs of PyTorch.
+
+    Attributes:
+        view: An operation that runs no kernel, such as a view.
+        autograd: What each operation takes more that autograd records, or that runs in a backward
+            pass.
+        hook: Packing or unpacking a saved tensor by a hook in Python, as checkpointing does.
+        shard: Taking one parameter of FSDP2 out of what was gathered, or into what is reduced.
+        dtensor: Dispatching one operation on a `DTensor`, beside the operations that it becomes.
+        beside_percent: All these and the issuing of operations, for a rank beside others of one
+            program, in percent of what a rank alone takes.
+        workspace: Memory of the device that cuBLAS takes at the first matrix product of a stream,
+            once for the forward and once for the backward pass, whose threads have handles of their
+            own.
+    """
+
+    view: Latency = Ps(0)
+    autograd: Latency = Ps(0)
+    hook: Latency = Ps(0)
+    shard: Latency = Ps(0)
+    dtensor: Latency = Ps(0)
+    beside_percent: Count = 100
+    workspace: Bytes | None = None
+
+
+_NO_EAGER: Final = EagerSpec()
+
 _PCIE: Final = LinkSpec(Bandwidth(55 * 10**9), Ps(7_000_000))
 """PCIe 5.0 x16, as measured on the host of `h200x8`."""
 
@@ -91,6 +121,7 @@ class HostSpec:
             two processes of one small host reach.
         dispatch_of: Host times of issuing commands of some kinds, in place of `dispatch`. Default:
             all cost the same.
+        eager: What PyTorch itself takes beside. Default: nothing.
     """
 
     dispatch: Latency = Ps(9_300_000)
@@ -98,6 +129,7 @@ class HostSpec:
     pcie: LinkSpec = _PCIE
     gloo: LinkSpec = _GLOO
     dispatch_of: DispatchSpec = _ALL_ALIKE
+    eager: EagerSpec = _NO_EAGER
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from drawn_attention import PADDING, Case, cases, dense, tokens, weights
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,7 +64,7 @@ def _padded(array: Array, real: Array) -> Array:
     st.booleans(),
     st.booleans(),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_numbers_equal_those_of_a_matrix(
     case: Case,
     edges: tuple[int, int],

@@ -17,6 +17,7 @@ from ccl_operations import (
     uneven,
 )
 from ccl_shipped import ENTRIES, as_run, ranks_of, shipped, slots
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -389,7 +390,7 @@ def add(dtype: DType) -> Callable[[Any, Any], Any]:
     slot=st.sampled_from([64, 100, 4096]),
     n_slots=st.integers(1, 4),
 )
-@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(120), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_engine_computes_the_same_on_any_number_of_ranks(
     topology: Callable[[str], Topology],
     entry: Any,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from ccl_operations import Case, Program, Rank, even, simulate
 from ccl_shipped import ENTRIES, as_run, ranks_of, shipped
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -73,7 +74,7 @@ def regular(draw: st.DrawFn) -> tuple[int, dict[str, Any]]:
     spec=st.one_of(graphs(), graphs(), regular()),
     entry=st.sampled_from([param.values for param in ENTRIES]),
 )
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_nothing_is_faster_than_the_links_of_any_machine(
     make_topology: Callable[..., Topology], spec: tuple[int, dict[str, Any]], entry: Any
 ) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ccl_operations import Case, Issued, even, issue
 from ccl_shipped import as_run, shipped
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -124,7 +125,7 @@ def test_sizes_are_those_of_the_pieces(count: int, parts: int, align: int, piece
         assert [size for size, many in sizes for _ in range(many)] == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.integers(0, 4),
     st.sampled_from(KINDS),

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from ccl_operations import even
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_ccl_cycles import NEVER, Log, looking
@@ -29,7 +30,7 @@ def send(log: Log, sender: int, receiver: int, pieces: int, starts: list[int]) -
     log.issue("direct", case, *QUEUE, sips=[sender, receiver], starts=starts)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     pieces=st.sampled_from([1, SLOTS, SLOTS + 1, 40, 41]),
     skews=st.lists(st.integers(-9_000_000, 9_000_000), min_size=1, max_size=3),

@@ -19,6 +19,7 @@ from ccl_machine import (
     shipped_algorithm,
     skewed,
 )
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -351,7 +352,7 @@ def by_arrays(machine: Topology, case: Case) -> Timed:
 
 
 @pytest.mark.parametrize("where", [pytest.param("h200x8", marks=pytest.mark.slow), "sip8"])
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(case=cases(largest=700), data=st.data())
 def test_arrays_over_ranks_equal_the_replay(
     topology: Callable[[str], Topology], where: str, case: Case, data: st.DataObject
@@ -404,8 +405,8 @@ def unlike(draw: st.DrawFn, sips: int) -> list[dict[str, Any]]:
     return [entry for entry in entries if entry["which"]]
 
 
-@pytest.mark.parametrize("where", ["h200x8", "sip8"])
-@settings(max_examples=100)
+@pytest.mark.parametrize("where", [pytest.param("h200x8", marks=pytest.mark.slow), "sip8"])
+@settings(max_examples=examples(100))
 @given(case=cases(largest=700), data=st.data())
 def test_arrays_over_unlike_ranks_equal_the_replay(
     changed_topology: Callable[..., Topology], where: str, case: Case, data: st.DataObject

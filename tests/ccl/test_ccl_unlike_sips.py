@@ -10,6 +10,7 @@ from ccl_machine import SUM, own_algorithm, ring, run, shipped_algorithm, skewed
 from ccl_operations import Outcome, draw, even, execute, simulate, uneven
 from ccl_shipped import ENTRIES, as_run, ranks_of, shipped
 from ccl_shipped import slots as own_slots
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,7 +59,7 @@ MACHINES: Sequence[tuple[str, int, Sequence[str]]] = (
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     entry=st.sampled_from(ENTRIES),
     machine=st.sampled_from(MACHINES),

@@ -1,6 +1,8 @@
 """What a failure becomes on the command line: a text, plain values, an exit code."""
 
+import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +10,11 @@ import pytest
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
-from kernbench.cli import failures
-from kernbench.cli.failures import Exit, as_json, failed, user_frames
+from kernbench.cli.failures import Exit, Terminated, end_at_terminate, failed
 from kernbench.errors import KernbenchError
 from kernbench.runtime_api.multiprocessing import SpawnException
+from kernbench.scripts import failures
+from kernbench.scripts.failures import as_json, user_frames
 from kernbench.testing import Kernbench
 
 
@@ -108,3 +111,22 @@ def test_frames_of_a_shipped_bench_are_shown_if_it_is_broken_only(
     monkeypatch.setattr(failures, "shipped", lambda _: tmp_path if shipped else tmp_path / "other")
     assert (name in frames(KernbenchError("no"))) == (not shipped)
     assert name in frames(TypeError("no"))
+
+
+def test_what_a_program_forks_ends_by_sigterm_as_pythons_own_do() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    end_at_terminate()
+    try:
+        child = os.fork()
+        if not child:
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            finally:
+                os._exit(0)
+        _, status = os.waitpid(child, 0)
+        with pytest.raises(Terminated):
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGTERM

@@ -103,7 +103,7 @@ def ranks(scheme: str) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("name", "scheme"), [(name, scheme) for name, (_, every) in MUTANTS.items() for scheme in every]
 )
-@pytest.mark.parametrize("layout", ["bshd", "thd"])
+@pytest.mark.parametrize("layout", [pytest.param("bshd", marks=pytest.mark.slow), "thd"])
 def test_a_planted_fault_is_caught(
     kernbench: Kernbench, monkeypatch: pytest.MonkeyPatch, name: str, scheme: str, layout: str
 ) -> None:

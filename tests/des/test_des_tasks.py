@@ -492,6 +492,7 @@ def test_who_parks_is_told_to_who_asked(loop: EventLoop) -> None:
     assert seen == [("rank 0", "what", True)]
 
 
+@pytest.mark.greenlets_only("nothing can be thrown into a thread that waits")
 def test_a_task_that_is_thrown_into_by_another_runs_in_its_place(loop: EventLoop) -> None:
     stacks: list[greenlet] = []
     seen: list[str] = []
@@ -548,3 +549,46 @@ def test_steps_change_with_everything_that_is_queued_or_happens(loop: EventLoop)
     loop.at(2, loop.owner(0), lambda: steps.append(loop.steps()))
     loop.run()
     assert steps == [0, 1, 2]
+
+
+def test_who_foresees_goes_on_when_the_moment_is_known(loop: EventLoop) -> None:
+    event, seen = Event(), list[tuple[str, int, int]]()
+
+    def early() -> None:
+        seen.append(("early", here().foresee(event), loop.now))
+        seen.append(("again", here().foresee(event), loop.now))
+
+    def late() -> None:
+        seen.append(("late", here().wait(event), loop.now))
+
+    start(loop, early, key=0)
+    start(loop, late, key=1)
+    loop.at(10, loop.owner(1000), lambda: event.settle(70))
+    loop.run()
+    assert seen == [("early", 70, 10), ("again", 70, 10), ("late", 70, 70)]
+
+
+def test_who_foresees_sees_errors_and_interrupts(loop: EventLoop) -> None:
+    failing, never = Event(), Event("what never comes")
+    failing.fail(ValueError("broken"), 5)
+    interrupted = start(loop, lambda: here().foresee(never))
+    failed = start(loop, lambda: here().foresee(failing), key=2)
+    with pytest.raises(DeadlockError):
+        loop.run()
+    assert isinstance(failed.error, ValueError)
+    loop.at(loop.now, loop.owner(1000), interrupted.interrupt, Abort())
+    loop.run()
+    assert isinstance(interrupted.error, Abort)
+
+
+def test_a_task_behind_the_loop_gives_way_now(loop: EventLoop) -> None:
+    def work() -> int:
+        here().clock = 3
+        here().give_way()
+        return here().clock
+
+    loop.at(10, loop.owner(0), lambda: None)
+    loop.run()
+    task = start(loop, work, key=1)
+    loop.run()
+    assert (task.result, loop.late_calls) == (10, 0)

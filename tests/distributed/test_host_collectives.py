@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,7 +121,7 @@ def test_values_are_those_of_devices(
     st.integers(0, 9),
     st.permutations(range(6)),
 )
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_sums_are_in_the_order_of_the_group(
     n: int, name: str, count: int, order: list[int]
 ) -> None:

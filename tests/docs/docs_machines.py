@@ -44,7 +44,12 @@ USERS: Final = {
         "pcie": "copies between host and device",
         "gloo": "collectives and messages of CPU tensors",
         "dispatch_of": "every call of a program",
+        "eager": "programs of PyTorch",
     },
+    "system.host.eager": dict.fromkeys(
+        ("view", "autograd", "hook", "shard", "dtensor", "beside_percent", "workspace"),
+        "programs of PyTorch",
+    ),
     "system.host.dispatch_of": {
         "compute": "operations on tensors",
         "kernel": "`tl` kernels",

@@ -159,3 +159,19 @@ def test_the_picture_of_a_timeline_is_that_of_a_trace(name: str) -> None:
     assert svg == pictures.timeline_svg(trace, (0, 1)), ANEW
     rows = trace["traceEvents"]
     assert any(event["ph"] == "s" and event["cat"] == "message" for event in rows)
+
+
+@pytest.mark.plot
+def test_the_picture_of_a_sweep_shows_what_it_finds_now() -> None:
+    """Outlines of letters depend on the version of matplotlib; texts and lines do not."""
+    pytest.importorskip("matplotlib")
+    pictures = _pictures()
+    svg = (ROOT / "docs" / "img" / "sweep.svg").read_text(encoding="utf-8")
+    now = pictures.sweep_svg()
+    texts, lines = r"<!-- (.+?) -->", r"<path d=\"(M [\d.]+ [\d.]+ \n(?:L [\d.]+ [\d.]+ \n){9,}\")"
+    assert re.findall(texts, svg) == re.findall(texts, now), ANEW
+    assert re.findall(lines, svg) == re.findall(lines, now), ANEW
+    assert len(re.findall(lines, now)) == 3
+    document = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    shown = " ".join(word for word in pictures.SWEEP if word != "--quiet")
+    assert f"```sh\nkernbench {shown}\n```" in document

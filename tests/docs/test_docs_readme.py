@@ -135,13 +135,16 @@ def test_the_set_up_commands_stand_as_they_are_called() -> None:
 def test_what_pytest_leaves_out_is_run_at_the_end_of_the_gate() -> None:
     project = tomllib.loads((docs_readme.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert (
-        "-m 'not slow and not torch and not hta'"
+        "-m 'not slow and not torch and not hta and not plot and not ray'"
         in project["tool"]["pytest"]["ini_options"]["addopts"]
     )
     gate = (docs_readme.ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert gate.splitlines()[-1] == "pytest -q -m slow"
-    assert "\n  pytest -q -m torch\n" in gate
+    assert "\n  pytest -q -m 'torch and not at_length'\n" in gate
     assert "\n  pytest -q -m hta\n" in gate
+    assert "\n  pytest -q -m plot\n" in gate
+    assert "\n  pytest -q -n 0 -m ray\n" in gate
+    assert "\npytest -q --carriers=threads tests/des tests/ranks " in gate
     assert "the slow ones: `pytest -m slow`" in TEXT
 
 

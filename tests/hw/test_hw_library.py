@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kernbench.des import EventLoop
 from kernbench.hw.device import Device
 from kernbench.hw.library import Library
 from kernbench.hw.pe import PeCosts, PeTimeline, later
@@ -86,7 +87,7 @@ def test_a_device_has_the_hbm_of_all_its_cubes_and_pcie(
     assert device.pcie_ps(50_000) == 1_000_000
     fifos = (device.compute, device.to_device, device.to_host)
     before = [fifo.shared for fifo in fifos]
-    device.share()
+    device.share(EventLoop())
     assert (before, [fifo.shared for fifo in fifos]) == ([False] * 3, [True] * 3)
 
 

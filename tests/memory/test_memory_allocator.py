@@ -17,7 +17,7 @@ from kernbench.memory import (
     Space,
     Storage,
 )
-from kernbench.memory.allocator import ALIGNMENT
+from kernbench.memory.allocator import ALIGNMENT, NotedAllocator
 
 CAPACITY = 1024
 UNIT = ALIGNMENT[Space.TCM]
@@ -200,3 +200,28 @@ def test_a_storage_that_got_no_memory_gives_none_back() -> None:
         Storage(hbm, 4096, "x", None)
     gc.collect()
     assert hbm.allocated == 0
+
+
+def test_a_block_that_is_set_aside_counts_as_free_and_comes_back_where_it_was() -> None:
+    changes: list[int] = []
+    memory = NotedAllocator(Space.TCM, 3, 5, CAPACITY, str, lambda _, size: changes.append(size))
+    block = memory.allocate(3 * UNIT, "a", None)
+    memory.set_aside(block)
+    assert (memory.allocated, memory.live()) == (0, [])
+    assert memory.allocate(UNIT, "b", None).offset == 3 * UNIT, "its place is kept"
+    assert memory.take_back(block)
+    assert (memory.allocated, memory.peak, block.offset) == (4 * UNIT, 4 * UNIT, 0)
+    memory.set_aside(block)
+    memory.free(block)
+    assert memory.largest_hole == CAPACITY - 4 * UNIT
+    assert changes == [3 * UNIT, -3 * UNIT, UNIT, 3 * UNIT, -3 * UNIT]
+
+
+def test_a_full_memory_takes_what_was_set_aside() -> None:
+    memory = tcm()
+    blocks = [memory.allocate(CAPACITY // 2, "half", None) for _ in range(2)]
+    for block in blocks:
+        memory.set_aside(block)
+    assert memory.allocate(CAPACITY, "all", None).offset == 0
+    assert not memory.take_back(blocks[0])
+    assert all(block.freed for block in blocks)

@@ -11,9 +11,9 @@ import pytest
 
 import kernbench.torch as torch
 from kernbench import errors
-from kernbench.cli.failures import user_frames
 from kernbench.errors import CallSite, KernbenchError, call_site
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.scripts.failures import user_frames
 from kernbench.testing import Kernbench
 from kernbench.torch.autograd import Function
 from kernbench.tp.random import RngTracker

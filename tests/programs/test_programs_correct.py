@@ -4,6 +4,7 @@ import random
 from collections import Counter
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
 from programs_random import random_program
@@ -73,7 +74,7 @@ OPERATIONS = (
 @pytest.mark.parametrize("first", CHUNKS)
 def test_random_programs_are_right(kernbench: Kernbench, first: int) -> None:
     machines = {name: kernbench.context(name) for name in MACHINES}
-    for seed in range(first, first + CHUNK):
+    for seed in range(first, first + examples(CHUNK)):
         program = random_program(seed)
         if wrong := mistakes(machines, program, source_of(program)):
             pytest.fail(f"seed {seed}:\n{wrong}", pytrace=False)
@@ -158,7 +159,9 @@ def test_a_failure_shrinks_to_a_short_program() -> None:
             for step in event.values()
         )
 
-    program = find(st.builds(random_program, CHOICES), fails, settings=settings(max_examples=50))
+    program = find(
+        st.builds(random_program, CHOICES), fails, settings=settings(max_examples=examples(50))
+    )
     assert program.ranks == 2
     assert sum(isinstance(s, Call) for event in program.events for s in event.values()) <= 8
 

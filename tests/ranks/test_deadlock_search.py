@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -139,7 +140,7 @@ def _worker(rank: int, plan: Plan, blocking: bool) -> None:
     dist.destroy_process_group()
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(plan=plans(), blocking=st.booleans())
 def test_a_program_hangs_exactly_if_the_model_does(
     run: Callable[[Plan, bool], bool], plan: Plan, blocking: bool
@@ -148,7 +149,7 @@ def test_a_program_hangs_exactly_if_the_model_does(
     assert run(plan, blocking) is complete
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(plan=plans(anybody=True), blocking=st.booleans())
 def test_a_program_with_receives_from_anybody_ends_as_some_interleaving_does(
     run: Callable[[Plan, bool], bool], plan: Plan, blocking: bool
@@ -169,7 +170,7 @@ def test_the_model_itself(plan: Sequence[tuple[Step, ...]], expected: set[bool])
     assert ends(tuple(plan)) == expected
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(plan=plans(anybody=True))
 def test_schedules_come_to_every_end_that_the_model_knows(
     topology: Callable[[str], Topology], plan: Plan

@@ -16,7 +16,7 @@ from kernbench import tl
 from kernbench.cli.failures import Exit, failed
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.testing import Kernbench
-from kernbench.testing.harness import leftovers
+from kernbench.testing.leaks import leftovers
 
 
 def _sum(rank: int) -> Any:

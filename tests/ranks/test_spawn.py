@@ -6,6 +6,7 @@ import functools
 import gc
 import json
 import sys
+import threading
 import traceback
 from typing import Any
 
@@ -16,10 +17,11 @@ from report_text import failure, relative, views
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench import tl
+from kernbench.des import ThreadPool, current_carrier
 from kernbench.errors import KernbenchError
 from kernbench.ranks.spawn_errors import RankAborted
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.multiprocessing import SpawnException, _drain_pending
+from kernbench.runtime_api.multiprocessing import SpawnException, _drain_pending, spawn_on
 from kernbench.testing import Kernbench
 from kernbench.tl.launch import jit
 
@@ -40,20 +42,20 @@ def _usable(ctx: RuntimeContext) -> None:
     assert sums == [3.0, 3.0, 3.0]
 
 
-def test_ranks_are_bound_to_their_greenlets_before_init(kernbench: Kernbench) -> None:
+def test_ranks_are_bound_to_their_carriers_before_init(kernbench: Kernbench) -> None:
     seen = {}
 
     def worker(rank: int, ctx: RuntimeContext) -> None:
-        assert ctx.distributed._rank_by_greenlet[greenlet.getcurrent()] == rank
+        assert ctx.distributed._rank_by_carrier[current_carrier()] == rank
         assert dist.get_rank() == rank
         assert torch.cuda.current_device() == rank
         assert dist.get_world_size() == 5
-        seen[rank] = greenlet.getcurrent()
+        seen[rank] = current_carrier()
 
     ctx = kernbench.context()
     ctx.multiprocessing.spawn(worker, args=(ctx,), nprocs=5)
     assert len(set(seen.values())) == 5
-    assert ctx.distributed._rank_by_greenlet == {}
+    assert ctx.distributed._rank_by_carrier == {}
 
 
 def test_all_reduce_sums_over_unequal_ranks(kernbench: Kernbench) -> None:
@@ -582,6 +584,7 @@ def test_a_deep_recursion_is_an_error_of_its_rank(kernbench: Kernbench) -> None:
     assert "rank 1: RecursionError: maximum recursion depth exceeded" in str(failed)
 
 
+@pytest.mark.greenlets_only("nothing can be thrown into a thread that waits")
 def test_a_rank_that_is_killed_from_outside(kernbench: Kernbench) -> None:
     stacks: dict[int, greenlet.greenlet] = {}
     ended: list[int] = []
@@ -768,3 +771,34 @@ def test_a_worker_that_does_not_take_what_it_is_given(kernbench: Kernbench) -> N
     with pytest.raises(SpawnException) as caught:
         kernbench.spawn(calls, nprocs=1)
     assert type(caught.value.errors[0]) is TypeError
+
+
+def test_a_spawn_may_bring_the_threads_that_its_ranks_run_on(kernbench: Kernbench) -> None:
+    @jit
+    def double(x: tl.Pointer) -> None:
+        tl.store(x, tl.load(x) * 2)
+
+    def worker(rank: int, sums: dict[int, float], threads: set[int]) -> None:
+        dist.init_process_group("nccl")
+        threads.add(threading.get_ident())
+        x = torch.full((1,), rank + 1.0, device="cuda")
+        double[(1,)](x)
+        dist.all_reduce(x)
+        sums[rank] = x.item()
+
+    ctx = kernbench.context()
+    usual, before = ctx.engine.loop.carriers, set(threading.enumerate())
+    sums: dict[int, float] = {}
+    threads: set[int] = set()
+    with ThreadPool() as pool:
+        for _ in range(2):
+            spawn_on(pool, worker, (sums, threads), nprocs=3)
+        assert ctx.engine.loop.carriers is usual
+        with pytest.raises(SpawnException, match="rank 1: ZeroDivisionError"):
+            spawn_on(pool, lambda rank: 1 / (rank - 1), nprocs=3)
+    assert sums == dict.fromkeys(range(3), 12.0)
+    assert len(threads) == 3
+    assert threading.get_ident() not in threads
+    assert ctx.engine.loop.carriers is usual
+    assert set(threading.enumerate()) == before
+    _usable(ctx)

@@ -55,6 +55,19 @@ def test_code_that_was_told_to_stop_has_a_second_before_it_is_told_again() -> No
     assert any(_looks(watch, 0.2, 0.9, users=True))
 
 
+def test_once_a_rank_was_stopped_the_others_have_as_long_together() -> None:
+    loop = EventLoop()
+    watch = Watch(loop, 0, 32.0, ranks=4)
+    assert any(_looks(watch, 33.0, users=True))
+    watch.raised = True
+    for start in (40.0, 60.0, 80.0):
+        loop.inner_steps += 1
+        watch.look(start, users=True)
+        assert not any(_looks(watch, 7.0, start, users=True))
+        assert any(_looks(watch, 2.0, start + 7.0, users=True))
+        watch.raised = True
+
+
 def _stack(*modules: str) -> Any:
     """Returns a stack of frames of these modules, the innermost first."""
     frame: Any = None
@@ -72,6 +85,8 @@ def _stack(*modules: str) -> Any:
         (["kernbench.ccl.plan", "train"], False),
         (["numpy.lib._function_base_impl", "kernbench.ccl.plan", "train"], False),
         (["heapq", "networkx.algorithms", "kernbench.topology.routes", "train"], False),
+        (["random", "kernbench.bridge.per_rank", "train"], True),
+        (["kernbench.bridge.operations.timing", "train"], False),
         (["__main__"], True),
         ([], False),
     ],

@@ -149,14 +149,24 @@ def test_ranges_are_looked_through() -> None:
             record(5, "step", "layer"),
             record(10, "step", "pass 1", "layer", "forward"),
             record(15, "step", "pass 1"),
+            record(20, "step", "pass 10"),
+            record(25, "step", "forward 2", "layer"),
         ]
     )
     rows = range_breakdown(log, 0, ["step"], ["pass ", "forward"])
     assert rows == [
-        RangeBreakdown(0, "layer", compute_ps=15),
+        RangeBreakdown(0, "layer", compute_ps=20),
+        RangeBreakdown(0, OUTSIDE, compute_ps=10),
+    ]
+    # A beginning ends where a word or a number does.
+    rows = range_breakdown(log, 0, ["step"], ["pass 0", "pass 1", "for", "forward"])
+    assert rows == [
+        RangeBreakdown(0, "layer", compute_ps=20),
+        RangeBreakdown(0, "pass 10", compute_ps=5),
         RangeBreakdown(0, OUTSIDE, compute_ps=5),
     ]
-    assert [row.name for row in range_breakdown(log, 0, ["step"])] == ["pass 0", "layer", "pass 1"]
+    names = [row.name for row in range_breakdown(log, 0, ["step"])]
+    assert names == ["pass 0", "layer", "pass 1", "pass 10", "forward 2"]
 
 
 def test_a_mean_counts_ranks_without_the_range() -> None:

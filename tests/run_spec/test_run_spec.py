@@ -69,6 +69,10 @@ def test_json_has_all_fields_and_a_version() -> None:
         "arguments": [],
         "nproc_per_node": None,
         "as_torch": False,
+        "pytorch": False,
+        "same_ranks": False,
+        "nodes": 1,
+        "as_module": False,
     }
     assert RunSpec.from_json({"version": 1}) == RunSpec()
 
@@ -150,8 +154,8 @@ def test_importing_it_imports_nothing_heavy() -> None:
         ("devices", (), "all, or different integers from 0, got ()"),
         ("devices", (0, 0), "all, or different integers from 0, got (0, 0)"),
         ("devices", 3, "all, or different integers from 0, got 3"),
-        ("data", 1, "true or false, got 1"),
-        ("data", "off", "true or false, got 'off'"),
+        ("data", 1, "true, false or fake, got 1"),
+        ("data", "off", "true, false or fake, got 'off'"),
         ("fidelity", "exact", "one of tile, kernel, functional, got 'exact'"),
         ("record", True, "one of full, summary, none, got True"),
         ("seed", -1, "an integer from 0, got -1"),
@@ -185,7 +189,7 @@ def test_all_wrong_values_are_told_at_once() -> None:
     roots += "system, defaults, algorithms, queues"
     assert _told(lambda: RunSpec.from_fields(wrong)) == (
         "RunSpec: 3 problems\n"
-        "  data: expected true or false, got None [F2]\n"
+        "  data: expected true, false or fake, got None [F2]\n"
         "  seed: expected an integer from 0, got -1 [F3]\n"
         f"  --set system.a: {roots} [F2]"
     )

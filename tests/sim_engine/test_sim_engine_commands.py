@@ -139,7 +139,7 @@ def test_a_shared_resource_serves_by_time_and_rank_whatever_the_order_of_issue(
 ) -> None:
     engine = GraphEngine(machine)
     device = engine.devices[0]
-    device.share()
+    device.share(engine.loop)
     ends: dict[int, Event] = {}
     order = list(range(len(requests)))
     rng.shuffle(order)

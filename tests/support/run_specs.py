@@ -30,7 +30,7 @@ def run_specs(bench: str | None = None) -> st.SearchStrategy[RunSpec]:
         devices=st.just("all")
         | st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True).map(tuple),
         default_device=st.sampled_from(get_args(DefaultDevice)),
-        data=st.booleans(),
+        data=st.booleans() | st.just("fake"),
         fidelity=st.sampled_from(get_args(Fidelity)),
         record=st.sampled_from(get_args(Detail)),
         shadow=st.booleans(),
@@ -45,4 +45,8 @@ def run_specs(bench: str | None = None) -> st.SearchStrategy[RunSpec]:
         arguments=st.lists(_TEXTS, max_size=3).map(tuple),
         nproc_per_node=st.none() | st.integers(1, 1 << 20),
         as_torch=st.booleans(),
+        pytorch=st.booleans(),
+        nodes=st.integers(1, 1 << 20),
+        as_module=st.booleans(),
+        same_ranks=st.booleans(),
     )

@@ -9,7 +9,7 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.errors import UsageError
 from kernbench.testing import Kernbench
-from kernbench.testing.harness import LeftoverError
+from kernbench.testing.leaks import LeftoverError
 
 pytest_plugins = ["pytester"]
 

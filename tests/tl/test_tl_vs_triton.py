@@ -6,7 +6,6 @@ an oracle of its own for these.
 """
 
 import operator
-import os
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -25,7 +24,6 @@ from kernbench.tl.tile import Tile
 from kernbench.topology import Topology
 
 torch: Any = pytest.importorskip("torch")
-os.environ["TRITON_INTERPRET"] = "1"
 triton: Any = pytest.importorskip("triton")
 theirs: Any = pytest.importorskip("triton.language")
 

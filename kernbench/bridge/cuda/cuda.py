@@ -1,0 +1,282 @@
+"""`torch.cuda` over simulated devices: streams, events in simulated time, memory of the HBM."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+
+from kernbench.bridge import refused
+from kernbench.bridge.cuda import cuda_devices, cuda_memory, randomness
+from kernbench.bridge.cuda.cuda_devices import check
+from kernbench.bridge.here import HERE, this_rank
+from kernbench.bridge.refused import not_simulated
+from kernbench.bridge.replaced import Patch
+from kernbench.bridge.tensors.tensor_methods import old_classes
+from kernbench.operations import cuda as simulated
+from kernbench.runtime_api import nvtx
+from kernbench.runtime_api.profiler import record_function
+
+_HIGHEST: Final = -5
+"""The greatest priority that CUDA has (cudaDeviceGetStreamPriorityRange of an H200)."""
+
+
+class Stream(simulated.Stream):
+    """`torch.cuda.Stream`. A priority changes nothing: engines are shared in the order of calls."""
+
+    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+        check(device)
+        super().__init__()
+        this_rank().hazards.watch_streams()
+        self.priority = max(min(priority, 0), _HIGHEST)
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Returns the least and the greatest priority of an H200: 0 and -5."""
+        return 0, _HIGHEST
+
+    def record_event(self, event: Any = None) -> Any:
+        """Records an event, a new one by default, and returns it."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    @property
+    def device(self) -> Any:
+        """Device of the stream."""
+        return this_rank().device
+
+    @staticmethod
+    def is_capturing() -> bool:
+        """Returns False: there are no CUDA graphs."""
+        return False
+
+    @property
+    def device_index(self) -> int:
+        """Index of the device among those of its node."""
+        return this_rank().local
+
+    @property
+    def stream_id(self) -> int:
+        """A number of the stream."""
+        return id(self._line)
+
+    cuda_stream = stream_id
+
+
+class Event(simulated.Event):
+    """`torch.cuda.Event`: a moment in simulated time."""
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, **_: Any) -> None:
+        del blocking  # how the host waits costs nothing here
+        super().__init__(enable_timing=enable_timing)
+
+    def record(self, stream: Any = None) -> None:
+        """Records the moment when a stream is done with what it has now."""
+        super().record(stream)
+
+    @property
+    def event_id(self) -> int:
+        """A number of the event."""
+        return id(self)
+
+
+def _of(stream: simulated.Stream) -> Stream:
+    found = Stream.__new__(Stream)
+    found._line = stream._line
+    found.priority = 0
+    return found
+
+
+def current_stream(device: Any = None) -> Stream:
+    """Returns the current stream of the rank's device."""
+    check(device)
+    return _of(simulated.current_stream())
+
+
+def default_stream(device: Any = None) -> Stream:
+    """Returns the default stream of the rank's device."""
+    check(device)
+    return _of(simulated.default_stream())
+
+
+def set_stream(stream: Any) -> None:
+    """Makes a stream the current one; None changes nothing."""
+    if stream is not None:
+        simulated.set_stream(stream)
+
+
+def synchronize(device: Any = None) -> None:
+    """Waits, on the host, for all commands of the rank's device."""
+    check(device)
+    simulated.synchronize()
+
+
+class StreamContext:
+    """`torch.cuda.stream`: a block whose commands go to a stream; None changes nothing."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> Any:
+        if self.stream is not None:
+            simulated.Stream.__enter__(self.stream)
+        return self.stream
+
+    def __exit__(self, *error: Any) -> None:
+        if self.stream is not None:
+            simulated.Stream.__exit__(self.stream, *error)
+
+
+class ExternalRanges:
+    """`torch.cuda.nvtx`: ranges, which traces and breakdowns show."""
+
+    @staticmethod
+    def mark(msg: str) -> None:
+        """Marks a moment: a range that ends at once."""
+        with nvtx.range("{}", msg):
+            pass
+
+    @staticmethod
+    def range_start(msg: str) -> Any:
+        """Begins a range, and returns what `range_end` ends it with."""
+        named = record_function(msg)
+        named.__enter__()
+        return named
+
+    @staticmethod
+    def range_end(range_id: Any) -> None:
+        """Ends a range."""
+        range_id.__exit__(None, None, None)
+
+
+NVTX: Final[dict[str, Any]] = {
+    "range_push": nvtx.range_push,
+    "range_pop": nvtx.range_pop,
+    "range": nvtx.range,
+    "mark": ExternalRanges.mark,
+    "range_start": ExternalRanges.range_start,
+    "range_end": ExternalRanges.range_end,
+}
+"""What `torch.cuda.nvtx` has while ranks run, by name."""
+
+
+class _Runtime:
+    """`torch.cuda.cudart()`: profilers may be started and stopped; nothing else is there."""
+
+    @staticmethod
+    def cudaProfilerStart() -> int:  # noqa: N802 - CUDA's name
+        """Does nothing: --trace records the whole run."""
+        return 0
+
+    @staticmethod
+    def cudaProfilerStop() -> int:  # noqa: N802 - CUDA's name
+        """Does nothing: --trace records the whole run."""
+        return 0
+
+    def __getattr__(self, name: str) -> Any:
+        raise not_simulated(f"torch.cuda.cudart().{name}", "use the functions of torch.cuda")
+
+
+def set_sync_debug_mode(debug_mode: int | str) -> None:
+    """Takes the mode in which nothing is told.
+
+    Raises:
+        UnsupportedError: For a mode that tells of waits.
+    """
+    if debug_mode not in {0, "default"}:
+        raise not_simulated(
+            f"torch.cuda.set_sync_debug_mode({debug_mode!r})",
+            "--breakdown shows how long each rank waits for its device",
+        )
+
+
+FUNCTIONS: Final[dict[str, Any]] = {
+    **cuda_devices.FUNCTIONS,
+    **cuda_memory.FUNCTIONS,
+    **randomness.FUNCTIONS,
+    **refused.CUDA,
+    "Stream": Stream,
+    "Event": Event,
+    "StreamContext": StreamContext,
+    "stream": StreamContext,
+    "current_stream": current_stream,
+    "default_stream": default_stream,
+    "set_stream": set_stream,
+    "synchronize": synchronize,
+    "init": cuda_memory.nothing,
+    "_lazy_init": cuda_memory.nothing,
+    "_is_in_bad_fork": lambda: False,
+    "_sleep": refused.refused("torch.cuda._sleep", "launch an operation that takes as long"),
+    "is_bf16_supported": lambda including_emulation=True: True,
+    "is_tf32_supported": lambda: True,
+    "is_current_stream_capturing": lambda: False,
+    "cudart": _Runtime,
+    "check_error": cuda_memory.nothing,
+    "set_sync_debug_mode": set_sync_debug_mode,
+    "get_sync_debug_mode": lambda: 0,
+    "get_gencode_flags": lambda: "",
+}
+"""What `torch.cuda` has while ranks run, by name."""
+
+
+def any_kind(real: type, ours: type) -> type:
+    """Returns `torch.Stream` or `torch.Event` while ranks run: those of CUDA are such, too.
+
+    Args:
+        real: PyTorch's class.
+        ours: The class of streams, or of events, of a simulated device.
+    """
+
+    class Kind(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, real | ours)
+
+        def __call__(cls, device: Any = None, **options: Any) -> Any:
+            if HERE.rank is None or (device is not None and torch.device(device).type != "cuda"):
+                return real(device, **options)
+            return ours(device, **options) if ours is Stream else ours(**options)
+
+    return Kind(real.__name__, (), {"__module__": "torch", "__doc__": real.__doc__})
+
+
+_PARTS: Final = ("memory", "random", "streams")
+"""Modules of `torch.cuda` that define some of its names, and may be asked for them."""
+
+
+def facade(name: str, ours: Any, real: Any) -> Any:
+    """Returns what stands for a name of `torch.cuda`: ours in a rank, the real one elsewhere.
+
+    Args:
+        name: The name.
+        ours: What a rank gets.
+        real: What PyTorch has; None if it has nothing.
+    """
+    if isinstance(ours, type) or name in cuda_devices.EVERYWHERE:
+        return ours
+
+    def either(*args: Any, **options: Any) -> Any:
+        return (real if HERE.rank is None else ours)(*args, **options)
+
+    either.__name__ = name
+    either.__doc__ = ours.__doc__
+    return either
+
+
+def patches() -> Iterator[Patch]:
+    """Yields what is replaced of `torch.cuda`."""
+    for name, ours in FUNCTIONS.items():
+        real = getattr(torch.cuda, name, None)
+        stands = facade(name, ours, real)
+        yield Patch(torch.cuda, name, stands)
+        for part in _PARTS:
+            module = getattr(torch.cuda, part)
+            if real is not None and vars(module).get(name) is real:
+                yield Patch(module, name, stands)
+    yield Patch(torch, "Stream", any_kind(torch.Stream, Stream))
+    yield Patch(torch, "Event", any_kind(torch.Event, Event))
+    for name, ours in old_classes().items():
+        yield Patch(torch.cuda, name, ours)
+    for name, ours in NVTX.items():
+        yield Patch(torch.cuda.nvtx, name, facade(name, ours, getattr(torch.cuda.nvtx, name)))
+    for name, ours in refused.MEMORY.items():
+        yield Patch(torch.cuda.memory, name, ours)

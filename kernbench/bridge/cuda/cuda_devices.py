@@ -1,0 +1,157 @@
+"""`torch.cuda`'s devices: how many there are, which is current, and what they are."""
+
+import re
+from types import SimpleNamespace
+from typing import Any, Final
+
+import torch
+
+from kernbench.bridge.here import HERE, Rank, this_rank
+from kernbench.bridge.tensors.devices import on_device, wrong_device
+from kernbench.operations import cuda as simulated
+from kernbench.process.process import current_process
+
+_CAPABILITIES: Final = {"a100": (8, 0), "h100": (9, 0), "h200": (9, 0), "b200": (10, 0)}
+"""Compute capability by the GPU after which a machine is named (NVIDIA's table of CUDA GPUs)."""
+
+_USUAL: Final = (9, 0)
+
+
+def check(device: Any) -> Rank:
+    """Returns the rank whose code runs, if a device is its own.
+
+    Args:
+        device: An index, a name, a `torch.device`, or None for the current device.
+
+    Raises:
+        KernbenchError: If it is another device.
+    """
+    rank = this_rank()
+    index = index_of(device)
+    if index is not None and index != rank.local:
+        raise wrong_device(rank, index)
+    return rank
+
+
+def index_of(device: Any) -> int | None:
+    """Returns the index that names a device; None if nothing does.
+
+    Args:
+        device: See `check`.
+    """
+    if device is None or isinstance(device, int):
+        return device
+    index: int | None = torch.device(device).index
+    return index
+
+
+def set_device(device: Any) -> None:
+    """Makes a device of the node the current one; an index below 0 changes nothing.
+
+    Raises:
+        KernbenchError: If there is no such device, or it is one of another node.
+    """
+    rank, index = this_rank(), index_of(device)
+    if index is None or index < 0:
+        return
+    if index >= rank.local_devices:
+        raise wrong_device(rank, index)
+    rank.current, rank.chosen = index, True
+
+
+def is_initialized() -> bool:
+    """Returns whether the program has used CUDA: if not, a `DeviceMesh` sets the device."""
+    rank = this_rank()
+    return rank.chosen or rank.process.engine.devices[rank.sip].hbm.count > 0
+
+
+class device:  # noqa: N801 - PyTorch's name
+    """`torch.cuda.device`: a block in which another device is the current one."""
+
+    def __init__(self, device: Any) -> None:
+        self.idx = index_of(device)
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        rank = this_rank()
+        self.prev_idx, chosen = rank.current, rank.chosen
+        set_device(self.idx)
+        rank.chosen = chosen
+
+    def __exit__(self, *_: object) -> None:
+        this_rank().current = self.prev_idx
+
+
+class device_of(device):  # noqa: N801 - PyTorch's name
+    """`torch.cuda.device_of`: a block in which the device of a tensor is the current one."""
+
+    def __init__(self, obj: Any) -> None:
+        super().__init__(this_rank().local if on_device(obj) else None)
+
+
+def device_count() -> int:
+    """Returns the number of devices of the node."""
+    rank = HERE.rank
+    return len(current_process().ctx.devices) if rank is None else rank.local_devices
+
+
+def _gpu() -> str | None:
+    found = re.match(r"[a-z]+\d+", simulated.get_device_name())
+    return found.group() if found is not None and found.group() in _CAPABILITIES else None
+
+
+def get_device_name(device: Any = None) -> str:
+    """Returns the name of the GPU after which the machine is named, or that of the machine."""
+    check(device)
+    gpu = _gpu()
+    return simulated.get_device_name() if gpu is None else f"NVIDIA {gpu.upper()}"
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int]:
+    """Returns the compute capability, as programs ask for before they choose a kernel."""
+    check(device)
+    return _CAPABILITIES.get(_gpu() or "", _USUAL)
+
+
+def get_device_properties(device: Any = None) -> Any:
+    """Returns what is known of a device."""
+    known = simulated.get_device_properties()
+    major, minor = get_device_capability(device)
+    return SimpleNamespace(
+        name=get_device_name(device),
+        total_memory=known.total_memory,
+        multi_processor_count=known.multi_processor_count,
+        L2_cache_size=known.L2_cache_size,
+        shared_memory_per_multiprocessor=known.shared_memory_per_multiprocessor,
+        major=major,
+        minor=minor,
+        warp_size=32,
+        is_integrated=False,
+        is_multi_gpu_board=False,
+    )
+
+
+def _arch() -> list[str]:
+    """Returns the architecture of the device."""
+    major, minor = get_device_capability()
+    return [f"sm_{major}{minor}"]
+
+
+FUNCTIONS: Final[dict[str, Any]] = {
+    "device": device,
+    "device_of": device_of,
+    "device_count": device_count,
+    "is_available": lambda: True,
+    "is_initialized": is_initialized,
+    "set_device": set_device,
+    "current_device": lambda: this_rank().current,
+    "get_device_name": get_device_name,
+    "get_device_capability": get_device_capability,
+    "get_device_properties": get_device_properties,
+    "get_arch_list": _arch,
+    "can_device_access_peer": lambda device, peer_device: True,
+}
+"""What `torch.cuda` has of devices while ranks run, by name."""
+
+EVERYWHERE: Final = frozenset(("is_available", "device_count"))
+"""What a program may also ask before it starts its ranks."""

@@ -1,0 +1,1 @@
+"""`torch.distributed`: groups, works, stores, and collectives on blocks over the same bytes."""

@@ -1,0 +1,131 @@
+"""The rank, or the main program, whose code runs in this thread."""
+
+import threading
+from typing import Any, Final
+
+import torch
+
+from kernbench.distributed.tapes import Tape
+from kernbench.process.process import Process
+
+
+class Rank:
+    """What the bridge knows of one process of a run: a rank, or main.
+
+    Args:
+        process: The simulated process.
+        local: Index of its device among those of its node, as `cuda:LOCAL` names it.
+        sip: The device of the machine that this is.
+        local_devices: Number of devices of its node.
+        data: Whether tensors have numbers.
+        fake: Whether a value that is read is made up if there are none; otherwise that is an error.
+
+    Attributes:
+        process: The simulated process.
+        local: Index of its device among those of its node.
+        sip: The device of the machine that this is.
+        local_devices: Number of devices of its node.
+        data: Whether tensors have numbers.
+        fake: Whether a value that is read is made up if there are none.
+        device: `cuda:LOCAL`.
+        current: Index of the current device, which `torch.cuda.set_device` sets.
+        chosen: Whether the program has set it.
+        physical: Device on which PyTorch keeps what is on the simulated device: `cpu`, or `meta`
+            without numbers.
+        making: Whether what is made now goes to the device, whatever the operands are; None: where
+            the operands are.
+        ambient: Whether what C++ code makes from nothing goes to the device, as in a backward pass.
+        backward: Whether a backward pass runs.
+        generator: What random numbers of the device are drawn from, once there were any.
+        coalesced: What was called since a group of operations was begun; None: none was.
+        mode: The mode that sees the operations of the process.
+        hazards: Storages in use by collectives, and those that nothing has written.
+        hooked: While a communication hook of DDP runs, works for whose future it has asked.
+        hbm: Memory of its device.
+        races: Watches what its streams do, once it has several; None before.
+        spares: Memory of storages that are gone, by its bytes, for storages to come.
+        tape: Notes what the rank does, for ranks that do the same; None if nobody asks.
+        stashed: Memory that collectives keep for which nobody waits by a handle, each with the host
+            time from which on the next collective lets it go.
+    """
+
+    __slots__ = (
+        "ambient",
+        "backward",
+        "chosen",
+        "coalesced",
+        "current",
+        "data",
+        "device",
+        "fake",
+        "generator",
+        "hazards",
+        "hbm",
+        "hooked",
+        "local",
+        "local_devices",
+        "making",
+        "mode",
+        "outstanding",
+        "physical",
+        "process",
+        "races",
+        "sip",
+        "spares",
+        "stashed",
+        "tape",
+    )
+
+    def __init__(
+        self,
+        process: Process,
+        local: int,
+        sip: int,
+        local_devices: int,
+        *,
+        data: bool,
+        fake: bool = False,
+    ) -> None:
+        self.process: Final = process
+        self.local: Final = local
+        self.sip: Final = sip
+        self.local_devices: Final = local_devices
+        self.data: Final = data
+        self.fake: Final = fake
+        self.device: Final = torch.device("cuda", local)
+        self.physical: Final = torch.device("cpu" if data else "meta")
+        self.current = 0
+        self.chosen = False
+        self.making: bool | None = None
+        self.ambient = False
+        self.backward = False
+        self.coalesced: list[Any] | None = None
+        self.mode: Any = None
+        self.hazards: Any = None
+        self.races: Any = None
+        self.hooked: list[Any] | None = None
+        self.hbm: Final = process.engine.devices[sip].hbm
+        self.generator: Any = None
+        self.outstanding: list[Any] = []
+        self.spares: dict[int, list[Any]] = {}
+        self.stashed: list[tuple[int, list[Any]]] = []
+        self.tape: Tape | None = None
+
+
+class _Here(threading.local):
+    rank: Rank | None = None
+
+
+HERE: Final = _Here()
+"""Of the running thread: `rank`, which is None outside of simulated processes."""
+
+
+def this_rank() -> Rank:
+    """Returns the rank, or main, whose code runs here.
+
+    Raises:
+        AssertionError: Outside of a simulated process.
+    """
+    rank = HERE.rank
+    assert rank is not None, "no simulated process runs in this thread"
+    return rank

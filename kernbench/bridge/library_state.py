@@ -1,0 +1,346 @@
+"""State that libraries keep for a whole process, such as their groups: each rank has its own.
+
+What is state is read from a library: variables of a module that its functions assign, attributes
+of classes and functions that its code assigns, and containers that are empty once it is imported.
+A rank's own value stands while the rank runs.
+"""
+
+import contextlib
+import copy
+import dis
+import sys
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterator
+from enum import EnumMeta
+from importlib.machinery import ModuleSpec, PathFinder
+from operator import is_not
+from types import CodeType, ModuleType
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from kernbench.bridge.here import HERE
+from kernbench.bridge.replaced import run_within
+
+TORCH: Final = (
+    "torch.distributed._shard.sharded_tensor.api._sharded_tensor_current_id",
+    "torch.distributed._shard.sharded_tensor.api._sharded_tensor_map",
+    "torch.distributed.checkpoint.planner.SavePlanner._cached_all_plans",
+    "torch.distributed.checkpoint.planner.SavePlanner._cached_final_save_plan",
+    "torch.distributed.checkpoint.planner.SavePlanner._cached_global_plan",
+    "torch.distributed.checkpoint.planner.SavePlanner._cached_metadata",
+    "torch.distributed.checkpoint.planner.SavePlanner._cached_save_plan",
+    "torch.distributed.fsdp._debug_utils.SimpleProfiler.profiling",
+    "torch.distributed.fsdp._debug_utils.SimpleProfiler.results",
+    "torch.distributed.tensor.DTensor._op_dispatcher._custom_op_handlers",
+    "torch.distributed.tensor.experimental._context_parallel._attention._cp_options",
+    "torch.distributed.tensor.experimental._context_parallel._attention._dispatch_mode",
+    "torch.nn.functional.scaled_dot_product_attention",
+)
+"""State of PyTorch itself, beside what `world` and other files of this room keep for each rank."""
+
+_CONTAINERS: Final = frozenset((dict, list, set, OrderedDict, defaultdict, deque))
+_PLAIN: Final = frozenset((type(None), bool, int, float, str))
+_MISSING: Final = object()
+_STORE_GLOBAL: Final = dis.opmap["STORE_GLOBAL"]
+_STORE_ATTR: Final = dis.opmap["STORE_ATTR"]
+_CLASS: Final = "cls"
+_NEVER: Final = sys.stdlib_module_names | {"kernbench", "numpy", "torch", "torchgen", "triton"}
+"""Packages in which nothing is looked for."""
+
+
+class _Slot(NamedTuple):
+    """A name that stands for state.
+
+    Attributes:
+        owner: The module, class, function or object that has it.
+        name: The name.
+        space: Names of the owner.
+        copied: Whether each rank begins with a copy of what stands there.
+    """
+
+    owner: Any
+    name: str
+    space: Any
+    copied: bool
+
+
+class LibraryState:
+    """State of libraries, one for each rank; see the module. Finds modules, to look into them."""
+
+    def __init__(self) -> None:
+        self._slots: list[_Slot] = []
+        self._seen: set[tuple[int, str]] = set()
+        self._standing: list[Any] = []
+        self._origins: list[Any] = []  # what stood when the slot was found
+        self._first: list[Any] = []  # with what a rank begins
+        self._blank: list[Any] = []  # containers that stand and nothing has filled yet
+        self._live: list[int] = []  # slots whose values differ between ranks
+        self._own: dict[int, dict[int, Any]] = {-1: {}}
+        self._rank = -1
+        self._found: list[ModuleType] | None = None
+        self._torch = list(TORCH)
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] not in _NEVER and _is_installed(module):
+                self._watch(module)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Finds a module of a library as Python does, and looks for state in it once it has run.
+
+        Args:
+            name: Name of the module.
+            path: Where the package of the module looks; None: `sys.path`.
+            target: The module that is loaded anew, if any.
+        """
+        if HERE.rank is None or name.partition(".")[0] in _NEVER:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or not hasattr(spec.loader, "exec_module"):
+            return None
+        run_within(spec, self._importing)
+        return spec
+
+    @contextlib.contextmanager
+    def _importing(self, module: ModuleType) -> Iterator[None]:
+        """Lets all ranks have what a module changes while it is imported, as in each process."""
+        if self._found is not None:  # a module imports others
+            self._found.append(module)
+            yield
+            return
+        self._found = [module]
+        before = self._now()
+        copies = [copy.copy(value) for value in self._contents(before)]
+        try:
+            yield
+        finally:
+            found, self._found = self._found, None
+            self._spread(before, copies)
+            for each in found:
+                self._watch(each)
+
+    def _contents(self, values: list[Any]) -> list[Any]:
+        return [value if type(value) in _CONTAINERS else () for value in values]
+
+    def _spread(self, before: list[Any], copies: list[Any]) -> None:
+        now = self._now()
+        others = [own for rank, own in self._own.items() if rank != self._rank]
+        for number, (value, was, held) in enumerate(zip(now, before, copies, strict=True)):
+            if value is not was:
+                self._standing[number] = self._first[number] = value
+                for own in others:
+                    if own.get(number) is was:
+                        own[number] = value
+            elif held != () and len(value) != len(held):
+                for target in (self._first[number], *(own.get(number) for own in others)):
+                    if target is not None and target is not value:
+                        _add_to(target, value, held)
+
+    def _watch(self, module: ModuleType) -> None:
+        for owner, name in _state_of(module):
+            self._add(owner, name)
+
+    def _add(self, owner: Any, name: str) -> None:
+        space = vars(owner)
+        value = space.get(name, _MISSING)
+        if isinstance(value, ModuleType) or (id(owner), name) in self._seen:
+            return
+        self._seen.add((id(owner), name))
+        container = type(value) in _CONTAINERS
+        if container:
+            self._first.append(copy.copy(value))
+        else:
+            self._first.append(value)
+        self._slots.append(_Slot(owner, name, space, container))
+        self._standing.append(value)
+        self._origins.append(value)
+        self._blank.append(value if container else ())
+        if container and value:
+            self._live.append(len(self._slots) - 1)
+            self._blank[-1] = ()
+
+    def _watch_torch(self) -> None:
+        """Looks at PyTorch's own state, where its module is imported by now."""
+        left = []
+        for path in self._torch:
+            owner_path, _, name = path.rpartition(".")
+            owner = _owner(owner_path)
+            if owner is None:
+                left.append(path)
+            else:
+                self._add(owner, name)
+        self._torch = left
+
+    def forget_ranks(self) -> None:
+        """Forgets the state of ranks, which have ended; that of code outside of ranks stands."""
+        assert self._rank == -1
+        self._own = {-1: self._own[-1]}
+
+    def let_stand(self, rank: int) -> None:
+        """Lets a rank's state stand, and keeps that of the one before.
+
+        Args:
+            rank: Number of the rank; -1: of code outside of ranks.
+        """
+        if rank == self._rank:
+            return
+        if self._torch:
+            self._watch_torch()
+        self._leave()
+        self._rank = rank
+        own = self._own.get(rank)
+        if own is None:
+            own = self._own[rank] = {}
+        for number in self._live:
+            if number not in own:
+                own[number] = self._fresh(number, own)
+            self._put(number, own[number])
+
+    def _now(self) -> list[Any]:
+        return [slot.space.get(slot.name, _MISSING) for slot in self._slots]
+
+    def _leave(self) -> None:
+        now = self._now()
+        if any(map(is_not, now, self._standing)) or any(self._blank):
+            known = set(self._live)
+            for number, (value, stood) in enumerate(zip(now, self._standing, strict=True)):
+                if number not in known and (value is not stood or self._blank[number]):
+                    self._live.append(number)
+                    self._blank[number] = ()
+        own = self._own[self._rank]
+        for number in self._live:
+            own[number] = now[number]
+
+    def _fresh(self, number: int, own: dict[int, Any]) -> Any:
+        """Returns what a rank begins with: one copy for all names of one container."""
+        if not self._slots[number].copied:
+            return self._first[number]
+        origin = self._origins[number]
+        for other, value in own.items():
+            if self._origins[other] is origin:
+                return value
+        return copy.copy(self._first[number])
+
+    def _put(self, number: int, value: Any) -> None:
+        self._standing[number] = value
+        owner, name, space, _ = self._slots[number]
+        if space.get(name, _MISSING) is value:
+            return
+        if value is _MISSING:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, value)
+
+
+_KNOWN: Final[WeakKeyDictionary[ModuleType, list[tuple[Any, str]]]] = WeakKeyDictionary()
+
+
+def _state_of(module: ModuleType) -> list[tuple[Any, str]]:
+    """Returns names that stand for state of a module, each with its owner."""
+    known = _KNOWN.get(module)
+    if known is None:
+        known = _KNOWN[module] = list(_found_in(module))
+    return known
+
+
+def _found_in(module: ModuleType) -> Iterator[tuple[Any, str]]:
+    code = _code_of(module)
+    if code is None or not any(name.partition(".")[0] == "torch" for name in code.co_names):
+        return
+    space = vars(module)
+    classes = [value for value in list(space.values()) if _is_class_of(value, module)]
+    names, attributes = _assigned(code)
+    for name in sorted(names):
+        yield module, name
+    for owner_name, name in sorted(attributes):
+        if owner_name == _CLASS:
+            yield from ((kind, name) for kind in classes if _is_value(vars(kind).get(name, kind)))
+        else:
+            owner = space.get(owner_name)
+            if _may_own(owner):
+                yield owner, name
+    for owner in (module, *classes):
+        for name, value in list(vars(owner).items()):
+            if type(value) in _CONTAINERS and not value and not name.startswith("__"):
+                yield owner, name
+
+
+def _code_of(module: ModuleType) -> CodeType | None:
+    loader = getattr(module, "__loader__", None)
+    try:
+        code = loader.get_code(module.__name__)  # type: ignore[union-attr]
+    except (AttributeError, ImportError, OSError, SyntaxError):
+        return None
+    return code if isinstance(code, CodeType) else None
+
+
+def _is_installed(module: Any) -> bool:
+    place = getattr(module, "__file__", None)
+    return isinstance(place, str) and "-packages" in place
+
+
+def _is_class_of(value: Any, module: ModuleType) -> bool:
+    return (
+        isinstance(value, type)
+        and value.__module__ == module.__name__
+        and not isinstance(value, EnumMeta)
+        and not issubclass(value, tuple)
+    )
+
+
+def _is_value(value: Any) -> bool:
+    return type(value) in _PLAIN or type(value) in _CONTAINERS
+
+
+def _may_own(owner: Any) -> bool:
+    if owner is None or isinstance(owner, ModuleType) or not hasattr(owner, "__dict__"):
+        return False
+    home = getattr(owner, "__module__", None)
+    return isinstance(home, str) and home.partition(".")[0] not in _NEVER
+
+
+def _assigned(code: CodeType) -> tuple[set[str], set[tuple[str, str]]]:
+    """Returns variables that functions assign, and attributes as (name of the owner, name)."""
+    names: set[str] = set()
+    attributes: set[tuple[str, str]] = set()
+    codes = [code]
+    while codes:
+        each = codes.pop()
+        codes += [value for value in each.co_consts if isinstance(value, CodeType)]
+        operations = each.co_code[::2]
+        if _STORE_GLOBAL not in operations and _STORE_ATTR not in operations:
+            continue
+        before = None
+        for step in dis.get_instructions(each):
+            if step.opcode == _STORE_GLOBAL:
+                names.add(step.argval)
+            elif step.opcode == _STORE_ATTR and before is not None:
+                kind, of = before.opname, before.argval
+                if kind in ("LOAD_GLOBAL", "LOAD_NAME"):
+                    attributes.add((of, step.argval))
+                elif of in (_CLASS, "__class__") or kind == "CALL":
+                    attributes.add((_CLASS, step.argval))
+            before = step
+    return names, attributes
+
+
+def _owner(path: str) -> Any:
+    """Returns what a dotted name stands for, None if its module is not imported."""
+    parts, value = path.split("."), None
+    for number in range(len(parts), 0, -1):
+        value = sys.modules.get(".".join(parts[:number]))
+        if value is not None:
+            break
+    for part in parts[number:]:
+        value = getattr(value, part, None)
+    return value
+
+
+def _add_to(target: Any, value: Any, before: Any) -> None:
+    """Gives a container what another one has more than it had before."""
+    if isinstance(value, dict):
+        for key, held in value.items():
+            if key not in before:
+                target.setdefault(key, held)
+    elif isinstance(value, set):
+        target |= value - before
+    else:
+        target.extend(list(value)[len(before) :])

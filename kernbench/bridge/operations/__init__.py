@@ -1,0 +1,1 @@
+"""Operations of PyTorch as CUDA runs them: which kernels they are, and how long they take."""

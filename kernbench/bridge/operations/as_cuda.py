@@ -1,0 +1,279 @@
+"""Functions of PyTorch that are other operations on CUDA than on a CPU or without numbers.
+
+PyTorch chooses by where a tensor is. Tensors of simulated devices are on the CPU, or on `meta`, so
+attention would become a matrix of scores, `rms_norm` ten kernels, and dropout four. Here they are
+CUDA's own operations, with PyTorch's own gradients: kernels for the CPU are registered for them, so
+dispatch modes (costs, `torch.utils.checkpoint`'s policies) and DTensor see what they see on a GPU.
+
+- `scaled_dot_product_attention`: `_scaled_dot_product_{cudnn,flash,efficient}_attention` or the
+  matrix of scores, whichever PyTorch chooses on an H200 for the operands and `sdpa_kernel`. Numbers
+  are those of PyTorch's own attention on a CPU; weights that are dropped, and gradients of masks,
+  are computed in float32 with the matrix of scores.
+- `rms_norm`: `_fused_rms_norm`. `dropout`: `native_dropout`, which drops the same elements.
+- Lists of tensors are grouped by the device that they are on for the program, so that optimisers
+  and `clip_grad_norm_` take the `_foreach_*` operations that they take on a GPU.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import torch
+from torch.nn import functional
+
+from kernbench.bridge.here import HERE
+from kernbench.bridge.operations.cuda_kernels import registered
+
+_ATEN: Final = torch.ops.aten
+_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
+_DTENSOR: Final = "torch.distributed.tensor", "DTensor"
+
+
+def replacements() -> Iterator[tuple[Any, str, Any]]:
+    """Yields what is replaced while ranks run: the owner, the name, and what stands there."""
+    registered()
+    yield functional, "scaled_dot_product_attention", _attention
+    yield torch, "rms_norm", _rms_norm
+    yield torch, "dropout", _dropout(torch.dropout)
+    yield functional, "dropout", _dropout(functional.dropout)
+    name = "_group_tensors_by_device_and_dtype"
+    yield torch._C, name, _grouped(getattr(torch._C, name))
+
+
+def _is_ours(*tensors: torch.Tensor | None) -> bool:
+    """Returns whether plain tensors, or parts of ones, are on a device, as the program sees it."""
+    return HERE.rank is not None and all(
+        each is None or (_is_plain(type(each)) and each.is_cuda) for each in tensors
+    )
+
+
+def _is_plain(kind: type) -> bool:
+    # By name, as only programs that use `DTensor` import it.
+    return kind in _PLAIN or (kind.__module__, kind.__name__) == _DTENSOR
+
+
+# Attention
+
+_real_attention: Final = functional.scaled_dot_product_attention
+_CUDNN, _FLASH, _EFFICIENT, _MATH = 3, 1, 2, 0
+_FIRST_ORDER: Final = (_CUDNN, _FLASH, _EFFICIENT, _MATH)
+"""PyTorch's order of priority on an H200, with cuDNN since 9.15.1; numbers of `SDPBackend`."""
+
+_BUILT_IN_ORDER: Final[tuple[int, ...]] = tuple(torch._C._get_sdp_priority_order())
+"""The order of this build of PyTorch, before a program has changed it."""
+
+_ENABLED: Final[dict[int, Callable[[], bool]]] = {
+    _CUDNN: torch.backends.cuda.cudnn_sdp_enabled,
+    _FLASH: torch.backends.cuda.flash_sdp_enabled,
+    _EFFICIENT: torch.backends.cuda.mem_efficient_sdp_enabled,
+    _MATH: torch.backends.cuda.math_sdp_enabled,
+}
+
+
+def backend_of(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_p: float,
+    causal: bool,
+) -> int:
+    """Returns the backend that PyTorch chooses on an H200, as the number of its `SDPBackend`.
+
+    `MATH` also if nothing that takes the operands is allowed: PyTorch's own call then refuses.
+
+    Args:
+        query: Operand, as in `scaled_dot_product_attention`.
+        key: Operand.
+        value: Operand.
+        mask: `attn_mask`, or None.
+        dropout_p: Probability with which a weight is dropped.
+        causal: `is_causal`.
+    """
+    if not (query.dim() == key.dim() == value.dim() == 4 and key.shape[:3] == value.shape[:3]):
+        return _MATH
+    if not (query.shape[2] and key.shape[2] and key.shape[1]) or query.shape[0] != key.shape[0]:
+        return _MATH
+    order: tuple[int, ...] = tuple(torch._C._get_sdp_priority_order())
+    for backend in _FIRST_ORDER if order == _BUILT_IN_ORDER else order:
+        enabled = _ENABLED.get(backend)
+        if enabled is None or not enabled():
+            continue
+        if _TAKES[backend](query, key, value, mask, dropout_p, causal):
+            return backend
+    return _MATH
+
+
+def _cudnn_takes(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_p: float,
+    causal: bool,
+) -> bool:
+    del causal
+    wide, narrow = query.shape[3], value.shape[3]
+    return (
+        query.dtype in (torch.float16, torch.bfloat16)
+        and (max(wide, narrow) <= 128 or (wide, narrow) == (192, 128))
+        and wide % 8 == narrow % 8 == 0
+        and key.shape[2] > 1
+        and not (dropout_p and query.shape[2] == 1)
+        and dropout_p * 16 % 1 == 0
+        and (mask is None or not mask.requires_grad)
+    )
+
+
+def _flash_takes(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_p: float,
+    causal: bool,
+) -> bool:
+    del dropout_p
+    return (
+        query.dtype in (torch.float16, torch.bfloat16)
+        and mask is None
+        and query.shape[3] == value.shape[3] <= 256
+        and query.shape[3] % 8 == 0  # PyTorch pads other widths
+        and (not causal or query.shape[2] == key.shape[2])
+    )
+
+
+def _efficient_takes(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_p: float,
+    causal: bool,
+) -> bool:
+    del mask, dropout_p, causal
+    unit = 16 // query.element_size()
+    return (
+        query.dtype in (torch.float16, torch.bfloat16, torch.float32)
+        and query.shape[1] == key.shape[1]
+        and query.shape[3] % unit == value.shape[3] % unit == 0
+    )
+
+
+_TAKES: Final[dict[int, Callable[..., bool]]] = {
+    _CUDNN: _cudnn_takes,
+    _FLASH: _flash_takes,
+    _EFFICIENT: _efficient_takes,
+    _MATH: lambda *_: True,
+}
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """`scaled_dot_product_attention` as it is on CUDA; see the module."""
+    rest = {"scale": scale, "enable_gqa": enable_gqa}
+    call = query, key, value, attn_mask, dropout_p, is_causal
+    if not _is_ours(query, key, value, attn_mask) or (is_causal and attn_mask is not None):
+        return _real_attention(*call, **rest)
+    same = query.shape[:-2] == key.shape[:-2] or enable_gqa
+    backend = backend_of(*call) if same and query.dtype == key.dtype == value.dtype else _MATH
+    if backend == _MATH:
+        if not _ENABLED[_MATH]():
+            raise RuntimeError("No available kernel. Aborting execution.")
+        found: torch.Tensor = _ATEN._scaled_dot_product_attention_math(*call, None, **rest)[0]
+        return found
+    bias = None if attn_mask is None else _bias_of(attn_mask, query, key)
+    keeps = torch.is_grad_enabled() and any(
+        each is not None and each.requires_grad for each in (query, key, value, bias)
+    )
+    if backend == _CUDNN:
+        out = _ATEN._scaled_dot_product_cudnn_attention(
+            query, key, value, bias, keeps, dropout_p, is_causal, False, scale=scale
+        )
+    elif backend == _FLASH:
+        out = _ATEN._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, False, scale=scale
+        )
+    else:
+        out = _ATEN._scaled_dot_product_efficient_attention(
+            query, key, value, bias, keeps, dropout_p, is_causal, scale=scale
+        )
+    result: torch.Tensor = out[0]
+    return result
+
+
+def _bias_of(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Returns what is added to scores, of four dimensions: bools become 0 and -inf."""
+    if mask.dtype is torch.bool:
+        bias = torch.zeros_like(mask, dtype=query.dtype)
+        mask = bias.masked_fill_(mask.logical_not(), float("-inf"))
+    elif mask.dtype is not query.dtype:
+        mask = mask.to(query.dtype)
+    return mask.expand(*query.shape[:3], key.shape[2])
+
+
+# Norms, dropout, lists
+
+_real_rms_norm: Final = torch.rms_norm
+
+
+def _rms_norm(
+    input: torch.Tensor,
+    normalized_shape: list[int],
+    weight: torch.Tensor | None = None,
+    eps: float | None = None,
+) -> torch.Tensor:
+    """`torch.rms_norm` as it is on CUDA: one kernel, unless the weight is of another type."""
+    fits = weight is None or weight.dtype == input.dtype
+    if fits and _is_ours(input, weight) and input.dtype.is_floating_point:
+        found: torch.Tensor = _ATEN._fused_rms_norm(input, normalized_shape, weight, eps)[0]
+        return found
+    return _real_rms_norm(input, normalized_shape, weight, eps)
+
+
+def _dropout(real: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def dropout(
+        input: torch.Tensor, p: float = 0.5, training: bool = True, *rest: Any, **named: Any
+    ) -> torch.Tensor:
+        """Dropout as it is on CUDA: one kernel, which also writes the mask."""
+        train = named.get("train", training)
+        inplace = rest[0] if rest else named.get("inplace", False)
+        fused = train and not inplace and 0 < p < 1 and input.numel() > 0
+        if fused and _is_ours(input):
+            return torch.native_dropout(input, p, True)[0]
+        return real(input, p, training, *rest, **named)
+
+    return dropout
+
+
+Groups = dict[tuple[torch.device, torch.dtype], tuple[list[list[torch.Tensor | None]], list[int]]]
+
+
+def _grouped(real: Callable[..., Groups]) -> Callable[..., Groups]:
+    def grouped(
+        tensorlistlist: list[list[torch.Tensor | None]], with_indices: bool = False
+    ) -> Groups:
+        """Groups tensors by device, as the program sees it, and type of the first list's."""
+        if HERE.rank is None:
+            return real(tensorlistlist, with_indices)
+        found: Groups = {}
+        for place, first in enumerate(tensorlistlist[0]):
+            assert first is not None, "the first list has a tensor in each place"
+            lists, places = found.setdefault(
+                (first.device, first.dtype), ([[] for _ in tensorlistlist], [])
+            )
+            for kept, given in zip(lists, tensorlistlist, strict=True):
+                if given:
+                    kept.append(given[place])
+            if with_indices:
+                places.append(place)
+        return found
+
+    return grouped

@@ -1,0 +1,165 @@
+"""What an operation of PyTorch is on a device: which kernel, and how long it takes.
+
+A table for each kind of kernel: `costs_gemm`, `costs_attention`, `costs_rows`, `costs_lists`,
+`costs_pointwise`. Constants that no machine file has are shares of what the machine file says, or
+operations of its MATH engines, measured on an H200; each names its table of measurements.
+"""
+
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from kernbench.bridge.here import Rank
+from kernbench.bridge.operations import costs_attention, costs_gemm, costs_lists, costs_rows
+from kernbench.bridge.operations.costs_pointwise import COPIES, FILLS, copying, filling, pointwise
+from kernbench.bridge.operations.costs_traffic import Formula, by_bytes
+from kernbench.hw.library import Library
+
+
+class Cost(NamedTuple):
+    """What an operation is on a device.
+
+    Attributes:
+        name: Name of the command.
+        duration: How long the command takes.
+        fresh: Whether the result may have memory of its own.
+        known: Whether the kernel is known; otherwise its bytes are counted.
+        blas: Whether the kernel is one of cuBLAS, which takes a workspace.
+    """
+
+    name: str
+    duration: Formula
+    fresh: bool = True
+    known: bool = True
+    blas: bool = False
+
+
+def _nothing(library: Library, args: Any, kwargs: Any, out: Any) -> int:
+    del library, args, kwargs, out
+    return 0
+
+
+FREE: Final = Cost("free", _nothing)
+"""An operation that runs no kernel."""
+
+_FREE_NAMES: Final = frozenset(
+    (
+        "detach",
+        "empty",
+        "empty_strided",
+        "empty_like",
+        "empty_permuted",
+        "_unsafe_view",
+        "new_empty",
+        "lift",
+        "lift_fresh",
+        "set_",
+        "resize_",
+        "resize_as_",
+        "alias",
+        "new_empty_strided",
+        "record_stream",
+        "_reshape_alias",
+        "is_same_size",
+        "is_pinned",
+        "_pin_memory",
+        "sym_size",
+        "sym_stride",
+        "resize_storage_bytes_",
+        "_version",
+        "detach_",
+        "squeeze_",
+        "unsqueeze_",
+        "t_",
+        "transpose_",
+        "swapaxes_",
+        "as_strided_",
+        "_nested_tensor_size",
+        "_assert_tensor_metadata",
+        "_has_compatible_shallow_copy_type",
+    )
+)
+_FREE_SPACES: Final = frozenset(
+    ("_c10d_functional", "c10d", "_c10d_functional_autograd", "profiler", "prim", "_dtensor")
+)
+
+_FORMULAS: Final[dict[Any, Formula]] = {
+    **costs_gemm.FORMULAS,
+    **costs_attention.FORMULAS,
+    **costs_rows.FORMULAS,
+    **costs_lists.FORMULAS,
+}
+
+_POINTWISE: Final = frozenset(
+    (
+        "native_dropout",
+        "native_dropout_backward",
+        "where",
+        "masked_fill",
+        "masked_fill_",
+        "tril",
+        "tril_",
+        "triu",
+        "triu_",
+        "flip",
+        "roll",
+        "constant_pad_nd",
+        "repeat",
+        "_local_scalar_dense",
+        "equal",
+        "isin",
+        "bucketize",
+        "one_hot",
+        "lerp_",
+        "_amp_update_scale_",
+        "floor_divide",
+        "log_sigmoid",
+        "log_sigmoid_forward",
+    )
+)
+"""Kernels as elementwise ones, which PyTorch does not mark as such."""
+
+
+def cost_of(func: Any) -> Cost:
+    """Returns what an operation is on a device.
+
+    Args:
+        func: An overload of an operation, as `torch.ops.aten.add.Tensor`.
+    """
+    packet = func._overloadpacket
+    name = packet._qualified_op_name.partition("::")[2]
+    if func.namespace in _FREE_SPACES or func.is_view or name in _FREE_NAMES:
+        return FREE
+    formula = _FORMULAS.get(packet)
+    if formula is None and func.namespace == "fsdp":
+        formula = costs_lists.FSDP.get(name)
+    if formula is None and func.namespace == "aten":
+        formula = _by_name(name)
+    if formula is None and torch.Tag.pointwise in func.tags:
+        formula = pointwise(name)
+    if formula is None:
+        return Cost(name, by_bytes, known=False)
+    return Cost(name, formula, blas=packet in costs_gemm.FORMULAS)
+
+
+def _by_name(name: str) -> Formula | None:
+    if name.startswith("_foreach_"):
+        return costs_lists.foreach(name)
+    if name in COPIES:
+        return copying
+    if name in FILLS:
+        return filling(name)
+    return pointwise(name) if name in _POINTWISE else None
+
+
+def unknown_operations(rank: Rank) -> list[tuple[str, int, int]]:
+    """Returns the operations of a rank that have no cost of their own and were timed by bytes.
+
+    Args:
+        rank: The rank.
+
+    Returns:
+        Name, number of calls and time in picoseconds of each, the longest time first.
+    """
+    found = [(name, calls, ps) for name, (calls, ps) in rank.mode.unknown.items()]
+    return sorted(found, key=lambda each: (-each[2], each[0]))

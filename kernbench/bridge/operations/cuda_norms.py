@@ -1,0 +1,125 @@
+"""Kernels for the CPU and for `meta` of the parts of `SyncBatchNorm`, which are CUDA's alone."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+_CHANNELS: Final = 1
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor in the type in which CUDA sums it."""
+    return tensor if tensor.dtype is torch.float64 else tensor.float()
+
+
+def _axes(tensor: torch.Tensor) -> list[int]:
+    return [axis for axis in range(tensor.dim()) if axis != _CHANNELS]
+
+
+def _along(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Returns one value for each channel in a shape that fits a tensor's."""
+    return values.reshape([-1 if axis == _CHANNELS else 1 for axis in range(like.dim())])
+
+
+def _stats(input: torch.Tensor, eps: float) -> Pair:
+    """Mean and reciprocal deviation of each channel."""
+    wide, axes = _wide(input), _axes(input)
+    mean = wide.mean(axes)
+    variance = (wide - _along(mean, wide)).pow(2).mean(axes)
+    return mean, (variance + eps).rsqrt()
+
+
+def _gather_stats(
+    input: torch.Tensor,
+    mean: torch.Tensor,
+    invstd: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    momentum: float,
+    eps: float,
+    counts: torch.Tensor,
+) -> Pair:
+    """Mean and reciprocal deviation over all ranks, of which each gives its own."""
+    del input
+    each = _wide(counts).reshape(-1, 1)
+    total = each.sum()
+    whole = (mean * each).sum(0) / total
+    squares = ((invstd.pow(-2) - eps + (mean - whole).pow(2)) * each).sum(0)
+    if running_mean is not None:
+        running_mean.mul_(1 - momentum).add_(whole * momentum)
+    if running_var is not None:
+        running_var.mul_(1 - momentum).add_(squares / (total - 1) * momentum)
+    return whole, (squares / total + eps).rsqrt()
+
+
+def _normed(
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor,
+    invstd: torch.Tensor,
+    eps: float,
+) -> torch.Tensor:
+    """The input with the given mean and deviation, scaled and moved."""
+    del eps  # it is in the deviation
+    out = (_wide(input) - _along(mean, input)) * _along(invstd, input)
+    if weight is not None:
+        out = out * _along(weight, input)
+    if bias is not None:
+        out = out + _along(bias, input)
+    return out.to(input.dtype)
+
+
+def _reduced(
+    grad_out: torch.Tensor,
+    input: torch.Tensor,
+    mean: torch.Tensor,
+    invstd: torch.Tensor,
+    weight: torch.Tensor | None,
+    input_g: bool,
+    weight_g: bool,
+    bias_g: bool,
+) -> tuple[torch.Tensor | None, ...]:
+    """Sums of each channel that the gradients need, and those of weight and bias."""
+    grad, axes = _wide(grad_out), _axes(input)
+    plain = grad.sum(axes)
+    centred = (grad * (_wide(input) - _along(mean, input))).sum(axes)
+    kind = input.dtype if weight is None else weight.dtype
+    return (
+        plain if input_g else None,
+        centred if input_g else None,
+        (centred * invstd).to(kind) if weight_g else None,
+        plain.to(kind) if bias_g else None,
+    )
+
+
+def _slope(
+    grad_out: torch.Tensor,
+    input: torch.Tensor,
+    mean: torch.Tensor,
+    invstd: torch.Tensor,
+    weight: torch.Tensor | None,
+    sum_dy: torch.Tensor,
+    sum_dy_xmu: torch.Tensor,
+    count: torch.Tensor,
+) -> torch.Tensor:
+    """Gradient of the input, from the sums over all ranks."""
+    total = count.sum()
+    centred = (_wide(input) - _along(mean, input)) * _along(
+        sum_dy_xmu / total * invstd.pow(2), input
+    )
+    slope = _wide(grad_out) - _along(sum_dy / total, input) - centred
+    factor = invstd if weight is None else invstd * weight
+    return (slope * _along(factor, input)).to(input.dtype)
+
+
+KERNELS: Final[dict[str, Callable[..., Any]]] = {
+    "batch_norm_stats": _stats,
+    "batch_norm_gather_stats_with_counts": _gather_stats,
+    "batch_norm_elemt": _normed,
+    "batch_norm_backward_reduce": _reduced,
+    "batch_norm_backward_elemt": _slope,
+}
+"""What computes each operation, by its name; without numbers, the same gives the shapes."""

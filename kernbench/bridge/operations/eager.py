@@ -1,0 +1,117 @@
+"""What PyTorch itself takes: of the host beside issuing commands, and of a device's memory."""
+
+from typing import Any, Final
+
+from kernbench.bridge.here import HERE, Rank
+from kernbench.bridge.tensors.storages import block
+from kernbench.memory import Storage
+from kernbench.ranks.world import world_of
+from kernbench.sim_engine.command import Stream
+from kernbench.topology.spec import EagerSpec
+
+_ALONE: Final = 100
+
+
+class Eager:
+    """Host times of one rank, in picoseconds, and workspaces, from its machine's `host.eager`.
+
+    Args:
+        rank: The rank.
+
+    Attributes:
+        kernel: What an operation with a kernel takes beside issuing it: without autograd, and with.
+        view: What an operation without a kernel takes: without autograd, and with.
+        hook: Packing or unpacking a saved tensor by a hook in Python.
+        shard: Taking one parameter of FSDP2 out of what was gathered, or into what is reduced.
+        dtensor: Dispatching one operation on a `DTensor`.
+    """
+
+    __slots__ = (
+        "_host",
+        "_rank",
+        "_workspace",
+        "_workspaces",
+        "dtensor",
+        "hook",
+        "kernel",
+        "shard",
+        "view",
+    )
+
+    def __init__(self, rank: Rank) -> None:
+        process = rank.process
+        engine = process.engine
+        spec = engine.topology.machine.system.host.eager if engine.timed else EagerSpec()
+        beside = spec.beside_percent if world_of(process).size > 1 else _ALONE
+
+        def scaled(time: int) -> int:
+            return time * beside // _ALONE
+
+        dispatch = process.dispatches["compute"]
+        plain = scaled(dispatch) - dispatch
+        self._host: Final = process.host
+        self._rank: Final = rank
+        self._workspace: Final = spec.workspace or 0
+        self._workspaces: Final[dict[tuple[Stream, bool], Storage]] = {}
+        self.kernel: Final = (plain, plain + scaled(spec.autograd))
+        self.view: Final = (scaled(spec.view), scaled(spec.view + spec.autograd))
+        self.hook: Final = scaled(spec.hook)
+        self.shard: Final = scaled(spec.shard)
+        self.dtensor: Final = scaled(spec.dtensor)
+
+    def spend(self, time_ps: int) -> None:
+        """Lets time of the host pass.
+
+        Args:
+            time_ps: The time in picoseconds.
+        """
+        self._host.clock += time_ps
+
+    def blas(self, stream: Stream) -> None:
+        """Takes the workspace of cuBLAS at the first product of a stream in a pass.
+
+        Args:
+            stream: Stream of the product.
+
+        Raises:
+            DeviceOutOfMemoryError: If the device has no room for it.
+        """
+        key = stream, self._rank.ambient
+        if self._workspace and key not in self._workspaces:
+            rank = self._rank
+            self._workspaces[key] = block(rank, rank.hbm, self._workspace, "workspace of cuBLAS")
+
+    def parameters(self, args: Any) -> None:
+        """Lets the time pass that FSDP2's Python takes for the parameters of an operation.
+
+        Args:
+            args: Arguments of `fsdp.split_with_sizes_copy` (one size a parameter), of
+                `fsdp.chunk_cat` (one gradient a parameter), or of another operation of FSDP2.
+        """
+        for value in args[:2]:
+            if isinstance(value, list | tuple):
+                self.spend(self.shard * len(value))
+                return
+
+
+def hooks(real: Any) -> Any:
+    """Returns `saved_tensors_hooks.__init__` with hooks that take the host's time.
+
+    Args:
+        real: The function of PyTorch.
+    """
+
+    def init(self: Any, pack: Any, unpack: Any) -> None:
+        real(self, _timed(pack), _timed(unpack))
+
+    return init
+
+
+def _timed(hook: Any) -> Any:
+    def run(value: Any) -> Any:
+        rank = HERE.rank
+        if rank is not None:
+            rank.mode.eager.spend(rank.mode.eager.hook)
+        return hook(value)
+
+    return run

@@ -1,0 +1,323 @@
+"""Operations without numbers: each shape is found out once, and then repeated."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch._C import _get_dispatch_mode
+
+from kernbench.bridge.here import Rank
+from kernbench.bridge.operations.costs import FREE, Cost, cost_of
+from kernbench.bridge.operations.costs_gemm import precision
+from kernbench.bridge.operations.timing import TimeMode
+from kernbench.bridge.tensors.hazards import Operands
+from kernbench.bridge.tensors.no_numbers import (
+    depends_now,
+    depends_on_values,
+    goes_to_host,
+    made_on_device,
+    read,
+    shaped,
+)
+from kernbench.bridge.tensors.operands import names_device, tensors_in
+from kernbench.bridge.tensors.storages import STORAGES, hold, is_on_device
+
+_FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
+_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
+_LISTS: Final = frozenset((list, tuple))
+_KEYS: Final = frozenset(
+    (int, bool, float, str, type(None), torch.dtype, torch.layout, torch.memory_format)
+)
+_EMPTY: Final = torch.empty_strided
+_META: Final = torch.device("meta")
+_ITEM: Final = torch.ops.aten._local_scalar_dense.default
+_COPY: Final = torch.ops.aten.copy_.default
+_DEVICE: Final = object()
+"""Stands in a signature behind which a tensor of the device comes: values of the host are real."""
+
+_MOST_SHAPES: Final = 4096
+"""Shapes of operations that are kept for all ranks."""
+
+
+class Seen(NamedTuple):
+    """What an operation does with operands of certain shapes.
+
+    Attributes:
+        made: Sizes, strides and type of each tensor that it makes; None if it gives back its first
+            operand, or nothing.
+        many: Whether it gives a tuple.
+        cost: What it is on a device.
+        duration: Its time in picoseconds.
+    """
+
+    made: tuple[tuple[Any, Any, torch.dtype], ...] | None
+    many: bool
+    cost: Cost
+    duration: int
+
+
+class Shapes:
+    """What is known of operations on tensors of the device, by the shapes of their operands.
+
+    Ranks of one kind of device share it.
+
+    Attributes:
+        shadows: Whether each operation is run all the same, and compared with what is known.
+    """
+
+    def __init__(self) -> None:
+        self.shadows = False
+        self.seen: dict[Any, Seen] = {}
+        self._kinds: dict[Any, str] = {}
+
+    def kind(self, func: Any) -> str:
+        """Returns how to repeat an operation; an empty string if it must be run each time.
+
+        Args:
+            func: An overload of an operation.
+
+        Returns:
+            `new` if it only makes tensors, `same` if it only writes operands.
+        """
+        found = self._kinds.get(func)
+        if found is None:
+            found = self._kinds[func] = _kind(func)
+        return found
+
+
+def _kind(func: Any) -> str:
+    if not isinstance(func, torch._ops.OpOverload):
+        return ""
+    schema, tags = func._schema, func.tags
+    if depends_on_values(func) or func.is_view:
+        return ""
+    if torch.Tag.inplace_view in tags or torch.Tag.nondeterministic_seeded in tags:
+        return ""
+    if func.namespace != "aten" or cost_of(func) is FREE:
+        return ""
+    aliases = [one.alias_info for one in schema.returns]
+    if not schema.is_mutable:
+        return "new" if not any(aliases) and schema.returns else ""
+    if any(one.is_out for one in schema.arguments):
+        return ""
+    written = [one for one in schema.arguments if one.alias_info and one.alias_info.is_write]
+    first = schema.arguments[0]
+    if not schema.returns:
+        return "same"
+    alone = len(schema.returns) == 1 and written == [first]
+    return "same" if alone and aliases[0] is not None and first.type.kind() == "TensorType" else ""
+
+
+class ShapeMode(TimeMode):
+    """The mode of a rank whose tensors have no numbers.
+
+    Args:
+        rank: The rank.
+        shapes: What is known of operations.
+    """
+
+    def __init__(self, rank: Rank, shapes: Shapes) -> None:
+        super().__init__(rank)
+        self._shapes: Final = shapes
+        self._operands: dict[Any, Operands] = {}
+        self._written: dict[int, torch.Tensor] | None = None
+        self._value: int | None = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs an operation; see `TimeMode`.
+
+        Args:
+            func: The operation.
+            types: Classes of its operands that are no plain tensors.
+            args: Its arguments.
+            kwargs: Its arguments by name.
+        """
+        rank = self._rank
+        if kwargs and names_device(kwargs):
+            return self.on_named_device(func, types, args, kwargs)
+        if rank.making is None and not types and _get_dispatch_mode(_FAKE) is None:
+            kind = self._shapes.kind(func)
+            if kind and not _on_host(args[:1] if kind == "same" else args):
+                key: list[Any] = [func, precision()]
+                if _look(args, key) and (not kwargs or _look_named(kwargs, key)) and _DEVICE in key:
+                    signature = tuple(key)
+                    seen = self._shapes.seen.get(signature)
+                    if seen is not None and not self._shapes.shadows:
+                        if self._hazards.alert or seen.made is None:
+                            self._look(func, seen.cost, args, kwargs)
+                        return self._repeat(seen, args)
+                    out = super().__torch_dispatch__(func, types, args, kwargs)
+                    self._learn(signature, seen, kind, func, args, kwargs, out)
+                    return out
+            elif made_on_device(kwargs) and not goes_to_host(func, args, kwargs):
+                rank.making = True  # C++ code names the device
+                try:
+                    return super().__torch_dispatch__(func, types, args, kwargs)
+                finally:
+                    rank.making = None
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _look(self, func: Any, cost: Cost, args: Any, kwargs: Any) -> None:
+        operands = self._operands.get(func)
+        if operands is None:
+            operands = self._operands[func] = Operands(func, free=False)
+        if self._hazards.alert:
+            self._hazards.look(operands, cost.name, args, kwargs)
+        if operands.writes and self._rank.races is None:
+            operands.note_written(args, kwargs, self._line.count + 1)
+
+    def _repeat(self, seen: Seen, args: Any) -> Any:
+        rank = self._rank
+        if seen.made is None:
+            out = args[0] if not seen.many else None
+        else:
+            made = []
+            for shape, strides, dtype in seen.made:
+                one = _EMPTY(shape, strides, dtype=dtype, device=_META)
+                self._made(hold(rank, one.untyped_storage(), on_device=True, of=one), seen.cost)
+                made.append(one)
+            out = tuple(made) if seen.many else made[0]
+        self._issue(seen.cost, seen.duration)
+        return out
+
+    def _learn(
+        self,
+        signature: Any,
+        before: Seen | None,
+        kind: str,
+        func: Any,
+        args: Any,
+        kw: Any,
+        out: Any,
+    ) -> None:
+        if not _repeats(func, kind, args, kw):
+            return
+        cost = cost_of(func)
+        duration = cost.duration(self._library, args, kw or {}, out)
+        many = isinstance(out, list | tuple) or out is None
+        made = None
+        if kind == "new":
+            outs = out if many else (out,)
+            if not all(type(one) is torch.Tensor and _fits(one) for one in outs):
+                return
+            made = tuple((tuple(one.shape), one.stride(), one.dtype) for one in outs)
+        seen = Seen(made, many, cost._replace(duration=_no_formula), duration)
+        if before is not None:
+            assert before == seen, f"{func}: {before} became {seen}"
+        elif len(self._shapes.seen) < _MOST_SHAPES:
+            self._shapes.seen[signature] = seen
+
+    def _run(self, known: Any, func: Any, args: Any, kwargs: Any, making: bool) -> Any:
+        """Runs an operation for its shape, or gives what it reads."""
+        del known, making
+        written = self._written
+        depends = depends_on_values(func) and _on_device(args) and depends_now(func, args)
+        if depends or goes_to_host(func, args, kwargs):
+            if written is not None and func is _COPY:
+                return args[0].copy_(written[args[1].untyped_storage()._cdata])
+            if self._value is not None and func is _ITEM:
+                return self._value
+            return read(self._rank, func, args, kwargs)
+        if written is not None and func is _COPY and not _on_device(args[1:2]):
+            written[args[0].untyped_storage()._cdata] = args[1].clone()
+        return shaped(self._rank, func, args, kwargs)
+
+    @contextlib.contextmanager
+    def remembering(self, value: int | None = None) -> Iterator[None]:
+        """A block of C++ code that reads from the device what it has written to it.
+
+        All ranks write the same there.
+
+        Args:
+            value: What `item` gives there; None: it reads what no rank knows.
+        """
+        self._written, self._value = {}, value
+        try:
+            yield
+        finally:
+            self._written = self._value = None
+
+
+def _repeats(func: Any, kind: str, args: Any, kwargs: Any) -> bool:
+    """Returns whether an operation writes memory of the device only: values of the host are real.
+
+    The key of an operation tells which of its operands are on the host.
+    """
+    if kind == "new":
+        return _on_device(args) or bool(kwargs and _on_device(kwargs.values()))
+    for place, one in enumerate(func._schema.arguments):
+        if one.alias_info is not None and one.alias_info.is_write:
+            value = args[place] if place < len(args) else (kwargs or {}).get(one.name)
+            if not all(map(is_on_device, tensors_in(value))):
+                return False
+    return True
+
+
+def _no_formula(*_: Any) -> int:
+    raise AssertionError("the duration is known")
+
+
+def _fits(tensor: torch.Tensor) -> bool:
+    """Returns whether `empty_strided` makes the same tensor, with memory of its own."""
+    storage = tensor.untyped_storage()
+    return tensor.storage_offset() == 0 and bool(
+        storage.nbytes()
+        == (
+            _EMPTY(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
+            .untyped_storage()
+            .nbytes()
+        )
+    )
+
+
+def _look(values: Any, key: list[Any]) -> bool:
+    """Adds what an operation's result and time depend on; says whether all tensors are there."""
+    for value in values:
+        kind = type(value)
+        if kind in _PLAIN:
+            held = STORAGES.get(value.untyped_storage()._cdata)
+            if held is None or held.sip < 0:
+                if value.dim():
+                    return False
+                key.append("host")
+            else:
+                key.append(_DEVICE)
+            key += (value.shape, value.stride(), value.dtype)
+        elif kind in _KEYS:
+            key += (kind, value)
+        elif kind in _LISTS:
+            key.append(len(value))
+            if not _look(value, key):
+                return False
+        else:
+            return False
+    return True
+
+
+def _look_named(named: dict[str, Any], key: list[Any]) -> bool:
+    for name, value in named.items():
+        key.append(name)
+        if not _look((value,), key):
+            return False
+    return True
+
+
+def _on_host(values: Any) -> bool:
+    """Returns whether there are tensors, and all of them have numbers."""
+    found = False
+    for tensor in tensors_in(values):
+        if is_on_device(tensor):
+            return False
+        found = True
+    return found
+
+
+def _on_device(values: Any) -> bool:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if is_on_device(value):
+                return True
+        elif isinstance(value, list | tuple) and _on_device(value):
+            return True
+    return False

@@ -1,0 +1,529 @@
+"""Every operation of PyTorch as a command of the current stream of the rank's device."""
+
+from functools import partial
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import is_grad_enabled
+from torch._C import _get_dispatch_mode
+from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernbench.bridge.cuda.randomness import draw
+from kernbench.bridge.distributed.functional import collective
+from kernbench.bridge.here import Rank
+from kernbench.bridge.operations.costs import FREE, Cost, cost_of
+from kernbench.bridge.operations.costs_gemm import precision
+from kernbench.bridge.operations.eager import Eager
+from kernbench.bridge.operations.half import widened
+from kernbench.bridge.refused import not_simulated
+from kernbench.bridge.tensors.devices import placed, wanted
+from kernbench.bridge.tensors.hazards import Operands
+from kernbench.bridge.tensors.operands import (
+    BOTH,
+    DEVICE,
+    HOST,
+    OTHER,
+    checked,
+    is_from_nothing,
+    names_device,
+    note_from_nothing,
+    tensors_in,
+)
+from kernbench.bridge.tensors.room import check_room, place_of_size
+from kernbench.bridge.tensors.storages import (
+    DTYPES,
+    STORAGES,
+    Held,
+    block_of,
+    hold,
+    hold_new,
+    is_on_device,
+    is_pinned,
+    let_go,
+    no_memory,
+)
+from kernbench.process.act import Alone, act
+from kernbench.process.process import Process
+from kernbench.sim_engine.engine import GraphEngine, Hold
+
+_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
+_READS: Final = frozenset(
+    (
+        torch.ops.aten._local_scalar_dense.default,
+        torch.ops.aten.equal.default,
+        torch.ops.aten.is_nonzero.default,
+    )
+)
+"""Operations that give the host a value."""
+
+_ONTO: Final = frozenset((torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default))
+"""Copies into tensors that are there, also ones on the other side of the bus."""
+
+_OF_FLOATS: Final = frozenset((torch.ops.aten.histc.default,))
+"""Operations that CUDA has for integers, and a CPU has not."""
+
+_FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
+_PCIE_VALUE: Final = 8
+"""Bytes of a value that the host reads."""
+
+
+_COPY: Final = cost_of(torch.ops.aten.copy_.default)
+_UPLOAD: Final = Cost("copy", FREE.duration)
+
+_PLAIN_WAY: Final = (
+    "use operations on tensors; for flex_attention, scaled_dot_product_attention with a mask"
+)
+
+_MOST_DURATIONS: Final = 1024
+"""Shapes of one operation of which the duration is kept."""
+
+_LISTS: Final = frozenset((list, tuple))
+
+_KEYS: Final = frozenset(
+    (bool, int, str, type(None), torch.dtype, torch.layout, torch.memory_format, torch.device)
+)
+"""Types of arguments on which the duration may depend, and that are few for one operation."""
+
+_OWN: Final = 8
+"""Beside `DEVICE` and so on: something on which the duration may depend has too many values."""
+
+_GIVEN: Final = 16
+"""Beside `DEVICE` and so on: there are tensors."""
+
+
+def _is_view(func: Any) -> bool:
+    if not func.is_view:
+        return False
+    arguments = func._schema.arguments
+    tensors = [at for at, one in enumerate(arguments) if "Tensor" in str(one.type)]
+    # What is made of other operations may copy, such as `contiguous`, which inference mode shows.
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), "CompositeImplicitAutograd"
+    )
+    return tensors == [0] and not composite
+
+
+class _Known:
+    """What is known of an operation.
+
+    Args:
+        func: The operation.
+        data: Whether tensors have numbers.
+
+    Attributes:
+        collective: What does it on a device if it is a functional collective.
+        cost: What it is on a device.
+        draws: Whether it draws random numbers.
+        func: The operation.
+        onto: Whether it copies into tensors that are there.
+        plain: Whether it runs as it is, with numbers.
+        reads: Whether it gives the host a value.
+        run: Does it on this computer, with numbers.
+        shards: Whether it is one of FSDP2 for which Python runs once for each parameter.
+        views: Whether it gives a view of its only tensor, and so neither takes memory nor runs.
+        repeats: Whether equal operands take equal times.
+        size: Which argument is the size of what it makes; -1 if none is.
+        operands: What it does with its operands.
+        durations: Times in picoseconds, by the shapes and types of the operands.
+    """
+
+    __slots__ = (
+        "collective",
+        "cost",
+        "draws",
+        "durations",
+        "func",
+        "onto",
+        "operands",
+        "plain",
+        "reads",
+        "repeats",
+        "run",
+        "shards",
+        "size",
+        "views",
+    )
+
+    def __init__(self, func: Any, data: bool) -> None:
+        self.func: Final = func
+        self.collective: Final = collective(func)
+        self.cost: Final = cost_of(func)
+        self.draws: Final = torch.Tag.nondeterministic_seeded in func.tags
+        self.onto: Final = func in _ONTO
+        self.plain: Final = data and not (self.draws or func in _OF_FLOATS)
+        self.reads: Final = func in _READS
+        self.size: Final = place_of_size(func)
+        self.repeats: Final = torch.Tag.dynamic_output_shape not in func.tags
+        self.shards: Final = func.namespace == "fsdp" and "copy_in" not in str(func)
+        self.run: Final = widened(func)
+        self.views: Final = data and self.cost is FREE and _is_view(func) and not self.shards
+        self.operands: Final = Operands(func, self.cost is FREE)
+        self.durations: Final[dict[Any, int]] = {}
+
+
+_KNOWN: Final[WeakKeyDictionary[GraphEngine, dict[Any, dict[int, _Known]]]] = WeakKeyDictionary()
+
+
+def _known_of(engine: GraphEngine, library: Any, data: bool) -> dict[int, _Known]:
+    """Returns what ranks with one library know of operations, by `id`: their hash is slow."""
+    return _KNOWN.setdefault(engine, {}).setdefault((id(library), data), {})
+
+
+class TimeMode(TorchDispatchMode):
+    """Sees each operation of one rank, runs it, and issues the command that it is on the device.
+
+    Args:
+        rank: The rank.
+
+    Attributes:
+        unknown: Operations without a cost of their own, timed by their bytes: how often, and their
+            time in picoseconds.
+        eager: What PyTorch itself takes on the host.
+    """
+
+    supports_higher_order_operators = True  # to refuse them by name
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__()
+        self.unknown: dict[str, list[int]] = {}
+        self._rank = rank
+        process = self._process = rank.process
+        self._engine = process.engine
+        self._device = process.engine.devices[rank.sip]
+        self._library = self._device.library
+        self._alone = Alone(process, "compute", self._device.compute)
+        self._hazards = rank.hazards
+        self._line = process.default_stream(rank.sip)
+        self._known: Final = _known_of(self._engine, self._library, rank.data)
+        self.eager: Final = Eager(rank)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing compiles what runs here; to say so again costs a call an operation
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs an operation; see the class.
+
+        Args:
+            func: The operation.
+            types: Classes of its operands that are no plain tensors.
+            args: Its arguments.
+            kwargs: Its arguments by name.
+        """
+        if _get_dispatch_mode(_FAKE) is not None:  # PyTorch finds out a shape
+            return func(*args, **(kwargs or {}))
+        if types:
+            for kind in types:
+                if kind not in _PLAIN:
+                    if issubclass(kind, FakeTensor):  # made to find out a shape, by PyTorch itself
+                        return func(*args, **(kwargs or {}))
+                    self.eager.spend(self.eager.dtensor)
+                    return NotImplemented  # a DTensor calls again with what it stands for
+        if kwargs and names_device(kwargs):
+            return self.on_named_device(func, types, args, kwargs)
+        known = self._known.get(id(func))
+        if known is None:
+            if isinstance(func, HigherOrderOperator):
+                raise not_simulated(f"torch.ops.higher_order.{func.name()}", _PLAIN_WAY)
+            known = self._known[id(func)] = _Known(func, self._rank.data)
+        rank, cost, process, find = self._rank, known.cost, self._process, STORAGES.get
+        if known.views and rank.making is None and not self._hazards.alert:
+            # As below, for what most often comes; it can only be on the device if its tensor is.
+            value = args[0]
+            if type(value) in _PLAIN:
+                held = find(value.untyped_storage()._cdata)
+                if held is not None and held.on_device and held.owner is process:
+                    out = known.run(*args, **kwargs) if kwargs else known.run(*args)
+                    process.host.clock += self.eager.view[rank.ambient or is_grad_enabled()]
+                    return out
+        # One pass over the operands, as every operation comes here: where they are, and what the
+        # duration depends on.
+        where, given, repeats = 0, False, known.repeats
+        key: list[Any] = []
+        if cost.blas:
+            key.append(precision())
+        for value in args:  # as `_look`, without a call
+            kind = type(value)
+            if kind in _PLAIN or isinstance(value, torch.Tensor):
+                given = True
+                held = find(value.untyped_storage()._cdata)
+                if held is not None and held.on_device:
+                    where |= DEVICE if held.owner is process else OTHER
+                else:
+                    key.append(None)
+                    if value.dim():
+                        where |= HOST
+                key.append(value.shape)
+                key.append(value.dtype)
+                if not value.is_contiguous():  # less is read of what is expanded
+                    key.append(value.stride())
+            elif kind in _LISTS:
+                found = _look(value, process, key)
+                where |= found & ~_OWN & ~_GIVEN
+                given = given or found >= _GIVEN
+                repeats = repeats and not found & _OWN
+            elif kind is not float:
+                key.append(value)
+        if kwargs:
+            for name, value in kwargs.items():
+                key.append(name)
+                found = _look((value,), process, key)
+                where |= found & ~_OWN & ~_GIVEN
+                given = given or found >= _GIVEN
+                repeats = repeats and not found & _OWN
+        if where >= BOTH:
+            args = checked(rank, func, args, kwargs)
+        touched = bool(where & DEVICE)
+        if known.collective is not None and touched:
+            with self:
+                return known.collective(rank, *args, **(kwargs or {}))
+        if self._hazards.alert:
+            self._hazards.look(known.operands, cost.name, args, kwargs)
+        making = rank.making
+        if making is None:
+            making = touched or (rank.ambient and not given)
+        if known.size >= 0 and making:
+            check_room(rank, known.size, args, kwargs)
+        if known.plain:  # as `_run`, without a call
+            try:
+                out = known.run(*args, **kwargs) if kwargs else known.run(*args)
+            except RuntimeError as error:
+                raise no_memory(rank, error, on_device=making) from None
+        else:
+            out = self._run(known, func, args, kwargs, making)
+        if known.operands.writes and rank.races is None:
+            known.operands.note_written(args, kwargs, self._line.count + 1)
+        if known.onto and touched and self._copied_across(args, kwargs):
+            return out
+        if making and cost.fresh:
+            if type(out) is torch.Tensor:  # as `_hold`, without a call
+                storage = out.untyped_storage()
+                place = storage._cdata
+                if place not in STORAGES:
+                    fresh = hold_new(rank, storage, place, out)
+                    if cost is not FREE:
+                        if rank.races is None:
+                            fresh.wrote_at = self._line.count + 1
+                        else:
+                            rank.races.made(fresh)
+            else:
+                self._hold(out, cost)
+        if not making and cost.fresh and rank.making is None:
+            if is_from_nothing(args) if given else not where:
+                note_from_nothing(out)
+            return out
+        if cost.fresh and given and making != touched and not known.reads:
+            later = bool(kwargs and kwargs.get("non_blocking"))
+            self._copy(out, args[0], to_device=making, later=later)
+            return out
+        if not (touched or making):
+            return out
+        if known.shards:
+            self.eager.parameters(args)
+        if cost is FREE:
+            # `ambient`: in a backward pass
+            process.host.clock += self.eager.view[rank.ambient or is_grad_enabled()]
+            return out
+        if known.reads:
+            self.copy_out(_PCIE_VALUE)
+            return out
+        signature = tuple(key) if repeats and given else None
+        duration = known.durations.get(signature)
+        if duration is None:
+            duration = cost.duration(self._library, args, kwargs, out)
+            if signature is not None and len(known.durations) < _MOST_DURATIONS:
+                known.durations[signature] = duration
+        self._issue(cost, duration)
+        return out
+
+    def on_named_device(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Runs an operation that names the simulated device itself, as an exported program does.
+
+        Args:
+            func: The operation.
+            types: Classes of its operands that are no plain tensors.
+            args: Its arguments.
+            kwargs: Its arguments by name, with the device.
+        """
+        rank = self._rank
+        wanted(rank, kwargs["device"])
+        with placed(rank, True):
+            return self.__torch_dispatch__(func, types, args, {**kwargs, "device": rank.physical})
+
+    def _issue(self, cost: Cost, duration: int) -> None:
+        """Issues the command of an operation."""
+        rank, process = self._rank, self._process
+        if not cost.known:
+            entry = self.unknown.setdefault(cost.name, [0, 0])
+            entry[0] += 1
+            entry[1] += duration
+        process.host.clock += self.eager.kernel[rank.ambient or is_grad_enabled()]
+        stream = process.current_stream(rank.sip)
+        if cost.blas:
+            self.eager.blas(stream)
+        self._alone.issue(cost.name, stream, duration)
+
+    def _run(self, known: _Known, func: Any, args: Any, kwargs: Any, making: bool) -> Any:
+        """Runs an operation on this computer; `making` says whether it is the device's."""
+        rank, run = self._rank, func
+        if known.draws:
+            run = partial(draw, rank, func, making)
+        elif func in _OF_FLOATS and not args[0].dtype.is_floating_point:
+            run = partial(_as_floats, func)
+        try:
+            return run(*args, **kwargs) if kwargs else run(*args)
+        except RuntimeError as error:
+            raise no_memory(rank, error, on_device=making) from None
+
+    def _hold(self, out: Any, cost: Cost) -> None:
+        for value in (out,) if type(out) is torch.Tensor else _listed(out):
+            if isinstance(value, torch.Tensor):
+                storage = value.untyped_storage()
+                if storage._cdata not in STORAGES:
+                    self._made(hold(self._rank, storage, on_device=True, of=value), cost)
+
+    def _made(self, held: Held, cost: Cost) -> None:
+        """Notes the storage of a result, whose command is about to be issued."""
+        if cost is FREE:
+            return
+        if self._rank.races is None:
+            held.wrote_at = self._line.count + 1
+        else:
+            self._rank.races.made(held)
+
+    def _copied_across(self, args: Any, kwargs: Any) -> bool:
+        """Issues copies into tensors on the other side of the bus; returns whether there are any.
+
+        Args:
+            args: Arguments of an operation of `_ONTO`.
+            kwargs: Its arguments by name.
+        """
+        pairs = list(zip(tensors_in(args[0]), tensors_in(args[1]), strict=True))
+        if all(is_on_device(to) == is_on_device(given) for to, given in pairs):
+            return False
+        later = bool(args[2] if len(args) > 2 else kwargs and kwargs.get("non_blocking"))
+        for to, given in pairs:
+            to_device = is_on_device(to)
+            if to_device != is_on_device(given):
+                pinned = is_pinned(given if to_device else to)
+                self._copy(to, given, to_device=to_device, later=later and pinned)
+            elif to_device:
+                self._issue(_COPY, _COPY.duration(self._library, (to, given), {}, to))
+        return True
+
+    def _copy(
+        self, out: torch.Tensor, given: Any = None, *, to_device: bool, later: bool = False
+    ) -> None:
+        """Issues a copy between the host and the device.
+
+        Args:
+            out: The result.
+            given: What is copied.
+            to_device: Which way.
+            later: Whether the host goes on before it has ended: `non_blocking` with pinned memory.
+                To the host, PyTorch pins what it makes for such a copy.
+        """
+        nbytes = out.numel() * out.element_size()
+        if not to_device:
+            self.copy_out(nbytes, out if later else None)
+            return
+        host = given if later and is_pinned(given) else None
+        self._transfer("Memcpy HtoD", self._device.to_device, nbytes, host, writes=False)
+
+    def _transfer(
+        self, name: str, engine: Any, nbytes: int, host: torch.Tensor | None, *, writes: bool
+    ) -> None:
+        """Issues a copy; the host may not touch its tensor `host` before it has waited (C14, C15).
+
+        Args:
+            name: Name of the command.
+            engine: What copies.
+            nbytes: Its size.
+            host: A tensor of the host that the copy uses while the host goes on.
+            writes: Whether the copy writes it.
+        """
+        device, process, rank = self._device, self._process, self._rank
+        work = Hold(
+            self._engine, engine, device.pcie_ps(nbytes), None, device.spec.host.pcie.latency
+        )
+        blocks: list[Any] = []
+        if host is not None and host.dtype in DTYPES:
+            blocks.append(block_of(rank, host, of_host=True))
+        reads, writes_to = ((), blocks) if writes else (blocks, ())
+        stream, told = process.current_stream(rank.sip), {"bytes": nbytes}
+        act(process, name, "copy", stream, work, reads=reads, writes=writes_to, args=told)
+        if blocks:
+            rank.hazards.note_used(blocks)
+            let_go(blocks)
+
+    def uploaded(self, made: torch.Tensor) -> None:
+        """Places a tensor on the device that was made of values of the host.
+
+        Args:
+            made: The tensor, which has no numbers.
+        """
+        if self._rank.races is not None:
+            self._rank.races.begin(_UPLOAD.name)
+        self._hold(made, _UPLOAD)
+        self._copy(made, to_device=True)
+
+    def copy_out(self, nbytes: int, later: torch.Tensor | None = None) -> None:
+        """Issues a copy from the device to the host, for which the host waits.
+
+        Args:
+            nbytes: Its size.
+            later: What is copied to, if the host does not wait.
+        """
+        self._transfer("Memcpy DtoH", self._device.to_host, nbytes, later, writes=True)
+        if later is None:
+            self._process.wait_stream(self._process.current_stream(self._rank.sip))
+
+
+def _look(values: Any, process: Process, key: list[Any]) -> int:
+    """Adds to a key what the duration depends on, of a list; returns where its tensors are.
+
+    Args:
+        values: The list.
+        process: The process that runs the operation.
+        key: What the duration depends on.
+
+    Returns:
+        As `operands_on`, with `_GIVEN` if there are tensors, and with `_OWN` if there is something
+        else on which the duration may depend.
+    """
+    where = 0
+    key.append(len(values))
+    for value in values:
+        kind = type(value)
+        if kind in _PLAIN or isinstance(value, torch.Tensor):
+            where |= _GIVEN
+            held = STORAGES.get(value.untyped_storage()._cdata)
+            if held is not None and held.on_device:
+                where |= DEVICE if held.owner is process else OTHER
+            else:
+                key.append(None)
+                if value.dim():
+                    where |= HOST
+            key.append(value.shape)
+            key.append(value.dtype)
+            if not value.is_contiguous():
+                key.append(value.stride())
+        elif kind in _LISTS:
+            where |= _look(value, process, key)
+        elif kind in _KEYS:
+            key.append(value)
+        elif kind is not float:  # no kernel takes longer for another number
+            where |= _OWN
+    return where
+
+
+def _as_floats(func: Any, tensor: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+    found: torch.Tensor = func(tensor.double(), *rest, **named).to(tensor.dtype)
+    return found
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else (value,)

@@ -1,0 +1,150 @@
+"""What is passed through, and what is refused, of PyTorch's compilers and processes."""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from types import ModuleType
+from typing import Any, Final
+
+import torch
+import torch.multiprocessing
+
+from kernbench.bridge.distributed.works import unseen
+from kernbench.bridge.here import HERE
+from kernbench.bridge.refused import not_simulated, refused
+from kernbench.bridge.replaced import Patch, WhenImported
+from kernbench.bridge.tensors.devices import on_device
+from kernbench.errors import warn_at_call
+
+_COMPILE: Final = (
+    "torch.compile is not simulated: the function runs as it is, one kernel an operation, so its "
+    "predicted time is that of eager PyTorch"
+)
+_PROCESSES: Final = "ranks are started by torch.multiprocessing.spawn or kernbench torchrun"
+_RPC: Final = "use collectives, or send and recv, of torch.distributed"
+_SAVES: Final = (
+    "torch.distributed.checkpoint.async_save saves at once: the files are the same, but the ranks "
+    "wait until they are written"
+)
+
+
+class _Once:
+    """Says a thing once in a run."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def say(self, text: str) -> None:
+        """Warns at the user's line, unless it was said already."""
+        if not self._said:
+            self._said = True
+            warn_at_call(text)
+
+
+def _compile(real: Callable[..., Any], once: _Once) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def compile_(model: Any = None, **options: Any) -> Any:
+        if HERE.rank is None:
+            return real(model, **options)
+        once.say(_COMPILE)
+        return (lambda function: function) if model is None else model
+
+    return compile_
+
+
+def _module_compile(real: Callable[..., Any], once: _Once) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def compile_(self: Any, *args: Any, **options: Any) -> None:
+        if HERE.rank is None:
+            real(self, *args, **options)
+            return
+        once.say(_COMPILE)
+
+    return compile_
+
+
+def _async_save(real: Callable[..., Any]) -> Callable[..., Any]:
+    once = _Once()
+
+    @functools.wraps(real)
+    def async_save(state_dict: Any, *, async_checkpointer_type: Any = None, **options: Any) -> Any:
+        if HERE.rank is None:
+            kind = {"async_checkpointer_type": async_checkpointer_type}
+            return real(state_dict, **(kind if async_checkpointer_type else {}), **options)
+        if options.pop("async_stager", None) is not None:
+            raise not_simulated("async_save(async_stager=...)", "leave async_stager out")
+        once.say(_SAVES)
+        saved: Future[Any] = Future()
+        saved.set_result(torch.distributed.checkpoint.save(state_dict, **options))
+        return saved
+
+    return async_save
+
+
+def _export(real: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def export(mod: Any, *args: Any, **options: Any) -> Any:
+        rank = HERE.rank
+        if rank is None:
+            return real(mod, *args, **options)
+        on = any(map(on_device, itertools.chain(mod.parameters(), mod.buffers())))
+        HERE.rank = None  # the tensors that it traces are no device's
+        try:
+            with unseen():
+                program = real(mod, *args, **options)
+        finally:
+            HERE.rank = rank
+        for node in program.graph.nodes if on else ():
+            if node.kwargs.get("device") == rank.physical:
+                node.update_kwarg("device", rank.device)
+        return program
+
+    return export
+
+
+def _in_ranks(real: Any, name: str, hint: str) -> Any:
+    """Returns a function, or a class that can be made objects of, which ranks may not call."""
+    refuse = refused(name, hint)
+
+    @functools.wraps(real)
+    def either(*args: Any, **options: Any) -> Any:
+        return (real if HERE.rank is None else refuse)(*args, **options)
+
+    return either
+
+
+def patches() -> Iterator[Patch | WhenImported]:
+    """Yields what is passed through or refused."""
+    once = _Once()
+    yield Patch(torch, "compile", _compile(torch.compile, once))
+    yield Patch(torch.nn.Module, "compile", _module_compile(torch.nn.Module.compile, once))
+    mp = torch.multiprocessing
+    yield Patch(mp, "Pool", _in_ranks(mp.Pool, "torch.multiprocessing.Pool", _PROCESSES))
+    memory = ("empty", "rendezvous", "enable_symm_mem_for_group")
+    yield WhenImported("torch.distributed.checkpoint", _of_checkpoints)
+    yield WhenImported("torch.export", _of_export)
+    yield _refused("torch.distributed._symmetric_memory", memory, _RPC)
+    yield _refused("torch.distributed.rpc", ("init_rpc",), _RPC)
+
+
+def _of_checkpoints(checkpoint: Any) -> Iterator[Patch]:
+    save = _async_save(checkpoint.async_save)
+    for owner in (checkpoint, checkpoint.state_dict_saver):
+        yield Patch(owner, "async_save", save)
+
+
+def _of_export(module: Any) -> Iterator[Patch]:
+    yield Patch(module, "export", _export(module.export))
+
+
+def _refused(module: str, names: tuple[str, ...], hint: str) -> WhenImported:
+    """Returns what lets ranks not call functions of a module."""
+
+    def patches(imported: ModuleType) -> Iterator[Patch]:
+        for name in names:
+            if hasattr(imported, name):
+                real = getattr(imported, name)
+                yield Patch(imported, name, _in_ranks(real, f"{module}.{name}", hint))
+
+    return WhenImported(module, patches)

@@ -1,0 +1,242 @@
+"""Every name of PyTorch that is replaced while ranks run."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import torch
+import torch.autograd.graph
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+import torch.multiprocessing as mp
+from torch._C._distributed_c10d import _set_thread_isolation_mode
+from torch.utils._device import _device_constructors
+
+from kernbench.bridge import clocks, loading, passed, processes, profiling, saving
+from kernbench.bridge.cuda import accelerator, autocast, cuda, randomness
+from kernbench.bridge.distributed import futures, objects, pipelines
+from kernbench.bridge.distributed.comm_hooks import registering
+from kernbench.bridge.distributed.ddp_check import checker
+from kernbench.bridge.distributed.world import (
+    Distributed,
+    RankWorld,
+    Reducers,
+    end_of_backward,
+    warn_not_in_group,
+)
+from kernbench.bridge.here import HERE
+from kernbench.bridge.operations import as_cuda, dispatch_rules, eager, triton_kernels
+from kernbench.bridge.private import PRIVATE, check_private_names
+from kernbench.bridge.replaced import Patch, WhenImported
+from kernbench.bridge.replacing import Replacing
+from kernbench.bridge.tensors import devices, tensor_methods
+from kernbench.bridge.tensors.hazards import giving_bytes, noting_blank
+
+FACTORIES: Final = [
+    "arange",
+    "empty",
+    "empty_permuted",
+    "empty_strided",
+    "eye",
+    "full",
+    "linspace",
+    "logspace",
+    "ones",
+    "rand",
+    "randint",
+    "randn",
+    "randperm",
+    "range",
+    "tensor",
+    "as_tensor",
+    "asarray",
+    "zeros",
+    "scalar_tensor",
+    "hamming_window",
+    "hann_window",
+    "bartlett_window",
+    "blackman_window",
+    "kaiser_window",
+    "tril_indices",
+    "triu_indices",
+]
+LIKE: Final = [
+    "empty_like",
+    "full_like",
+    "ones_like",
+    "rand_like",
+    "randint_like",
+    "randn_like",
+    "zeros_like",
+]
+METHODS: Final = [
+    "new_empty",
+    "new_empty_strided",
+    "new_full",
+    "new_ones",
+    "new_tensor",
+    "new_zeros",
+]
+
+
+def patches(spawn: Callable[..., Any]) -> Iterator[Patch | WhenImported]:
+    """Yields all that is replaced.
+
+    Args:
+        spawn: Stands for `torch.multiprocessing.spawn`.
+    """
+    tensor = torch.Tensor
+    yield Patch(tensor, "device", property(devices.device_of))
+    yield Patch(tensor, "is_cuda", property(lambda t: devices.device_of(t).type == "cuda"))
+    yield Patch(tensor, "is_cpu", property(lambda t: devices.device_of(t).type == "cpu"))
+    yield Patch(tensor, "is_meta", property(lambda t: devices.device_of(t).type == "meta"))
+    yield Patch(tensor, "get_device", _get_device)
+    for name in ("to", "cuda", "cpu"):
+        yield Patch(tensor, name, getattr(devices, name))
+    yield Patch(tensor, "data_ptr", giving_bytes(tensor_methods.address, writes=True))
+    for name in FACTORIES:
+        if hasattr(torch, name):
+            yield _maker(torch, name, like=False)
+    for name in LIKE:
+        yield _maker(torch, name, like=True)
+    for name in METHODS:
+        yield _maker(tensor, name, like=True)
+    yield from cuda.patches()
+    yield from accelerator.patches()
+    yield Patch(torch._C._nn, "_parse_to", _numbered(torch._C._nn._parse_to))
+    yield WhenImported(
+        "torch.distributed.fsdp._init_utils",
+        lambda module: [Patch(module, "torch", _TorchOfFsdp1())],
+    )
+    yield from autocast.patches()
+    yield from pipelines.patches()
+    yield from tensor_methods.patches()
+    yield from randomness.patches()
+    for owner, name, value in as_cuda.replacements():
+        yield Patch(owner, name, value)
+    yield from loading.patches()
+    yield from passed.patches()
+    yield from profiling.patches()
+    yield from triton_kernels.patches()
+    yield from saving.patches()
+    yield from processes.patches(spawn)
+    yield from clocks.patches()
+    yield from _distributed()
+    yield from dispatch_rules.patches()
+    graph = torch.autograd.graph
+    saved = graph.saved_tensors_hooks
+    yield Patch(saved, "__init__", eager.hooks(saved.__init__))
+    backward = end_of_backward(graph._engine_run_backward)
+    yield Patch(graph, "_engine_run_backward", backward)
+    yield Patch(torch.autograd, "_engine_run_backward", backward)
+    yield Patch(mp, "spawn", spawn)
+    yield Patch(mp, "start_processes", spawn)
+
+
+class _AnyDevice(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, torch.device)
+
+
+class _Device(metaclass=_AnyDevice):
+    """`torch.device`, to which a number alone names a device, as on a build for CUDA."""
+
+    def __new__(cls, first: Any, *rest: Any) -> Any:
+        """Makes a `torch.device`."""
+        if HERE.rank is not None and type(first) is int:
+            return torch.device("cuda", first)
+        return torch.device(first, *rest)
+
+
+class _TorchOfFsdp1:
+    """What `torch` is in FSDP1's module that makes devices of numbers."""
+
+    device = _Device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+def _numbered(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns what reads the arguments of `Module.to`, to which a number names a device."""
+
+    def parse(*args: Any, **options: Any) -> Any:
+        if HERE.rank is not None and args and type(args[0]) is int:
+            args = (torch.device("cuda", args[0]), *args[1:])
+        if HERE.rank is not None and type(options.get("device")) is int:
+            options["device"] = torch.device("cuda", options["device"])
+        return real(*args, **options)
+
+    return parse
+
+
+def _maker(owner: Any, name: str, *, like: bool) -> Patch:
+    """Returns what stands for a function that makes tensors."""
+    make = devices.factory(getattr(owner, name), like=like)
+    return Patch(owner, name, noting_blank(make) if "empty" in name else make)
+
+
+def _method(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns a plain function, which a class binds to its objects; a bound method it does not."""
+    return lambda self: function(self)  # noqa: PLW0108
+
+
+def _get_device(tensor: torch.Tensor) -> int:
+    index = devices.device_of(tensor).index
+    return -1 if index is None else index
+
+
+def _distributed() -> Iterator[Patch]:
+    ours = Distributed()
+    yield Patch(c10d, "_world", RankWorld(c10d._world))
+    yield Patch(c10d, "_new_process_group_helper", ours.new_group_helper)
+    for owner in (c10d, dist):
+        yield Patch(owner, "rendezvous", ours.rendezvous)
+    check = checker(dist._verify_params_across_processes, lambda: ours.store)
+    yield Patch(dist, "_verify_params_across_processes", check)
+    yield Patch(dist, "_register_comm_hook", registering(dist._register_comm_hook))
+    yield Patch(c10d, "_warn_not_in_group", warn_not_in_group(c10d._warn_not_in_group))
+    for name, function in objects.functions():
+        for owner in (c10d, dist):
+            yield Patch(owner, name, function)
+    yield from futures.patches()
+    reducers = Reducers(dist.Reducer)
+    yield Patch(dist.Reducer, "_rebuild_buckets", _method(reducers.rebuild))
+    yield Patch(dist, "Reducer", reducers.make)
+    for name in ("init_process_group", "destroy_process_group", "batch_isend_irecv"):
+        for owner in (c10d, dist):
+            yield Patch(owner, name, getattr(ours, name))
+
+
+@contextlib.contextmanager
+def patched(spawn: Callable[..., Any], more: Iterable[Patch | WhenImported] = ()) -> Iterator[None]:
+    """Replaces names of PyTorch until the end of the block.
+
+    Args:
+        spawn: Stands for `torch.multiprocessing.spawn`.
+        more: Further names, of other modules.
+
+    Raises:
+        UsageError: If this PyTorch lacks a name that is needed.
+    """
+    check_private_names(each for each in PRIVATE if each in sys.modules)
+    _device_constructors()  # it lists the functions that are there when it is called first
+    replacing = Replacing(lambda module: check_private_names((module,)))
+    try:
+        for patch in [*patches(spawn), *more]:
+            if isinstance(patch, Patch) and patch.owner is torch.Tensor:
+                was = getattr(patch.owner, patch.name, None)
+                if callable(was):
+                    autocast.REAL[patch.value] = autocast.REAL.get(was, was)
+            replacing.add(patch)
+        _set_thread_isolation_mode(True)
+        sys.meta_path.insert(0, replacing)
+        yield
+    finally:
+        if replacing in sys.meta_path:
+            sys.meta_path.remove(replacing)
+        _set_thread_isolation_mode(False)
+        autocast.REAL.clear()
+        replacing.undo()
+    assert HERE.rank is None, "ranks have ended"

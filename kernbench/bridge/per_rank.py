@@ -1,0 +1,348 @@
+"""State of a Python process that each rank believes its own; one rank's stands at a time."""
+
+import builtins
+import contextlib
+import copy
+import importlib
+import logging
+import random
+import sys
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from kernbench.bridge.here import HERE
+from kernbench.bridge.library_state import LibraryState
+from kernbench.bridge.replaced import Patch
+from kernbench.des import EventLoop, Task
+from kernbench.process.process import Process, RankLocal
+
+_SEED: Final = 67280421310721
+"""Seed of a generator of PyTorch in a process that has seeded none."""
+
+_NOISE: Final = ("Attempted to get default timeout for nccl backend",)
+"""Beginnings of warnings of PyTorch about this computer that say nothing about the simulated one.
+"""
+
+
+_KEPT_BY_THREADS: Final = "torch.distributed.tensor._dispatch"
+"""A logger that C++ keeps for each thread and lets go at the thread's end without the lock of the
+interpreter (pytorch#180081). It must not be the last to do so: the logger of a rank would be freed
+then, which ends the interpreter. One made outside of ranks is every rank's, and is never freed."""
+
+
+_INSTALLED: Final = tuple(
+    {f"{path}/" for path in (sys.prefix, sys.base_prefix, Path(__file__).parents[1])}
+)
+"""Where Python, installed packages and this one are."""
+
+
+class Modules:
+    """Modules of the program, which each rank imports for itself.
+
+    Args:
+        roots: Folders whose modules are the program's.
+    """
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self._roots: Final = tuple(f"{root.resolve()}/" for root in roots)
+        self._names: Final = {"__mp_main__"}
+        for name, module in list(sys.modules.items()):
+            if name != "__main__" and self._is_own(getattr(module, "__file__", None)):
+                self._names.add(name)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Finds a module as Python does, and notes whether it is one of the program.
+
+        Args:
+            name: Name of the module.
+            path: Where the package of the module looks; None: `sys.path`.
+            target: The module that is loaded anew, if any.
+        """
+        if HERE.rank is None:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None:
+            return None
+        places = [spec.origin, *(spec.submodule_search_locations or ())]
+        if not any(map(self._is_own, places)):
+            return None
+        self._names.add(name)
+        return spec
+
+    def _is_own(self, place: object) -> bool:
+        # A program's folder often has its virtual environment, whose modules are no part of it.
+        if not isinstance(place, str) or place.startswith(_INSTALLED) or "/site-packages/" in place:
+            return False
+        return f"{Path(place).resolve()}/".startswith(self._roots)
+
+    def take(self) -> dict[str, ModuleType]:
+        """Takes the program's modules out of `sys.modules`, and returns them."""
+        locks: Any = vars(importlib._bootstrap).get("_module_locks", {})
+        taken = {}
+        for name in self._names:
+            module = sys.modules.pop(name, None)
+            if module is not None:
+                taken[name] = module
+            locks.pop(name, None)  # another rank may import it before this one is done
+        return taken
+
+
+_MODULES: Final = vars(importlib.import_module("torch.nn.modules.module"))
+_OPTIMIZERS: Final = vars(importlib.import_module("torch.optim.optimizer"))
+"""Where PyTorch keeps hooks of all modules and of all optimizers of a process."""
+
+_FULL: Final = "_global_is_full_backward_hook"
+
+
+def _hooks() -> list[dict[str, Any]]:
+    return [
+        {name: value for name, value in kept.items() if name.startswith("_global_")}
+        for kept in (_MODULES, _OPTIMIZERS)
+    ]
+
+
+_C: Final = torch._C
+
+_SWITCHES: Final[tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...]] = (
+    (_C._get_cudnn_sdp_enabled, _C._set_sdp_use_cudnn),
+    (_C._get_flash_sdp_enabled, _C._set_sdp_use_flash),
+    (_C._get_math_sdp_enabled, _C._set_sdp_use_math),
+    (_C._get_mem_efficient_sdp_enabled, _C._set_sdp_use_mem_efficient),
+    (_C._get_overrideable_sdp_enabled, _C._set_sdp_use_overrideable),
+    (_C._get_math_sdp_allow_fp16_bf16_reduction, _C._set_math_sdp_allow_fp16_bf16_reduction),
+    (_C._get_sdp_priority_order, _C._set_sdp_priority_order),
+    (_C._get_float32_matmul_precision, _C._set_float32_matmul_precision),
+    (
+        lambda: (_C._get_deterministic_algorithms(), _C._get_deterministic_algorithms_warn_only()),
+        lambda mode: _C._set_deterministic_algorithms(mode[0], warn_only=mode[1]),
+    ),
+)
+"""What reads and what sets switches of PyTorch, which blocks such as `sdpa_kernel` change."""
+
+
+def _switches() -> list[Any]:
+    return [read() for read, _ in _SWITCHES]
+
+
+def _switch(wanted: list[Any]) -> None:
+    now = _switches()
+    if now != wanted:
+        for (_, write), new, old in zip(_SWITCHES, wanted, now, strict=True):
+            if new != old:
+                write(new)
+
+
+class _State:
+    """What stands for one rank while it runs."""
+
+    __slots__ = (
+        "argv",
+        "dtype",
+        "handlers",
+        "hooks",
+        "level",
+        "loggers",
+        "main",
+        "modules",
+        "output",
+        "printing",
+        "rng",
+        "switches",
+    )
+
+    def __init__(self, rng: torch.Tensor, loggers: dict[str, Any]) -> None:
+        self.rng = rng
+        self.dtype = torch.get_default_dtype()
+        self.argv = list(sys.argv)
+        self.printing = builtins.print
+        self.handlers = list(logging.root.handlers)
+        self.level = logging.root.level
+        self.loggers = loggers
+        self.hooks = _hooks()
+        self.output = (sys.stdout, sys.stderr)
+        self.switches = _switches()
+        self.modules: dict[str, ModuleType] = {}
+        self.main = sys.modules["__main__"]
+
+
+class PerRank:
+    """Lets the state of the process be that of the rank that runs.
+
+    Args:
+        seed: Says with PyTorch's default where a rank's generator starts.
+        modules: Modules that are imported once for each rank; None: none.
+        libraries: State of libraries.
+        without: Ranks that run no code of the program, and need no state.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        modules: Modules | None,
+        libraries: LibraryState,
+        without: Collection[int] = (),
+    ) -> None:
+        self._first: Final = torch.Generator().manual_seed(_SEED + seed).get_state()
+        self._modules: Final = modules
+        self._libraries: Final = libraries
+        self._without: Final = without
+        self._states: Final[dict[int, _State]] = {}
+        self._rank = -1  # whose state stands; -1: that of code outside of ranks
+        logging.getLogger(_KEPT_BY_THREADS)
+
+    @contextlib.contextmanager
+    def swapping(self, loop: EventLoop) -> Iterator[None]:
+        """Swaps the state until the end of the block, when that of code outside of ranks stands.
+
+        Args:
+            loop: Runs the ranks.
+        """
+        before, output = loop.on_resume, (sys.stdout, sys.stderr)
+        loop.on_resume = self._resumed
+        try:
+            yield
+        finally:
+            loop.on_resume = before
+            self._let_stand(-1)
+            self._libraries.forget_ranks()
+            sys.stdout, sys.stderr = output  # those that stood for them while ranks ran are closed
+            self._states.clear()
+
+    def _resumed(self, task: Task) -> None:
+        subject = task.subject
+        if (
+            isinstance(subject, Process)
+            and subject.rank != self._rank
+            and subject.rank not in self._without
+        ):
+            self._let_stand(subject.rank)
+
+    def _let_stand(self, rank: int) -> None:
+        if rank == self._rank:
+            return
+        left = self._states.get(self._rank)
+        if left is None:
+            left = self._states[self._rank] = self._new()
+        self._keep(left)
+        self._rank = rank
+        state = self._states.get(rank)
+        if state is None:
+            outside = self._states[-1]
+            state = self._states[rank] = self._new()
+            state.dtype, state.argv = outside.dtype, list(outside.argv)
+            state.printing = outside.printing
+            state.handlers, state.level = list(outside.handlers), outside.level
+            state.loggers, state.main = dict(outside.loggers), outside.main
+            state.output, state.switches = outside.output, outside.switches
+            state.hooks = [
+                {name: copy.copy(value) for name, value in kept.items()} for kept in outside.hooks
+            ]
+        self._put(state)
+        self._libraries.let_stand(rank)
+
+    def _new(self) -> _State:
+        return _State(self._first, logging.Logger.manager.loggerDict)
+
+    def _keep(self, state: _State) -> None:
+        state.rng = torch.default_generator.get_state()
+        state.dtype = torch.get_default_dtype()
+        state.argv = sys.argv
+        state.printing = builtins.print
+        state.handlers, state.level = logging.root.handlers, logging.root.level
+        state.loggers = logging.Logger.manager.loggerDict
+        state.main = sys.modules["__main__"]
+        state.output = (sys.stdout, sys.stderr)
+        state.switches = _switches()
+        state.hooks[0][_FULL] = _MODULES[_FULL]  # the others are dicts, which stay the same objects
+        if self._modules is not None:
+            state.modules = self._modules.take()
+
+    def _put(self, state: _State) -> None:
+        torch.default_generator.set_state(state.rng)
+        if state.dtype is not torch.get_default_dtype():
+            torch.set_default_dtype(state.dtype)
+        sys.argv = state.argv
+        builtins.print = state.printing  # programs replace it in ranks that should be quiet
+        logging.root.handlers = state.handlers
+        if logging.root.level != state.level:
+            logging.root.setLevel(state.level)
+        logging.Logger.manager.loggerDict = state.loggers
+        sys.modules["__main__"] = state.main
+        sys.stdout, sys.stderr = state.output
+        _switch(state.switches)
+        _MODULES.update(state.hooks[0])
+        _OPTIMIZERS.update(state.hooks[1])
+        sys.modules.update(state.modules)
+
+
+@contextlib.contextmanager
+def own_process(modules: Modules | None, libraries: LibraryState) -> Iterator[None]:
+    """Restores at the end of the block what programs change of the process.
+
+    Args:
+        modules: Modules that are imported once for each rank; None: none.
+        libraries: State of libraries.
+    """
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    switches = _switches()
+    rng = torch.default_generator.get_state()
+    torch.set_num_threads(1)  # several only fight over the cores, and change the rounding
+    finders: list[Any] = [libraries] if modules is None else [modules, libraries]
+    sys.meta_path[:0] = finders
+    try:
+        with warnings.catch_warnings():
+            for noise in _NOISE:
+                warnings.filterwarnings("ignore", noise)
+            yield
+    finally:
+        for finder in finders:
+            sys.meta_path.remove(finder)
+        torch.set_num_threads(threads)
+        torch.set_default_dtype(dtype)
+        _switch(switches)
+        torch.default_generator.set_state(rng)
+
+
+def patches(seed: int) -> Iterator[Patch]:
+    """Yields what lets `random` and `numpy.random` draw from generators of the rank.
+
+    A rank's generators start at numbers that follow from the seed and the rank; those of a real
+    process start anywhere.
+
+    Args:
+        seed: Of the run.
+    """
+
+    def start(process: Process) -> int:
+        return seed * 1_000_003 + process.rank + 1
+
+    plain: RankLocal[Any] = RankLocal("random", lambda process: random.Random(start(process)))
+    numpy: RankLocal[Any] = RankLocal(
+        "numpy.random", lambda process: np.random.RandomState(start(process) % (1 << 32))
+    )
+    for module, generators, real in (
+        (random, plain, random._inst),
+        (np.random, numpy, np.random.mtrand._rand),
+    ):
+        for name, value in list(vars(module).items()):
+            if getattr(value, "__self__", None) is real:
+                yield Patch(module, name, _of_rank(value, generators, name))
+
+
+def _of_rank(real: Callable[..., Any], generators: "RankLocal[Any]", name: str) -> Any:
+    def draw(*args: Any, **options: Any) -> Any:
+        rank = HERE.rank
+        if rank is None:
+            return real(*args, **options)
+        return getattr(generators.of(rank.process), name)(*args, **options)
+
+    draw.__name__ = name
+    draw.__doc__ = real.__doc__
+    return draw

@@ -1,0 +1,76 @@
+"""Ranks that do the same: two run the program, the others repeat what the first one does."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Final
+
+from kernbench.bridge.here import Rank
+from kernbench.distributed.followers import Follower
+from kernbench.distributed.tapes import Pair, Tape
+from kernbench.process.process import Process
+
+
+class SameRanks:
+    """Which ranks of a spawn run the program, and what the first of them does (ADR 0038).
+
+    Args:
+        nprocs: Number of ranks.
+
+    Attributes:
+        followers: Ranks that do not run the program.
+    """
+
+    def __init__(self, nprocs: int) -> None:
+        self._last: Final = nprocs - 1
+        self.followers: Final = range(1, nprocs - 1)
+        names = ["rank 0"] if nprocs == 1 else ["rank 0", f"rank {self._last}"]
+        self._pair: Final = Pair(names)
+        self._leader: Tape | None = None
+
+    def weight(self, rank: int) -> int:
+        """Returns for how many ranks a rank stands that runs the program.
+
+        Args:
+            rank: The rank.
+        """
+        return 1 if rank else 1 + len(self.followers)
+
+    @contextlib.contextmanager
+    def noting(self, rank: Rank) -> Iterator[None]:
+        """Notes what a rank does until the end of the block.
+
+        Args:
+            rank: A rank that runs the program.
+
+        Raises:
+            RanksDifferError: If the other rank that runs the program does something else.
+        """
+        process = rank.process
+        leads = process.rank == 0
+        tape = Tape(process, self._pair, 0 if leads else 1, len(self.followers))
+        if leads:
+            self._leader = tape  # the first rank to run
+        process.host.tape = rank.tape = tape
+        tape.stream(process.default_stream(rank.sip), "default")  # it is there already
+        try:
+            yield
+            tape.end()
+        except SystemExit as stop:
+            if not stop.code:
+                tape.end()
+            raise
+        finally:
+            tape.close()
+            process.host.tape = rank.tape = None
+
+    def follow(self, process: Process) -> None:
+        """Repeats in a rank what the first rank does, until that returns.
+
+        Args:
+            process: A rank of `followers`.
+        """
+        if self._leader is None:  # it has failed before it did anything, and the run with it
+            return
+        Follower(process, self._leader).run()
+        devices, places = process.engine.devices, process.ctx.devices
+        devices[places[process.rank]].hbm.peak = devices[places[0]].hbm.peak

@@ -1,0 +1,315 @@
+"""Where tensors are: `cuda` devices that PyTorch itself does not have.
+
+PyTorch keeps what is on the simulated device on the device `cpu`, or on `meta` without numbers.
+So everything that tells Python where a tensor is, and every function that takes a `device`, is
+replaced here, while ranks run. The table is in `patches`.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+
+from kernbench.bridge.here import HERE, Rank
+from kernbench.bridge.refused import not_simulated
+from kernbench.bridge.tensors.storages import PINNED, hold, is_on_device
+from kernbench.errors import KernbenchError, call_site, site_fact
+
+_CPU: Final = torch.device("cpu")
+_DEVICE_GETTER: Final = torch.Tensor.device.__get__
+_REAL_WRAPPER: Final = torch.Tensor._make_wrapper_subclass
+_REAL_TO: Final = torch.Tensor.to
+
+
+def real_device(tensor: torch.Tensor) -> torch.device:
+    """Returns where PyTorch keeps a tensor.
+
+    Args:
+        tensor: Any tensor.
+    """
+    with torch._C.DisableTorchFunction():  # a function mode would ask the replaced property
+        device: torch.device = _DEVICE_GETTER(tensor)
+    return device
+
+
+_WRAPS: Final = ("_local_tensor", "_tensor", "elem")
+"""Attributes in which subclasses of tensors keep the plain tensor that they stand for."""
+
+
+def on_device(tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor is on a simulated device.
+
+    Args:
+        tensor: Any tensor.
+    """
+    if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
+        for name in _WRAPS:
+            inner = getattr(tensor, name, None)
+            if isinstance(inner, torch.Tensor):
+                return on_device(inner)
+        if shards := getattr(tensor, "_local_shards", None):  # ShardedTensor, LocalShardsWrapper
+            return on_device(getattr(shards[0], "tensor", shards[0]))
+        with torch._C.DisableTorchFunctionSubclass():  # some subclasses know few functions
+            return is_on_device(tensor)
+    return is_on_device(tensor)
+
+
+def device_of(tensor: torch.Tensor) -> torch.device:
+    """Returns what `tensor.device` is for the program: the simulated device, or the real one.
+
+    Args:
+        tensor: Any tensor.
+    """
+    rank = HERE.rank
+    if rank is not None and on_device(tensor):
+        return rank.device
+    device: torch.device = real_device(tensor)
+    return device
+
+
+def wanted(rank: Rank, device: Any) -> torch.device | None:
+    """Returns the device that an argument names; None if the argument names none.
+
+    Args:
+        rank: The rank whose code runs.
+        device: A name, an index, a `torch.device`, or something else.
+
+    Raises:
+        KernbenchError: If it is a device of the node that is not the rank's.
+    """
+    if isinstance(device, bool) or not isinstance(device, str | int | torch.device):
+        return None
+    if isinstance(device, int):
+        device = torch.device("cuda", device)
+    elif isinstance(device, str):
+        device = torch.device(device)
+    if device.type != "cuda":
+        return device
+    index = rank.current if device.index is None else device.index
+    if index != rank.local:
+        raise wrong_device(rank, index)
+    return rank.device
+
+
+def wrong_device(rank: Rank, index: int) -> KernbenchError:
+    """Returns the error about a tensor on another device than the rank's own.
+
+    Args:
+        rank: The rank whose code runs.
+        index: Index of the device that the program names.
+    """
+    name, facts = rank.process.name, [site_fact(call_site())]
+    if index >= rank.local_devices:
+        return KernbenchError(
+            f"{name} puts a tensor on cuda:{index}, which does not exist",
+            [*facts, f"its node has {rank.local_devices} devices"],
+            hint="a rank uses cuda:LOCAL_RANK",
+        )
+    return KernbenchError(
+        f"{name} puts a tensor on cuda:{index}; its device is cuda:{rank.local}",
+        [*facts, "a simulated rank has one device, and a device one rank"],
+        hint="torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) first, and use that device; "
+        "a model that is split over devices needs a rank for each, as torch.distributed.pipelining",
+    )
+
+
+class placed:  # noqa: N801 - reads like a keyword
+    """A block in which all that is made goes to the device, or to the host.
+
+    Args:
+        rank: The rank whose code runs.
+        on: Whether it goes to the device; None: where the operands are.
+    """
+
+    __slots__ = ("_before", "_on", "_rank")
+
+    def __init__(self, rank: Rank, on: bool | None) -> None:
+        self._rank = rank
+        self._on = on
+
+    def __enter__(self) -> None:
+        self._before, self._rank.making = self._rank.making, self._on
+
+    def __exit__(self, *_: object) -> None:
+        self._rank.making = self._before
+
+
+class ambient:  # noqa: N801 - reads like a keyword
+    """A block in which what C++ code makes from nothing goes to the device.
+
+    Args:
+        rank: The rank whose code runs.
+        on: Whether it does.
+    """
+
+    __slots__ = ("_before", "_on", "_rank")
+
+    def __init__(self, rank: Rank, on: bool) -> None:
+        self._rank = rank
+        self._on = on
+
+    def __enter__(self) -> None:
+        self._before, self._rank.ambient = self._rank.ambient, self._on
+
+    def __exit__(self, *_: object) -> None:
+        self._rank.ambient = self._before
+
+
+def wrapper_subclass(kind: Any, *args: Any, **options: Any) -> Any:
+    """`torch.Tensor._make_wrapper_subclass`: autograd asks for what is on the device it is given.
+
+    Args:
+        kind: The class of the tensor that is made.
+        args: The other arguments.
+        options: The other arguments by name.
+    """
+    rank, device = HERE.rank, options.get("device")
+    if rank is not None and device is not None and torch.device(device).type == "cuda":
+        options["device"] = rank.physical
+    return _REAL_WRAPPER(kind, *args, **options)
+
+
+def moved(rank: Rank, tensor: torch.Tensor, target: torch.device, **options: Any) -> torch.Tensor:
+    """Returns a tensor on another device than it is on, as a copy through the host's bus.
+
+    Args:
+        rank: The rank whose code runs.
+        tensor: The tensor.
+        target: The simulated device, the host, or `meta`.
+        options: Further arguments of `Tensor.to`, such as `dtype`.
+
+    Raises:
+        NoDataError: If values would come from a device without numbers.
+        UnsupportedError: If it is sparse, and would go to a device.
+    """
+    options = {**options, "copy": True}
+    if target.type == "cuda":
+        if tensor.layout is not torch.strided:
+            raise not_simulated(
+                f"a tensor of layout {tensor.layout} on a device",
+                "keep it on the CPU, or use its dense form: tensor.to_dense()",
+            )
+        with placed(rank, True):
+            return _REAL_TO(tensor, rank.physical, **options)
+    with placed(rank, False):
+        return _REAL_TO(tensor, target, **options)
+
+
+def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`Tensor.to`, which knows the simulated device."""
+    rank = HERE.rank
+    if rank is None or not isinstance(self, torch.Tensor):
+        return _REAL_TO(self, *args, **kwargs)
+    target, rest, options = None, list(args), dict(kwargs)
+    names: tuple[str, ...] = ("dtype", "non_blocking", "copy")
+    if rest and isinstance(rest[0], torch.Tensor):
+        other, names = rest.pop(0), names[1:]
+        target = device_of(other)
+        options["dtype"] = other.dtype
+    elif rest and (found := wanted(rank, rest[0])) is not None:
+        target = found
+        rest.pop(0)
+    elif "device" in options:
+        target = wanted(rank, options["device"])
+    elif isinstance(options.get("other"), torch.Tensor):
+        other = options.pop("other")
+        target, options["dtype"] = device_of(other), other.dtype
+    options.pop("device", None)
+    if target is not None:
+        options |= dict(zip(names, rest, strict=False))
+    options = {name: value for name, value in options.items() if value is not None}
+    if target is None:
+        return _REAL_TO(self, *rest, **options)
+    if device_of(self) != target:
+        return moved(rank, self, target, **options)
+    return _REAL_TO(self, real_device(self), **options) if options else self
+
+
+def cuda(self: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`Tensor.cuda`.
+
+    Args:
+        self: The tensor.
+        device: The device; None: the current one.
+        args: Further arguments of PyTorch.
+        kwargs: Further arguments of PyTorch, by name.
+    """
+    return to(self, "cuda" if device is None else device, *args, **kwargs)
+
+
+def cpu(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`Tensor.cpu`."""
+    del args, kwargs  # the memory format is that of the tensor
+    return to(self, "cpu")
+
+
+def factory(real: Callable[..., Any], like: bool) -> Callable[..., Any]:
+    """Returns a function that makes tensors, which knows the simulated device.
+
+    Args:
+        real: The function of PyTorch.
+        like: Whether the function's first argument says where, if no `device` does.
+    """
+
+    @functools.wraps(real)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        rank = HERE.rank
+        if rank is None:
+            return real(*args, **kwargs)
+        return made(rank, real, like, args, kwargs)
+
+    return make
+
+
+def default_device() -> torch.device | None:
+    """Returns the device that `with torch.device(...)` or `set_default_device` has set, if any."""
+    if not torch._C._len_torch_function_stack():
+        return None
+    for mode in reversed(_get_current_function_mode_stack()):
+        if isinstance(mode, DeviceContext):
+            device: torch.device = mode.device
+            return device
+    return None
+
+
+def made(
+    rank: Rank, real: Callable[..., Any], like: bool, args: Any, kwargs: dict[str, Any]
+) -> Any:
+    """Calls a function that makes tensors, on the device that its arguments mean.
+
+    Args:
+        rank: The rank whose code runs.
+        real: The function of PyTorch.
+        like: Whether the function's first argument says where, if no `device` does.
+        args: Its arguments.
+        kwargs: Its arguments by name.
+    """
+    device = kwargs.get("device")
+    if device is None:
+        if like or rank.making is not None:
+            made_of = rank.making if rank.making is not None or not like else on_device(args[0])
+            return _noticed(rank, real(*args, **kwargs), bool(made_of))
+        device = default_device() or _CPU
+    target = wanted(rank, device)
+    pinned = kwargs.pop("pin_memory", None)
+    if target is None or target.type != "cuda":
+        with placed(rank, False):
+            result = real(*args, **{**kwargs, "device": target})
+        if pinned:
+            setattr(result.untyped_storage(), PINNED, True)
+        return result
+    with placed(rank, True):
+        return _noticed(rank, real(*args, **{**kwargs, "device": rank.physical}), True)
+
+
+def _noticed(rank: Rank, result: Any, on: bool) -> Any:
+    """Returns a new tensor; one that is made of values of Python is no operation's result."""
+    if on and type(result) is torch.Tensor and not on_device(result):  # no FakeTensor
+        if rank.data:
+            hold(rank, result.untyped_storage(), on_device=True, of=result)
+        else:
+            rank.mode.uploaded(result)
+    return result

@@ -1,0 +1,361 @@
+"""Mistakes with memory: a tensor in use by a collective, or sent though nothing has written it.
+
+Operations of PyTorch have no blocks, see `process.act.Alone`; so their operands are looked up
+here, while a collective or message of the rank is under way. Whether the order of streams allows an
+access does not depend on when the bytes have moved. What was never written is known of whole
+storages: to write a part of one counts as to write it all.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import torch
+
+from kernbench.bridge.here import HERE, Rank
+from kernbench.bridge.tensors.operands import tensors_in
+from kernbench.bridge.tensors.races import Races
+from kernbench.bridge.tensors.storages import DTYPES, STORAGES, Held, Ref, hold
+from kernbench.errors import CallSite, site_fact
+from kernbench.memory import UninitialisedReadError, View
+from kernbench.process.access import Verb
+from kernbench.sim_engine.command import Command, Stream
+from kernbench.tensors.tensor import Tensor
+
+_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
+
+_FULL: Final = 256
+"""Storages after which those are looked for that need no watch any more."""
+
+
+class Hazards:
+    """Which storages of a rank are in use by commands of collectives, and which hold nothing yet.
+
+    Args:
+        rank: The rank.
+
+    Attributes:
+        alert: Whether there is any such storage; otherwise no operation need be looked at.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        self.alert = False
+        self._rank = rank
+        self._used: dict[Held, None] = {}
+        self._blank: dict[Held, CallSite | None] = {}
+        self._watches: Final[tuple[dict[Held, Any], ...]] = (self._used, self._blank)
+        self._full = _FULL
+
+    def note_blank(self, out: Any) -> None:
+        """Notes a tensor that has just been made, and whose memory nothing has written.
+
+        Args:
+            out: The tensor.
+        """
+        if type(out) is not torch.Tensor or not out.numel():
+            return  # a DTensor is made of plain ones
+        held = STORAGES.get(out.untyped_storage()._cdata)
+        if held is None:
+            held = hold(self._rank, out.untyped_storage(), on_device=False)
+        self._blank[held] = self._rank.process.call_site()
+        held.watches = self._watches
+        self._changed()
+
+    def note_written(self, tensor: torch.Tensor) -> None:
+        """Notes that code which no mode sees may write a tensor.
+
+        Args:
+            tensor: The tensor.
+        """
+        held = STORAGES.get(tensor.untyped_storage()._cdata)
+        if held is not None and self._blank.pop(held, self) is not self:
+            self._changed()
+
+    def watch_streams(self) -> None:
+        """Watches from now on what several streams do with one storage."""
+        if self._rank.races is None:
+            self._rank.races = Races(self._rank)
+            self._changed()
+
+    def look(self, operands: "Operands", name: str, args: Sequence[Any], kwargs: Any) -> None:
+        """Looks at the operands of an operation that is about to run.
+
+        Args:
+            operands: What the operation does with them.
+            name: Name of the operation.
+            args: Its arguments.
+            kwargs: Its arguments by name.
+
+        Raises:
+            AccessError: If a collective uses one of them that nobody has waited for (C14, C15,
+                M10).
+        """
+        races = self._rank.races
+        # A storage that is gone tells nobody.
+        self.alert = bool(self._used or self._blank or races is not None)
+        if operands.free:
+            races = None
+        elif races is not None:
+            races.begin(name)
+        for tensor, verb in operands.of(args, kwargs or {}):
+            held = STORAGES.get(tensor.untyped_storage()._cdata)
+            if held is None:
+                continue
+            if held in self._used and not operands.free and tensor.dtype in DTYPES:
+                self._check(held, tensor, "wrote" if verb == "wrote" else "read")
+            if races is not None and held.on_device:
+                races.touch(held, tensor, writes=verb == "wrote")
+            if verb != "read" and self._blank.pop(held, self) is not self:
+                self._changed()
+
+    def _check(self, held: Held, tensor: torch.Tensor, verb: Verb) -> None:
+        process = self._rank.process
+        stream = process.current_stream(held.sip) if held.on_device else None
+        shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+        dtype, offset = DTYPES[tensor.dtype], tensor.storage_offset()
+        held.check(process, stream, View(held.buffer, dtype, shape, strides, offset), verb)
+
+    def check_read(self, tensor: torch.Tensor) -> None:
+        """Checks that the host may read a tensor in a way that no mode sees.
+
+        Args:
+            tensor: A plain tensor.
+
+        Raises:
+            AccessError: If a collective uses it that nobody has waited for (C15, M10).
+        """
+        held = STORAGES.get(tensor.untyped_storage()._cdata)
+        if held is None or tensor.dtype not in DTYPES:
+            return
+        if held in self._used:
+            self._check(held, tensor, "read")
+        if self._rank.races is not None and held.on_device:
+            self._rank.races.begin("a read by the host")
+            self._rank.races.touch(held, tensor, writes=False)
+
+    def check_sent(self, block: Tensor, call: str) -> None:
+        """Checks that something has written what a rank is about to send.
+
+        Args:
+            block: The tensor.
+            call: What sends it.
+
+        Raises:
+            UninitialisedReadError: If nothing has (M5).
+        """
+        held = block.memory
+        if held not in self._blank:
+            return
+        process = self._rank.process
+        raise UninitialisedReadError(
+            f"{process.name} gives {call} a tensor that was never written",
+            [
+                site_fact(process.call_site()),
+                f"tensor {list(block.window.shape)} {block.window.dtype}",
+                site_fact(self._blank[held], "made without values at"),
+            ],
+            hint="write it first, or make the tensor with zeros() instead of empty()",
+            code="M5",
+        )
+
+    def check_given(
+        self, call: str, stream: Stream, reads: Sequence[Tensor], writes: Sequence[Tensor]
+    ) -> None:
+        """Checks the tensors of a collective that the rank is about to join; a `Process.giving`.
+
+        Args:
+            call: Name of the collective.
+            stream: Its stream.
+            reads: Tensors that it reads.
+            writes: Tensors that it writes.
+
+        Raises:
+            UninitialisedReadError: If nothing has written one that it reads (M5).
+            AccessError: If another stream may still be at one (M10).
+        """
+        for block in reads:
+            self.check_sent(block, call)
+            self.check_order(block, stream, writes=False)
+        for block in writes:
+            self.check_order(block, stream, writes=True)
+
+    def check_order(self, block: Tensor, stream: Stream | None = None, *, writes: bool) -> None:
+        """Checks that a stream has waited for what others do with a tensor.
+
+        Args:
+            block: The tensor, which a collective or message is to use.
+            stream: The stream; None for the current one.
+            writes: Whether it is written.
+
+        Raises:
+            AccessError: If it has not (M10).
+        """
+        held, races = block.memory, self._rank.races
+        if races is None or not isinstance(held, Held) or not held.on_device:
+            return
+        if stream is None or stream.sip < 0:
+            stream = self._rank.process.current_stream(held.sip)
+        races.check_block(held, block.window, stream, writes=writes)
+
+    @property
+    def looks(self) -> bool:
+        """Whether a collective may be refused for what it is given."""
+        return bool(self._blank) or self._rank.races is not None
+
+    def note_used(self, blocks: Sequence[Tensor]) -> None:
+        """Notes the tensors of a collective or message that the rank has just issued.
+
+        Args:
+            blocks: The tensors.
+        """
+        for block in blocks:
+            held = block.memory
+            assert isinstance(held, Held)
+            self._blank.pop(held, None)  # it is written, or was found to be
+            if not self._is_settled(held):
+                self._used[held] = None
+                held.watches = self._watches
+        self._changed()
+
+    def note_waited(self, used: Sequence[Ref], *, trusted: bool = False) -> None:
+        """Notes that a rank has waited for a collective or message.
+
+        Args:
+            used: The storages of its tensors.
+            trusted: Whether library code waits in its own way, and is not to be watched.
+        """
+        for ref in used:
+            held = STORAGES.get(ref.key)
+            if held is not None and held.ref is ref and (trusted or self._is_settled(held)):
+                self._used.pop(held, None)
+        self._changed()
+
+    def _is_settled(self, held: Held) -> bool:
+        """Returns whether every stream that computes comes after all uses of a memory."""
+        process = self._rank.process
+        commands: list[Command] = [entry[0] for entry in (*held.writes, *held.reads)]
+        if not held.on_device:
+            return all(process.seen.get(one.stream, 0) >= one.number for one in commands)
+        streams = process.computing_streams(held.sip)
+        return all(process.ordered(stream, one) for one in commands for stream in streams)
+
+    def _changed(self) -> None:
+        if len(self._used) + len(self._blank) > self._full:
+            for held in [held for held in self._used if self._is_settled(held)]:
+                self._used.pop(held, None)
+            self._full = max(_FULL, 2 * (len(self._used) + len(self._blank)))
+        self.alert = bool(self._used or self._blank or self._rank.races is not None)
+
+
+class Operands:
+    """What an operation does with its operands.
+
+    Args:
+        func: The operation.
+        free: Whether it touches no element, such as a view.
+
+    Attributes:
+        free: As above.
+        writes: Whether it writes any of them.
+    """
+
+    __slots__ = ("_names", "_places", "_told", "free", "writes")
+
+    def __init__(self, func: Any, free: bool) -> None:
+        self.free: Final = free
+        arguments = func._schema.arguments
+        # What an operation of another library writes, its schema need not say.
+        self._told: Final = free or func.namespace == "aten"
+        written = [(at, one.name) for at, one in enumerate(arguments) if _is_written(one)]
+        self._places: Final = frozenset(at for at, _ in written)
+        self._names: Final = frozenset(name for _, name in written)
+        self.writes: Final = bool(written) and not free
+
+    def of(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[tuple[torch.Tensor, str]]:
+        """Yields the tensors among arguments, with what happens to each.
+
+        Args:
+            args: The arguments.
+            kwargs: Those by name.
+
+        Yields:
+            Each tensor, with `read`, `wrote`, or `unknown`.
+        """
+        other = "read" if self._told else "unknown"
+        for at, value in enumerate(args):
+            for tensor in tensors_in(value):
+                yield tensor, "wrote" if at in self._places else other
+        for name, value in kwargs.items():
+            for tensor in tensors_in(value):
+                yield tensor, "wrote" if name in self._names else other
+
+    def note_written(self, args: Sequence[Any], kwargs: Any, number: int) -> None:
+        """Notes which storages of a rank with one stream the operation writes.
+
+        Args:
+            args: The arguments.
+            kwargs: Those by name.
+            number: Number of the command.
+        """
+        find = STORAGES.get
+        for at in self._places:
+            if at < len(args):
+                given = args[at]
+                for tensor in (given,) if isinstance(given, torch.Tensor) else given or ():
+                    held = find(tensor.untyped_storage()._cdata)
+                    if held is not None:
+                        held.wrote_at = number
+        for name in self._names if kwargs else ():
+            for tensor in tensors_in(kwargs.get(name)):
+                held = find(tensor.untyped_storage()._cdata)
+                if held is not None:
+                    held.wrote_at = number
+
+
+def noting_blank(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that makes tensors without values, and notes that nothing wrote them.
+
+    What C++ code makes is not noted: it also fills its tensors where no mode sees it.
+
+    Args:
+        real: The function, as it is in ranks.
+    """
+
+    @functools.wraps(real)
+    def make(*args: Any, **options: Any) -> Any:
+        out = real(*args, **options)
+        rank = HERE.rank
+        # `making`: PyTorch's own Python makes it, as a part of what a program asked for.
+        if rank is not None and rank.making is None and options.get("out") is None:
+            rank.hazards.note_blank(out)
+        return out
+
+    return make
+
+
+def giving_bytes(
+    real: Callable[..., Any], *, reads: bool = False, writes: bool = False
+) -> Callable[..., Any]:
+    """Returns a method of a tensor that gives its bytes away, to code that no mode sees.
+
+    Args:
+        real: The method, as it is in ranks.
+        reads: Whether the host reads them.
+        writes: Whether that code may write them.
+    """
+
+    @functools.wraps(real)
+    def method(self: torch.Tensor, *args: Any, **options: Any) -> Any:
+        rank = HERE.rank
+        if rank is not None and rank.hazards.alert and type(self) in _PLAIN:
+            if reads:
+                rank.hazards.check_read(self)
+            if writes:
+                rank.hazards.note_written(self)
+        return real(self, *args, **options)
+
+    return method
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write

@@ -1,0 +1,169 @@
+"""Operations on tensors without numbers: their shapes, and what becomes of values that are read."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from kernbench.bridge.here import HERE, Rank
+from kernbench.bridge.tensors.storages import is_on_device
+from kernbench.errors import CallSite, NoDataError, site_fact
+
+_ATEN: Final = torch.ops.aten
+_META: Final = torch.device("meta")
+_TO_HOST: Final = frozenset((_ATEN._to_copy.default, _ATEN.copy_.default))
+"""Operations that read values if they go from the device to the host."""
+
+_DEPENDS: Final = frozenset((torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape))
+"""Marks of operations whose result, or its shape, depends on values."""
+
+
+_MASKS: Final = frozenset((torch.bool, torch.uint8))
+"""Types of indices that choose elements by their values."""
+
+
+class MadeUp:
+    """Values that were made up since there are no numbers (`--data fake`).
+
+    Attributes:
+        count: How many reads there were.
+        first: Where the first was; None without any.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all reads."""
+        self.count = 0
+        self.first: CallSite | None = None
+        self._by = ""
+
+    def note(self, rank: Rank) -> None:
+        """Notes a read.
+
+        Args:
+            rank: The rank that reads.
+        """
+        self.count += 1
+        if self.count == 1:
+            self.first = rank.process.call_site()
+            self._by = rank.process.name
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns how many reads there were, and where the first was, as plain values."""
+        where = site_fact(self.first, f"{self._by} at") if self.count else None
+        return {"count": self.count, "first": where}
+
+
+MADE_UP: Final = MadeUp()
+"""Reads of the program that runs now."""
+
+
+def depends_on_values(func: Any) -> bool:
+    """Returns whether the result of an operation, or its shape, depends on values.
+
+    Args:
+        func: An overload of an operation.
+    """
+    return func is _ATEN.equal.default or not _DEPENDS.isdisjoint(func.tags)
+
+
+def depends_now(func: Any, args: Any) -> bool:
+    """Returns whether the result of one that may depend on values does, for these operands.
+
+    Args:
+        func: An overload of an operation, of which `depends_on_values` is true.
+        args: Its arguments.
+    """
+    if func is not _ATEN.index.Tensor:
+        return True
+    return any(one is not None and one.dtype in _MASKS for one in args[1])
+
+
+def goes_to_host(func: Any, args: Any, kwargs: Any) -> bool:
+    """Returns whether an operation copies a tensor of the device into memory of the host.
+
+    Args:
+        func: An overload of an operation.
+        args: Its arguments.
+        kwargs: Its arguments by name.
+    """
+    if func not in _TO_HOST:
+        return False
+    if func is _ATEN.copy_.default:
+        return not is_on_device(args[0]) and is_on_device(args[1])
+    target = kwargs.get("device") if kwargs else None
+    return target is not None and target.type != "meta" and is_on_device(args[0])
+
+
+def made_on_device(kwargs: Any) -> bool | None:
+    """Returns whether C++ code asks for memory of the device; None if it does not.
+
+    Args:
+        kwargs: Arguments of an operation, by name.
+    """
+    target = kwargs.get("device") if kwargs else None
+    return True if target is not None and target.type == "meta" else None
+
+
+def read(rank: Rank, func: Any, args: Any, kwargs: Any) -> Any:
+    """Returns what a program reads that needs values of a device without numbers: zeros.
+
+    Args:
+        rank: The rank that reads.
+        func: An overload of an operation.
+        args: Its arguments.
+        kwargs: Its arguments by name.
+
+    Raises:
+        NoDataError: If values are not to be made up.
+    """
+    if not rank.fake:
+        raise NoDataError(
+            f"{rank.process.name} reads a value of a tensor on its device, and there are no "
+            "numbers",
+            [site_fact(rank.process.call_site()), f"by {func}"],
+            hint="--data on computes numbers, --data fake reads 0; or print and branch on nothing "
+            "that the device computes",
+        )
+    MADE_UP.note(rank)
+    given = _mapped(args, _zeros)
+    result = func(*given, **_mapped(kwargs or {}, _zeros))
+    return result if func in _TO_HOST else _mapped(result, _without_numbers)
+
+
+def shaped(rank: Rank, func: Any, args: Any, kwargs: Any) -> Any:
+    """Runs an operation for the shape of its result.
+
+    Args:
+        rank: The rank.
+        func: An overload of an operation.
+        args: Its arguments.
+        kwargs: Its arguments by name.
+    """
+    HERE.rank = None  # functions of PyTorch that find out shapes see where tensors are
+    try:
+        return func(*args, **(kwargs or {}))
+    finally:
+        HERE.rank = rank
+
+
+def _zeros(tensor: torch.Tensor) -> torch.Tensor:
+    if not is_on_device(tensor):
+        return tensor
+    return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
+
+
+def _without_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
+
+
+def _mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(one, change) for one in value)
+    if isinstance(value, dict):
+        return {name: _mapped(one, change) for name, one in value.items()}
+    return value

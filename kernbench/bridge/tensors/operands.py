@@ -1,0 +1,202 @@
+"""On which devices the operands of an operation are, and whether they may be."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from kernbench.bridge.here import Rank
+from kernbench.bridge.tensors.storages import STORAGES, hold, is_on_device
+from kernbench.errors import call_site, site_fact
+from kernbench.process.access import OwnershipError
+from kernbench.process.process import Process
+from kernbench.tensors.errors import TensorError
+
+_ATEN: Final = torch.ops.aten
+
+DEVICE: Final = 1
+HOST: Final = 2
+BOTH: Final = DEVICE | HOST
+OTHER: Final = 4
+
+_ANYWHERE: Final = frozenset(
+    (
+        _ATEN.copy_,
+        _ATEN._copy_from,
+        _ATEN._copy_from_and_resize,
+        _ATEN._foreach_copy_,
+        _ATEN.set_,
+        _ATEN.set_data,
+        _ATEN.is_same_size,
+        _ATEN._pack_padded_sequence,
+        _ATEN._pad_packed_sequence,
+        _ATEN.ctc_loss,
+        _ATEN._ctc_loss,
+        _ATEN._ctc_loss_backward,
+        _ATEN.tensor_split,
+        _ATEN.lift_fresh,
+    )
+)
+"""Operations whose operands may be on several devices."""
+
+_INDEXED: Final = frozenset((_ATEN.index, _ATEN._unsafe_index))
+_PUT: Final = frozenset((_ATEN.index_put, _ATEN.index_put_, _ATEN._index_put_impl_))
+_FROM_NOTHING: Final = "_kernbench_from_nothing"
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yields the tensors of a value: of lists and tuples, those of their items.
+
+    Args:
+        value: A tensor, a list, a tuple, a mapping, or something without tensors.
+    """
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from tensors_in(one)
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from tensors_in(one)
+
+
+def names_device(kwargs: dict[str, Any]) -> bool:
+    """Returns whether arguments of an operation name a simulated device, which PyTorch lacks.
+
+    Args:
+        kwargs: Arguments by name.
+    """
+    device = kwargs.get("device")
+    return device is not None and device.type == "cuda"
+
+
+def operands_on(values: Iterable[Any], process: Process) -> int:
+    """Returns where operands are: `DEVICE`, `HOST`, `OTHER`, several of them, or 0 for no tensor.
+
+    A single value of the host counts as no tensor: it fits every device.
+
+    Args:
+        values: Arguments of an operation; lists of tensors count, too.
+        process: The process that runs the operation; memory of others' devices is `OTHER`.
+    """
+    where = 0
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            held = STORAGES.get(value.untyped_storage()._cdata)
+            if held is not None and held.sip >= 0:
+                where |= DEVICE if held.owner is process else OTHER
+            elif value.dim():
+                where |= HOST
+        elif isinstance(value, list | tuple):
+            where |= operands_on(value, process)
+    return where
+
+
+def note_from_nothing(out: Any) -> None:
+    """Notes that C++ code has made a tensor, whose device nobody has named.
+
+    PyTorch's own C++ code makes tensors where its operands are, which is the host for all that it
+    sees. The first operation with operands of the device tells that it is meant to be there.
+
+    Args:
+        out: The tensor.
+    """
+    if isinstance(out, torch.Tensor):
+        setattr(out.untyped_storage(), _FROM_NOTHING, True)
+
+
+def is_from_nothing(values: Iterable[Any]) -> bool:
+    """Returns whether one of some operands is what `note_from_nothing` was told of.
+
+    Args:
+        values: Arguments of an operation.
+    """
+    return any(
+        isinstance(value, torch.Tensor) and hasattr(value.untyped_storage(), _FROM_NOTHING)
+        for value in values
+    )
+
+
+def checked(rank: Rank, func: Any, args: Any, kwargs: Any = None) -> Any:
+    """Checks operands that are not all on the rank's device, or all on the host; returns them.
+
+    Args:
+        rank: The rank whose code runs.
+        func: The operation.
+        args: Its arguments.
+        kwargs: Its arguments by name.
+
+    Raises:
+        TensorError: If the operation does not take them, as in PyTorch.
+        OwnershipError: If one is on the device of another rank (M14).
+    """
+    given = args if not kwargs else (*args, *kwargs.values())
+    if operands_on(given, rank.process) & OTHER:
+        raise _of_another(rank, func, given)
+    packet = func._overloadpacket
+    if packet in _ANYWHERE or func.namespace in {"c10d", "_c10d_functional", "profiler"}:
+        return args
+
+    def adopted(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if not hasattr(storage, _FROM_NOTHING) or is_on_device(tensor):
+            return tensor
+        if not rank.data:
+            tensor = torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
+            )
+            storage = tensor.untyped_storage()
+        hold(rank, storage, on_device=True)
+        return tensor
+
+    args = tree_map_only(torch.Tensor, adopted, args)
+    matter = args
+    if packet in _INDEXED:
+        matter = args if not is_on_device(args[0]) else args[:1]
+    elif packet in _PUT:
+        matter = args if not is_on_device(args[0]) else (args[0], args[2])
+    if kwargs and "out" in kwargs:
+        matter = (*matter, kwargs["out"])
+    if operands_on(matter, rank.process) == BOTH:
+        raise _mixed(rank, func, matter)
+    return args
+
+
+def _of_another(rank: Rank, func: Any, args: Any) -> OwnershipError:
+    process = rank.process
+    for tensor in tensors_in(args):
+        held = STORAGES.get(tensor.untyped_storage()._cdata)
+        if held is not None and held.on_device and held.owner is not process:
+            break
+    assert held is not None
+    return OwnershipError(
+        f"{process.name} used {_told(tensor)} of {held.owner.name}, which is on another device",
+        [
+            site_fact(call_site()),
+            f"by {func._overloadpacket.__name__}; its device is {rank.device}",
+        ],
+        hint="a rank uses its own device; ranks exchange data through torch.distributed",
+        code="M14",
+    )
+
+
+def _mixed(rank: Rank, func: Any, args: Any) -> TensorError:
+    tensors = list(tensors_in(args))
+    there = next(one for one in tensors if is_on_device(one))
+    here = next(one for one in tensors if not is_on_device(one) and one.dim())
+    return TensorError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{rank.device} and cpu!",
+        [
+            site_fact(call_site()),
+            f"{func._overloadpacket.__name__} of {rank.process.name} got {_told(there)} on "
+            f"{rank.device} and {_told(here)} on cpu",
+        ],
+        hint=f"move the {_told(here)} with .to('{rank.device}'); a module's parameters and buffers "
+        f"move with module.to('{rank.device}')",
+    )
+
+
+def _told(tensor: torch.Tensor) -> str:
+    return f"tensor {list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"

@@ -1,0 +1,236 @@
+"""Programs of the real PyTorch: whether it is there, and how they run. See ADR 0037."""
+
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any, Final
+
+from kernbench.errors import UsageError
+from kernbench.run_spec import RunSpec
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.engines import load_machine
+from kernbench.topology import Topology
+from kernbench.units import format_bytes, format_time
+
+SUPPORTED: Final = "2.13"
+"""Minor version of PyTorch that is known to work."""
+
+
+def the_bridge() -> Any:
+    """Returns the room `bridge`, which imports PyTorch.
+
+    Raises:
+        UsageError: If PyTorch is not installed, or is of another version.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError(
+            "the program is one of PyTorch, which is not installed",
+            hint="pip install 'kernbench[torch]'; or `kernbench run --as-torch`, for which "
+            "kernbench.torch stands in",
+        )
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        version = "of unknown version"
+    if not f"{version}.".startswith(f"{SUPPORTED}."):
+        raise UsageError(
+            f"PyTorch {version} is installed, and programs run with {SUPPORTED} only",
+            hint=f"pip install 'torch>={SUPPORTED},<2.14'",
+        )
+    from kernbench import bridge
+
+    return bridge
+
+
+def file_of_module(name: str) -> Path:
+    """Returns the file that `python -m NAME` runs; no package of it is imported.
+
+    Args:
+        name: Name of a module or package, found from the working directory first.
+
+    Raises:
+        UsageError: If there is no such module (F11).
+    """
+    path: list[str] | None = [os.getcwd(), *sys.path]
+    spec = None
+    parts = name.split(".")
+    for number, _ in enumerate(parts, 1):
+        spec = PathFinder.find_spec(".".join(parts[:number]), path)
+        if spec is None:
+            break
+        path = list(spec.submodule_search_locations or ())
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = PathFinder.find_spec(f"{name}.__main__", path)
+    if spec is None or spec.origin is None:
+        raise UsageError(
+            f"-m {name}: there is no such module",
+            hint="name it as `python -m` takes it, from the folder that holds its package",
+            code="F11",
+        )
+    return Path(spec.origin)
+
+
+def check_same_ranks(spec: RunSpec) -> None:
+    """Checks that a run in which ranks do the same has no numbers, which differ from rank to rank.
+
+    Args:
+        spec: Specification of the run.
+
+    Raises:
+        UsageError: If it has numbers.
+    """
+    if spec.same_ranks and spec.data is True:
+        raise UsageError(
+            "--same-ranks: ranks that have numbers each have their own",
+            hint="--data off, or --data fake; in code, data=False or data='fake'",
+        )
+
+
+def check_ranks(spec: RunSpec, ctx: RuntimeContext) -> None:
+    """Checks that the ranks of each node have devices of one node of the machine.
+
+    Args:
+        spec: Specification of the run, with a number of ranks.
+        ctx: The context.
+
+    Raises:
+        UsageError: If the machine has fewer nodes or devices, or others than the ranks need.
+    """
+    each, nodes = spec.nproc_per_node, spec.nodes
+    assert each is not None
+    devices = ctx.devices
+    by_node = _by_node(ctx.engine.topology, devices)
+    roomy = [sips for sips in by_node.values() if len(sips) >= each][:nodes]
+    asked = f"--nnodes {nodes} --nproc-per-node {each}"
+    if len(roomy) < nodes:
+        largest = max(map(len, by_node.values()))
+        raise UsageError(
+            f"{asked}: {spec.topology} has {len(by_node)} "
+            f"node{'s' if len(by_node) > 1 else ''} with {largest} devices for ranks",
+            hint=f"ask for no more; or --topology h200x8_x4_nodes --set "
+            f"system.sips.count={8 * nodes}, which has {nodes} nodes of 8"
+            if nodes > 1
+            else f"ask for no more; or --set system.sips.count={each}; or --nnodes 2",
+        )
+    wanted = [sip for sips in roomy for sip in sips[:each]]
+    if wanted != list(devices[: nodes * each]):
+        raise UsageError(
+            f"{asked}: the first {nodes * each} devices of {spec.topology} are not {each} of each "
+            "node",
+            hint=f"--devices {','.join(map(str, wanted))}",
+        )
+
+
+def with_devices(spec: RunSpec) -> RunSpec:
+    """Returns a specification whose ranks of each node have devices of one node of the machine.
+
+    Args:
+        spec: Specification of a run; if it names devices, they stay.
+
+    Raises:
+        ConfigError: If something is wrong with the file of the machine.
+    """
+    each, nodes = spec.nproc_per_node, spec.nodes
+    if spec.devices != "all" or each is None or nodes == 1:
+        return spec
+    topology = load_machine(spec)
+    by_node = _by_node(topology, range(topology.world_size))
+    roomy = [sips for sips in by_node.values() if len(sips) >= each][:nodes]
+    wanted = tuple(sip for sips in roomy for sip in sips[:each])
+    if len(roomy) < nodes or wanted == tuple(range(nodes * each)):
+        return spec
+    return replace(spec, devices=wanted)
+
+
+def _by_node(topology: Topology, devices: Iterable[int]) -> dict[int, list[int]]:
+    by_node: dict[int, list[int]] = {}
+    for sip in devices:
+        by_node.setdefault(topology.node_of(sip), []).append(sip)
+    return by_node
+
+
+DOCUMENT: Final = "pytorch"
+"""The key of the document that a run of a program of PyTorch leaves in `ctx.results`."""
+
+
+def document_of(ctx: RuntimeContext, spec: RunSpec, run: Any) -> dict[str, Any]:
+    """Returns what a run tells of itself, as plain values.
+
+    Args:
+        ctx: The context, after the run.
+        spec: Specification of the run.
+        run: The run, a `bridge.Run`.
+    """
+    loop = ctx.engine.loop
+    clocks = [process.host.clock for process in (ctx.main, *ctx.processes)]
+    end, ranks = max([loop.now, *clocks]), max(len(ctx.processes), 1)
+    used = ctx.devices[:ranks]
+    ordered = sorted(run.unknown.items(), key=lambda item: (-item[1][1], item[0]))
+    return {
+        DOCUMENT: {
+            "numbers": "CPU" if spec.data is True else "none",
+            "ranks": ranks,
+            "time_us": end / 1e6,
+            "peak_memory_bytes": max(ctx.engine.devices[sip].hbm.peak for sip in used),
+            "late_events": loop.late_calls,
+            "made_up_values": run.made_up.as_json(),
+            "unknown_operations": [
+                {
+                    "name": name,
+                    "count": count,
+                    "time_us": ps / 1e6,
+                    "share": ps / (end * ranks) if end else 0.0,
+                }
+                for name, (count, ps) in ordered
+            ],
+        }
+    }
+
+
+def run_lines(ctx: RuntimeContext) -> list[str]:
+    """Returns what a command says at the end of a run of a program of PyTorch.
+
+    Args:
+        ctx: The context, after the run.
+    """
+    documents = [each[DOCUMENT] for each in ctx.results if DOCUMENT in each]
+    lines = []
+    for told in documents:
+        peak = format_bytes(told["peak_memory_bytes"])
+        time = "N/A (fidelity functional)"
+        if ctx.engine.timed:
+            time = format_time(round(told["time_us"] * 1e6))
+        lines.append(
+            f"simulated time {time}, peak memory {peak}; numbers: {told['numbers']}; late events: "
+            f"{told['late_events']}"
+        )
+        unknown = told["unknown_operations"]
+        if unknown:
+            shown = ", ".join(f"{each['name']} {each['share']:.1%}" for each in unknown[:_MOST])
+            more = f", and {len(unknown) - _MOST} more" if len(unknown) > _MOST else ""
+            lines.append(f"timed by their bytes (share of the ranks' time): {shown}{more}")
+    return lines + made_up_lines(ctx)
+
+
+def made_up_lines(ctx: RuntimeContext) -> list[str]:
+    """Returns what a command says of values that a program has read and that are not there.
+
+    Args:
+        ctx: The context, after the run.
+    """
+    told = [each[DOCUMENT]["made_up_values"] for each in ctx.results if DOCUMENT in each]
+    return [
+        f"made-up values: {each['count']} read{'s' if each['count'] > 1 else ''} gave 0, the first "
+        f"by {each['first']}"
+        for each in told
+        if each["count"]
+    ]
+
+
+_MOST: Final = 8
+"""Most operations without a known cost that a command names."""

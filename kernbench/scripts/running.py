@@ -1,0 +1,165 @@
+"""One run, from its specification to what came of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernbench.config.near import did_you_mean
+from kernbench.config.shipped import shipped
+from kernbench.errors import UsageError
+from kernbench.ranks.hash_seeds import Calls
+from kernbench.ranks.schedules import Schedule
+from kernbench.run_spec import RunSpec
+from kernbench.runtime_api.context import Progress, RuntimeContext
+from kernbench.scripts.explaining import explain_names
+from kernbench.scripts.plain import check_plain, is_plain
+from kernbench.scripts.program import Program, program_of
+from kernbench.scripts.pytorch import file_of_module
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run.
+
+    Attributes:
+        spec: Specification of the run.
+        status: What the program has returned, or 0 if it ended with `sys.exit(0)`; None if it
+            failed.
+        error: What it failed with, which may be a `SystemExit` or an interrupt; None if it did not.
+        context: Its machine, with the log; None if the run failed before there was one.
+    """
+
+    spec: RunSpec
+    status: object
+    error: BaseException | None
+    context: RuntimeContext | None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The run as `kernbench run --json` writes it; without results if there is no context."""
+        head = head_of(self.spec)
+        return head if self.context is None else {**head, "results": self.context.results}
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code that the program asks for; of a run that has not failed."""
+        return self.status if type(self.status) is int else 0
+
+    @property
+    def sim_ps(self) -> int:
+        """Simulated time in picoseconds at the end, of the device or host that is foremost."""
+        context = self.context
+        if context is None:
+            return 0
+        clocks = [process.host.clock for process in (context.main, *context.processes)]
+        return max([context.engine.loop.now, *clocks])
+
+
+def run_once(
+    spec: RunSpec,
+    *,
+    quiet: bool = False,
+    progress: Progress | None = None,
+    schedule: Schedule | None = None,
+    calls: Calls | None = None,
+    ready: Callable[[RuntimeContext], None] | None = None,
+) -> Outcome:
+    """Runs a program to its end on a fresh machine; what it raises is part of what is returned.
+
+    A program that leaves results that JSON cannot hold has failed, with a `UsageError`.
+
+    Args:
+        spec: Specification of the run, with a bench.
+        quiet: Whether benches should print nothing.
+        progress: See `RuntimeContext`.
+        schedule: See `RuntimeContext`.
+        calls: See `RuntimeContext`.
+        ready: Called with the context before the program runs.
+    """
+    assert spec.bench is not None
+    context = None
+    status: object = None
+    try:
+        with (
+            program_of(spec, find_program(spec)) as program,
+            RuntimeContext(
+                spec, quiet=quiet, progress=progress, schedule=schedule, calls=calls
+            ) as context,
+        ):
+            if ready is not None:
+                ready(context)
+            status = _to_its_end(program, context)
+            check_plain(context.results, "ctx.results")
+    except BaseException as error:
+        if context is not None:
+            # What was left before stays, as far as a document can hold it.
+            context.results[:] = filter(is_plain, context.results)
+        return Outcome(spec, None, error, context)
+    return Outcome(spec, status, None, context)
+
+
+def _to_its_end(program: Program, ctx: RuntimeContext) -> object:
+    """Returns the status of a program, which may also end with `sys.exit(0)`."""
+    try:
+        return program(ctx)
+    except SystemExit as stop:
+        if stop.code:
+            raise
+        return 0
+    except Exception as error:
+        explain_names(error)
+        raise
+
+
+def head_of(spec: RunSpec) -> dict[str, Any]:
+    """Returns the first values of every document of a run."""
+    return {"kernbench": 1, "run": spec.name, "spec": spec.to_json()}
+
+
+def find_program(spec: RunSpec) -> Path:
+    """Returns the file of a specification's program.
+
+    Args:
+        spec: The specification, with a bench.
+
+    Raises:
+        UsageError: If there is no such file, shipped bench or module (F11).
+    """
+    assert spec.bench is not None
+    if spec.as_module and spec.pytorch:
+        return file_of_module(spec.bench)
+    if spec.pytorch and not Path(spec.bench).is_file():
+        raise UsageError(
+            f"there is no file {spec.bench}",
+            hint="name the program's file as `python` takes it; -m for a module",
+            code="F11",
+        )
+    return find_bench(spec.bench)
+
+
+def find_bench(name: str) -> Path:
+    """Returns the file of a bench.
+
+    Args:
+        name: A Python file, or the name of a shipped bench.
+
+    Raises:
+        UsageError: If there is no such file or shipped bench (F11).
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    folder = shipped("benches")
+    stem = name.removesuffix(".py").removeprefix("benches/")
+    candidate = folder / f"{stem}.py"
+    if candidate.is_file():
+        return candidate
+    known = sorted(entry.stem for entry in folder.glob("*.py") if entry.stem != "__init__")
+    what = "is a folder" if path.is_dir() else "does not exist"
+    raise UsageError(
+        f"bench {name} {what}",
+        [f"expected a Python file, or one of {', '.join(known)}"],
+        hint=did_you_mean(stem, known),
+        code="F11",
+    )

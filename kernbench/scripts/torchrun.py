@@ -1,0 +1,106 @@
+"""`kernbench.torchrun_spawn`: ranks of the real PyTorch in a line, for tests and notebooks."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kernbench.errors import UsageError, libraries_passed_over
+from kernbench.ranks.spawn_errors import SpawnException
+from kernbench.run_spec import Data
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.scripts.calls import spec_of_arguments
+from kernbench.scripts.pytorch import (
+    DOCUMENT,
+    check_ranks,
+    check_same_ranks,
+    document_of,
+    the_bridge,
+    with_devices,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Torchrun:
+    """What came of `torchrun_spawn`.
+
+    Attributes:
+        context: The machine, for a look at its state after the run.
+        returned: What the worker has returned, by rank; None for ranks that repeat what rank 0
+            does, see `RunSpec.same_ranks`.
+        document: Simulated time, peak memory, late events, and the operations that were timed by
+            their bytes, as plain values.
+    """
+
+    context: RuntimeContext
+    returned: list[Any]
+    document: dict[str, Any]
+
+
+def torchrun_spawn(
+    worker: Callable[..., Any],
+    *,
+    nprocs: int = 8,
+    args: tuple[Any, ...] = (),
+    nodes: int = 1,
+    topology: str = "h200x8",
+    overrides: Sequence[str] = (),
+    data: Data = True,
+    same_ranks: bool = False,
+    **fields: Any,
+) -> Torchrun:
+    """Calls `worker(rank, *args)` in each rank of a program of PyTorch, on a simulated machine.
+
+    The worker is code of the real PyTorch, such as `dist.init_process_group("nccl")`. Ranks share
+    the arguments, and the globals of the worker's module.
+
+    Args:
+        worker: Function that runs as each rank.
+        nprocs: Number of ranks, of all nodes.
+        args: Arguments of the worker after the rank.
+        nodes: Number of nodes that have the ranks.
+        topology: A topology file, or the name of a shipped machine.
+        overrides: Texts such as `system.sips.count=4`.
+        data: Whether tensors hold values, as of `RunSpec`.
+        same_ranks: Whether ranks do the same, so that the first and the last one call the worker
+            and the others repeat what rank 0 does; only without values.
+        fields: Further fields of `RunSpec`, such as `record="full"` or `seed=3`.
+
+    Returns:
+        The context, what each rank has returned, and what the run tells of itself.
+
+    Raises:
+        UsageError: If PyTorch is not installed or of a version that is not known to work, if the
+            machine has not the devices, if ranks that do the same have values, or if an argument
+            cannot be used.
+        SpawnException: If a rank failed; the text tells each rank's failure with its line.
+    """
+    __tracebackhide__ = True
+    given = {"topology": topology, "overrides": tuple(overrides), "data": data, **fields}
+    spec = spec_of_arguments("kernbench.torchrun_spawn", given, ("args", "nprocs", "nodes"))
+    if nprocs % nodes:
+        raise UsageError(f"torchrun_spawn: {nprocs} ranks on {nodes} nodes: expected as many each")
+    spec = replace(spec, pytorch=True, nodes=nodes, nproc_per_node=nprocs // nodes)
+    spec = replace(spec, same_ranks=same_ranks)
+    check_same_ranks(spec)
+    spec = with_devices(spec)
+    bridge = the_bridge()
+    returned: list[Any] = [None] * nprocs
+
+    def run(rank: int) -> None:
+        returned[rank] = worker(rank, *args)
+
+    try:
+        with libraries_passed_over(), RuntimeContext(spec, quiet=True) as ctx:
+            check_ranks(spec, ctx)
+            with bridge.bridged(
+                data=data is True,
+                fake=data == "fake",
+                same_ranks=spec.same_ranks,
+                ranks_per_node=nprocs // nodes,
+            ) as bridged:
+                bridged.run(run, (), nprocs)
+            document = document_of(ctx, spec, bridged)[DOCUMENT]
+    except (SpawnException, UsageError) as error:
+        # Its text has the users' lines; the frames below this one are not theirs.
+        raise error.with_traceback(None) from None
+    return Torchrun(ctx, returned, document)

@@ -1,0 +1,1 @@
+"""Processes that serve requests over a private stream; see the README."""

@@ -1,0 +1,146 @@
+"""What PyTorch itself takes: host times and memory, on a machine with round numbers, by hand."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch")
+
+MIB = 1 << 20
+US = 10**6
+"""Picoseconds of a microsecond."""
+
+
+def _on_ranks(
+    worker: Callable[[int], Any], ranks: int, *, data: bool, workspace: str = "1 B"
+) -> Any:
+    """Returns what rank 0 gives: 10 us a kernel, 1 us a view, 5 us with autograd, x 1.5 beside."""
+    from kernbench.bridge import bridged
+    from kernbench.runtime_api.context import RuntimeContext
+    from kernbench.sim_engine.engine import GraphEngine
+    from kernbench.topology import load_topology
+
+    eager = {"view": "1us", "autograd": "5us", "dtensor": "40us", "beside_percent": 150}
+    eager |= {"workspace": workspace}
+    changes = ["system.host.dispatch=10us"]
+    changes += [f"system.host.eager.{name}={value}" for name, value in eager.items()]
+    topology = load_topology("h200x8", overrides=changes).topology_obj
+    engine = GraphEngine(topology, enable_data=False, moves_at_call=data)
+    given = {}
+
+    def main(rank: int) -> None:
+        given[rank] = worker(rank)
+
+    with RuntimeContext(engine=engine, quiet=True), bridged(data=data):
+        torch.multiprocessing.spawn(main, nprocs=ranks)
+    return given[0]
+
+
+def _host_us(call: Callable[[], object]) -> float:
+    """Returns the host time of a call, whose first run finds out shapes."""
+    from kernbench.process.process import current_process
+
+    call()
+    host = current_process().host
+    before = host.clock
+    call()
+    return (host.clock - before) / US
+
+
+def _times(rank: int) -> list[float]:
+    torch.cuda.set_device(rank)
+    x = torch.ones(64, 64, device="cuda")
+    w = torch.ones(64, 64, device="cuda", requires_grad=True)
+    with torch.no_grad():
+        plain = [_host_us(lambda: x + x), _host_us(x.t)]
+    kept = [w + x]
+
+    def backward() -> None:
+        w.grad = None
+        torch.autograd.grad(w.t(), w, x)
+
+    return [*plain, _host_us(lambda: kept.append(w + x)), _host_us(w.t), _host_us(backward)]
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_an_operation_takes_the_host_time_of_its_kind(data: bool) -> None:
+    # A view with autograd takes 1 + 5 us, in the forward and in the backward pass.
+    assert _on_ranks(_times, 1, data=data) == [10, 1, 15, 6, 12]
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_a_rank_beside_others_takes_longer(data: bool) -> None:
+    assert _on_ranks(_times, 2, data=data) == [15, 1.5, 22.5, 9, 18]
+
+
+def _dtensor(rank: int) -> list[float]:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", rank=rank, world_size=2, init_method="tcp://x:1")
+    with torch.no_grad():
+        local = torch.ones(4, 4, device="cuda")
+        whole = DTensor.from_local(local, init_device_mesh("cuda", (2,)), [Shard(0)])
+        found = [_host_us(lambda: local + local), _host_us(lambda: whole + whole)]
+    dist.destroy_process_group()
+    return found
+
+
+def test_an_operation_on_a_dtensor_takes_its_dispatch_beside_its_kernel() -> None:
+    assert _on_ranks(_dtensor, 2, data=False) == [15, 15 + 60]
+
+
+def _peak_of_fsdp2(rank: int) -> int:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", rank=rank, world_size=2, init_method="tcp://x:1")
+    mesh = init_device_mesh("cuda", (2,))
+    layers = [torch.nn.Linear(1024, 1024, bias=False, device="cuda") for _ in range(3)]
+    model = torch.nn.Sequential(*layers)
+    for layer in model:
+        fully_shard(layer, mesh=mesh, reshard_after_forward=True)
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
+    x = torch.ones(1, 1024, device="cuda")
+    with torch.no_grad():
+        model(x)
+        torch.cuda.reset_peak_memory_stats()
+        for _ in range(4):
+            model(x)
+    dist.destroy_process_group()
+    return int(torch.cuda.max_memory_allocated())
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_the_peak_of_fsdp2_is_what_is_sharded_and_one_layer_gathered(data: bool) -> None:
+    # Three halves of 4 MiB; of one layer what was gathered, flat, and its weight; and what was
+    # gathered of the layer before, which PyTorch keeps until the weight is made.
+    peak = _on_ranks(_peak_of_fsdp2, 2, data=data)
+    assert 0 <= peak - (3 * 2 + 3 * 4) * MIB < MIB // 16
+
+
+def _peak_of_products(rank: int) -> list[int]:
+    del rank
+    x = torch.ones(64, 64, device="cuda", requires_grad=True)
+    seen = []
+    for _ in range(2):
+        y = x @ x
+        seen.append(torch.cuda.memory_allocated() // MIB)
+        y.sum().backward()
+        seen.append(torch.cuda.memory_allocated() // MIB)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        x @ x
+    return [*seen, torch.cuda.memory_allocated() // MIB]
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_cublas_takes_a_workspace_a_pass_and_stream(data: bool) -> None:
+    found = _on_ranks(_peak_of_products, 1, data=data, workspace="4 MiB")
+    assert found == [4, 8, 8, 8, 12]

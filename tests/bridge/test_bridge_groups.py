@@ -1,0 +1,128 @@
+"""Messages, groups and modules of `torch.distributed` where PyTorch's own tests found faults."""
+
+import math
+from typing import Any
+
+import pytest
+
+import kernbench
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.torch
+
+
+def spawned(worker: Any, nprocs: int = 2) -> list[Any]:
+    return kernbench.torchrun_spawn(worker, nprocs=nprocs).returned
+
+
+def begun(rank: int, size: int, backend: str = "nccl") -> Any:
+    import torch.distributed as dist
+
+    torch.cuda.set_device(rank)
+    dist.init_process_group(backend, rank=rank, world_size=size, init_method="env://")
+    return dist
+
+
+def test_a_message_to_oneself_has_its_numbers() -> None:
+    def worker(rank: int) -> float:
+        dist = begun(rank, 2)
+        given, taken = torch.full((3,), rank + 5.0, device="cuda"), torch.zeros(3, device="cuda")
+        messages = [dist.P2POp(dist.irecv, taken, rank), dist.P2POp(dist.isend, given, rank)]
+        for work in dist.batch_isend_irecv(messages):
+            work.wait()
+        dist.destroy_process_group()
+        return float(taken.sum().item())
+
+    assert spawned(worker) == [15.0, 18.0]
+
+
+def test_a_receive_from_any_rank_gets_the_numbers_of_a_message_that_waits() -> None:
+    def worker(rank: int) -> list[tuple[int, float]]:
+        dist = begun(rank, 3, "gloo")
+        found = []
+        if rank == 0:
+            for _ in range(2):
+                taken = torch.zeros(2)
+                sender = dist.recv(taken)
+                found.append((sender, taken[0].item()))
+        else:
+            dist.send(torch.full((2,), float(rank)), 0)
+        dist.destroy_process_group()
+        return found
+
+    assert sorted(spawned(worker, 3)[0]) == [(1, 1.0), (2, 2.0)]
+
+
+def test_who_is_no_member_of_a_group_destroys_nothing() -> None:
+    def worker(rank: int) -> float:
+        dist = begun(rank, 2)
+        dist.destroy_process_group(dist.new_group([1]))
+        total = torch.ones(1, device="cuda")
+        dist.all_reduce(total)
+        dist.destroy_process_group()
+        return float(total.item())
+
+    assert spawned(worker) == [2.0, 2.0]
+
+
+def test_a_future_is_a_wait() -> None:
+    def worker(rank: int) -> float:
+        dist = begun(rank, 2)
+        total = torch.ones(1, device="cuda")
+        future = dist.all_reduce(total, async_op=True).get_future()
+        value = future.wait()[0].item()
+        dist.destroy_process_group()
+        return float(value)
+
+    assert spawned(worker) == [2.0, 2.0]
+
+
+def test_synchronised_batch_norm_is_that_of_the_whole_batch() -> None:
+    torch.manual_seed(1)
+    whole = torch.randn(8, 3, 5)
+    weights = torch.randn(8, 3, 5)
+    expected = torch.nn.BatchNorm1d(3)
+    leaf = whole.clone().requires_grad_()
+    (expected(leaf) * weights).sum().backward()
+
+    def worker(rank: int) -> Any:
+        dist = begun(rank, 2)
+        norm = torch.nn.SyncBatchNorm(3).cuda()
+        mine = whole[rank * 4 : rank * 4 + 4].cuda().requires_grad_()
+        (norm(mine) * weights[rank * 4 : rank * 4 + 4].cuda()).sum().backward()
+        dist.destroy_process_group()
+        return norm.running_var.cpu(), mine.grad.cpu()
+
+    returned = spawned(worker)
+    torch.testing.assert_close(returned[0][0], expected.running_var)
+    torch.testing.assert_close(torch.cat([grad for _, grad in returned]), leaf.grad)
+
+
+def test_fsdp_without_a_mesh_shards_over_all_devices() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    def worker(rank: int) -> float:
+        dist = begun(rank, 2)
+        torch.manual_seed(0)
+        model = fully_shard(torch.nn.Linear(4, 4, device="cuda"))
+        loss = model(torch.ones(2, 4, device="cuda")).square().mean()
+        loss.backward()
+        dist.destroy_process_group()
+        return float(loss.item())
+
+    first, second = spawned(worker)
+    assert first == second
+    assert math.isfinite(first)
+
+
+def test_a_collective_inside_autocast_has_its_numbers() -> None:
+    def worker(rank: int) -> float:
+        dist = begun(rank, 2)
+        total = torch.ones(2, device="cuda")
+        with torch.autocast("cuda"):
+            dist.all_reduce(total)
+        dist.destroy_process_group()
+        return float(total[0].item())
+
+    assert spawned(worker) == [2.0, 2.0]

@@ -1,0 +1,137 @@
+"""The summary of a session, and `kernbench test`, which tells it."""
+
+import sys
+from typing import get_args
+
+import pytest
+from typer.testing import CliRunner
+
+from kernbench.cli.app import app
+from kernbench.cli.testing import Mode
+from kernbench.testing import options
+from kernbench.testing.summary import Measured, lines_of
+
+pytest_plugins = ["pytester"]
+
+SUITE = """
+import pytest
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
+from kernbench.testing import dist_case
+
+@dist_case
+def sums(ctx, rank, n):
+    dist.init_process_group("nccl")
+    x = torch.ones(n, device="cuda")
+    dist.all_reduce(x)
+    dist.destroy_process_group()
+
+@pytest.mark.parametrize("n", [1, 1_000_000])
+def test_case(request, world_batch, n):
+    world_batch.run(request, case="sums", world_size=2, n=n)
+
+def race(rank):
+    dist.init_process_group("nccl")
+    x = torch.full((1,), float(rank), device="cuda")
+    if rank:
+        dist.send(x, 0)
+    else:
+        assert dist.recv(x) == 1, "lost the race"
+        dist.recv(x)
+
+def test_race(kernbench):
+    kernbench.explore(race, nprocs=3)
+def test_queued(kernbench):
+    loop = kernbench.context().engine.loop
+    loop.at(10, loop.owner(1), lambda: None)
+def test_group(kernbench):
+    def worker(rank):
+        dist.init_process_group("nccl")
+        dist.new_group([0, 1])
+    kernbench.spawn(worker, nprocs=2)
+def test_nothing():
+    pass
+"""
+
+
+def test_what_a_suite_simulates_is_told(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_suite=SUITE)
+    arguments = ["--", "-p", "no:cacheprovider", "-p", "no:xdist", "-q", "--tb=no"]
+    result = CliRunner().invoke(app, ["test", "test_suite.py", "--seed=3", *arguments])
+    assert result.exit_code == pytest.ExitCode.TESTS_FAILED
+    lines = result.output.splitlines()
+    [total] = [line for line in lines if line.startswith("5 cases, 7 worlds: ")]
+    assert total.endswith(" simulated")
+    simulated = lines[lines.index("slowest by simulated time") + 2 :]
+    assert simulated[0].endswith(" us  test_suite.py::test_case[1000000]")
+    assert lines[lines.index("leaks: 2") + 1 :][:2] == [
+        "  test_suite.py::test_group: [C17] process groups were made and not destroyed: 1",
+        f"      group G1{{0-1}}, held by ranks 0-1, made at {pytester.path}/test_suite.py:34:9: "
+        "dist.new_group([0, 1])",
+    ]
+    assert lines[lines.index("flaky schedules: 1") + 1] == (
+        "  test_suite.py::test_race: the result depends on which message a receive from any source "
+        "takes"
+    )
+    assert "retries: none" in lines
+
+
+def test_ten_of_the_slowest_are_listed() -> None:
+    tests = [Measured(f"t{n:02}", 1, n / 100, 2.0**-n, "", "", n // 11) for n in range(12)]
+    lines = lines_of([*tests, Measured("dead", 0, 0.0, 0.0, "", "", 1)])
+    assert lines[0] == "12 cases, 12 worlds: 0.66 s of wall time, 2 s simulated"
+    assert [line.split()[-1] for line in lines[3:13]] == [f"t{n:02}" for n in range(11, 1, -1)]
+    assert lines[3] == "      0.11 s   488.3 us  t11"
+    assert [line.split()[-1] for line in lines[15:25]] == [f"t{n:02}" for n in range(10)]
+    assert lines[25:] == [
+        "leaks: none",
+        "flaky schedules: none",
+        "retries: 2",
+        "  dead: 1",
+        "  t11: 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nowhere"], "there is no file or folder nowhere"),
+        (["nowhere.py::test_x"], "there is no file or folder nowhere.py::test_x"),
+        ([".", "--machine=nope"], "nope: expected a file or one of the shipped machines"),
+        ([".", "--jobs=-1"], "expected a number or auto, got -1"),
+        ([".", "--mode=fast"], "not one of"),
+        ([".", "--", "--kb-seed=-1"], "argument --kb-seed: expected an integer from 0 to"),
+    ],
+)
+def test_mistakes_are_told_before_any_test_runs(
+    arguments: list[str], told: str, tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(str(tmp_path))
+    result = CliRunner().invoke(app, ["test", *arguments])
+    assert result.exit_code == 2
+    assert told in " ".join(result.output.split())
+
+
+def test_an_unknown_variable_is_refused(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNBENCH_TEST_MOD", "pool")
+    result = CliRunner().invoke(app, ["test", ".", "--", "-p", "no:cacheprovider"])
+    assert result.exit_code == 2
+    assert "KERNBENCH_TEST_MOD: no such variable; did you mean KERNBENCH_TEST_MODE?" in (
+        result.output
+    )
+
+
+@pytest.mark.parametrize(("module", "arguments"), [("pytest", ["."]), ("xdist", [".", "--jobs=2"])])
+def test_what_is_not_installed_is_named(
+    module: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == module else sys)
+    result = CliRunner().invoke(app, ["test", *arguments])
+    assert result.exit_code == 2
+    assert "is not installed: pip install pytest" in result.output
+
+
+def test_the_modes_are_those_of_the_plugin() -> None:
+    assert tuple(Mode) == get_args(options.Mode)
