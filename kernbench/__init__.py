@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
+from kernbench.version import __version__
+
 if TYPE_CHECKING:
     from kernbench.scripts.calls import context, spawn
     from kernbench.scripts.torchrun import torchrun_spawn
     from kernbench.sweeps.sweeping import sweep
 
 __all__ = ["__version__", "context", "spawn", "sweep", "torchrun_spawn"]
-
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from kernbench import __version__
 from kernbench.config import ConfigError
 from kernbench.errors import UsageError
 from kernbench.report.files import replacing
 from kernbench.run_spec import read_json
 from kernbench.sweeps.records import Record
+from kernbench.version import __version__
 
 MOST_BYTES: Final = 1 << 34
 """Of the largest file that is read: that of 10^6 runs with some pages of results each."""

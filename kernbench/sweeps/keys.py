@@ -8,12 +8,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from kernbench import __version__
 from kernbench.ccl.config import find_ccl_file
 from kernbench.errors import UsageError
 from kernbench.run_spec import RunSpec
 from kernbench.scripts.running import find_bench
 from kernbench.topology import find_topology
+from kernbench.version import __version__
 
 _DIGITS: Final = 32
 
