@@ -30,6 +30,10 @@ ON_THEIR_DEVICE = (
 )
 """Steps whose programs say `device="cuda"` wherever PyTorch needs it."""
 ANEW = "`python tests/docs/docs_readme.py` writes it anew"
+COMPUTED = re.compile(r"\b\d+\.\d{6,}\b")
+"""Losses, which alone are shown to six decimals and more: they depend on the processor, whose BLAS
+and `exp` round in an order of their own, and Adam's first steps, which take the signs of gradients,
+make that 2 %. Tests of layouts hold losses exactly. Times and sizes are exact everywhere."""
 
 Step = tuple[Path, str]
 
@@ -51,6 +55,13 @@ def _prepared(step: Step, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list
     return STEPS[step]
 
 
+def _assert_shown(got: str, shown: str) -> None:
+    assert COMPUTED.sub("", got) == COMPUTED.sub("", shown), ANEW
+    losses = [float(loss) for loss in COMPUTED.findall(got)]
+    expected = [float(loss) for loss in COMPUTED.findall(shown)]
+    assert losses == pytest.approx(expected, rel=0.05), ANEW
+
+
 @pytest.mark.parametrize("step", list(STEPS), ids=_name)
 def test_the_blocks_print_what_they_show(
     step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -59,7 +70,7 @@ def test_the_blocks_print_what_they_show(
     shown = list(docs_readme.outputs(_prepared(step, folder, monkeypatch), folder))
     assert shown, "a step shows what it prints"
     for fence, got in shown:
-        assert got == fence.content, ANEW
+        _assert_shown(got, fence.content)
 
 
 @pytest.mark.parametrize("step", [step for step in STEPS if step[1] in ON_THEIR_DEVICE], ids=_name)
@@ -76,7 +87,7 @@ def test_programs_that_name_their_device_do_the_same_with_the_host_as_default(
     shown = list(docs_readme.outputs(blocks, folder))
     assert shown
     for fence, got in shown:
-        assert got == fence.content
+        _assert_shown(got, fence.content)
 
 
 def test_the_steps_that_name_their_device_are_there() -> None:
