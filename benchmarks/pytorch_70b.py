@@ -21,13 +21,6 @@ HIDDEN, KV, FFN, VOCABULARY, SEQUENCE = 8192, 1024, 28672, 128256, 4096
 PEAK_FLOPS = 989e12
 """Dense bf16, datasheet."""
 
-TWO_LEVEL = (
-    "system.algorithms=[nccl_simple, nccl_ll, nccl_ll128, nccl_tree, nccl_tree_ll, nccl_p2p, "
-    "nccl_p2p_ll, two_level]"
-)
-"""NCCL's rings of several channels use all NICs of a node; the simulated ones are one ring, which
-uses one. `two_level` uses all."""
-
 FAST_LINKS = (
     "system.sips.network.bandwidth=4.8 TB/s",
     "system.sips.network.node.bandwidth=36 TB/s",
@@ -75,10 +68,9 @@ def run(layers: int, nodes: int, options: list[str], *overrides: str) -> dict[st
     return found
 
 
-def main(layers: int, nodes: int, exposed: bool, every_rank: bool, two_level: bool) -> None:
+def main(layers: int, nodes: int, exposed: bool, every_rank: bool) -> None:
     """Runs the program, and prints what it takes and what the step is."""
     options = [] if every_rank else ["--same-ranks"]
-    options += ["--set", TWO_LEVEL] if two_level else []
     found = run(layers, nodes, options)
     step_s = found["step_ms"] / 1e3
     wall, rss = found["wall_s"], found["rss_gib"]
@@ -113,9 +105,4 @@ if __name__ == "__main__":
         help="also runs on faster links, for what they cost",
     )
     parser.add_argument("--every-rank", action="store_true", help="all ranks run the program")
-    parser.add_argument(
-        "--two-level",
-        action="store_true",
-        help="collectives may also use all NICs of a node at once, as NCCL's many rings do",
-    )
     main(**vars(parser.parse_args()))

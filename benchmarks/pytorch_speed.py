@@ -1,5 +1,7 @@
 """An operation of PyTorch on a simulated device, against an empty mode of PyTorch's own.
 
+Beside operations with numbers there are those of `--data off`, of which only time is simulated.
+
 Process time, the best of several repeats; what is made takes memory of the simulated HBM.
 """
 
@@ -56,26 +58,32 @@ def times(device: str) -> dict[str, float]:
     return {name: each_us(operation) for name, operation in cases.items()}
 
 
-def main() -> None:
-    bare = times("cpu")
-    with Empty():
-        empty = times("cpu")
+def simulated(*, data: bool) -> dict[str, float]:
+    """Returns the time of each operation of a rank, with or without numbers."""
     found: dict[str, float] = {}
     engine = GraphEngine(
         load_topology("h200x8").topology_obj, enable_data=False, moves_at_call=True
     )
-    with RuntimeContext(engine=engine, quiet=True), bridged(data=True):
+    with RuntimeContext(engine=engine, quiet=True), bridged(data=data):
         torch.multiprocessing.spawn(lambda _: found.update(times("cuda")), nprocs=1)
+    return found
+
+
+def main() -> None:
+    bare = times("cpu")
+    with Empty():
+        empty = times("cpu")
     rows = [
         [
-            name,
+            f"{name}, {kind}",
             f"{bare[name]:.2f}",
             f"{empty[name]:.2f}",
-            f"{found[name]:.2f}",
-            f"{found[name] / empty[name]:.2f}x",
-            _measure.verdict(found[name] / empty[name], LIMIT, at_least=False),
+            f"{time:.2f}",
+            f"{time / empty[name]:.2f}x",
+            _measure.verdict(time / empty[name], LIMIT, at_least=False),
         ]
-        for name in found
+        for kind, data in (("numbers", True), ("time alone", False))
+        for name, time in simulated(data=data).items()
     ]
     title = f"An operation of PyTorch, {SIZE} x {SIZE}, microseconds of process time each"
     _measure.show(title, ["", "PyTorch", "empty mode", "kernbench", "ratio", "target"], rows)

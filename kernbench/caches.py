@@ -24,6 +24,7 @@ LIMITS: Final[Mapping[str, int]] = {
     # Small values by shapes, types and names: a program has hundreds.
     "attention.bands": 1024,
     "attention.masks": 64,  # up to 256 KiB each
+    "bridge.flex_bands": 256,  # by mask: a byte for each pair of blocks
     "nn.bucket_roles": 4096,  # a text for each bucket of a model
     "config.fields": 256,  # by class of a file's values
     "config.old_names": 256,  # by class of a file's values
@@ -71,6 +72,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "tl.shapes": 4096,
     "tl.types": 4096,
     "tl.sources": 256,  # the syntax tree of a kernel
+    "ccl.rails": 256,  # walks of a group, and what they have of the links
     "ccl.entries": 1024,  # by function of an algorithm's module
     "ccl.files": 16,  # a `ccl.yaml` and its overrides, which every context reads
     # Of a machine: a few machines, since each has all that stands below.

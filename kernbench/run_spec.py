@@ -81,8 +81,10 @@ class RunSpec:
             `torchrun`; of a program of PyTorch.
         as_module: Whether `bench` is the name of a module, which runs as `python -m` runs it; of a
             program of PyTorch.
-        same_ranks: Whether ranks do the same, so that two of them run the program, and the others
-            repeat what rank 0 does; of a program of PyTorch without values.
+        same_ranks: Whether ranks do the same, so that rank 0 and `witnesses` run the program, and
+            the others repeat what rank 0 does; of a program of PyTorch without values.
+        witnesses: Ranks that run the program beside rank 0, with which they are compared; None for
+            the last rank. Only with `same_ranks`.
 
     Raises:
         ConfigError: If values are of other kinds; the error lists all of them by field (F2, F3).
@@ -112,6 +114,7 @@ class RunSpec:
     nodes: int = 1
     as_module: bool = False
     same_ranks: bool = False
+    witnesses: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         wrong: dict[str, Problem] = {}
@@ -394,18 +397,27 @@ def _some(read: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], tuple[Any, 
     return read_some
 
 
+def _different(read: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], tuple[Any, ...]]:
+    def read_different(value: Any) -> tuple[Any, ...]:
+        found = _some(read)(value)
+        if len(set(found)) != len(found):
+            raise ValueError
+        return found
+
+    return read_different
+
+
 def _devices(value: Any) -> Literal["all"] | tuple[int, ...]:
-    if value == "all":
-        return "all"
-    found = _some(_each(_whole(0)))(value)
-    if len(set(found)) != len(found):
-        raise ValueError
-    return found
+    return "all" if value == "all" else _different(_each(_whole(0)))(value)
 
 
 def _choice(literal: Any) -> tuple[str, Callable[[Any], Any]]:
     choices = get_args(literal)
     return f"one of {', '.join(choices)}", _one_of(choices)
+
+
+def _with_commas(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))
 
 
 def _time_text(ps: int) -> str:
@@ -442,6 +454,10 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "nodes": ("an integer from 1", _whole(1)),
     "as_module": ("true or false", _flag),
     "same_ranks": ("true or false", _flag),
+    "witnesses": (
+        "different ranks from 1, beside rank 0, or None",
+        _or_none(_different(_each(_whole(1)))),
+    ),
 }
 """For each field, which values it accepts, and the function that makes the kept value."""
 
@@ -453,11 +469,12 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any], str] | None]]] = {
     "as_torch": ("--as-torch", None),
     "topology": ("--topology", str),
     "ccl": ("--ccl", str),
-    "devices": ("--devices", lambda devices: ",".join(map(str, devices))),
+    "devices": ("--devices", _with_commas),
     "default_device": ("--default-device", str),
     "data": ("--data", lambda data: "fake" if data == "fake" else "on" if data else "off"),
     "fidelity": ("--fidelity", str),
     "same_ranks": ("--same-ranks", None),
+    "witnesses": ("--witnesses", _with_commas),
     "shadow": ("--shadow", None),
     "eager_limit": ("--eager-limit", str),
     "watchdog_s": ("--watchdog", str),

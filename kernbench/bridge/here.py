@@ -1,5 +1,6 @@
 """The rank, or the main program, whose code runs in this thread."""
 
+import os
 import threading
 from typing import Any, Final
 
@@ -32,10 +33,13 @@ class Rank:
         chosen: Whether the program has set it.
         physical: Device on which PyTorch keeps what is on the simulated device: `cpu`, or `meta`
             without numbers.
+        pid: Number of the process of this computer in which it was made; that of a fork is another.
         making: Whether what is made now goes to the device, whatever the operands are; None: where
             the operands are.
         ambient: Whether what C++ code makes from nothing goes to the device, as in a backward pass.
         backward: Whether a backward pass runs.
+        begun: Functional collectives for which nobody has waited yet, by the storage of the result,
+            which the work keeps.
         generator: What random numbers of the device are drawn from, once there were any.
         coalesced: What was called since a group of operations was begun; None: none was.
         mode: The mode that sees the operations of the process.
@@ -45,6 +49,7 @@ class Rank:
         races: Watches what its streams do, once it has several; None before.
         spares: Memory of storages that are gone, by its bytes, for storages to come.
         tape: Notes what the rank does, for ranks that do the same; None if nobody asks.
+        flight: Notes its collectives and messages for PyTorch's analyser; None if nobody asks.
         stashed: Memory that collectives keep for which nobody waits by a handle, each with the host
             time from which on the next collective lets it go.
     """
@@ -52,12 +57,14 @@ class Rank:
     __slots__ = (
         "ambient",
         "backward",
+        "begun",
         "chosen",
         "coalesced",
         "current",
         "data",
         "device",
         "fake",
+        "flight",
         "generator",
         "hazards",
         "hbm",
@@ -68,6 +75,7 @@ class Rank:
         "mode",
         "outstanding",
         "physical",
+        "pid",
         "process",
         "races",
         "sip",
@@ -94,15 +102,18 @@ class Rank:
         self.fake: Final = fake
         self.device: Final = torch.device("cuda", local)
         self.physical: Final = torch.device("cpu" if data else "meta")
+        self.pid: Final = os.getpid()
         self.current = 0
         self.chosen = False
         self.making: bool | None = None
         self.ambient = False
         self.backward = False
+        self.begun: dict[int, Any] = {}
         self.coalesced: list[Any] | None = None
         self.mode: Any = None
         self.hazards: Any = None
         self.races: Any = None
+        self.flight: Any = None
         self.hooked: list[Any] | None = None
         self.hbm: Final = process.engine.devices[sip].hbm
         self.generator: Any = None

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 import torch.multiprocessing
+from torch.nn.parallel import distributed as ddp
 
 from kernbench.bridge.distributed.works import unseen
 from kernbench.bridge.here import HERE
@@ -22,6 +23,8 @@ _COMPILE: Final = (
     "predicted time is that of eager PyTorch"
 )
 _PROCESSES: Final = "ranks are started by torch.multiprocessing.spawn or kernbench torchrun"
+_MIXED: Final = "DistributedDataParallel(mixed_precision=...)"
+_PRECISION: Final = "use torch.autocast, or fully_shard with a MixedPrecisionPolicy"
 _RPC: Final = "use collectives, or send and recv, of torch.distributed"
 _SAVES: Final = (
     "torch.distributed.checkpoint.async_save saves at once: the files are the same, but the ranks "
@@ -121,6 +124,8 @@ def patches() -> Iterator[Patch | WhenImported]:
     yield Patch(torch.nn.Module, "compile", _module_compile(torch.nn.Module.compile, once))
     mp = torch.multiprocessing
     yield Patch(mp, "Pool", _in_ranks(mp.Pool, "torch.multiprocessing.Pool", _PROCESSES))
+    setup = ddp._setup_mixed_precision_params
+    yield Patch(ddp, setup.__name__, _in_ranks(setup, _MIXED, _PRECISION))
     memory = ("empty", "rendezvous", "enable_symm_mem_for_group")
     yield WhenImported("torch.distributed.checkpoint", _of_checkpoints)
     yield WhenImported("torch.export", _of_export)

@@ -13,9 +13,15 @@ import torch.multiprocessing as mp
 from torch._C._distributed_c10d import _set_thread_isolation_mode
 from torch.utils._device import _device_constructors
 
-from kernbench.bridge import clocks, loading, passed, processes, profiling, saving
+from kernbench.bridge import clocks, endings, loading, passed, processes, profiling, saving
 from kernbench.bridge.cuda import accelerator, autocast, cuda, randomness
-from kernbench.bridge.distributed import futures, objects, pipelines
+from kernbench.bridge.distributed import (
+    futures,
+    objects,
+    opened_stores,
+    pipelines,
+    splitting,
+)
 from kernbench.bridge.distributed.comm_hooks import registering
 from kernbench.bridge.distributed.ddp_check import checker
 from kernbench.bridge.distributed.world import (
@@ -26,7 +32,7 @@ from kernbench.bridge.distributed.world import (
     warn_not_in_group,
 )
 from kernbench.bridge.here import HERE
-from kernbench.bridge.operations import as_cuda, dispatch_rules, eager, triton_kernels
+from kernbench.bridge.operations import as_cuda, dispatch_rules, eager, flex, triton_kernels
 from kernbench.bridge.private import PRIVATE, check_private_names
 from kernbench.bridge.replaced import Patch, WhenImported
 from kernbench.bridge.replacing import Replacing
@@ -70,6 +76,8 @@ LIKE: Final = [
     "randn_like",
     "zeros_like",
 ]
+SPARSE: Final = [f"sparse_{kind}_tensor" for kind in ("coo", "csr", "csc", "bsr", "bsc")]
+SPARSE.append("sparse_compressed_tensor")
 METHODS: Final = [
     "new_empty",
     "new_empty_strided",
@@ -98,6 +106,8 @@ def patches(spawn: Callable[..., Any]) -> Iterator[Patch | WhenImported]:
     for name in FACTORIES:
         if hasattr(torch, name):
             yield _maker(torch, name, like=False)
+    for name in SPARSE:
+        yield Patch(torch, name, devices.sparse_factory(getattr(torch, name)))
     for name in LIKE:
         yield _maker(torch, name, like=True)
     for name in METHODS:
@@ -115,6 +125,7 @@ def patches(spawn: Callable[..., Any]) -> Iterator[Patch | WhenImported]:
     yield from randomness.patches()
     for owner, name, value in as_cuda.replacements():
         yield Patch(owner, name, value)
+    yield from flex.patches()
     yield from loading.patches()
     yield from passed.patches()
     yield from profiling.patches()
@@ -122,6 +133,7 @@ def patches(spawn: Callable[..., Any]) -> Iterator[Patch | WhenImported]:
     yield from saving.patches()
     yield from processes.patches(spawn)
     yield from clocks.patches()
+    yield from endings.patches()
     yield from _distributed()
     yield from dispatch_rules.patches()
     graph = torch.autograd.graph
@@ -201,6 +213,8 @@ def _distributed() -> Iterator[Patch]:
         for owner in (c10d, dist):
             yield Patch(owner, name, function)
     yield from futures.patches()
+    yield from splitting.patches()
+    yield from opened_stores.patches()
     reducers = Reducers(dist.Reducer)
     yield Patch(dist.Reducer, "_rebuild_buckets", _method(reducers.rebuild))
     yield Patch(dist, "Reducer", reducers.make)

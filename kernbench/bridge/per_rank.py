@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from kernbench.bridge import states
 from kernbench.bridge.here import HERE
 from kernbench.bridge.library_state import LibraryState
 from kernbench.bridge.replaced import Patch
@@ -108,43 +109,11 @@ def _hooks() -> list[dict[str, Any]]:
     ]
 
 
-_C: Final = torch._C
-
-_SWITCHES: Final[tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...]] = (
-    (_C._get_cudnn_sdp_enabled, _C._set_sdp_use_cudnn),
-    (_C._get_flash_sdp_enabled, _C._set_sdp_use_flash),
-    (_C._get_math_sdp_enabled, _C._set_sdp_use_math),
-    (_C._get_mem_efficient_sdp_enabled, _C._set_sdp_use_mem_efficient),
-    (_C._get_overrideable_sdp_enabled, _C._set_sdp_use_overrideable),
-    (_C._get_math_sdp_allow_fp16_bf16_reduction, _C._set_math_sdp_allow_fp16_bf16_reduction),
-    (_C._get_sdp_priority_order, _C._set_sdp_priority_order),
-    (_C._get_float32_matmul_precision, _C._set_float32_matmul_precision),
-    (
-        lambda: (_C._get_deterministic_algorithms(), _C._get_deterministic_algorithms_warn_only()),
-        lambda mode: _C._set_deterministic_algorithms(mode[0], warn_only=mode[1]),
-    ),
-)
-"""What reads and what sets switches of PyTorch, which blocks such as `sdpa_kernel` change."""
-
-
-def _switches() -> list[Any]:
-    return [read() for read, _ in _SWITCHES]
-
-
-def _switch(wanted: list[Any]) -> None:
-    now = _switches()
-    if now != wanted:
-        for (_, write), new, old in zip(_SWITCHES, wanted, now, strict=True):
-            if new != old:
-                write(new)
-
-
 class _State:
     """What stands for one rank while it runs."""
 
     __slots__ = (
         "argv",
-        "dtype",
         "handlers",
         "hooks",
         "level",
@@ -154,12 +123,11 @@ class _State:
         "output",
         "printing",
         "rng",
-        "switches",
+        "set",
     )
 
     def __init__(self, rng: torch.Tensor, loggers: dict[str, Any]) -> None:
         self.rng = rng
-        self.dtype = torch.get_default_dtype()
         self.argv = list(sys.argv)
         self.printing = builtins.print
         self.handlers = list(logging.root.handlers)
@@ -167,7 +135,7 @@ class _State:
         self.loggers = loggers
         self.hooks = _hooks()
         self.output = (sys.stdout, sys.stderr)
-        self.switches = _switches()
+        self.set: list[Any] = []
         self.modules: dict[str, ModuleType] = {}
         self.main = sys.modules["__main__"]
 
@@ -177,6 +145,7 @@ class PerRank:
 
     Args:
         seed: Says with PyTorch's default where a rank's generator starts.
+        begun: What of `states.PROCESS` a rank begins with.
         modules: Modules that are imported once for each rank; None: none.
         libraries: State of libraries.
         without: Ranks that run no code of the program, and need no state.
@@ -185,11 +154,13 @@ class PerRank:
     def __init__(
         self,
         seed: int,
+        begun: list[Any],
         modules: Modules | None,
         libraries: LibraryState,
         without: Collection[int] = (),
     ) -> None:
         self._first: Final = torch.Generator().manual_seed(_SEED + seed).get_state()
+        self._begun: Final = begun
         self._modules: Final = modules
         self._libraries: Final = libraries
         self._without: Final = without
@@ -236,15 +207,14 @@ class PerRank:
         if state is None:
             outside = self._states[-1]
             state = self._states[rank] = self._new()
-            state.dtype, state.argv = outside.dtype, list(outside.argv)
-            state.printing = outside.printing
+            state.argv, state.printing = list(outside.argv), outside.printing
             state.handlers, state.level = list(outside.handlers), outside.level
             state.loggers, state.main = dict(outside.loggers), outside.main
-            state.output, state.switches = outside.output, outside.switches
+            state.output, state.set = outside.output, states.copied(self._begun)
             state.hooks = [
                 {name: copy.copy(value) for name, value in kept.items()} for kept in outside.hooks
             ]
-        self._put(state)
+        self._put(state, left.set)
         self._libraries.let_stand(rank)
 
     def _new(self) -> _State:
@@ -252,22 +222,19 @@ class PerRank:
 
     def _keep(self, state: _State) -> None:
         state.rng = torch.default_generator.get_state()
-        state.dtype = torch.get_default_dtype()
         state.argv = sys.argv
         state.printing = builtins.print
         state.handlers, state.level = logging.root.handlers, logging.root.level
         state.loggers = logging.Logger.manager.loggerDict
         state.main = sys.modules["__main__"]
         state.output = (sys.stdout, sys.stderr)
-        state.switches = _switches()
+        state.set = states.values()
         state.hooks[0][_FULL] = _MODULES[_FULL]  # the others are dicts, which stay the same objects
         if self._modules is not None:
             state.modules = self._modules.take()
 
-    def _put(self, state: _State) -> None:
+    def _put(self, state: _State, now: list[Any]) -> None:
         torch.default_generator.set_state(state.rng)
-        if state.dtype is not torch.get_default_dtype():
-            torch.set_default_dtype(state.dtype)
         sys.argv = state.argv
         builtins.print = state.printing  # programs replace it in ranks that should be quiet
         logging.root.handlers = state.handlers
@@ -276,38 +243,36 @@ class PerRank:
         logging.Logger.manager.loggerDict = state.loggers
         sys.modules["__main__"] = state.main
         sys.stdout, sys.stderr = state.output
-        _switch(state.switches)
+        states.swap(now, state.set)
         _MODULES.update(state.hooks[0])
         _OPTIMIZERS.update(state.hooks[1])
         sys.modules.update(state.modules)
 
 
 @contextlib.contextmanager
-def own_process(modules: Modules | None, libraries: LibraryState) -> Iterator[None]:
+def own_process(modules: Modules | None, libraries: LibraryState) -> Iterator[list[Any]]:
     """Restores at the end of the block what programs change of the process.
 
     Args:
         modules: Modules that are imported once for each rank; None: none.
         libraries: State of libraries.
+
+    Yields:
+        What of `states.PROCESS` ranks begin with.
     """
-    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
-    switches = _switches()
     rng = torch.default_generator.get_state()
-    torch.set_num_threads(1)  # several only fight over the cores, and change the rounding
     finders: list[Any] = [libraries] if modules is None else [modules, libraries]
-    sys.meta_path[:0] = finders
-    try:
-        with warnings.catch_warnings():
-            for noise in _NOISE:
-                warnings.filterwarnings("ignore", noise)
-            yield
-    finally:
-        for finder in finders:
-            sys.meta_path.remove(finder)
-        torch.set_num_threads(threads)
-        torch.set_default_dtype(dtype)
-        _switch(switches)
-        torch.default_generator.set_state(rng)
+    with warnings.catch_warnings(), states.kept(states.PROCESS):
+        torch.set_num_threads(1)  # several only fight over the cores, and change the rounding
+        for noise in _NOISE:
+            warnings.filterwarnings("ignore", noise)
+        sys.meta_path[:0] = finders
+        try:
+            yield states.copied(states.values())
+        finally:
+            for finder in finders:
+                sys.meta_path.remove(finder)
+            torch.default_generator.set_state(rng)
 
 
 def patches(seed: int) -> Iterator[Patch]:

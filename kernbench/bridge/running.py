@@ -10,11 +10,14 @@ from typing import Any, Final
 
 import torch.multiprocessing
 
-from kernbench.bridge import per_rank
+from kernbench.bridge import per_rank, states
+from kernbench.bridge.distributed.flight_records import FlightRecords
+from kernbench.bridge.distributed.opened_stores import OPENED
+from kernbench.bridge.endings import at_end
 from kernbench.bridge.here import HERE, Rank
 from kernbench.bridge.library_state import LibraryState
+from kernbench.bridge.operations.direct import DirectMode
 from kernbench.bridge.operations.shape_mode import ShapeMode, Shapes
-from kernbench.bridge.operations.timing import TimeMode
 from kernbench.bridge.packing import Packed, packed
 from kernbench.bridge.patches import patched
 from kernbench.bridge.per_rank import Modules, PerRank, own_process
@@ -24,9 +27,11 @@ from kernbench.bridge.same_ranks import SameRanks
 from kernbench.bridge.tensors.hazards import Hazards
 from kernbench.bridge.tensors.no_numbers import MADE_UP
 from kernbench.bridge.tensors.storages import STORAGES
+from kernbench.des import Killed
 from kernbench.des.threads import ThreadPool
-from kernbench.errors import libraries_passed_over
+from kernbench.errors import UsageError, libraries_passed_over
 from kernbench.process.process import Process, current_process
+from kernbench.ranks.spawn_errors import RankAborted
 from kernbench.runtime_api.multiprocessing import spawn_on
 
 
@@ -36,9 +41,11 @@ def bridged(
     data: bool,
     fake: bool = False,
     same_ranks: bool = False,
+    witnesses: Sequence[int] | None = None,
     ranks_per_node: int | None = None,
     script: Callable[[], ModuleType] | None = None,
     folders: Sequence[Path] = (),
+    flight_folder: Path | None = None,
 ) -> Iterator["Run"]:
     """Lets programs of PyTorch run on the current context until the end of the block.
 
@@ -46,12 +53,15 @@ def bridged(
         data: Whether tensors have numbers.
         fake: Whether a value that is read is 0 if there are none; otherwise that is an error.
             `no_numbers.MADE_UP` counts such reads.
-        same_ranks: Whether ranks do the same, so that two of them run the program and the others
+        same_ranks: Whether ranks do the same, so that some of them run the program and the others
             repeat what the first one does; only without numbers.
+        witnesses: With `same_ranks`, which ranks run it beside the first one; None for the last.
         ranks_per_node: Number of ranks, and so of devices, of each node; None for all.
         script: Runs the program's file as a module, once for each rank that it spawns; None: ranks
             share the function that they run, and its arguments.
         folders: Where the program's modules are, which each rank imports for itself.
+        flight_folder: Where the files of PyTorch's flight recorder go at the end of ranks, however
+            they end; None for none.
     """
     process = current_process()
     local = ranks_per_node or len(process.ctx.devices)
@@ -62,21 +72,24 @@ def bridged(
         data=data,
         fake=fake,
         same_ranks=same_ranks,
+        witnesses=witnesses,
         local=local,
         script=script,
         modules=modules,
         libraries=libraries,
+        flights=None if flight_folder is None else FlightRecords(flight_folder),
     )
     MADE_UP.clear()
     with (
         libraries_passed_over(),
-        own_process(modules, libraries),
+        own_process(modules, libraries) as run.begun,
         patched(run.spawn, per_rank.patches(process.ctx.spec.seed)),
     ):
         try:
             yield run
         finally:
             STORAGES.clear()
+            OPENED.clear()
 
 
 class Run:
@@ -87,16 +100,19 @@ class Run:
         data: Whether tensors have numbers.
         fake: Whether a value that is read is 0 if there are none; otherwise that is an error.
         same_ranks: As of `bridged`.
+        witnesses: As of `bridged`.
         local: Number of ranks, and so of devices, of each node.
         script: As of `bridged`.
         modules: The program's modules.
         libraries: State of libraries.
+        flights: Notes what ranks call together; None if nobody asks.
 
     Attributes:
         shapes: What is known of operations without numbers.
         unknown: Operations without a cost of their own, of all ranks: how often, and their time in
             picoseconds.
         made_up: Reads of values that are not there.
+        begun: What of `states.PROCESS` ranks begin with.
     """
 
     def __init__(
@@ -106,23 +122,28 @@ class Run:
         data: bool,
         fake: bool,
         same_ranks: bool,
+        witnesses: Sequence[int] | None,
         local: int,
         script: Callable[[], ModuleType] | None,
         modules: Modules | None,
         libraries: LibraryState,
+        flights: FlightRecords | None,
     ) -> None:
         self.shapes: Final = Shapes()
         self.unknown: Final[dict[str, list[int]]] = {}
         self.made_up: Final = MADE_UP
+        self.begun: list[Any] = []
         self._process: Final = process
         self._data: Final = data
         self._fake: Final = fake
         self._same_ranks: Final = same_ranks
+        self._witnesses: Final = witnesses
         self._same: SameRanks | None = None
         self._local: Final = local
         self._script: Final = script
         self._modules: Final = modules
         self._libraries: Final = libraries
+        self._flights: Final = flights
 
     @contextlib.contextmanager
     def main(self) -> Iterator[Rank]:
@@ -181,27 +202,62 @@ class Run:
 
         Raises:
             SpawnException: If a rank failed.
+            UsageError: If a rank that is named to run the program is not there.
         """
         __tracebackhide__ = True
         loop = self._process.engine.loop
         loop.clamps_late = True
-        same = self._same = SameRanks(nprocs) if self._same_ranks else None
+        same = SameRanks(nprocs, self._witnesses) if self._same_ranks else None
+        self._same = same
         light = () if same is None else same.followers
-        own = PerRank(self._process.ctx.spec.seed, self._modules, self._libraries, light)
-        with ThreadPool() as carriers, own.swapping(loop):
+        seed = self._process.ctx.spec.seed
+        own = PerRank(seed, self.begun, self._modules, self._libraries, light)
+        with self._flying(nprocs), ThreadPool() as carriers, own.swapping(loop):
             spawn_on(carriers, partial(self._rank_main, fn), args, nprocs, light)
+
+    @contextlib.contextmanager
+    def _flying(self, ranks: int) -> Iterator[None]:
+        """Writes what ranks have called together, however they end."""
+        if self._flights is None:
+            yield
+            return
+        self._flights.begin(ranks)
+        try:
+            yield
+        except BaseException:
+            try:
+                self._flights.write()
+            except UsageError as error:  # hides no failure
+                print(f"kernbench: {error}", file=sys.stderr)
+            raise
+        self._flights.write()
 
     def _rank_main(self, fn: Callable[..., Any], number: int, *args: Any) -> None:
         process, same = current_process(), self._same
         if same is not None and number in same.followers:
             same.follow(process)
             return
-        with self._as_rank(process) as rank:
+        with self._as_rank(process) as rank, self._noting(rank):
             if same is None:
                 fn(number, *args)
             else:
                 with same.noting(rank):
                     fn(number, *args)
+
+    @contextlib.contextmanager
+    def _noting(self, rank: Rank) -> Iterator[None]:
+        """Notes what a rank calls together with others, if somebody asks for it."""
+        if self._flights is None:
+            yield
+            return
+        flight = rank.flight = self._flights.of(rank.process)
+        try:
+            yield
+        except RankAborted:
+            flight.stopped = True
+            raise
+        finally:
+            self._flights.ended()
 
     @contextlib.contextmanager
     def _as_rank(self, process: Process) -> Iterator[Rank]:
@@ -234,13 +290,32 @@ def as_rank(
     number = max(process.rank, 0)
     rank = Rank(process, number % local, process.ctx.devices[number], local, data=data, fake=fake)
     rank.hazards = Hazards(rank)
-    rank.mode = TimeMode(rank) if data else ShapeMode(rank, shapes or Shapes())
+    rank.mode = DirectMode(rank) if data else ShapeMode(rank, shapes or Shapes())
     HERE.rank = rank
     try:
-        with rank.mode:
-            yield rank
+        with states.kept(states.THREAD), rank.mode:
+            try:
+                yield rank
+            except (RankAborted, Killed, KeyboardInterrupt):
+                raise  # the others, or the user, end it
+            except BaseException:
+                at_end(rank)
+                raise
+            at_end(rank)
     finally:
         HERE.rank = None
+        _forget_backward()
+
+
+def _forget_backward() -> None:
+    """Lets go of what a backward pass that failed in this thread has left undone.
+
+    C++ keeps it for the thread, and would let it go at the thread's end: after Python's part of the
+    thread, for which others wait. It needs the interpreter's lock, and if that has ended meanwhile,
+    the process is aborted. The next backward pass of the thread drops it first, so here is one.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        torch.zeros((), device="cpu", requires_grad=True).backward()
 
 
 def _as_new_process(script: Callable[[], ModuleType], work: Packed, number: int) -> None:

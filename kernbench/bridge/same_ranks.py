@@ -1,12 +1,13 @@
-"""Ranks that do the same: two run the program, the others repeat what the first one does."""
+"""Ranks that do the same: some run the program, the others repeat what the first one does."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kernbench.bridge.here import Rank
 from kernbench.distributed.followers import Follower
-from kernbench.distributed.tapes import Pair, Tape
+from kernbench.distributed.tapes import Tape
+from kernbench.distributed.witnesses import Pair, witnesses_of
 from kernbench.process.process import Process
 
 
@@ -15,16 +16,18 @@ class SameRanks:
 
     Args:
         nprocs: Number of ranks.
+        witnesses: Ranks that run the program beside rank 0; None for the last one.
 
     Attributes:
         followers: Ranks that do not run the program.
+
+    Raises:
+        UsageError: If some of the witnesses are not there.
     """
 
-    def __init__(self, nprocs: int) -> None:
-        self._last: Final = nprocs - 1
-        self.followers: Final = range(1, nprocs - 1)
-        names = ["rank 0"] if nprocs == 1 else ["rank 0", f"rank {self._last}"]
-        self._pair: Final = Pair(names)
+    def __init__(self, nprocs: int, witnesses: Sequence[int] | None = None) -> None:
+        self._pairs: Final = {rank: Pair(rank) for rank in witnesses_of(witnesses, nprocs)}
+        self.followers: Final = frozenset(range(1, nprocs)) - self._pairs.keys()
         self._leader: Tape | None = None
 
     def weight(self, rank: int) -> int:
@@ -43,11 +46,12 @@ class SameRanks:
             rank: A rank that runs the program.
 
         Raises:
-            RanksDifferError: If the other rank that runs the program does something else.
+            RanksDifferError: If another rank that runs the program does something else.
         """
         process = rank.process
         leads = process.rank == 0
-        tape = Tape(process, self._pair, 0 if leads else 1, len(self.followers))
+        pairs = list(self._pairs.values()) if leads else [self._pairs[process.rank]]
+        tape = Tape(process, pairs, 0 if leads else 1, self.followers)
         if leads:
             self._leader = tape  # the first rank to run
         process.host.tape = rank.tape = tape

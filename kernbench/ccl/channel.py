@@ -16,7 +16,7 @@ from kernbench.ccl.plan import Algorithm, Cutting, Plan, Setting
 from kernbench.ccl.replay import Replay
 from kernbench.ccl.runs import Runs
 from kernbench.des import EventLoop, Owner, Task, order
-from kernbench.hw.claims import Claim, Use, never
+from kernbench.hw.claims import Claim, Share, Use, never
 from kernbench.hw.network import Network
 from kernbench.hw.path import Path
 from kernbench.hw.pe import PeTimeline, Timeless, later
@@ -47,6 +47,7 @@ class ChannelPlan:
         path: Returns the path between two ranks of the group.
         lead: Shortest start-up of a rank, in picoseconds.
         topology: The machine.
+        share: See `Use`.
     """
 
     algorithm: Algorithm
@@ -58,6 +59,7 @@ class ChannelPlan:
     path: Callable[[int, int], Path]
     lead: int
     topology: Topology
+    share: Share | None = None
 
     @cached_property
     def layout(self) -> Layout:
@@ -101,7 +103,7 @@ class ChannelPlan:
         queue = self.costs.each[0].queue
         largest = queue.on_links(queue.slot_size)
         tail = max((path.tail(queue.n_slots, largest) for path in paths), default=0)
-        return Use(paths, self.lead, tail)
+        return Use(paths, self.lead, tail, share=self.share)
 
     @cached_property
     def sent_over(self) -> list[tuple[int, ...]]:

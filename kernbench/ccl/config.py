@@ -138,6 +138,9 @@ class AlgorithmSpec:
         topology: How the algorithm connects its ranks.
         description: One line for `kernbench list`.
         channels: How many shares of every block run at the same time, each on a PE of its own.
+        rails: The most NICs of a node that the algorithm uses between nodes, each with `channels`
+            of its own that go through the ranks on another walk (`rails.walks_of`); 1 for ranks as
+            the group numbers them.
         queue: Name of a profile in `queues`.
         buffer_kind: See `QueueProfile`.
         backpressure: See `QueueProfile`.
@@ -153,6 +156,7 @@ class AlgorithmSpec:
     topology: LogicalTopology = "ring_1d"
     description: str = ""
     channels: Channels = 1
+    rails: Channels = 1
     queue: str | None = None
     buffer_kind: BufferKind | None = None
     backpressure: Backpressure | None = None
@@ -228,6 +232,8 @@ class Chosen:
         topology: How the algorithm connects its ranks.
         auto: Whether `auto` found the algorithm to be the fastest.
         p2p: How much of a link a message between two ranks gets; None for all of it.
+        rails: The most NICs of a node that are used between nodes, each with `channels` of its own.
+        only_first: Whether only the first of these NICs is used, which is enough for small sizes.
         slots_at: Place in the file that gives `n_slots`; empty if the file does not.
     """
 
@@ -240,6 +246,8 @@ class Chosen:
     topology: LogicalTopology = "ring_1d"
     auto: bool = False
     p2p: P2pChannels | None = None
+    rails: int = 1
+    only_first: bool = False
     slots_at: str = field(default="", compare=False)
 
     def for_message(self, nbytes: int, ranks: int) -> "Chosen":
@@ -426,7 +434,7 @@ def check_default(given: Path | None, overrides: Sequence[str], system: SystemSp
         spec = algorithms[name]
         queue = _queue(loaded.value, spec, _profile(loaded.value, spec, system))
         try:
-            _check_fits(name, queue, spec.channels, loaded, system)
+            _check_fits(name, queue, _most_channels(spec, system), loaded, system)
         except ConfigError as misfit:
             misfits.append(misfit)
         else:
@@ -447,7 +455,13 @@ def check_fits(chosen: Chosen, loaded: Loaded[CclFile], system: SystemSpec) -> N
     Raises:
         ConfigError: If the slots do not fit into memory, or channels outnumber the PEs of a SIP.
     """
-    _check_fits(chosen.name, chosen.queue, chosen.channels, loaded, system)
+    _check_fits(chosen.name, chosen.queue, _most_channels(chosen, system), loaded, system)
+
+
+def _most_channels(algorithm: AlgorithmSpec | Chosen, system: SystemSpec) -> int:
+    """Returns how many channels an algorithm has in the largest groups of a machine."""
+    node = system.sips.network.node
+    return algorithm.channels * (1 if node is None else min(algorithm.rails, node.size))
 
 
 def _check_fits(
@@ -515,6 +529,7 @@ def choose(
         spec.channels,
         spec.topology,
         p2p=profile.p2p,
+        rails=spec.rails,
         slots_at=_given_at(loaded, name, profile, "n_slots"),
     )
 

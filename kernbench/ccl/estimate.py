@@ -7,20 +7,21 @@ message goes on when it arrives. This is an estimate, not a simulation: it does 
 messages of different waves meet.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from kernbench.caches import Table, cached
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.costs import launches_of, pass_over
-from kernbench.ccl.layout import full_messages
 from kernbench.ccl.operations import OPERATIONS, Ints
-from kernbench.ccl.plan import NOTHING, Algorithm, Plan, Setting, plan_of
+from kernbench.ccl.plan import NOTHING, Algorithm, Plan
+from kernbench.ccl.programs import most_messages, programs_of
+from kernbench.ccl.rails import Pair
 from kernbench.hw.path import Path
 from kernbench.hw.pe import PeCosts
 from kernbench.hw.queue import QueueSpec
@@ -208,6 +209,27 @@ class _Ways:
     links: Ints
     hops: Ints
     loads: Floats
+
+
+class _Planned(NamedTuple):
+    """What there is to time of an operation.
+
+    Attributes:
+        plans: The plan of each channel; of channels that have shares of the links, of the first.
+        chunk: Bytes of a chunk.
+        shares: Bounds of rates by sender and receiver.
+    """
+
+    plans: list[Plan]
+    chunk: int
+    shares: Mapping[Pair, Bandwidth]
+
+
+class _Group(NamedTuple):
+    """The ranks of an operation: device of each, and bounds of rates by sender and receiver."""
+
+    sips: tuple[int, ...]
+    shares: Mapping[Pair, Bandwidth]
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +422,7 @@ class Estimator:
     def _find_estimate(
         self,
         chosen: Chosen,
-        algorithm: Algorithm,
+        _algorithm: Algorithm,
         operation: str,
         nbytes: int,
         sips: tuple[int, ...],
@@ -411,29 +433,28 @@ class Estimator:
             return start_up
         if n > 1 and not OPERATIONS[operation].rooted:
             start_up += pass_over(chosen.queue, nbytes // n, nbytes - nbytes // n)
-        time = self._exchanges(chosen, algorithm, operation, nbytes, sips)
+        time = self._exchanges(chosen, operation, nbytes, sips)
         return None if time is None else start_up + time
 
     def _exchanges(
         self,
         chosen: Chosen,
-        algorithm: Algorithm,
         operation: str,
         nbytes: int,
         sips: tuple[int, ...],
     ) -> float | None:
         """Returns how long the exchanges of an operation take; None if it has no plan."""
-        planned = self._planned(chosen, algorithm, operation, nbytes, sips)
+        planned = self._planned(chosen, operation, nbytes, sips)
         if planned is None:
             return None
-        plans, chunk = planned
+        plans, chunk, ways = planned.plans, planned.chunk, _Group(sips, planned.shares)
         if not _can_be_thinned(plans):
-            return self._time(_Events.of(plans), chunk, chosen.queue, sips)
+            return self._time(_Events.of(plans), chunk, chosen.queue, ways)
         # All steps are alike, so a few of them tell the time of all.
         times = []
         for count in (_SAMPLE, 2 * _SAMPLE):
             few = [_thinned(plan, count) for plan in plans]
-            times.append(self._time(_Events.of(few), chunk, chosen.queue, sips))
+            times.append(self._time(_Events.of(few), chunk, chosen.queue, ways))
         left = max(len(plan.send) for plan in plans) - 2 * _SAMPLE
         return times[1] + (times[1] - times[0]) * left / _SAMPLE
 
@@ -452,16 +473,16 @@ class Estimator:
             The limit of the messages that lose most; None if slots come back in time, or if the
             algorithm has no plan.
         """
-        planned = self._planned(chosen, chosen.algorithm(operation), operation, nbytes, sips)
+        planned = self._planned(chosen, operation, nbytes, sips)
         if planned is None or not nbytes:
             return None
-        plans, chunk = planned
+        plans, chunk = planned.plans, planned.chunk
         if _can_be_thinned(plans):
             plans = [_thinned(plan, _SAMPLE) for plan in plans]
         events, queue = _Events.of(plans), chosen.queue
         if not len(events.lane):
             return None
-        costs = self._priced(events, chunk, queue, sips)[2]
+        costs = self._priced(events, chunk, queue, _Group(sips, planned.shares))[2]
         worst = int(np.argmax(costs.waiting - costs.flowing))
         waiting, flowing = float(costs.waiting[worst]), float(costs.flowing[worst])
         if waiting <= _NOTABLE * flowing:
@@ -472,32 +493,33 @@ class Estimator:
     def _planned(
         self,
         chosen: Chosen,
-        algorithm: Algorithm,
         operation: str,
         nbytes: int,
         sips: tuple[int, ...],
-    ) -> tuple[list[Plan], int] | None:
-        """Returns the plan of each channel and the bytes of a chunk; None if there is no plan."""
+    ) -> _Planned | None:
+        """Returns what there is to time of an operation; None if it has no plan."""
         n, blocks = len(sips), OPERATIONS[operation].blocks
         block = -(-nbytes // (_ITEMSIZE if blocks == "one" else _ITEMSIZE * n))
-        share = -(-block // chosen.channels)
-        messages = full_messages(share, chosen.queue.slot_size // _ITEMSIZE, chosen.align)
-        grid = self._topology.grid(sips)
-        plans = []
-        for channel in range(chosen.channels):
-            setting = Setting(operation, n, 0, grid, channel, chosen.channels, messages)
-            plan = plan_of(algorithm, setting)
+        messages = most_messages(block, chosen.queue.slot_size // _ITEMSIZE, chosen.align)
+        programs = programs_of(chosen, operation, self._topology, sips, 0, messages)
+        share = -(-block // len(programs))
+        plans, shares = [], None
+        for program in programs:
+            plan = program.plan
             if plan is None:
                 return None
             plans.append(plan)
+            shares = program.shares(plan)
+            if shares is not None:
+                break  # channels that keep out of each other's way: one tells the time of all
         chunk = -(-share // plans[0].parts)
-        return plans, -(-chunk // chosen.align) * chosen.align * _ITEMSIZE
+        return _Planned(plans, -(-chunk // chosen.align) * chosen.align * _ITEMSIZE, shares or {})
 
-    def _time(self, events: _Events, chunk: int, queue: QueueSpec, sips: tuple[int, ...]) -> float:
+    def _time(self, events: _Events, chunk: int, queue: QueueSpec, group: _Group) -> float:
         """Returns when the last lane is done if all lanes begin at once, in picoseconds."""
         if not len(events.lane):
             return 0.0
-        slowest, ways, costs = self._priced(events, chunk, queue, sips)
+        slowest, ways, costs = self._priced(events, chunk, queue, group)
         clock, port_free = np.zeros(events.lanes), np.zeros(events.lanes)
         link_free, arrival = np.zeros(len(self._topology.links)), np.zeros(len(events.lane))
         borders = np.flatnonzero(np.diff(events.wave, prepend=-1, append=events.wave[-1] + 1))
@@ -523,21 +545,19 @@ class Estimator:
         return float(max(clock.max(), port_free.max()))
 
     def _priced(
-        self, events: _Events, chunk: int, queue: QueueSpec, sips: tuple[int, ...]
+        self, events: _Events, chunk: int, queue: QueueSpec, group: _Group
     ) -> tuple[PeCosts, _Ways, _Costs]:
         """Returns the slowest PE, the ways of all messages, and what the exchanges cost."""
         nbytes: Floats = (events.span * chunk).astype(np.float64)
-        ways = self._find_ways(events, nbytes, queue, sips)
-        slowest = self._slowest(frozenset(map(self._system.kind_of, sips)))
+        ways = self._find_ways(events, nbytes, queue, group)
+        slowest = self._slowest(frozenset(map(self._system.kind_of, group.sips)))
         return slowest, ways, _find_costs(slowest, events, ways, nbytes, queue)
 
-    def _find_ways(
-        self, events: _Events, nbytes: Floats, queue: QueueSpec, sips: tuple[int, ...]
-    ) -> _Ways:
+    def _find_ways(self, events: _Events, nbytes: Floats, queue: QueueSpec, group: _Group) -> _Ways:
         """Returns the ways of messages; exchanges without a message have unused entries."""
-        n, one_byte = len(sips), PS_PER_S * queue.line.size / queue.line.payload
+        n, one_byte = len(group.sips), PS_PER_S * queue.line.size / queue.line.payload
         pairs, which = np.unique(events.lane % n * n + events.to % n, return_inverse=True)
-        paths = [self._path(sips[pair // n], sips[pair % n], queue) for pair in pairs.tolist()]
+        paths = [self._path(group, pair // n, pair % n, queue) for pair in pairs.tolist()]
         per_byte = [[one_byte / hop.bandwidth.per_second for hop in path.hops] for path in paths]
         rates = one_byte / self._rates
         counts = np.array([len(path.links) for path in paths])
@@ -587,8 +607,11 @@ class Estimator:
         )
         return PeCosts(pe, cube)
 
-    def _path(self, source: int, to: int, queue: QueueSpec) -> Path:
+    def _path(self, group: _Group, sender: int, receiver: int, queue: QueueSpec) -> Path:
+        source, to = group.sips[sender], group.sips[receiver]
         feed = queue.feed(self._kinds[self._system.kind_of(source)].pe.dma)
+        share = group.shares.get((sender, receiver), feed)
+        feed = min(feed, share, key=_per_second)
         path = self._paths.get((source, to, feed))
         if path is None:
             route = self._topology.sip_route(source, to)

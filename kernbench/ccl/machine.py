@@ -10,6 +10,7 @@ from kernbench.hw.path import Path
 from kernbench.hw.pe import PeCosts
 from kernbench.hw.queue import QueueSpec
 from kernbench.topology import Topology
+from kernbench.units import Bandwidth
 
 
 class Machine:
@@ -33,15 +34,20 @@ class Machine:
         """Returns the durations of the PEs of a SIP; of SIPs that are alike, the same object."""
         return self._costs[self.topology.machine.system.kind_of(sip)]
 
-    def path(self, source: int, destination: int, queue: QueueSpec) -> Path:
+    def path(
+        self, source: int, destination: int, queue: QueueSpec, share: Bandwidth | None = None
+    ) -> Path:
         """Returns the path from the first PE of a SIP to the first PE of another.
 
         Args:
             source: Number of the sending SIP.
             destination: Number of the receiving SIP.
             queue: How queues are built: the rate on the first link, and virtual-channel chunks.
+            share: Another bound of the rate on the first link, in bytes a second; None for none.
         """
         feed = queue.feed(self.costs(source).pe.dma)
+        if share is not None and share.per_second < feed.per_second:
+            feed = share
         key = (source, destination, queue.vc_chunk_size, feed.per_second)
         path = self._paths.get(key)
         if path is None:

@@ -1,7 +1,8 @@
 """Everything known of collectives of one shape before any rank arrives."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
@@ -9,17 +10,17 @@ import numpy as np
 from kernbench.ccl.channel import ChannelPlan
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.costs import RankCosts, launches_of, pass_over
-from kernbench.ccl.layout import full_messages
 from kernbench.ccl.machine import Machine
 from kernbench.ccl.operations import OPERATIONS, Operation
-from kernbench.ccl.plan import Setting, plan_of
+from kernbench.ccl.programs import most_messages, programs_of
+from kernbench.ccl.rails import Pair
 from kernbench.ccl.rows import SMALL, Rows
 from kernbench.ccl.values import Recipe, recipe
 from kernbench.errors import UsageError
 from kernbench.hw.path import Path
 from kernbench.memory import DType
 from kernbench.topology import Topology
-from kernbench.units import format_bytes
+from kernbench.units import Bandwidth, format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,38 +86,36 @@ class Prepared:
         self.operation: Final[Operation] = OPERATIONS[shape.operation]
         self._blocks: Final = self.operation.sizes(shape.sizes, n)
         self._offsets: Final = np.cumsum(self._blocks, axis=1) - self._blocks
-        algorithm = chosen.algorithm(shape.operation)
         pes = [machine.costs(sip) for sip in shape.sips]
         costs = RankCosts(pes, chosen.queue, shape.dtype)
         lead = min(launches_of(chosen.queue, machine.topology.machine.system, shape.sips))
         largest = int(self._blocks.max(initial=0))
-        share = -(-largest // chosen.channels)
-        grid = machine.topology.grid(shape.sips)
+        programs = programs_of(
+            chosen,
+            shape.operation,
+            machine.topology,
+            shape.sips,
+            shape.root,
+            most_messages(largest, costs.together.piece, chosen.align),
+        )
         self._rows: dict[int, Rows | None] = {}
         self._runs: dict[tuple[int, int], list[tuple[range, slice]]] = {}
         self.channels: Final[list[ChannelPlan]] = []
-        for number in range(chosen.channels):
-            setting = Setting(
-                shape.operation,
-                n,
-                shape.root,
-                grid,
-                number,
-                chosen.channels,
-                full_messages(share, costs.together.piece, chosen.align),
-            )
-            plan = plan_of(algorithm, setting)
+        for program in programs:
+            plan = program.plan
+            shares = program.shares(plan)
             self.channels.append(
                 ChannelPlan(
-                    algorithm,
-                    setting,
+                    program.algorithm,
+                    program.setting,
                     plan,
                     self._blocks,
                     chosen.align,
                     costs,
-                    self._path,
+                    partial(self._path, shares or {}),
                     lead,
                     machine.topology,
+                    None if shares is None else (program.rails, program.walk),
                 )
             )
 
@@ -125,9 +124,9 @@ class Prepared:
         topology = self._machine.topology
         return Prepared(Machine(Topology(topology.machine, topology.spec)), self.shape)
 
-    def _path(self, sender: int, receiver: int) -> Path:
-        sips = self.shape.sips
-        return self._machine.path(sips[sender], sips[receiver], self.shape.chosen.queue)
+    def _path(self, shares: Mapping[Pair, Bandwidth], sender: int, receiver: int) -> Path:
+        sips, share = self.shape.sips, shares.get((sender, receiver))
+        return self._machine.path(sips[sender], sips[receiver], self.shape.chosen.queue, share)
 
     @cached_property
     def start_ups(self) -> list[int]:

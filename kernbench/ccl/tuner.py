@@ -20,6 +20,7 @@ from kernbench.ccl.config import (
     shipped_ccl_file,
 )
 from kernbench.ccl.estimate import SlotLimit, estimator_of
+from kernbench.ccl.rails import rails_of
 from kernbench.config.load import Loaded
 from kernbench.config.problems import ConfigError
 from kernbench.errors import KernbenchError, UsageError
@@ -30,6 +31,12 @@ _MANY: Final = 256
 
 _HARDLY_SLOWER: Final = 1.02
 """Ratio of two estimates that say nothing about which algorithm is the faster one."""
+
+_WORTH_ALL_NICS: Final = 1.25
+"""Ratio of two estimates from which on a small collective takes all NICs in place of the first.
+
+NCCL, too, takes fewer channels for small sizes, until each has work enough for its threads
+(`threadThresholds` in src/graph/tuning.cc)."""
 
 _LARGEST_SLOT_BITS: Final = 31
 """Bits of a slot size that `enough_slots` does not try any more."""
@@ -134,6 +141,7 @@ class Choices:
         if operation not in self._candidates:
             self._candidates[operation] = self._find_candidates(operation)
         candidates = self._candidates[operation] if named is None else [named]
+        candidates = [each for one in candidates for each in self._by_rails(one, members)]
         if message:
             candidates = [one.for_message(1 << bits, group) for one in candidates]
         fastest = self._fastest(candidates, operation, 1 << bits, members)
@@ -264,8 +272,8 @@ class Choices:
     ) -> Chosen:
         """Returns the candidate with the least estimated time; the first of equals.
 
-        Of those that are hardly slower than the fastest, it is one with the fewest channels, since
-        each channel is simulated.
+        Of those that are hardly slower than the fastest, or on one NIC in place of all not much
+        slower, it is one with the fewest channels, since each channel is simulated.
         """
         worthy = self._worthy(candidates, sips)
         times: list[tuple[float, Chosen]] = []
@@ -278,9 +286,23 @@ class Choices:
                 times.append((time, candidate))
         if not times:
             return worthy[0]
-        most = min(time for time, _ in times) * _HARDLY_SLOWER
-        near = [(one.channels, time, one) for time, one in times if time <= most]
+        least = min(time for time, _ in times)
+        near = [
+            (self._channels(one, sips), time, one)
+            for time, one in times
+            if time <= least * (_WORTH_ALL_NICS if one.only_first else _HARDLY_SLOWER)
+        ]
         return min(near, key=lambda each: each[:2])[2]
+
+    def _by_rails(self, chosen: Chosen, sips: tuple[int, ...]) -> list[Chosen]:
+        """Returns an algorithm on as many rails as it uses, and on one where these are several."""
+        rails = rails_of(self._topology, sips, chosen.rails)
+        one = replace(chosen, only_first=True)
+        return [chosen] if rails is None or len(rails.walks) == 1 else [one, chosen]
+
+    def _channels(self, chosen: Chosen, sips: tuple[int, ...]) -> int:
+        rails = rails_of(self._topology, sips, chosen.rails)
+        return chosen.channels * (1 if rails is None or chosen.only_first else len(rails.walks))
 
     def _worthy(self, candidates: Sequence[Chosen], sips: Sequence[int]) -> Sequence[Chosen]:
         """Returns the candidates that are worth an estimate; at least one.

@@ -8,21 +8,19 @@ import os
 import sys
 from typing import Final
 
-owns_process = False
-"""Whether the command owns the process, and so may end it when nothing else stops it."""
+from kernbench.cli import loading, ownership
 
 _ALLOCATIONS: Final = 50_000
 """Objects made, less objects freed, between two searches for garbage.
 
-Imports make many objects and hardly any garbage; with Python's default, the searches are a tenth of
-the start.
+Imports of a program make many objects, too, and hardly any garbage.
 """
 
 
 def main() -> None:
     """Runs `kernbench`; the entry point of the installed script."""
-    global owns_process  # noqa: PLW0603 - one process has one command
-    owns_process = True
+    ownership.take()
+    loading.begin()
     if 0 < gc.get_threshold()[0] < _ALLOCATIONS:  # 0: the user has switched the search off
         gc.set_threshold(_ALLOCATIONS)
     # Set before numpy is imported: BLAS takes one thread, since several threads only fight over the
@@ -35,6 +33,7 @@ def main() -> None:
     try:
         app()
     finally:
+        loading.end()
         _flush()
 
 

@@ -19,7 +19,9 @@ class Output:
         report: File for a page that shows the run; None for no file.
         trace_limit: Most records that the log keeps for traces, `report` and `breakdown`; 0 for any
             number.
-        flight_recorder: File for the last calls of each rank, if ranks fail; None for no file.
+        flight_recorder: File for the last calls of each rank, if ranks fail; of a program of
+            PyTorch, folder for the files of PyTorch's flight recorder, however ranks end; None for
+            none.
         json: File for the results; None for no file.
         breakdown: Whether to print where each rank's time went.
         quiet: Whether to print errors and results files only.

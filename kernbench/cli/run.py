@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from kernbench import cli
 from kernbench.ccl.config import check_default
+from kernbench.cli import leaving, loading, ownership
 from kernbench.cli.failures import end_at_terminate, end_process, failed
 from kernbench.cli.hash_seeds import Listener, try_seeds
 from kernbench.cli.output import SILENT, Output
@@ -36,6 +36,7 @@ from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.engines import load_machine
 from kernbench.runtime_api.multiprocessing import SpawnException
+from kernbench.scripts import program
 from kernbench.scripts.failures import failure_of, repeated
 from kernbench.scripts.pytorch import made_up_lines, run_lines
 from kernbench.scripts.running import Outcome, head_of, run_once
@@ -65,8 +66,9 @@ def run_bench(
         spec.command()
     except UsageError as error:
         return failed(error)
-    if cli.owns_process:
+    if ownership.owned():
         watchdog.last_resort = end_process
+        program.keep_main = leaving.keep
         end_at_terminate()
     try:
         with libraries_passed_over(spec.bench) if spec.pytorch else nullcontext():
@@ -76,7 +78,7 @@ def run_bench(
                 spec = repeated(spec, error)
                 return failed(error, spec.command(*_more(spec, tries)))
     finally:
-        watchdog.last_resort = None
+        watchdog.last_resort = program.keep_main = None
 
 
 class Tries(NamedTuple):
@@ -104,9 +106,11 @@ def _run(spec: RunSpec, output: Output, tries: Tries) -> int:
             "--trace-kineto needs simulated time, which --fidelity functional does not have",
             hint="run with --fidelity kernel",
         )
-    for path in (output.trace, output.report, output.flight_recorder, output.json):
+    for path in (output.trace, output.report, output.json):
         if path is not None:
             check_writable(path)
+    if output.flight_recorder is not None:
+        _check_flight_recorder(output.flight_recorder, spec)
     if output.trace_kineto is not None:
         make_folder(output.trace_kineto)
     if output.needs_records:
@@ -117,6 +121,25 @@ def _run(spec: RunSpec, output: Output, tries: Tries) -> int:
         with _failure_in(spec, output, tries, HashSeedError):
             return try_seeds(spec, output, hash_seeds, spec.command())
     return _attempt(spec, output, tries)
+
+
+def _check_flight_recorder(path: Path, spec: RunSpec) -> None:
+    """Checks that what ranks did last can be written; a program of PyTorch has a folder for it."""
+    if not spec.pytorch:
+        check_writable(path)
+        return
+    if spec.same_ranks:
+        raise UsageError(
+            "--flight-recorder and --same-ranks: ranks that repeat another one call nothing of "
+            "PyTorch, so that its analyser would miss them",
+            hint="run without --same-ranks",
+        )
+    if path.suffix and not path.is_dir():
+        raise UsageError(
+            f"--flight-recorder {path}: expected a folder, which takes a file for each rank",
+            hint=f"--flight-recorder {path.with_suffix('')}; JSON is what `kernbench run` writes",
+        )
+    make_folder(path)
 
 
 @contextmanager
@@ -143,6 +166,7 @@ def _explore(spec: RunSpec, output: Output, tries: Tries) -> int:
     def attempt(schedule: Schedule) -> int:
         tried = replace(spec, schedule=schedule.picks)
         if schedule.late:
+            program.keep_main = None  # what the first run has is enough to keep
             with redirect_stdout(io.StringIO()):
                 return _attempt(tried, SILENT, tries, schedule)
         status.append(_attempt(tried, output, tries, schedule))
@@ -173,14 +197,19 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
         schedule: Notes the matches and reads of this run; None if no other schedule is tried.
     """
     listener = tries.listener
+    if not spec.pytorch:  # nothing is left to load but the file, which may be a module of the user
+        loading.settle()
     line = StatusLine() if sys.stderr.isatty() and not output.quiet else None
 
     def ready(ctx: RuntimeContext) -> None:
         if line is not None:
             line.context = ctx
         ctx.engine.op_log.limit = output.trace_limit or None
+        if spec.pytorch:
+            ctx.flight_folder = output.flight_recorder
         if output.verbose:
             ctx.on_choice = _print_choice
+        loading.settle()
 
     with nullcontext() if line is None else shown(line.text):
         outcome = run_once(
@@ -216,7 +245,7 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
         rows = breakdown(engine.op_log, engine.dispatch_ps)
         from rich.console import Console  # rich takes longer to import than most of the package
 
-        print_breakdown(rows, Console(width=None if sys.stdout.isatty() else 110))
+        print_breakdown(rows, Console(width=None if sys.stdout.isatty() else 130))
         _tell_partial(engine.op_log)
     return outcome.exit_code
 
@@ -231,8 +260,12 @@ def _tell_failure(outcome: Outcome, output: Output, tries: Tries) -> None:
     if tries.listener is not None and isinstance(error, Exception):
         tries.listener.failed(error)
     if output.flight_recorder is not None and isinstance(error, _OF_RANKS):
-        record = context.flight_record()
-        _write_of_failure(output.flight_recorder, record, "what every rank did last")
+        what, path = "what every rank did last", output.flight_recorder
+        if outcome.spec.pytorch:  # the bridge has written it
+            reader = "python -m torch.distributed.flight_recorder.fr_trace"
+            print(f"kernbench: {what} is in {path}; {reader} {path}", file=sys.stderr)
+        else:
+            _write_of_failure(path, context.flight_record(), what)
     if output.json is not None:
         document = {**outcome.document, "failure": _failure(outcome.spec, tries, error)}
         _write_of_failure(output.json, document, "the failure")

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kernbench import cli
+from kernbench.cli import loading, ownership
 from kernbench.cli.failures import Exit
 from kernbench.cli.hash_seeds import Listener
 from kernbench.cli.output import Output
@@ -19,7 +19,8 @@ def child(job: dict[str, Any]) -> int:
     Args:
         job: What to run, from `hash_seeds.try_seeds`.
     """
-    cli.owns_process = True
+    ownership.take()
+    loading.begin()
     shown: dict[str, Any] = job["output"]
     for name in ("trace", "trace_kineto", "report", "flight_recorder", "json"):
         shown[name] = shown[name] and Path(shown[name])

@@ -43,6 +43,7 @@ def spec_of_options(options: Mapping[str, Any]) -> RunSpec:
         ConfigError: If a value cannot be used.
     """
     devices, schedule = options["devices"], options["schedule"]
+    witnesses = options.get("witnesses")
     return RunSpec(
         topology=options.get("topology", USUAL.topology),
         ccl=options.get("ccl"),
@@ -67,6 +68,7 @@ def spec_of_options(options: Mapping[str, Any]) -> RunSpec:
         nodes=options.get("nodes", 1),
         as_module=options.get("as_module", False),
         same_ranks=options.get("same_ranks", False),
+        witnesses=None if witnesses is None else _numbers(witnesses, _WITNESSES, ","),
     )
 
 
@@ -88,6 +90,8 @@ def _time(text: str) -> int:
 
 _SCHEDULE: Final = (r"[1-9]\d*(\.[1-9]\d*)*", "numbers from 1 with dots between, such as 2.1; or 0")
 _DEVICES: Final = (r"\d+(,\d+)*", "numbers with commas between, such as 0,2,5; or all")
+
+_WITNESSES: Final = (r"\d+(,\d+)*", "ranks with commas between, such as 3,17")
 
 
 def _numbers(text: str, form: tuple[str, str], between: str) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
-from kernbench import cli
+from kernbench.cli import loading, ownership
 from kernbench.cli.failures import Exit, end_at_terminate, failed
 from kernbench.cli.spec_options import Varied
 from kernbench.cli.status_line import shown
@@ -43,7 +43,8 @@ def run_sweep(
         resume: Whether records that are there count as done.
         quiet: Whether to print errors only.
     """
-    if cli.owns_process:
+    loading.settle()
+    if ownership.owned():
         end_at_terminate()
     sweep: Sweep | None = None
     finished = False

@@ -8,6 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
+from kernbench.cli import loading
+
 _PLUGIN: Final = "kernbench.testing.plugin"
 """The plugin by its module; by its name if the package is installed."""
 
@@ -95,6 +97,7 @@ def run_tests(
 
     import pytest
 
+    loading.end()  # leaks are looked for among all objects, so none is left out
     given = [*_plugin(), "-W", _IMPORTED, "--kb-summary", *options, path, *(arguments or ())]
     code = int(pytest.main(given))
     from kernbench.cli.failures import Exit

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -174,6 +175,23 @@ def _torchrun(
             "and the last rank run it, and the others repeat what rank 0 does.",
         ),
     ] = False,
+    witnesses: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RANKS",
+            help="With --same-ranks: these ranks run the program in place of the last one, such as "
+            "3,17; each is compared with rank 0, step by step.",
+        ),
+    ] = None,
+    flight_recorder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Writes what each rank called together with others, however the run ends, as "
+            "PyTorch's flight recorder does: python -m torch.distributed.flight_recorder.fr_trace "
+            "FOLDER reads it.",
+        ),
+    ] = None,
     **shared: Any,
 ) -> None:
     """Run a program of PyTorch, as it is, on a simulated machine (pip install kernbench[torch]).
@@ -188,7 +206,9 @@ def _torchrun(
         module: Whether `program` is the name of a module.
         topology: A topology file, or the name of a shipped machine; None for an H200 machine.
         data: Whether tensors hold values.
-        same_ranks: Whether two ranks run the program, and the others repeat it.
+        same_ranks: Whether some ranks run the program, and the others repeat it.
+        witnesses: Ranks that run it beside rank 0; None for the last one.
+        flight_recorder: Folder for the files of PyTorch's flight recorder; None for no files.
         shared: Options of `kernbench run`.
 
     Raises:
@@ -215,6 +235,7 @@ def _torchrun(
         "nodes": nodes,
         "as_module": module,
         "same_ranks": same_ranks,
+        "witnesses": witnesses,
         "nproc_per_node": None,
     }
     try:
@@ -222,7 +243,8 @@ def _torchrun(
         spec = with_devices(_with_ranks(spec, nproc_per_node))
     except UsageError as error:
         raise typer.Exit(failed(error)) from None
-    output = Output(**{name: value for name, value in shared.items() if name in _OUTPUTS})
+    outputs = {name: value for name, value in shared.items() if name in _OUTPUTS}
+    output = Output(**outputs, flight_recorder=flight_recorder)
     status = run_bench(spec, output, shared["explore"], shared["hash_seeds"])
     raise typer.Exit(status)
 

@@ -96,7 +96,7 @@ class Event:
         label: What a task waits for when it waits for this event, for reports.
     """
 
-    __slots__ = ("_callbacks", "error", "label", "time")
+    __slots__ = ("__weakref__", "_callbacks", "error", "label", "time")
 
     def __init__(self, label: object = "event") -> None:
         self.time: int | None = None
@@ -535,6 +535,15 @@ class EventLoop:
             time = self.late(time)
         owner.sequence += 1
         heappush(self._queue, (time, owner.key, owner.sequence, function, args))
+
+    def withdraw(self, function: Callable[..., None]) -> None:
+        """Takes back the queued calls of a function, such as that of a time-out that is not needed.
+
+        Args:
+            function: What `at` was given; the object itself.
+        """
+        self._queue[:] = [call for call in self._queue if call[3] is not function]
+        heapify(self._queue)
 
     def start(
         self,

@@ -7,19 +7,20 @@ from kernbench.ccl.operations import OPERATIONS
 from kernbench.des import Event
 from kernbench.distributed.issuing import communication_stream, join, name_algorithm
 from kernbench.distributed.steps import Called, Issued, Made, Step, Took, Waited
-from kernbench.distributed.tapes import WAY_OUT, WORLD, Page, RanksDifferError, Tape
-from kernbench.errors import UnsupportedError
+from kernbench.distributed.tapes import WORLD, Page, Tape
+from kernbench.distributed.witnesses import WAY_OUT, RanksDifferError
+from kernbench.errors import UnsupportedError, site_fact
 from kernbench.memory import HOST_SIP, View
 from kernbench.process.act import Alone
-from kernbench.process.process import Process, StepBudgetError
+from kernbench.process.process import Process
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.meeting import Exchange
 from kernbench.ranks.world import world_of
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.sim_engine.engine import Hold
 
-_MANY: Final = 2048
-"""Commands that are remembered before those are forgotten that are over."""
+_MANY: Final = 512
+"""Commands that are remembered at least, before those are forgotten that are over."""
 
 
 class Follower:
@@ -40,6 +41,7 @@ class Follower:
         self._device: Final = process.engine.devices[self._sip]
         self._streams: Final[list[Stream]] = []
         self._events: dict[int, Event] = {}
+        self._most = _MANY
         self._made: Final[dict[int, Any]] = {}
         self._groups: Final[dict[int, ProcessGroup]] = {}
         self._alone: Final = Alone(process, "compute", self._device.compute)
@@ -57,7 +59,7 @@ class Follower:
                 self._trails = host.clock < loop.now
             for step in page.steps:
                 self._repeat(step)
-            if len(self._events) > _MANY:
+            if len(self._events) > self._most:
                 self._forget()
             page = page.next
 
@@ -69,6 +71,7 @@ class Follower:
             for number, event in self._events.items()
             if event.time is None or event.time > clock
         }
+        self._most = max(_MANY, 2 * len(self._events))  # so that the work stays linear
 
     def _repeat(self, step: Step | Took) -> None:
         process = self.process
@@ -96,7 +99,7 @@ class Follower:
                 self._made[step.made] = made
 
     def _issue(self, step: Issued) -> None:
-        process, events = self.process, self._events
+        process = self.process
         host, stream = process.host, self._streams[step.stream]
         if step.after:
             stream.waits.extend(self._awaited(step.after))
@@ -110,8 +113,6 @@ class Follower:
             self._alone.issue(step.name, stream, step.duration)
         else:
             host.clock += step.spent
-            if host.issued == process.budget:
-                raise StepBudgetError(process.name, step.site)
             work = Hold(process.engine, resource, step.duration, None, step.latency)
             command = Command(
                 step.name, step.category, host, stream, work, step.site, step.args, step.dispatch
@@ -119,9 +120,7 @@ class Follower:
             command.ranges = step.ranges
             process.engine.submit(command)
         assert stream.tail is not None
-        events[step.number] = stream.tail
-        if step.outdated:
-            events.pop(step.outdated, None)
+        self._events[step.number] = stream.tail
 
     def _call(self, step: Called) -> None:
         process, joined, what = self.process, step.joined, step.joined.what
@@ -142,8 +141,6 @@ class Follower:
             process, group, what, gives, takes, step.site, mail=joined.mail, role=joined.role
         )
         host.clock += step.dispatch
-        if host.issued == process.budget:
-            raise StepBudgetError(process.name, step.site)
         command = Command(
             what.name,
             "collective",
@@ -174,6 +171,7 @@ class Follower:
         if place == what.root:
             raise UnsupportedError(
                 f"{what.text} with the root {self.process.name}, which repeats what another does",
+                [site_fact(step.site)],
                 hint=WAY_OUT,
             )
         gives = () if operation.gives == "root" else joined.gives

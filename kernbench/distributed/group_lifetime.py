@@ -164,7 +164,7 @@ def _drain(process: Process, doomed: Sequence[ProcessGroup]) -> None:
     """Waits, on the host, for the rank's last collective of each group."""
     for group in doomed:
         last = group.last.get(process.rank)
-        if last is not None and last.done.time is None:
+        if last is not None:  # also if its time is known already, which may lie ahead of the host's
             wait_for(process, last)
 
 

@@ -16,7 +16,7 @@ from kernbench.errors import CallSite, UsageError
 from kernbench.memory import HOST_SIP, View
 from kernbench.process.act import Block, Entered, Span, act
 from kernbench.process.process import Process
-from kernbench.ranks.at_call import AtCall, Called
+from kernbench.ranks.at_call import Called, at_call
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.hosted import HostCollective, HostExchange, take
 from kernbench.ranks.joint import Joint
@@ -101,6 +101,9 @@ def issue(
         """Joins the rank's call with the calls of other ranks."""
         gives = _views(sources, what)
         takes = gives if sources is targets else _views(targets, what)
+        if process.host.tape is not None:  # the last call may move bytes of the host at once
+            joined = Joined(group, what, gives, takes, async_op, mail, role)
+            process.host.tape.together(joined)
         found = join(process, group, what, gives, takes, site, mail=mail, role=role)
         assert isinstance(found.part, Exchange)
         entered.append(found.part)
@@ -108,9 +111,6 @@ def issue(
         if last is not None and not on_host and last.stream is not stream:
             # A communicator runs one operation at a time, whatever the streams are.
             stream.waits.append(last.done)
-        if process.host.tape is not None:
-            joined = Joined(group, what, gives, takes, async_op, mail, role)
-            process.host.tape.together(joined)
         return found
 
     command = act(
@@ -203,7 +203,7 @@ def join(
         raise
     joint = exchange.joint
     if joint is None:
-        joint = exchange.joint = _joint(process, group, what)
+        joint = exchange.joint = _joint(process, group, what, (*gives, *takes))
     first = len(exchange.calls) == 1
     if first and world.exited and not world.exited.keys().isdisjoint(exchange.absent()):
         # A rank that returns later looks for open meetings itself.
@@ -349,11 +349,9 @@ def _together(group: ProcessGroup, what: Signature) -> Together:
     return Together(what.operation, group.ranks, group.desc, gives, takes)
 
 
-def _joint(process: Process, group: ProcessGroup, what: Signature) -> Joint:
-    joint = _make(process, group, what)
-    if process.engine.moves_at_call:
-        return AtCall(joint, len(group.ranks), partial(_move, joint, what))
-    return joint
+def _joint(process: Process, group: ProcessGroup, what: Signature, views: Sequence[View]) -> Joint:
+    joint, engine = _make(process, group, what), process.engine
+    return at_call(joint, engine, len(group.ranks), views, partial(_move, joint, what))
 
 
 def _move(joint: Joint, what: Signature, calls: Mapping[int, Called]) -> None:

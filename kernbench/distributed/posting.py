@@ -13,7 +13,7 @@ from kernbench.memory import HOST_SIP
 from kernbench.process.act import Entered, act
 from kernbench.process.called import called
 from kernbench.process.process import current_process
-from kernbench.ranks.at_call import AtCall, Called
+from kernbench.ranks.at_call import Called, at_call
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.meeting import Call
 from kernbench.ranks.transfers import Mailbox, Transfer, TransferMismatchError
@@ -190,8 +190,10 @@ class Post:
         """Returns the work of the rank's command in a transfer."""
         view = transfer.sides[self.process.rank].view
         sends = self._way == "send"
-        if self.process.engine.moves_at_call and not isinstance(transfer.joint, AtCall):
-            transfer.joint = AtCall(transfer.message, 2, _move, copies=True)
+        if transfer.joint is transfer.message:
+            transfer.joint = at_call(
+                transfer.message, self.process.engine, 2, (view,), _move, copies=True
+            )
         assert transfer.joint is not None
         gives, takes = ([view], []) if sends else ([], [view])
         action: Action = transfer.joint.join(int(not sends), gives, takes, ())

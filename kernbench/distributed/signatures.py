@@ -41,6 +41,7 @@ class Signature:
         row: Elements of `wire` in one unit of `splits`.
         counted: Kind under which `CommDebugMode` counts the call; empty for `kind`.
         hosted: Whether the tensors are on the host.
+        of_objects: Whether the tensors are the bytes of pickled objects.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Signature:
     row: int = 1
     counted: str = ""
     hosted: bool = False
+    of_objects: bool = False
 
 
 @cached("distributed.signatures")
@@ -180,7 +182,7 @@ def object_signature(
         root_text: The root as the user gave it, such as `src=2`; empty without a root.
     """
     what = signature(name, operation, dtype, blocks, None, root, root_text)
-    return replace(what, kind=name, counted=operation)
+    return replace(what, kind=name, counted=operation, of_objects=True)
 
 
 @cached("distributed.coalesced")

@@ -42,7 +42,6 @@ class Issued(NamedTuple):
         dispatch: Host time of issuing it, in picoseconds.
         args: Its arguments in the log.
         ranges: Ranges of the program that hold it.
-        outdated: Number of a command for which nobody can wait from now on; 0 for none.
     """
 
     spent: int
@@ -58,7 +57,6 @@ class Issued(NamedTuple):
     dispatch: int
     args: Any
     ranges: tuple[str, ...]
-    outdated: int
 
     @property
     def terms(self) -> Hashable:

@@ -1,19 +1,21 @@
 """What one rank does, noted for ranks that do the same (ADR 0038).
 
-Two ranks run the program: the leader, whose steps are repeated by followers, and a witness. A
-`Tape` notes the steps of one of them; the `Pair` compares the steps of both, in order.
+The leader, whose steps are repeated by followers, and its witnesses run the program. A `Tape`
+notes the steps of one of them; a `Pair` compares those of the leader with those of a witness.
 """
 
-import sys
-from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
+from kernbench.ccl.operations import OPERATIONS
 from kernbench.des import Event
 from kernbench.distributed.group_making import new_group
 from kernbench.distributed.issuing import Joined
+from kernbench.distributed.signatures import Signature
 from kernbench.distributed.steps import Called, Did, Issued, Made, Step, Took, Waited
-from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
+from kernbench.distributed.witnesses import WAY_OUT, Pair
+from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.hw.device import Device
 from kernbench.memory import NotedAllocator, View
 from kernbench.process.process import Process
@@ -23,16 +25,10 @@ from kernbench.sim_engine.command import Command, Stream
 from kernbench.sim_engine.engine import Hold
 from kernbench.sim_engine.op_log import Awaited
 
-WAY_OUT: Final = "run without --same-ranks (RunSpec.same_ranks): then every rank runs the program"
-
 WORLD: Final = -1
 """Number of the batch that the group of all ranks stands for."""
 
 _ENGINES: Final = ("compute", "to_device", "to_host")
-
-
-class RanksDifferError(KernbenchError, RuntimeError):
-    """Ranks of which the user has said that they do the same do different things."""
 
 
 class Page:
@@ -64,111 +60,34 @@ class Batch(NamedTuple):
     members: list[tuple[int, ...]]
 
 
-class Pair:
-    """Compares what the leader and the witness do, step by step.
-
-    Args:
-        names: Names of both ranks.
-
-    Attributes:
-        names: Names of both ranks.
-        alone: Whether there is no witness.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names: Final = tuple(names)
-        self.alone: Final = len(names) == 1
-        self._open: Final[tuple[deque[Step], deque[Step]]] = (deque(), deque())
-        self._ended = [False, False]
-        self._difference: RanksDifferError | None = None  # found while another error was raised
-
-    def add(self, side: int, step: Step) -> None:
-        """Compares a step with that of the other rank, once both are there.
-
-        Args:
-            side: 0 for the leader, 1 for the witness.
-            step: The rank's next step.
-
-        Raises:
-            RanksDifferError: If the ranks do different things.
-        """
-        if self.alone:
-            return
-        if self._difference is not None:
-            self._tell(self._difference)
-            return
-        mine, others = self._open[side], self._open[1 - side]
-        if others:
-            other = others.popleft()
-            if step.terms != other.terms:
-                self._tell(self._differ(*((step, other) if side == 0 else (other, step))))
-        elif self._ended[1 - side]:
-            self._tell(self._differ(*((step, None) if side == 0 else (None, step))))
-        else:
-            mine.append(step)
-
-    def end(self, side: int) -> None:
-        """Notes that a rank has returned.
-
-        Args:
-            side: 0 for the leader, 1 for the witness.
-
-        Raises:
-            RanksDifferError: If the other rank did more.
-        """
-        self._ended[side] = True
-        if self._difference is not None:
-            raise self._difference
-        others = self._open[1 - side]
-        if others:
-            raise self._differ(*((None, others[0]) if side == 0 else (others[0], None)))
-
-    def _tell(self, difference: RanksDifferError) -> None:
-        """Raises a difference; while another error ends a block, after that one.
-
-        A rank that has failed leaves its ranges, which the other does not.
-        """
-        if sys.exception() is None:
-            raise difference
-        self._difference = difference
-
-    def _differ(self, leader: Step | None, witness: Step | None) -> RanksDifferError:
-        facts = [
-            f"{name} returned" if step is None else site_fact(step.site, f"{name} {step} at")
-            for name, step in zip(self.names, (leader, witness), strict=True)
-        ]
-        return RanksDifferError(
-            f"{' and '.join(self.names)} do not do the same",
-            facts,
-            hint=f"{WAY_OUT}; sizes that the number of ranks does not divide differ, too",
-        )
-
-
 class Tape:
     """Notes what one rank does; a `sim_engine.host.Tape`.
 
     Args:
         process: The rank.
-        pair: Compares the steps with those of another rank.
-        side: 0 for the leader, 1 for the witness.
-        followers: How many ranks will repeat the steps.
+        pairs: Compare the steps with those of other ranks: of a leader one for each witness.
+        side: 0 for the leader, 1 for a witness.
+        followers: Global ranks that will repeat the steps.
 
     Attributes:
         batches: Groups that were made together.
     """
 
-    def __init__(self, process: Process, pair: Pair, side: int, followers: int = 0) -> None:
+    def __init__(
+        self, process: Process, pairs: Sequence[Pair], side: int, followers: Collection[int] = ()
+    ) -> None:
         self._process: Final = process
-        self._pair: Final = pair
+        self._pairs: Final = tuple(pairs)
         self._side: Final = side
         self._clock = self._began = process.host.clock
         self._page = Page()
-        self._kept: Final = side == 0 and followers > 0
+        self._kept: Final = side == 0 and len(followers) > 0
         self._first: Page | None = self._page if self._kept else None
-        self._followers = followers
+        self._followers: Final = followers
+        self._unread = len(followers)
         self._streams: Final[dict[Stream, int]] = {}
-        self._numbers: Final[dict[Event, int]] = {}
-        self._alone: Final[dict[Stream, Event]] = {}  # the last command, if nobody else has it
+        # Of commands for which the program can still wait; others are gone, and their numbers, too.
+        self._numbers: Final[WeakKeyDictionary[Event, int]] = WeakKeyDictionary()
         self._count = 0
         self._joined: Joined | None = None
         self.batches: Final[list[Batch]] = []
@@ -187,7 +106,8 @@ class Tape:
         return spent
 
     def _add(self, step: Step) -> None:
-        self._pair.add(self._side, step)
+        for pair in self._pairs:
+            pair.add(self._side, step)
         if self._kept:
             self._page.steps.append(step)
 
@@ -206,8 +126,8 @@ class Tape:
         """Returns the first page, once to each follower: pages that all have read are freed."""
         page = self._first
         assert page is not None, "each follower asks once"
-        self._followers -= 1
-        if not self._followers:
+        self._unread -= 1
+        if not self._unread:
             self._first = None
         return page
 
@@ -219,7 +139,11 @@ class Tape:
         self._add(Made(self._spent(), call_site(), kind))
 
     def together(self, joined: Joined) -> None:
-        """See `sim_engine.host.Tape`."""
+        """See `sim_engine.host.Tape`; keeps what tensors of the host have now."""
+        if joined.what.hosted:
+            gives = _copies(joined.gives)
+            takes = gives if joined.takes is joined.gives else _copies(joined.takes)
+            joined = joined._replace(gives=gives, takes=takes)
         self._joined = joined
 
     def submit(self, command: Command) -> None:
@@ -246,8 +170,6 @@ class Tape:
                 or action.resource not in self._engines
             ):
                 raise self._refused(f"{command.name}, a command of its own kind,")
-            last = self._alone.pop(stream, None)
-            outdated = 0 if last is None else self._numbers.pop(last)
             self._add(
                 Issued(
                     spent,
@@ -263,11 +185,8 @@ class Tape:
                     dispatch,
                     command.args,
                     command.ranges,
-                    outdated,
                 )
             )
-            if command.category != "event":
-                self._alone[stream] = command.done
         self._count = number
         self._numbers[command.done] = number
         process = self._process
@@ -284,11 +203,9 @@ class Tape:
         dispatch: int,
     ) -> Called:
         group, what, given = joined.group, joined.what, b""
+        self._check_root(group, what)
         if what.hosted:
-            gives = [view.snapshot() for view in joined.gives]
-            takes = gives if joined.takes is joined.gives else _copies(joined.takes)
-            joined = joined._replace(gives=gives, takes=takes)
-            given = b"".join(view.read().tobytes() for view in gives if _has_bytes(view))
+            given = b"".join(view.read().tobytes() for view in joined.gives if _has_bytes(view))
         process = self._process
         current = process.current_stream(process.ctx.devices[process.rank])
         batch = WORLD if group is world_of(process).group else self._batch_of.get(group)
@@ -308,6 +225,16 @@ class Tape:
             command.ranges,
             given,
         )
+
+    def _check_root(self, group: ProcessGroup, what: Signature) -> None:
+        """Refuses values of the program that only a rank has, or gets, that does not run it."""
+        values = OPERATIONS[what.operation].rooted and (what.of_objects or what.hosted)
+        if values and self._side == 0:
+            root = group.ranks[what.root]
+            if root in self._followers:
+                raise self._refused(
+                    f"{what.text}, whose root rank {root} repeats what rank 0 does,"
+                )
 
     def _number_of(self, event: Event) -> int:
         number = self._numbers.get(event)
@@ -408,7 +335,8 @@ class Tape:
 
     def end(self) -> None:
         """Notes that the rank has returned."""
-        self._pair.end(self._side)
+        for pair in self._pairs:
+            pair.end(self._side)
         self._page.more.settle(0)
 
     def close(self) -> None:

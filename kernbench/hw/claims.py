@@ -15,6 +15,12 @@ Repeat = Callable[[], tuple[int, Callable[[], None]]]
 """Undoes the times of an activity; returns its start (picoseconds) and a call to start it anew."""
 
 
+Share = tuple[object, int]
+"""Key of activities that divide links among them, and the number of one activity's share. The rates
+of messages are bounded, so that those with one key and different numbers never wait for each other.
+"""
+
+
 class Use:
     """The links that an activity sends over.
 
@@ -24,19 +30,24 @@ class Use:
             first message of the activity.
         tail: Longest time, in picoseconds, for which messages hold links after their sender is
             done, if nobody else uses the links.
+        share: See `Share`; None for an activity that has links to itself, or competes for them.
 
     Attributes:
         paths: Paths of the messages of the activity.
         lead: See the argument.
         tail: See the argument.
+        share: See the argument.
         links: Indices of all links of the paths.
         private: Whether each link belongs to one path only.
     """
 
-    def __init__(self, paths: Iterable[Path], lead: int = 0, tail: int = 0) -> None:
+    def __init__(
+        self, paths: Iterable[Path], lead: int = 0, tail: int = 0, *, share: Share | None = None
+    ) -> None:
         self.paths: Final = tuple(paths)
         self.lead: Final = lead
         self.tail: Final = tail
+        self.share: Final = share
         self._on: Final[dict[int, Path]] = {}
         self.private = True
         for path in self.paths:
@@ -44,6 +55,13 @@ class Use:
                 if self._on.setdefault(link, path) is not path:
                     self.private = False
         self.links: Final = frozenset(self._on)
+
+    def beside(self, other: "Use") -> bool:
+        """Returns whether both have shares of their own of the links that they share."""
+        mine, theirs = self.share, other.share
+        if mine is None or theirs is None or mine[1] == theirs[1]:
+            return False
+        return mine[0] is theirs[0] or mine[0] == theirs[0]
 
     def clear_of(self, other: "Use") -> bool:
         """Returns whether no message waits for one of `other`, which goes before it in a line.
@@ -146,7 +164,7 @@ class Claims:
             for claim in on.get(link, ()):
                 # Mostly a claim in line that is known to be clear of this one.
                 clear = claim.alone and claim.line == line and claim.clear_of.get(use)
-                if clear or claim is mine:
+                if clear or claim is mine or (claim.alone and use.beside(claim.use)):
                     continue
                 if claim.in_the_way(link, use, line, start):
                     return True

@@ -21,13 +21,18 @@ def rank_charts(rows: Sequence[RankBreakdown]) -> list[Part]:
     if not rows:
         return []
     bars = [Bar(_rank(row.rank), _parts_of(row), row.host_ps) for row in rows[:_MOST_BARS]]
-    columns = ("rank", *KINDS, "(communication)", "(host)")
+    columns = ("rank", *KINDS, "(communication)", "(host)", "(exposed host)")
     table = [
         [
             Cell(_rank(row.rank), row.rank),
             *(
                 _share(ps, row.span_ps)
-                for ps in (*_parts_of(row), row.communication_ps, row.host_ps)
+                for ps in (
+                    *_parts_of(row),
+                    row.communication_ps,
+                    row.host_ps,
+                    row.exposed_host_ps,
+                )
             ),
         ]
         for row in rows[:_MOST_BARS]
@@ -48,7 +53,8 @@ def rank_charts(rows: Sequence[RankBreakdown]) -> list[Part]:
         Fold("Figures", [Table(columns, table)]),
         Note(
             "Exposed communication is what no kernel hides. The thin bar is the host, which issues "
-            "commands beside its device; columns in brackets overlap the others."
+            "commands beside its device; it is exposed while the idle device waits for the next "
+            "command to be issued. Columns in brackets overlap the others."
         ),
     ]
 

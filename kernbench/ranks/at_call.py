@@ -15,6 +15,7 @@ from kernbench.des import Event
 from kernbench.memory import View
 from kernbench.ranks.joint import Joint
 from kernbench.sim_engine.command import Action
+from kernbench.sim_engine.engine import GraphEngine
 
 
 class Called(NamedTuple):
@@ -118,6 +119,31 @@ class AtCall:
         """See `Joint`."""
         self._calls.clear()
         self._joint.drop()
+
+
+def at_call(
+    joint: Joint,
+    engine: GraphEngine,
+    ranks: int,
+    views: Sequence[View],
+    move: Move,
+    *,
+    copies: bool = False,
+) -> Joint:
+    """Returns what ranks do together so that bytes that the engine leaves alone move at the call.
+
+    Args:
+        joint: What the ranks do.
+        engine: Engine that runs it.
+        ranks: Number of ranks that take part.
+        views: What the first rank gives and takes: without numbers, tensors of the host have bytes,
+            and those of devices have none.
+        move: Moves the bytes of all ranks.
+        copies: As of `AtCall`.
+    """
+    if not engine.moves_at_call or all(view.buffer.data is None for view in views):
+        return joint
+    return AtCall(joint, ranks, move, copies=copies)
 
 
 def has_bytes(calls: Collection[Called]) -> bool:

@@ -247,7 +247,8 @@ def _tell_queues(verdict: Verdict, meeting: Meeting, jam: Jam) -> None:
     n_slots, size = chosen.queue.n_slots, format_bytes(chosen.queue.slot_size)
     for number, sender, receiver in full[:_MOST_PLACES]:
         one, other = meeting.members[sender], meeting.members[receiver]
-        channel = f" of channel {number}" if chosen.channels > 1 else ""
+        several = chosen.channels > 1 or any(number for number, _, _ in full)
+        channel = f" of channel {number}" if several else ""
         verdict.facts.append(
             f"rank {one} send blocked: queue {one}->{other}{channel} full {n_slots}/{n_slots}"
         )

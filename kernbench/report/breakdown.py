@@ -39,6 +39,9 @@ class RankBreakdown:
         exposed_ps: The part of `communication_ps` during which no kernel runs.
         copy_ps: A copy is under way, with neither kernel nor communication.
         idle_ps: The rest of the span: the device has nothing to do.
+        exposed_host_ps: The part of `idle_ps` until the command that ends it is issued: the device
+            waits for its host. What is idle after that waits for something else, such as another
+            rank, and what is idle after the last command waits for nobody.
     """
 
     rank: int
@@ -49,6 +52,7 @@ class RankBreakdown:
     exposed_ps: int
     copy_ps: int
     idle_ps: int
+    exposed_host_ps: int
 
 
 def breakdown(op_log: OpLog, dispatch_ps: int) -> list[RankBreakdown]:
@@ -74,7 +78,7 @@ def breakdown(op_log: OpLog, dispatch_ps: int) -> list[RankBreakdown]:
     start = min((start for intervals in busy.values() for start, _ in intervals), default=0)
     end = max((record.end for records in by_rank.values() for record in records), default=0)
     return [
-        _of_rank(rank, by_rank[rank], length(union(busy[rank])), end - start)
+        _of_rank(rank, by_rank[rank], length(union(busy[rank])), (start, end))
         for rank in sorted(by_rank)
     ]
 
@@ -86,18 +90,23 @@ def print_breakdown(rows: Sequence[RankBreakdown], console: "Console") -> None:
 
     span = rows[0].span_ps if rows else 0
     table = Table(title=f"Simulated time per rank, of {format_time(span)}")
-    for column in ("rank", "compute", "exposed comm.", "copy", "idle", "(comm.)", "(host)"):
+    for column in ("rank", "compute", "exposed comm.", "copy", "idle"):
+        table.add_column(column, justify="right")
+    for column in ("(comm.)", "(host)", "(exposed host)"):
         table.add_column(column, justify="right")
     for row in rows:
         device = row.compute_ps, row.exposed_ps, row.copy_ps, row.idle_ps
-        times = (*device, row.communication_ps, row.host_ps)
+        times = (*device, row.communication_ps, row.host_ps, row.exposed_host_ps)
         name = "main" if row.rank < 0 else str(row.rank)
         table.add_row(name, *(_share(time, row.span_ps) for time in times))
     console.print(table)
 
 
-def _of_rank(rank: int, records: Iterable[Record], host: int, span: int) -> RankBreakdown:
+def _of_rank(
+    rank: int, records: Iterable[Record], host: int, span: tuple[int, int]
+) -> RankBreakdown:
     kernels, messages, copies = [], [], []
+    issued: dict[int, int] = {}  # when the first command was issued that begins at a time
     for record in records:
         if is_engine(record.track):
             continue
@@ -108,18 +117,25 @@ def _of_rank(rank: int, records: Iterable[Record], host: int, span: int) -> Rank
             kernels.append(interval)
         elif record.category == "copy":
             copies.append(interval)
+        else:
+            continue
+        if record.end > record.start:
+            issued[record.start] = min(record.issued, issued.get(record.start, record.issued))
     compute, communication = union(kernels), union(messages)
     exposed = length(difference(communication, compute))
     copy = length(difference(union(copies), union([*compute, *communication])))
+    idle = difference([span], union([*compute, *communication, *copies]))
+    waits = [min(issued.get(end, start), end) - start for start, end in idle]
     return RankBreakdown(
         rank,
-        span,
+        span[1] - span[0],
         host,
         length(compute),
         length(communication),
         exposed,
         copy,
-        span - length(compute) - exposed - copy,
+        length(idle),
+        sum(max(wait, 0) for wait in waits),
     )
 
 

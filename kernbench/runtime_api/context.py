@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -74,6 +75,8 @@ class RuntimeContext:
         argv: The arguments of the specification, as a list.
         quiet: Whether benches should print nothing.
         results: Documents of plain values that benches leave for `--json`.
+        flight_folder: Where programs of PyTorch leave the files of PyTorch's flight recorder; None
+            for no files.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class RuntimeContext:
         self.argv: Final = list(spec.arguments)
         self.quiet: Final = quiet
         self.results: Final[list[dict[str, Any]]] = []
+        self.flight_folder: Path | None = None
         self._progress: Final = progress
         self.main: Final = Process(self.shared, engine, MAIN, self.devices[0], 0)
         self.shared.set_main(self.main)

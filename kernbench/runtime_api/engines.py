@@ -42,7 +42,7 @@ def make_engine(spec: RunSpec) -> GraphEngine:
         fidelity=spec.fidelity,
         record=spec.record,
         shadow=spec.shadow,
-        moves_at_call=spec.data is True and spec.pytorch,
+        moves_at_call=spec.pytorch,
     )
 
 
@@ -58,7 +58,7 @@ def spec_of(engine: GraphEngine, spec: RunSpec | None = None) -> RunSpec:
         spec,
         topology=None,
         overrides=spec.ccl_overrides,
-        data=engine.enable_data or engine.moves_at_call,
+        data=spec.data if engine.moves_at_call else engine.enable_data,
         fidelity=engine.fidelity,
         record=engine.op_log.detail,
         shadow=engine.shadow,

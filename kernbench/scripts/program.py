@@ -54,9 +54,9 @@ def program_of(spec: RunSpec, path: Path) -> Iterator[Program]:
         with libraries_passed_over(str(path)):
             yield _load_pytorch(spec, path)
         return
-    if spec.nodes > 1 or spec.as_module or spec.same_ranks:
+    if spec.nodes > 1 or spec.as_module or spec.same_ranks or spec.witnesses:
         raise UsageError(
-            "nodes, as_module and same_ranks: only a program of PyTorch can run so",
+            "nodes, as_module, same_ranks and witnesses: only a program of PyTorch can run so",
             hint="kernbench torchrun",
         )
     with as_torch() if spec.as_torch else nullcontext():
@@ -294,6 +294,9 @@ def load_bench(path: Path) -> ModuleType:
 
 # A script
 
+keep_main: Callable[[ModuleType], None] | None = None
+"""Called with each main module of a script, which Python itself would keep to the end; or None."""
+
 
 class Script:
     """A file that runs as `__main__`, once or in every rank.
@@ -359,6 +362,8 @@ class Script:
         module = ModuleType("__main__")
         content = {"__file__": str(self._path), "__builtins__": builtins, "__cached__": None}
         vars(module).update(content)
+        if keep_main is not None:
+            keep_main(module)
         return module
 
     @contextmanager
@@ -395,7 +400,9 @@ class PytorchScript(Script):
             data=spec.data is True,
             fake=spec.data == "fake",
             same_ranks=spec.same_ranks,
+            witnesses=spec.witnesses,
             folders=[folder],
+            flight_folder=ctx.flight_folder,
             **options,
         )
         with bridged as run:

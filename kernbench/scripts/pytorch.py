@@ -10,6 +10,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Final
 
+from kernbench.distributed.witnesses import witnesses_of
 from kernbench.errors import UsageError
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
@@ -82,13 +83,20 @@ def check_same_ranks(spec: RunSpec) -> None:
         spec: Specification of the run.
 
     Raises:
-        UsageError: If it has numbers.
+        UsageError: If it has numbers, or has not the ranks that it names.
     """
+    if spec.witnesses is not None and not spec.same_ranks:
+        raise UsageError(
+            "--witnesses without --same-ranks: every rank runs the program then",
+            hint="add --same-ranks; in code, same_ranks=True",
+        )
     if spec.same_ranks and spec.data is True:
         raise UsageError(
             "--same-ranks: ranks that have numbers each have their own",
             hint="--data off, or --data fake; in code, data=False or data='fake'",
         )
+    if spec.nproc_per_node is not None:
+        witnesses_of(spec.witnesses, spec.nproc_per_node * spec.nodes)
 
 
 def check_ranks(spec: RunSpec, ctx: RuntimeContext) -> None:

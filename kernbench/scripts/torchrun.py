@@ -46,6 +46,7 @@ def torchrun_spawn(
     overrides: Sequence[str] = (),
     data: Data = True,
     same_ranks: bool = False,
+    witnesses: Sequence[int] | None = None,
     **fields: Any,
 ) -> Torchrun:
     """Calls `worker(rank, *args)` in each rank of a program of PyTorch, on a simulated machine.
@@ -63,6 +64,8 @@ def torchrun_spawn(
         data: Whether tensors hold values, as of `RunSpec`.
         same_ranks: Whether ranks do the same, so that the first and the last one call the worker
             and the others repeat what rank 0 does; only without values.
+        witnesses: With `same_ranks`, ranks that call the worker in place of the last one, as
+            `(3, 17)`; each is compared with rank 0, step by step.
         fields: Further fields of `RunSpec`, such as `record="full"` or `seed=3`.
 
     Returns:
@@ -70,17 +73,19 @@ def torchrun_spawn(
 
     Raises:
         UsageError: If PyTorch is not installed or of a version that is not known to work, if the
-            machine has not the devices, if ranks that do the same have values, or if an argument
-            cannot be used.
+            machine has not the devices, if ranks that do the same have values, if there are no
+            such witnesses, or if an argument cannot be used.
         SpawnException: If a rank failed; the text tells each rank's failure with its line.
     """
     __tracebackhide__ = True
     given = {"topology": topology, "overrides": tuple(overrides), "data": data, **fields}
-    spec = spec_of_arguments("kernbench.torchrun_spawn", given, ("args", "nprocs", "nodes"))
+    own = ("args", "nprocs", "nodes", "same_ranks", "witnesses")
+    spec = spec_of_arguments("kernbench.torchrun_spawn", given, own)
     if nprocs % nodes:
         raise UsageError(f"torchrun_spawn: {nprocs} ranks on {nodes} nodes: expected as many each")
     spec = replace(spec, pytorch=True, nodes=nodes, nproc_per_node=nprocs // nodes)
-    spec = replace(spec, same_ranks=same_ranks)
+    compared = None if witnesses is None else tuple(witnesses)
+    spec = replace(spec, same_ranks=same_ranks, witnesses=compared)
     check_same_ranks(spec)
     spec = with_devices(spec)
     bridge = the_bridge()
@@ -96,6 +101,7 @@ def torchrun_spawn(
                 data=data is True,
                 fake=data == "fake",
                 same_ranks=spec.same_ranks,
+                witnesses=spec.witnesses,
                 ranks_per_node=nprocs // nodes,
             ) as bridged:
                 bridged.run(run, (), nprocs)

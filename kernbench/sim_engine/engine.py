@@ -66,7 +66,8 @@ class GraphEngine:
         shadow: Whether what caches answer is found anew the slow way, too, and compared; a
             difference raises `ShadowError`.
         moves_at_call: Whether the bytes of collectives and messages, of tensors of another library,
-            move when the last rank has called; see `ranks.at_call`. Needs `enable_data` off.
+            move when the last rank has called, if there are any; see `ranks.at_call`. Needs
+            `enable_data` off.
 
     Attributes:
         topology: The machine.

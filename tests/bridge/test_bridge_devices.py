@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from bridge_devices import on_ranks
 
@@ -272,3 +273,14 @@ def test_a_storage_of_another_size_is_used_again_as_such() -> None:
         return int(torch.cuda.memory_allocated())
 
     assert on_ranks(resizes) == [4096]
+
+
+@BOTH
+def test_a_number_of_numpy_names_a_device(data: bool) -> None:
+    def worker() -> Any:
+        first = np.int64(0)
+        torch.cuda.set_device(first)
+        made = torch.zeros(2, device=first), torch.zeros(2).cuda(first), torch.zeros(2).to(first)
+        return [str(each.device) for each in made]
+
+    assert _one(worker, data=data) == [CUDA] * 3

@@ -2,10 +2,13 @@
 
 import inspect
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from bridge_devices import on_ranks
+
+from kernbench.errors import KernbenchError, UnsupportedError
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -77,3 +80,88 @@ def _at(root: int) -> Any:
     options = dist.ScatterOptions()
     options.rootRank = root
     return options
+
+
+def test_a_sum_of_multiples_has_its_factor() -> None:
+    def worker(rank: int) -> list[Any]:
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl", rank=rank, world_size=2, init_method="tcp://x:1")
+        x = torch.full((2,), float(rank + 1), device="cuda")
+        dist.all_reduce(x, dist._make_nccl_premul_sum(0.5))
+        part = torch.zeros(1, device="cuda")
+        factor = torch.tensor([4.0], device="cuda")
+        dist.reduce_scatter_single(part, x, dist._make_nccl_premul_sum(factor))
+        with pytest.raises(KernbenchError, match="needs a factor"):
+            dist.group.WORLD.allreduce([x], dist.ReduceOp.PREMUL_SUM)
+        return [x.tolist(), part.tolist()]
+
+    assert on_ranks(worker, 2) == [[[1.5, 1.5], [12.0]]] * 2
+
+
+def test_a_sum_of_multiples_needs_no_numbers() -> None:
+    def worker(rank: int) -> Any:
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl", rank=rank, world_size=2, init_method="tcp://x:1")
+        x = torch.ones(2, device="cuda")
+        dist.all_reduce(x, dist._make_nccl_premul_sum(torch.tensor([4.0], device="cuda")))
+        return tuple(x.shape)
+
+    assert on_ranks(worker, 2, data=False) == [(2,), (2,)]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_timeout_may_be_set() -> None:
+    def worker(rank: int) -> Any:
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl", rank=rank, world_size=2, init_method="tcp://x:1")
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1))
+        return None
+
+    on_ranks(worker, 2)
+
+
+def test_a_group_is_split_into_parts() -> None:
+    def worker(rank: int) -> list[Any]:
+        torch.cuda.set_device(rank)
+        address = {"world_size": 4, "init_method": "tcp://x:1", "rank": rank}
+        dist.init_process_group("nccl", device_id=torch.device("cuda", rank), **address)
+        part = dist.split_group(split_ranks=[[0, 2], [3]])
+        if part is None:
+            return []
+        x = torch.full((1,), float(rank), device="cuda")
+        dist.all_reduce(x, group=part)
+        again = dist.split_group(part, [[0]]) if rank != 3 else None
+        found = [x.item(), dist.get_process_group_ranks(part), again is None]
+        dist.destroy_process_group()
+        return found
+
+    both = [0, 2]
+    assert on_ranks(worker, 4) == [[2.0, both, False], [], [2.0, both, True], [3.0, [3], True]]
+
+
+def test_a_group_that_cannot_be_split_is_refused_as_by_pytorch() -> None:
+    def worker(rank: int) -> None:
+        torch.cuda.set_device(rank)
+        address = {"world_size": 2, "init_method": "tcp://x:1", "rank": rank}
+        dist.init_process_group("nccl", **address)
+        with pytest.raises(RuntimeError, match="No device associated"):
+            dist.split_group(split_ranks=[[0], [1]])
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", device_id=torch.device("cuda", rank), **address)
+        with pytest.raises(RuntimeError, match="does not support splitting"):
+            dist.split_group(split_ranks=[[0], [1]])
+
+    on_ranks(worker, 2)
+
+
+def test_mixed_precision_of_ddp_is_refused_by_name() -> None:
+    from torch.nn.parallel.distributed import DistributedDataParallel, _MixedPrecision
+
+    def worker(rank: int) -> None:
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl", rank=rank, world_size=1, init_method="tcp://x:1")
+        precision = _MixedPrecision(param_dtype=torch.bfloat16)
+        with pytest.raises(UnsupportedError, match="mixed_precision"):
+            DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), mixed_precision=precision)
+
+    on_ranks(worker, 1)

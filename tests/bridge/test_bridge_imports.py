@@ -141,3 +141,17 @@ def test_a_module_that_lacks_a_private_name_is_refused_when_it_is_imported(
         check_private_names([module.__name__])
     module.OffsetBasedRNGTracker = SimpleNamespace(_distribute_region=None)
     check_private_names([module.__name__])
+
+
+def test_what_ranks_leave_in_open_files_is_written_at_the_end(tmp_path: Path) -> None:
+    opened = 'file = open(f"{__file__}.{rank}", "w")\n'
+    (tmp_path / "neighbour.py").write_text(f'import os\nrank = os.environ["RANK"]\n{opened}')
+    script = tmp_path / "program.py"
+    script.write_text(
+        f"import torch\nfrom neighbour import file as other, rank\n{opened}"
+        'def write():\n    file.write("mine")\n    other.write("other")\nwrite()\n'
+    )
+    said("-m", "kernbench", "torchrun", "--nproc-per-node", "2", str(script))
+    left = {path.name: path.read_text() for path in tmp_path.glob("*.py.*")}
+    contents = {"program.py": "mine", "neighbour.py": "other"}
+    assert left == {f"{name}.{rank}": contents[name] for name in contents for rank in range(2)}

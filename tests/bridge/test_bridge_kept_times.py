@@ -81,3 +81,41 @@ def test_a_switch_of_precision_changes_times_that_are_kept(data: bool) -> None:
     ((exact, fast, again),) = on_ranks(times, data=data)
     assert exact == pytest.approx(again, rel=0.05)
     assert fast < exact / 2
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_the_newer_switch_of_precision_counts_as_well(data: bool) -> None:
+    def times(rank: int) -> list[int]:
+        x = torch.ones(1024, 1024, device="cuda")
+        found = []
+        for precision in ("ieee", "tf32", "ieee"):
+            if rank:  # the other rank's own switch stays as it is
+                torch.backends.cuda.matmul.fp32_precision = precision
+            torch.distributed.barrier(device_ids=[rank])
+            torch.cuda.synchronize()
+            found.append(_device_ps({"product": lambda: x @ x})["product"])
+        return found
+
+    def worker(rank: int) -> list[int]:
+        torch.cuda.set_device(rank)
+        torch.distributed.init_process_group(
+            "nccl", rank=rank, world_size=2, init_method="tcp://x:1"
+        )
+        return times(rank)
+
+    before = torch.backends.cuda.matmul.fp32_precision
+    plain, switched = on_ranks(worker, 2, data=data)
+    assert plain[0] == plain[1] == plain[2] == switched[0] == switched[2]
+    assert switched[1] < plain[1] / 2
+    assert torch.backends.cuda.matmul.fp32_precision == before
+
+
+def test_a_bool_is_no_number_though_they_are_equal() -> None:
+    def times() -> None:
+        truth = torch.ones(4096, 4096, device="cuda") > 0
+        calls = {"whole": lambda: truth + 1, "truth": lambda: truth + True}
+        first = _device_ps(calls)
+        assert _device_ps(dict(reversed(calls.items()))) == first
+        assert first["truth"] < first["whole"] / 2  # a byte is written in place of eight
+
+    _on_one_rank(times)

@@ -169,3 +169,18 @@ def test_a_functional_collective_is_waited_for_and_then_lets_its_memory_go(data:
     _SEEN.clear()
     _run(data=data, worker=_gathers, ranks=2)
     assert len(set(_SEEN)) == 2, "each pass holds as much as the first"
+
+
+def _makes_of_parts(rank: int) -> None:
+    import torch
+
+    torch.cuda.set_device(rank)
+    x = torch.arange(3.0, device="cuda")
+    assert torch.tensor([[x[0], 1.0], [x[1], 2.0]]).tolist() == [[0.0, 1.0], [0.0, 2.0]]
+    assert torch.tensor([x[2], 1.0], device="cuda").shape == (2,)
+
+
+def test_a_tensor_made_of_values_of_the_device_reads_them() -> None:
+    _run(data=False, worker=_makes_of_parts, ranks=1, fake=True)
+    with pytest.raises(Exception, match="reads a value of a tensor on its device"):
+        _run(data=False, worker=_makes_of_parts, ranks=1)

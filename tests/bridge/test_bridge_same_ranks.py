@@ -131,6 +131,27 @@ def test_the_first_difference_is_told_with_both_lines() -> None:
     assert "run without --same-ranks" in report
 
 
+def _one_between_sends_more(rank: int) -> None:
+    import torch
+
+    dist = _began(rank)
+    torch.ones(1 << 20 if rank == 2 else 4, device="cuda")
+    dist.all_reduce(torch.ones(4, device="cuda"))
+
+
+def test_a_rank_between_is_compared_if_it_is_named() -> None:
+    _run(_one_between_sends_more, 4, same=True)
+    with pytest.raises(SpawnException, match="rank 0 and rank 2 do not do the same"):
+        _run(_one_between_sends_more, 4, same=True, witnesses=(2,))
+
+
+def test_witnesses_must_be_there() -> None:
+    with pytest.raises(UsageError, match="--witnesses 4: of 4 ranks none is 4"):
+        _run(_ddp, 4, same=True, witnesses=[4])
+    with pytest.raises(UsageError, match="--witnesses without --same-ranks"):
+        _run(_ddp, 4, same=False, witnesses=[3])
+
+
 def test_ranks_with_numbers_cannot_be_the_same() -> None:
     with pytest.raises(UsageError, match="each have their own"):
         _run(_ddp, 4, same=True, data=True)
@@ -138,12 +159,21 @@ def test_ranks_with_numbers_cannot_be_the_same() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("worker", "ranks"), [(_ddp, 4), (_fsdp2, 4), (_sharded_both_ways, 8), (_fsdp2, 2), (_ddp, 1)]
+    ("worker", "ranks", "witnesses"),
+    [
+        (_ddp, 4, None),
+        (_fsdp2, 4, None),
+        (_fsdp2, 4, (2, 1)),
+        (_sharded_both_ways, 8, None),
+        (_fsdp2, 2, None),
+        (_ddp, 1, None),
+    ],
 )
 def test_all_is_as_if_every_rank_had_run_the_program(
-    worker: Callable[..., Any], ranks: int
+    worker: Callable[..., Any], ranks: int, witnesses: tuple[int, ...] | None
 ) -> None:
-    each, same = (_run(worker, ranks, same=same) for same in (False, True))
+    each = _run(worker, ranks, same=False)
+    same = _run(worker, ranks, same=True, witnesses=witnesses)
 
     assert same.document == each.document
     assert same.document["late_events"] == 0

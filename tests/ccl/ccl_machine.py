@@ -195,6 +195,27 @@ def run(
     )
 
 
+def submit(
+    engine: GraphEngine, chosen: Chosen, sips: Sequence[int], count: int, times: int, start: int
+) -> list[Command]:
+    """Issues all-reduces of one group in a row, and returns their commands."""
+    model, commands = CollectiveModel(engine), []
+    shape = CollectiveShape(chosen, "all_reduce", tuple(sips), (count,), dtypes.float32)
+    hosts = [
+        Host(engine.loop, sip, engine.rank_owner(sip), start + 9_000 * sip, 64) for sip in sips
+    ]
+    streams = [Stream("s", sip) for sip in sips]
+    for _ in range(times):
+        group = Collective(model, model.prepare(shape), SUM)
+        for rank, sip in enumerate(sips):
+            memory = Storage(engine.devices[sip].hbm, 4 * count, "x", None)
+            view = View(memory.buffer, dtypes.float32, (count,), (1,), 0)
+            work = group.join(rank, [view], [view])
+            commands.append(Command("x", "collective", hosts[rank], streams[rank], work))
+            engine.submit(commands[-1])
+    return commands
+
+
 def ring_order_sum(inputs: Sequence[np.ndarray[Any, Any]], align: int = 1) -> np.ndarray[Any, Any]:
     """The sum as the ring makes it: chunk c from rank c on, every partial sum rounded."""
     ranks, count = len(inputs), len(inputs[0])

@@ -1,18 +1,11 @@
 """Whoever is timed alone is timed anew when company comes: as if all had used the network."""
 
-from collections.abc import Sequence
-
 import pytest
-from ccl_machine import SUM, own_algorithm, ring
+from ccl_machine import own_algorithm, ring, submit
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
-from kernbench.ccl.collective import Collective
-from kernbench.ccl.config import Chosen
-from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.plan import NOTHING, Comm
-from kernbench.ccl.prepared import CollectiveShape
-from kernbench.memory import Storage, View, dtypes
 from kernbench.operations.copies import PeerCopy
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.sim_engine.dials import Fidelity
@@ -32,27 +25,6 @@ def push(comm: Comm) -> None:
             source=0,
             combine="copy",
         )
-
-
-def submit(
-    engine: GraphEngine, chosen: Chosen, sips: Sequence[int], count: int, times: int, start: int
-) -> list[Command]:
-    """Issues all-reduces of one group in a row, and returns their commands."""
-    model, commands = CollectiveModel(engine), []
-    shape = CollectiveShape(chosen, "all_reduce", tuple(sips), (count,), dtypes.float32)
-    hosts = [
-        Host(engine.loop, sip, engine.rank_owner(sip), start + 9_000 * sip, 64) for sip in sips
-    ]
-    streams = [Stream("s", sip) for sip in sips]
-    for _ in range(times):
-        group = Collective(model, model.prepare(shape), SUM)
-        for rank, sip in enumerate(sips):
-            memory = Storage(engine.devices[sip].hbm, 4 * count, "x", None)
-            view = View(memory.buffer, dtypes.float32, (count,), (1,), 0)
-            work = group.join(rank, [view], [view])
-            commands.append(Command("x", "collective", hosts[rank], streams[rank], work))
-            engine.submit(commands[-1])
-    return commands
 
 
 @pytest.mark.parametrize("launch", ["0 ns", "100 ns", "2 us"])

@@ -624,6 +624,7 @@ def test_the_options_are_these() -> None:
             "--trace-limit",
             "--verbose",
             "--watchdog",
+            "--witnesses",
             "-m",
             "-q",
             "-v",

@@ -204,3 +204,17 @@ def test_a_shared_fifo_refuses_an_earlier_time_than_before() -> None:
 def test_a_private_fifo_may_be_reserved_at_any_host_moment() -> None:
     fifo = Fifo()
     assert [fifo.reserve(10, 5), fifo.reserve(0, 5), fifo.reserve(100, 5)] == [15, 20, 105]
+
+
+def test_what_is_withdrawn_is_not_called_and_moves_no_time() -> None:
+    loop, called = EventLoop(), list[str]()
+
+    def ring() -> None:
+        called.append("late")
+
+    for time in (30, 20):
+        loop.at(time, loop.owner(1), ring)
+    loop.at(10, loop.owner(1), called.append, "soon")
+    loop.withdraw(ring)
+    loop.run()
+    assert (called, loop.now) == (["soon"], 10)

@@ -33,7 +33,7 @@ class Lines:
             Path(self._topology.route(node(one), node(two)), Bandwidth(10**11), 256)
             for one, two in pairs
         ]
-        use = Use(paths, **times)
+        use = Use(paths, times.get("lead", 0), times.get("tail", 0))
         claim = self._claims.take(use, line, repeat, self.free.get)
         if claim.alone and name not in self.late:
             self._begin(claim, use.links, begun=False)

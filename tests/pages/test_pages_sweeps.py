@@ -28,7 +28,7 @@ def document(busbw: float) -> dict[str, Any]:
 
 
 def record(number: int, **more: Any) -> dict[str, Any]:
-    rows = [RankBreakdown(rank, 100, 7, 40 + number, 30, 20, 10, 30 - number) for rank in (0, 1)]
+    rows = [RankBreakdown(rank, 100, 7, 40 + number, 30, 20, 10, 30 - number, 5) for rank in (0, 1)]
     return {
         "key": f"run {number}",
         "varied": {"system.sips.count": str(2 + number), "system.name": "same", "-b": "1K"},

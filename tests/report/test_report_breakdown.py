@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+import kernbench.torch as torch
 from kernbench.errors import UsageError
 from kernbench.report import RankBreakdown, breakdown, print_breakdown
 from kernbench.report.intervals import difference, length, union
 from kernbench.sim_engine.op_log import Category, OpLog, Record
+from kernbench.testing import Kernbench
 
 COMPUTE, COMMUNICATION = {"compute", "kernel"}, {"collective", "send", "recv"}
 
@@ -78,9 +80,26 @@ def count(found: list[Record], dispatch: int) -> list[RankBreakdown]:
                 sum(at in message and at not in kernel for at in span),
                 sum(at in copy and at not in kernel and at not in message for at in span),
                 sum(at not in kernel | message | copy for at in span),
+                sum(
+                    at not in kernel | message | copy and _waits_for_host(found, *at) for at in span
+                ),
             )
         )
     return rows
+
+
+def _waits_for_host(found: list[Record], rank: int, time: int) -> bool:
+    """Whether the next work that the rank's streams begin has not been issued yet."""
+    work = [
+        (record.start, record.issued)
+        for record in found
+        if record.rank == rank
+        and record.track.startswith("stream")
+        and record.category in COMPUTE | COMMUNICATION | {"copy"}
+        and record.start < record.end
+        and record.start > time
+    ]
+    return bool(work) and min(work)[1] > time
 
 
 @given(intervals, intervals)
@@ -102,6 +121,7 @@ def test_a_breakdown_counts_every_picosecond_once(found: list[Record], dispatch:
         assert row.compute_ps + row.exposed_ps + row.copy_ps + row.idle_ps == row.span_ps
         assert row.exposed_ps <= row.communication_ps
         assert row.host_ps <= row.span_ps
+        assert row.exposed_host_ps <= row.idle_ps
 
 
 def test_an_empty_log_has_no_rows() -> None:
@@ -131,6 +151,38 @@ def test_what_a_peer_sends_before_a_rank_has_begun_is_no_communication_of_the_ra
     assert (row.communication_ps, row.exposed_ps, row.idle_ps) == (50, 50, 50)
 
 
+def test_a_device_waits_for_its_host_until_the_command_is_issued() -> None:
+    log = log_of(
+        [
+            Record("mm", "compute", 0, "stream 0", 10, 10, 30),
+            Record("all_reduce", "collective", 0, "stream 0", 20, 30, 50),
+            Record("mm", "compute", 0, "stream 0", 60, 90, 95),  # waited for something else
+            Record("mm", "compute", 0, "stream 0", 70, 95, 100),
+            Record("print", "host", 0, "host", 100, 100, 200),
+        ]
+    )
+    (row,) = breakdown(log, 10)
+    assert (row.span_ps, row.idle_ps) == (200, 150)
+    assert row.exposed_host_ps == 10 + 10  # before the first command, and from 50 to 60
+
+
+def test_a_program_that_the_host_bounds_shows_it(kernbench: Kernbench) -> None:
+    def worker(size: int) -> RankBreakdown:
+        def rank_main(rank: int) -> None:
+            del rank
+            x = torch.ones(size, device="cuda")
+            for _ in range(50):
+                x = x * 2
+
+        ctx = kernbench.spawn(rank_main, nprocs=1, data=False, record="full")
+        (row,) = breakdown(ctx.engine.op_log, ctx.engine.dispatch_ps)
+        return row
+
+    small, large = worker(4), worker(1 << 24)
+    assert small.exposed_host_ps > 0.9 * small.idle_ps > 0.4 * small.span_ps
+    assert large.exposed_host_ps < 0.05 * large.span_ps
+
+
 def test_a_log_without_records_is_refused() -> None:
     with pytest.raises(UsageError, match="a breakdown needs every record") as caught:
         breakdown(OpLog("summary"), 0)
@@ -149,11 +201,11 @@ def test_the_table_shows_shares_of_the_span() -> None:
         ]
     )
     text = io.StringIO()
-    print_breakdown(breakdown(log, 1_000_000), Console(file=text, width=100))
+    print_breakdown(breakdown(log, 1_000_000), Console(file=text, width=120))
     assert [" ".join(line.split()) for line in text.getvalue().splitlines() if "us" in line] == [
         "Simulated time per rank, of 5 us",
-        "│ main │ 0 ps 0% │ 0 ps 0% │ 1 us 20% │ 4 us 80% │ 0 ps 0% │ 1 us 20% │",
-        "│ 0 │ 3 us 60% │ 1 us 20% │ 0 ps 0% │ 1 us 20% │ 2 us 40% │ 2 us 40% │",
+        "│ main │ 0 ps 0% │ 0 ps 0% │ 1 us 20% │ 4 us 80% │ 0 ps 0% │ 1 us 20% │ 1 us 20% │",
+        "│ 0 │ 3 us 60% │ 1 us 20% │ 0 ps 0% │ 1 us 20% │ 2 us 40% │ 2 us 40% │ 1 us 20% │",
     ]
 
 

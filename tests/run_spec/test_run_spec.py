@@ -71,6 +71,7 @@ def test_json_has_all_fields_and_a_version() -> None:
         "as_torch": False,
         "pytorch": False,
         "same_ranks": False,
+        "witnesses": None,
         "nodes": 1,
         "as_module": False,
     }

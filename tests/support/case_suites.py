@@ -1,6 +1,9 @@
 """Suites of cases that tests run with pytest's own `pytester`, and what comes of their tests."""
 
+import json
+import os
 import re
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -240,9 +243,52 @@ def outcomes(
     for report in run.getreports("pytest_runtest_logreport"):
         if report.when == "call" or not report.passed:
             assert report.nodeid not in found, f"{report.nodeid} is reported twice"
-            outcome = f"x{report.outcome}" if hasattr(report, "wasxfail") else report.outcome
-            found[report.nodeid] = Outcome(outcome, _told(report))
+            found[report.nodeid] = outcome_of(report)
     return found
+
+
+_NOTES_OUTCOMES = """
+import json
+import os
+
+from case_suites import outcome_of
+
+_found = []
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" or not report.passed:
+        _found.append([report.nodeid, *outcome_of(report)])
+
+def pytest_unconfigure(config):
+    if os.getppid() == int(os.environ["NOTES_OUTCOMES_FOR"]):  # not in processes of xdist
+        with open("outcomes.json", "w") as file:
+            json.dump(_found, file)
+"""
+
+
+def outcomes_apart(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *args: str
+) -> dict[str, Outcome]:
+    """As `outcomes`, in a process of its own, in which no test before has loaded anything."""
+    pytester.makepyfile(notes_outcomes=_NOTES_OUTCOMES)
+    monkeypatch.setenv("NOTES_OUTCOMES_FOR", str(os.getpid()))
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    file = pytester.path / "outcomes.json"
+    file.unlink(missing_ok=True)
+    options = ("-p", "no:cacheprovider", "-p", "notes_outcomes", "--tb=short")
+    pytester.runpytest_subprocess(*options, *args)
+    found: dict[str, Outcome] = {}
+    for nodeid, outcome, told in json.loads(file.read_text(encoding="utf-8")):
+        assert nodeid not in found, f"{nodeid} is reported twice"
+        found[nodeid] = Outcome(outcome, told)
+    return found
+
+
+def outcome_of(report: pytest.TestReport) -> Outcome:
+    """Returns what came of a test."""
+    outcome = f"x{report.outcome}" if hasattr(report, "wasxfail") else report.outcome
+    return Outcome(outcome, _told(report))
 
 
 def _told(report: pytest.TestReport) -> object:

@@ -49,4 +49,6 @@ def run_specs(bench: str | None = None) -> st.SearchStrategy[RunSpec]:
         nodes=st.integers(1, 1 << 20),
         as_module=st.booleans(),
         same_ranks=st.booleans(),
+        witnesses=st.none()
+        | st.lists(st.integers(1, 99), min_size=1, max_size=4, unique=True).map(tuple),
     )

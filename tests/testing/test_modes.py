@@ -3,7 +3,8 @@
 from collections import Counter
 
 import pytest
-from case_suites import SUITE, outcomes
+from case_suites import SUITE
+from case_suites import outcomes_apart as outcomes
 
 pytest_plugins = ["pytester"]
 

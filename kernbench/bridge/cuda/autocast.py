@@ -132,6 +132,16 @@ WIDEST: Final = _functions(_WIDEST)
 """Functions that it runs in the widest type of their operands."""
 
 
+_UNSAFE: Final = (
+    "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
+    "Many models use a sigmoid layer right before the binary cross entropy layer.\n"
+    "In this case, combine the two layers using "
+    "torch.nn.functional.binary_cross_entropy_with_logits\n"
+    "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\n"
+    "safe to autocast."
+)
+"""What CUDA's autocast says of a function that it refuses."""
+
 REAL: Final[dict[Any, Any]] = {}
 """For each method of tensors that is replaced, the real one.
 
@@ -156,6 +166,8 @@ class CastMode(TorchFunctionMode):
         """Calls a function; see the class."""
         del types
         func, named = REAL.get(func, func), kwargs or {}
+        if func is F.binary_cross_entropy and any(True for _ in _floats((args, named))):
+            raise RuntimeError(_UNSAFE)
         target = None
         if func in LOW:
             target = self._dtype

@@ -4,6 +4,7 @@ import re
 from types import SimpleNamespace
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from kernbench.bridge.here import HERE, Rank, this_rank
@@ -39,8 +40,8 @@ def index_of(device: Any) -> int | None:
     Args:
         device: See `check`.
     """
-    if device is None or isinstance(device, int):
-        return device
+    if device is None or isinstance(device, int | np.integer):
+        return device if device is None else int(device)
     index: int | None = torch.device(device).index
     return index
 

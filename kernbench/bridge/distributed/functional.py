@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from kernbench.bridge.here import Rank
+from kernbench.bridge.here import Rank, this_rank
 
 _REDUCTIONS: Final = {
     "sum": dist.ReduceOp.SUM,
@@ -24,8 +24,6 @@ _REDUCTIONS: Final = {
     "bor": dist.ReduceOp.BOR,
     "bxor": dist.ReduceOp.BXOR,
 }
-_WORKS: Final[dict[int, Any]] = {}
-"""What is not waited for yet, by the storage of the result, which the work keeps."""
 
 
 def _group(name: str) -> Any:
@@ -37,7 +35,7 @@ def _reducing(name: str) -> Any:
 
 
 def _begun(out: torch.Tensor, work: Any) -> torch.Tensor:
-    _WORKS[out.untyped_storage()._cdata] = work
+    this_rank().begun[out.untyped_storage()._cdata] = work
     return out
 
 
@@ -107,8 +105,7 @@ def _shard_dim_alltoall(
 
 
 def _wait(rank: Rank, given: torch.Tensor) -> torch.Tensor:
-    del rank
-    work = _WORKS.pop(given.untyped_storage()._cdata, None)
+    work = rank.begun.pop(given.untyped_storage()._cdata, None)
     if work is not None:
         work.wait()
     return given

@@ -7,39 +7,14 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from kernbench.bridge.distributed.reductions import reduction_of
 from kernbench.bridge.distributed.works import SimWork, SimWorks, call
 from kernbench.bridge.here import this_rank
 from kernbench.ccl.operations import Reduction
 from kernbench.distributed import barriers, collectives, exchanges, p2p
 from kernbench.distributed.groups import backend_of, libraries_of
-from kernbench.distributed.reduce_ops import ReduceOp
-from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.tensors.tensor import Tensor
-
-_OPS: Final[dict[Any, Reduction]] = {
-    getattr(dist.ReduceOp.RedOpType, name): getattr(ReduceOp, name)
-    for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
-}
-
-
-def reduction_of(op: Any) -> Reduction:
-    """Returns what this package calls a reduce operation of PyTorch.
-
-    Args:
-        op: A `ReduceOp`, or one of its kinds.
-
-    Raises:
-        UnsupportedError: If it is not simulated.
-    """
-    found = _OPS.get(getattr(op, "op", op))
-    if found is None:
-        raise UnsupportedError(
-            f"the reduce operation {op} is not simulated for programs of PyTorch",
-            [site_fact(call_site())],
-            hint="multiply before a SUM instead of PREMUL_SUM",
-        )
-    return found
 
 
 def _async(options: Any) -> bool:
@@ -57,7 +32,8 @@ def _root(opts: Any, root: int | None = None) -> int:
 def _reduction(opts: Any, op: Any = None) -> Reduction:
     """Returns the reduction, which PyTorch takes by itself or in its options."""
     chosen = opts if op is None else op
-    return reduction_of(getattr(chosen, "reduceOp", chosen or dist.ReduceOp.SUM))
+    found: Reduction = reduction_of(getattr(chosen, "reduceOp", chosen or dist.ReduceOp.SUM))
+    return found
 
 
 def _one_each(one: Any, several: Any) -> tuple[list[Any], list[Any]]:
@@ -95,11 +71,13 @@ class SimProcessGroup(dist.ProcessGroup):
 
     Attributes:
         simulated: The group of this package.
+        has_device: Whether it was made with the device that the rank uses, as `split_group` needs.
     """
 
     def __init__(self, group: ProcessGroup, rank: int, name: str) -> None:
         super().__init__(rank, len(group.ranks))
         self.simulated: Final = group
+        self.has_device = False
         self._place = rank
         self._name = name
 

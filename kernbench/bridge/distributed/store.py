@@ -1,47 +1,142 @@
 """`torch.distributed.Store` in this process: what a rank lacks parks it, and nobody else."""
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Final
 
 import torch.distributed as dist
 
 from kernbench.bridge.here import this_rank
-from kernbench.des import Event
+from kernbench.des import Event, order
+
+_PS_PER_US: Final = 1_000_000
 
 
-class SimStore(dist.Store):
-    """Keys and values that all ranks share; it takes no simulated time."""
+class Contents:
+    """Keys, values and queues that several stores share.
+
+    Attributes:
+        values: The values, by key.
+        queues: The queues, by key.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
-        self._values: dict[str, bytes] = {}
+        self.values: Final[dict[str, bytes]] = {}
+        self.queues: Final[dict[str, list[bytes]]] = {}
         self._changed = Event("a key of the store")
 
-    def _touch(self) -> None:
+    def touch(self) -> None:
+        """Wakes who waits for a change."""
         changed, self._changed = self._changed, Event("a key of the store")
         changed.settle(0)
 
+    def wait(
+        self, ready: Callable[[], bool], timeout: timedelta | None, keys: Sequence[str]
+    ) -> None:
+        """Parks the calling rank until something is there.
+
+        Args:
+            ready: Whether it is there.
+            timeout: Simulated time after which it is an error that it is not; None: never, as a
+                hang is found when it happens.
+            keys: The keys of it, for the error.
+
+        Raises:
+            DistStoreError: If the time is over.
+        """
+        if ready():
+            return
+        process, late = this_rank().process, Event("the end of a time-out")
+        ring, loop = late.settle, process.engine.loop
+        if timeout is not None:
+            wait = timeout // timedelta(microseconds=1) * _PS_PER_US
+            end = process.host.clock + wait
+            loop.at(max(end, loop.now), loop.owner(order.rank_of(process.rank)), ring, end)
+        try:
+            while not ready():
+                if late.time is not None:
+                    milliseconds = round((timeout or timedelta()).total_seconds() * 1000)
+                    names = ", ".join(f"/{key}" for key in keys)
+                    raise dist.DistStoreError(f"wait timeout after {milliseconds}ms, keys: {names}")
+                process.wait(_first_of(self._changed, late, keys))
+        finally:
+            if timeout is not None:
+                loop.withdraw(ring)
+
+
+def _first_of(changed: Event, late: Event, keys: Sequence[str]) -> Event:
+    """Returns an event that settles with the first of two; reports tell its label."""
+    first = Event(f"{', '.join(map(repr, keys))} in a store")
+
+    def settle(time: int) -> None:
+        if first.time is None:
+            first.settle(time)
+
+    changed.when_settled(settle)
+    late.when_settled(settle)
+    return first
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+class SimStore(dist.Store):
+    """Keys and values; whoever has the same contents sees them, without simulated time.
+
+    Args:
+        contents: What the store shares with others; None: nothing.
+    """
+
+    _own_keys = 0
+
+    def __init__(self, contents: Contents | None = None) -> None:
+        super().__init__()
+        self._contents = Contents() if contents is None else contents
+        self._timeout = timedelta(seconds=300)
+
+    @property
+    def timeout(self) -> timedelta:
+        """What `set_timeout` was given; nothing ends after it: a hang is found when it happens."""
+        return self._timeout
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Changes `timeout`.
+
+        Args:
+            timeout: Ignored by waits, by design: a hang is found when it happens.
+        """
+        self._timeout = timeout
+
     def set(self, key: str, value: str | bytes) -> None:
         """Writes a value."""
-        self._values[key] = value.encode() if isinstance(value, str) else bytes(value)
-        self._touch()
+        self._contents.values[key] = _bytes(value)
+        self._contents.touch()
 
     def get(self, key: str) -> bytes:
         """Returns a value; waits until there is one."""
         self.wait([key])
-        return self._values[key]
+        return self._contents.values[key]
 
     def add(self, key: str, amount: int) -> int:
-        """Adds to a number, which is 0 at first; returns the sum."""
-        total = int(self._values.get(key, b"0")) + amount
-        self.set(key, str(total))
+        """Adds to a number, which is 0 at first; returns the sum.
+
+        Args:
+            key: Name of the number.
+            amount: What is added.
+
+        Raises:
+            ValueError: If the value is no number.
+        """
+        total = int(self._contents.values.get(key, b"0")) + amount
+        SimStore.set(self, key, str(total))
         return total
 
     def append(self, key: str, value: str | bytes) -> None:
         """Adds to the end of a value."""
-        more = value.encode() if isinstance(value, str) else bytes(value)
-        self.set(key, self._values.get(key, b"") + more)
+        SimStore.set(self, key, self._contents.values.get(key, b"") + _bytes(value))
 
-    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Writes a value if the present one is `expected`; returns the value that is there then.
 
         Args:
@@ -49,46 +144,95 @@ class SimStore(dist.Store):
             expected: The value that must be there; empty: none.
             desired: The value to write.
         """
-        present = self._values.get(key)
-        if (present is None and not expected) or present == expected.encode():
-            self.set(key, desired)
-        return self._values.get(key, expected.encode())
+        present, wanted = self._contents.values.get(key), _bytes(expected)
+        if present in {wanted or None, wanted}:
+            SimStore.set(self, key, desired)
+        return self._contents.values.get(key, wanted)
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
         """Returns several values; waits until all are there."""
         self.wait(keys)
-        return [self._values[key] for key in keys]
+        return [self._contents.values[key] for key in keys]
 
     def multi_set(self, keys: list[str], values: list[str | bytes]) -> None:
-        """Writes several values."""
+        """Writes several values.
+
+        Args:
+            keys: Their names.
+            values: As many values.
+
+        Raises:
+            DistStoreError: If there are not as many.
+        """
+        if len(keys) != len(values):
+            raise dist.DistStoreError("multiSet keys and values vectors must be of same size")
         for key, value in zip(keys, values, strict=True):
-            self.set(key, value)
+            SimStore.set(self, key, value)
 
     def check(self, keys: list[str]) -> bool:
-        """Returns whether all keys have a value."""
-        return all(key in self._values for key in keys)
+        """Returns whether all keys have a value, or something in their queue."""
+        return all(key in self._contents.values or self.queue_len(key) for key in keys)
 
-    def wait(self, keys: list[str], timeout: Any = None) -> None:
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Waits until all keys have a value.
 
         Args:
             keys: The keys.
-            timeout: Ignored by design: a hang is found when it happens, not after a time.
+            timeout: Simulated time to wait; None: without end, as a hang is found when it happens.
+
+        Raises:
+            DistStoreError: If the time is over.
         """
-        del timeout
-        while not self.check(keys):
-            this_rank().process.wait(self._changed)
+        self._contents.wait(lambda: SimStore.check(self, keys), timeout, keys)
 
     def delete_key(self, key: str) -> bool:
         """Forgets a key; returns whether there was one."""
-        return self._values.pop(key, None) is not None
+        return self._contents.values.pop(key, None) is not None
 
     def num_keys(self) -> int:
-        """Returns the number of keys."""
-        return len(self._values)
+        """Returns the number of keys, with those that the kind of store keeps for itself."""
+        return len(self._contents.values) + self._own_keys
 
-    def set_timeout(self, timeout: Any) -> None:
-        """Does nothing, by design: a hang is found when it happens, not after a time."""
+    def getNumKeys(self) -> int:  # noqa: N802 - by which a PrefixStore asks
+        """Does what `num_keys` does."""
+        return self.num_keys()
+
+    def deleteKey(self, key: str) -> bool:  # noqa: N802 - by which a PrefixStore asks
+        """Does what `delete_key` does."""
+        return self.delete_key(key)
+
+    def list_keys(self) -> list[str]:
+        """Returns the keys."""
+        return list(self._contents.values)
+
+    def queue_push(self, key: str, value: str | bytes) -> None:
+        """Puts a value at the end of a queue."""
+        self._contents.queues.setdefault(key, []).append(_bytes(value))
+        self._contents.touch()
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        """Takes the first value of a queue.
+
+        Args:
+            key: Name of the queue.
+            block: Whether to wait for one.
+
+        Raises:
+            QueueEmptyError: If there is none and nobody waits.
+        """
+        queues = self._contents.queues
+        if not block and not queues.get(key):
+            raise dist.QueueEmptyError("queue is empty")
+        self._contents.wait(lambda: bool(queues.get(key)), None, [key])
+        return queues[key].pop(0)
+
+    def queue_len(self, key: str) -> int:
+        """Returns the number of values in a queue."""
+        return len(self._contents.queues.get(key, ()))
+
+    def has_extended_api(self) -> bool:
+        """Returns True: the store can append, and read and write several values at once."""
+        return True
 
     def clone(self) -> "SimStore":
         """Returns the store itself, which all ranks share."""

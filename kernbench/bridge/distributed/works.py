@@ -14,7 +14,8 @@ from torch.futures import Future
 
 from kernbench.bridge.distributed.futures import Awaited, InHook
 from kernbench.bridge.here import Rank, this_rank
-from kernbench.bridge.tensors.no_numbers import MADE_UP
+from kernbench.bridge.refused import not_simulated
+from kernbench.bridge.tensors.operands import is_sparse
 from kernbench.bridge.tensors.storages import STORAGES, Held, Ref, block_of, let_go
 from kernbench.des import Event
 from kernbench.distributed.works import Work
@@ -231,6 +232,9 @@ def call(rank: Rank, tensors: Any, function: Callable[[Callable[[Any], Any]], An
     def blocks_of(value: Any) -> Any:
         if isinstance(value, list | tuple):
             return [blocks_of(one) for one in value]
+        if is_sparse(value):
+            name = f"a collective or message of a tensor of layout {value.layout}"
+            raise not_simulated(name, "use its dense form: tensor.to_dense(), sparse=False")
         blocks.append(block_of(rank, value))
         return blocks[-1]
 
@@ -246,8 +250,6 @@ def call(rank: Rank, tensors: Any, function: Callable[[Callable[[Any], Any]], An
     finally:
         process.giving = None
     hazards.note_used(blocks)
-    if not rank.data and any(block.memory.sip < 0 for block in blocks):
-        MADE_UP.note(rank)  # values of the host do not move either: each rank keeps its own
     used = refs_of(blocks)
     if isinstance(work, Work) and _is_of_pytorch():
         world_of(process).unwaited.get(process.rank, {}).pop(work, None)

@@ -5,11 +5,13 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final
+from weakref import WeakSet
 
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from kernbench.bridge.distributed.process_group import SimProcessGroup
+from kernbench.bridge.distributed.recorded_group import RecordedProcessGroup, noted_batch
 from kernbench.bridge.distributed.store import SimStore
 from kernbench.bridge.distributed.works import SimWork, refs_of, unseen
 from kernbench.bridge.here import HERE, Rank, this_rank
@@ -145,7 +147,10 @@ class Distributed:
             if process.rank not in ranks:
                 return c10d.GroupMember.NON_GROUP_MEMBER, None
         assert group is not None
-        made = SimProcessGroup(group, group.place(process.rank), group_name)
+        kind = SimProcessGroup if rank.flight is None else RecordedProcessGroup
+        made = kind(group, group.place(process.rank), group_name)
+        if rank.flight is not None:
+            rank.flight.joined(group_name, desc, group.ranks, options.get("timeout"))
         prefix = c10d.PrefixStore(f"{group_name}/", store)
         kept = {
             "backend_name": str(backend),
@@ -209,10 +214,11 @@ class Distributed:
                 [site_fact(call_site())],
                 hint="start its ranks: kernbench torchrun --nproc-per-node N FILE",
             )
-        options.pop("device_id", None)
+        device = options.pop("device_id", None)
         options.pop("store", None)
         with unseen():
             self._init(_backend(backend), *args, **options)
+        c10d._get_default_group().has_device = device is not None
 
     def destroy_process_group(self, group: Any = None) -> None:
         """`torch.distributed.destroy_process_group`."""
@@ -259,7 +265,8 @@ class Distributed:
             events: list[Event] = []
             rank.process.heard, heard = _listener(rank.process.heard, events)
             try:
-                works = p2p.batch_isend_irecv(ours)
+                with noted_batch(rank.flight, messages):
+                    works = p2p.batch_isend_irecv(ours)
             finally:
                 rank.process.heard = heard
         rank.hazards.note_used(blocks)
@@ -385,7 +392,7 @@ class Reducers:
     def __init__(self, real: Any) -> None:
         self._real: Final = real
         self._rebuild: Final = real._rebuild_buckets
-        self._on_device: set[int] = set()
+        self._on_device: WeakSet[Any] = WeakSet()
 
     def make(self, parameters: Any, *args: Any, **options: Any) -> Any:
         """`torch.distributed.Reducer`.
@@ -402,7 +409,7 @@ class Reducers:
         with ambient(rank, on):
             reducer = self._real(parameters, *args, **options)
         if on:
-            self._on_device.add(id(reducer))
+            self._on_device.add(reducer)
         return reducer
 
     def rebuild(self, reducer: Any) -> Any:
@@ -410,7 +417,7 @@ class Reducers:
         rank = HERE.rank
         if rank is None:
             return self._rebuild(reducer)
-        if id(reducer) not in self._on_device:
+        if reducer not in self._on_device:
             return self._rebuild(reducer)
         if not rank.data:
             with rank.mode.remembering():

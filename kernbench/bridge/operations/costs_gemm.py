@@ -11,6 +11,14 @@ from kernbench.hw.library import Library
 
 _ATEN: Final = torch.ops.aten
 
+precision_of: Final = torch._C._get_fp32_precision_getter
+"""How float32 is multiplied, by backend and kind of operation, whoever has set it and how.
+
+The getters of the older switches raise once a program has set the newer ones.
+"""
+
+_TF32: Final = "tf32"
+
 
 def product_ps(
     library: Library,
@@ -67,7 +75,7 @@ def matmul(first: int, *, turned: bool = False) -> Formula:
         if kwargs:
             nbytes += bytes_of([value for key, value in kwargs.items() if key != "out"])
         sizes = batch, out.numel() // max(1, batch * columns), columns, left.shape[-1]
-        tf32 = kind is torch.float32 and torch.get_float32_matmul_precision() != "highest"
+        tf32 = kind is torch.float32 and precision_of("cuda", "matmul") == _TF32
         return product_ps(library, kind, sizes, nbytes, tf32=tf32)
 
     return duration
@@ -96,13 +104,13 @@ def _convolution_sizes(
     return groups, rows, columns, inner
 
 
-def precision() -> tuple[str, bool]:
-    """Returns the switches on which times depend: of products, and TF32 of convolutions."""
-    return torch._C._get_float32_matmul_precision(), torch._C._get_cudnn_allow_tf32()
+def precision() -> tuple[str, str]:
+    """Returns the switches on which times depend: of products, and of convolutions."""
+    return precision_of("cuda", "matmul"), precision_of("cuda", "conv")
 
 
 def _allows_tf32_in_convolutions() -> bool:
-    return precision()[1]
+    return bool(precision_of("cuda", "conv") == _TF32)
 
 
 def _convolution(library: Library, args: Any, kwargs: Any, out: Any) -> int:
@@ -131,6 +139,8 @@ def _convolution_backward(library: Library, args: Any, kwargs: Any, out: Any) ->
         duration += streamed_ps(library, bytes_of(grad) + bytes_of(out[2]), grad.numel())
     return duration
 
+
+CONVOLUTIONS: Final = frozenset((_ATEN.convolution, _ATEN.convolution_backward))
 
 FORMULAS: Final[dict[Any, Formula]] = {
     _ATEN.mm: matmul(0),

@@ -31,14 +31,15 @@ _SMALL: Final = 256
 _to: Final = _ATEN._to_copy.default
 
 
-def widened(func: Any) -> Callable[..., Any]:
+def widened(func: Any, dtype: torch.dtype | None = None) -> Callable[..., Any]:
     """Returns what does an operation on this computer, the fastest way that is as exact.
 
     Args:
         func: The operation.
+        dtype: Type of its first operand; None: any.
     """
     count = _OPERANDS.get(func)
-    if count is None:
+    if count is None or (dtype is not None and dtype not in _HALF):
         # Without the frame of Python around the operation.
         found: Callable[..., Any] = func._op if type(func) is OpOverload else func
         return found

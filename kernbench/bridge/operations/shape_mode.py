@@ -1,16 +1,19 @@
 """Operations without numbers: each shape is found out once, and then repeated."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import torch
+from torch import get_default_dtype
 from torch._C import _get_dispatch_mode
 
 from kernbench.bridge.here import Rank
-from kernbench.bridge.operations.costs import FREE, Cost, cost_of
+from kernbench.bridge.operations.costs import Cost, cost_of
 from kernbench.bridge.operations.costs_gemm import precision
-from kernbench.bridge.operations.timing import TimeMode
+from kernbench.bridge.operations.direct import DirectMode, Made, Way, kind_of
+from kernbench.bridge.operations.known import ONTO
 from kernbench.bridge.tensors.hazards import Operands
 from kernbench.bridge.tensors.no_numbers import (
     depends_now,
@@ -19,6 +22,7 @@ from kernbench.bridge.tensors.no_numbers import (
     made_on_device,
     read,
     shaped,
+    shaping,
 )
 from kernbench.bridge.tensors.operands import names_device, tensors_in
 from kernbench.bridge.tensors.storages import STORAGES, hold, is_on_device
@@ -33,8 +37,16 @@ _EMPTY: Final = torch.empty_strided
 _META: Final = torch.device("meta")
 _ITEM: Final = torch.ops.aten._local_scalar_dense.default
 _COPY: Final = torch.ops.aten.copy_.default
+_MASKED_FILLS: Final = frozenset(
+    (torch.ops.aten.masked_fill.Tensor, torch.ops.aten.masked_fill_.Tensor)
+)
+"""Operations that take a single value of the host, as CUDA does, but not for a shape alone."""
+
 _DEVICE: Final = object()
 """Stands in a signature behind which a tensor of the device comes: values of the host are real."""
+
+_HOST: Final = object()
+"""Stands in a signature behind which a single value of the host comes."""
 
 _MOST_SHAPES: Final = 4096
 """Shapes of operations that are kept for all ranks."""
@@ -64,11 +76,14 @@ class Shapes:
 
     Attributes:
         shadows: Whether each operation is run all the same, and compared with what is known.
+        seen: What is known of them, by the operation and all on which it depends.
+        ways: Short ways, by the `id` of the operation.
     """
 
     def __init__(self) -> None:
         self.shadows = False
         self.seen: dict[Any, Seen] = {}
+        self.ways: dict[int, Way] = {}
         self._kinds: dict[Any, str] = {}
 
     def kind(self, func: Any) -> str:
@@ -82,49 +97,55 @@ class Shapes:
         """
         found = self._kinds.get(func)
         if found is None:
-            found = self._kinds[func] = _kind(func)
+            found = self._kinds[func] = kind_of(func)
         return found
 
 
-def _kind(func: Any) -> str:
-    if not isinstance(func, torch._ops.OpOverload):
-        return ""
-    schema, tags = func._schema, func.tags
-    if depends_on_values(func) or func.is_view:
-        return ""
-    if torch.Tag.inplace_view in tags or torch.Tag.nondeterministic_seeded in tags:
-        return ""
-    if func.namespace != "aten" or cost_of(func) is FREE:
-        return ""
-    aliases = [one.alias_info for one in schema.returns]
-    if not schema.is_mutable:
-        return "new" if not any(aliases) and schema.returns else ""
-    if any(one.is_out for one in schema.arguments):
-        return ""
-    written = [one for one in schema.arguments if one.alias_info and one.alias_info.is_write]
-    first = schema.arguments[0]
-    if not schema.returns:
-        return "same"
-    alone = len(schema.returns) == 1 and written == [first]
-    return "same" if alone and aliases[0] is not None and first.type.kind() == "TensorType" else ""
-
-
-class ShapeMode(TimeMode):
+class ShapeMode(DirectMode):
     """The mode of a rank whose tensors have no numbers.
+
+    What the short way does not do is known here by everything on which it depends, lists and all.
 
     Args:
         rank: The rank.
         shapes: What is known of operations.
     """
 
+    exact = True
+
     def __init__(self, rank: Rank, shapes: Shapes) -> None:
-        super().__init__(rank)
+        super().__init__(rank, shapes.ways)
         self._shapes: Final = shapes
         self._operands: dict[Any, Operands] = {}
         self._written: dict[int, torch.Tensor] | None = None
         self._value: int | None = None
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def way_of(self, func: Any) -> Way:
+        """Returns the short way of an operation, which may not be open.
+
+        Args:
+            func: The operation.
+        """
+        way = super().way_of(func)
+        way.open = way.open and not self._shapes.shadows
+        way.run = _first if way.writes else shaping(func)
+        return way
+
+    def again(self, way: Way, args: Any, out: Any) -> tuple[Callable[..., Any], Made | None] | None:
+        """Returns how to give again what an operation has given; None if it must go the long way.
+
+        Args:
+            way: The short way of the operation.
+            args: The operands.
+            out: What it has given.
+        """
+        if way.writes:
+            return way.run, None
+        if not _fits(out, args):
+            return None
+        return way.run, (tuple(out.shape), out.stride(), out.dtype)
+
+    def walk(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs an operation; see `TimeMode`.
 
         Args:
@@ -139,7 +160,7 @@ class ShapeMode(TimeMode):
         if rank.making is None and not types and _get_dispatch_mode(_FAKE) is None:
             kind = self._shapes.kind(func)
             if kind and not _on_host(args[:1] if kind == "same" else args):
-                key: list[Any] = [func, precision()]
+                key: list[Any] = [func, precision(), get_default_dtype()]
                 if _look(args, key) and (not kwargs or _look_named(kwargs, key)) and _DEVICE in key:
                     signature = tuple(key)
                     seen = self._shapes.seen.get(signature)
@@ -147,16 +168,16 @@ class ShapeMode(TimeMode):
                         if self._hazards.alert or seen.made is None:
                             self._look(func, seen.cost, args, kwargs)
                         return self._repeat(seen, args)
-                    out = super().__torch_dispatch__(func, types, args, kwargs)
+                    out = super().walk(func, types, args, kwargs)
                     self._learn(signature, seen, kind, func, args, kwargs, out)
                     return out
             elif made_on_device(kwargs) and not goes_to_host(func, args, kwargs):
                 rank.making = True  # C++ code names the device
                 try:
-                    return super().__torch_dispatch__(func, types, args, kwargs)
+                    return super().walk(func, types, args, kwargs)
                 finally:
                     rank.making = None
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        return super().walk(func, types, args, kwargs)
 
     def _look(self, func: Any, cost: Cost, args: Any, kwargs: Any) -> None:
         operands = self._operands.get(func)
@@ -191,15 +212,15 @@ class ShapeMode(TimeMode):
         kw: Any,
         out: Any,
     ) -> None:
-        if not _repeats(func, kind, args, kw):
-            return
+        if not _repeats(func, kind, args, kw) or (func in ONTO and _HOST in signature):
+            return  # what comes from the host crosses the bus
         cost = cost_of(func)
         duration = cost.duration(self._library, args, kw or {}, out)
         many = isinstance(out, list | tuple) or out is None
         made = None
         if kind == "new":
             outs = out if many else (out,)
-            if not all(type(one) is torch.Tensor and _fits(one) for one in outs):
+            if not all(type(one) is torch.Tensor and _fits(one, args) for one in outs):
                 return
             made = tuple((tuple(one.shape), one.stride(), one.dtype) for one in outs)
         seen = Seen(made, many, cost._replace(duration=_no_formula), duration)
@@ -210,7 +231,7 @@ class ShapeMode(TimeMode):
 
     def _run(self, known: Any, func: Any, args: Any, kwargs: Any, making: bool) -> Any:
         """Runs an operation for its shape, or gives what it reads."""
-        del known, making
+        del making
         written = self._written
         depends = depends_on_values(func) and _on_device(args) and depends_now(func, args)
         if depends or goes_to_host(func, args, kwargs):
@@ -221,7 +242,12 @@ class ShapeMode(TimeMode):
             return read(self._rank, func, args, kwargs)
         if written is not None and func is _COPY and not _on_device(args[1:2]):
             written[args[0].untyped_storage()._cdata] = args[1].clone()
-        return shaped(self._rank, func, args, kwargs)
+        if known.collective is not None and not _on_device(args):
+            return func(*args, **(kwargs or {}))  # of the host: as with numbers
+        if func in _MASKED_FILLS and not is_on_device(args[2]) and not args[2].dim():
+            args = (*args[:2], _EMPTY((), (), dtype=args[2].dtype, device=_META))
+        run = partial(shaped, self._rank, func, args, kwargs)
+        return known.resizes.run(self._rank, run, args, kwargs) if known.resizes.some else run()
 
     @contextlib.contextmanager
     def remembering(self, value: int | None = None) -> Iterator[None]:
@@ -254,13 +280,23 @@ def _repeats(func: Any, kind: str, args: Any, kwargs: Any) -> bool:
     return True
 
 
+def _first(value: Any, *_: Any, **__: Any) -> Any:
+    """Does what an operation does that only writes numbers to its first operand: there are none."""
+    return value
+
+
 def _no_formula(*_: Any) -> int:
     raise AssertionError("the duration is known")
 
 
-def _fits(tensor: torch.Tensor) -> bool:
-    """Returns whether `empty_strided` makes the same tensor, with memory of its own."""
+def _fits(tensor: torch.Tensor, args: Any) -> bool:
+    """Returns whether `empty_strided` makes the same tensor, with memory of its own.
+
+    Some operations may give back an operand, of which their schema says nothing: `type_as`.
+    """
     storage = tensor.untyped_storage()
+    if any(one.untyped_storage()._cdata == storage._cdata for one in tensors_in(args)):
+        return False
     return tensor.storage_offset() == 0 and bool(
         storage.nbytes()
         == (
@@ -280,7 +316,7 @@ def _look(values: Any, key: list[Any]) -> bool:
             if held is None or held.sip < 0:
                 if value.dim():
                     return False
-                key.append("host")
+                key.append(_HOST)
             else:
                 key.append(_DEVICE)
             key += (value.shape, value.stride(), value.dtype)

@@ -2,22 +2,21 @@
 
 from functools import partial
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import torch
-from torch import is_grad_enabled
+from torch import get_default_dtype, is_grad_enabled
 from torch._C import _get_dispatch_mode
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernbench.bridge.cuda.randomness import draw
-from kernbench.bridge.distributed.functional import collective
 from kernbench.bridge.here import Rank
 from kernbench.bridge.operations.costs import FREE, Cost, cost_of
 from kernbench.bridge.operations.costs_gemm import precision
 from kernbench.bridge.operations.eager import Eager
-from kernbench.bridge.operations.half import widened
+from kernbench.bridge.operations.flex import OPERATIONS, Named
+from kernbench.bridge.operations.known import OF_FLOATS, Known, known_of
 from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.tensors.devices import placed, wanted
 from kernbench.bridge.tensors.hazards import Operands
@@ -28,11 +27,15 @@ from kernbench.bridge.tensors.operands import (
     OTHER,
     checked,
     is_from_nothing,
+    is_sparse,
     names_device,
     note_from_nothing,
+    of_the_host,
+    operands_on,
+    sparse_on_device,
     tensors_in,
 )
-from kernbench.bridge.tensors.room import check_room, place_of_size
+from kernbench.bridge.tensors.room import check_room
 from kernbench.bridge.tensors.storages import (
     DTYPES,
     STORAGES,
@@ -47,24 +50,9 @@ from kernbench.bridge.tensors.storages import (
 )
 from kernbench.process.act import Alone, act
 from kernbench.process.process import Process
-from kernbench.sim_engine.engine import GraphEngine, Hold
+from kernbench.sim_engine.engine import Hold
 
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
-_READS: Final = frozenset(
-    (
-        torch.ops.aten._local_scalar_dense.default,
-        torch.ops.aten.equal.default,
-        torch.ops.aten.is_nonzero.default,
-    )
-)
-"""Operations that give the host a value."""
-
-_ONTO: Final = frozenset((torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default))
-"""Copies into tensors that are there, also ones on the other side of the bus."""
-
-_OF_FLOATS: Final = frozenset((torch.ops.aten.histc.default,))
-"""Operations that CUDA has for integers, and a CPU has not."""
-
 _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
 _PCIE_VALUE: Final = 8
 """Bytes of a value that the host reads."""
@@ -73,9 +61,7 @@ _PCIE_VALUE: Final = 8
 _COPY: Final = cost_of(torch.ops.aten.copy_.default)
 _UPLOAD: Final = Cost("copy", FREE.duration)
 
-_PLAIN_WAY: Final = (
-    "use operations on tensors; for flex_attention, scaled_dot_product_attention with a mask"
-)
+_PLAIN_WAY: Final = "use operations on tensors"
 
 _MOST_DURATIONS: Final = 1024
 """Shapes of one operation of which the duration is kept."""
@@ -94,84 +80,6 @@ _GIVEN: Final = 16
 """Beside `DEVICE` and so on: there are tensors."""
 
 
-def _is_view(func: Any) -> bool:
-    if not func.is_view:
-        return False
-    arguments = func._schema.arguments
-    tensors = [at for at, one in enumerate(arguments) if "Tensor" in str(one.type)]
-    # What is made of other operations may copy, such as `contiguous`, which inference mode shows.
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), "CompositeImplicitAutograd"
-    )
-    return tensors == [0] and not composite
-
-
-class _Known:
-    """What is known of an operation.
-
-    Args:
-        func: The operation.
-        data: Whether tensors have numbers.
-
-    Attributes:
-        collective: What does it on a device if it is a functional collective.
-        cost: What it is on a device.
-        draws: Whether it draws random numbers.
-        func: The operation.
-        onto: Whether it copies into tensors that are there.
-        plain: Whether it runs as it is, with numbers.
-        reads: Whether it gives the host a value.
-        run: Does it on this computer, with numbers.
-        shards: Whether it is one of FSDP2 for which Python runs once for each parameter.
-        views: Whether it gives a view of its only tensor, and so neither takes memory nor runs.
-        repeats: Whether equal operands take equal times.
-        size: Which argument is the size of what it makes; -1 if none is.
-        operands: What it does with its operands.
-        durations: Times in picoseconds, by the shapes and types of the operands.
-    """
-
-    __slots__ = (
-        "collective",
-        "cost",
-        "draws",
-        "durations",
-        "func",
-        "onto",
-        "operands",
-        "plain",
-        "reads",
-        "repeats",
-        "run",
-        "shards",
-        "size",
-        "views",
-    )
-
-    def __init__(self, func: Any, data: bool) -> None:
-        self.func: Final = func
-        self.collective: Final = collective(func)
-        self.cost: Final = cost_of(func)
-        self.draws: Final = torch.Tag.nondeterministic_seeded in func.tags
-        self.onto: Final = func in _ONTO
-        self.plain: Final = data and not (self.draws or func in _OF_FLOATS)
-        self.reads: Final = func in _READS
-        self.size: Final = place_of_size(func)
-        self.repeats: Final = torch.Tag.dynamic_output_shape not in func.tags
-        self.shards: Final = func.namespace == "fsdp" and "copy_in" not in str(func)
-        self.run: Final = widened(func)
-        self.views: Final = data and self.cost is FREE and _is_view(func) and not self.shards
-        self.operands: Final = Operands(func, self.cost is FREE)
-        self.durations: Final[dict[Any, int]] = {}
-
-
-_KNOWN: Final[WeakKeyDictionary[GraphEngine, dict[Any, dict[int, _Known]]]] = WeakKeyDictionary()
-
-
-def _known_of(engine: GraphEngine, library: Any, data: bool) -> dict[int, _Known]:
-    """Returns what ranks with one library know of operations, by `id`: their hash is slow."""
-    return _KNOWN.setdefault(engine, {}).setdefault((id(library), data), {})
-
-
 class TimeMode(TorchDispatchMode):
     """Sees each operation of one rank, runs it, and issues the command that it is on the device.
 
@@ -184,7 +92,7 @@ class TimeMode(TorchDispatchMode):
         eager: What PyTorch itself takes on the host.
     """
 
-    supports_higher_order_operators = True  # to refuse them by name
+    supports_higher_order_operators = True
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
@@ -197,7 +105,7 @@ class TimeMode(TorchDispatchMode):
         self._alone = Alone(process, "compute", self._device.compute)
         self._hazards = rank.hazards
         self._line = process.default_stream(rank.sip)
-        self._known: Final = _known_of(self._engine, self._library, rank.data)
+        self._known: Final = known_of(self._engine, self._library, rank.data)
         self.eager: Final = Eager(rank)
 
     @classmethod
@@ -227,56 +135,54 @@ class TimeMode(TorchDispatchMode):
         known = self._known.get(id(func))
         if known is None:
             if isinstance(func, HigherOrderOperator):
-                raise not_simulated(f"torch.ops.higher_order.{func.name()}", _PLAIN_WAY)
-            known = self._known[id(func)] = _Known(func, self._rank.data)
+                return self._higher_order(func, args)
+            known = self._known[id(func)] = Known(func, self._rank.data)
         rank, cost, process, find = self._rank, known.cost, self._process, STORAGES.get
-        if known.views and rank.making is None and not self._hazards.alert:
-            # As below, for what most often comes; it can only be on the device if its tensor is.
-            value = args[0]
-            if type(value) in _PLAIN:
-                held = find(value.untyped_storage()._cdata)
-                if held is not None and held.on_device and held.owner is process:
-                    out = known.run(*args, **kwargs) if kwargs else known.run(*args)
-                    process.host.clock += self.eager.view[rank.ambient or is_grad_enabled()]
-                    return out
-        # One pass over the operands, as every operation comes here: where they are, and what the
-        # duration depends on.
-        where, given, repeats = 0, False, known.repeats
-        key: list[Any] = []
-        if cost.blas:
-            key.append(precision())
-        for value in args:  # as `_look`, without a call
-            kind = type(value)
-            if kind in _PLAIN or isinstance(value, torch.Tensor):
-                given = True
-                held = find(value.untyped_storage()._cdata)
-                if held is not None and held.on_device:
-                    where |= DEVICE if held.owner is process else OTHER
-                else:
-                    key.append(None)
-                    if value.dim():
-                        where |= HOST
-                key.append(value.shape)
-                key.append(value.dtype)
-                if not value.is_contiguous():  # less is read of what is expanded
-                    key.append(value.stride())
-            elif kind in _LISTS:
-                found = _look(value, process, key)
-                where |= found & ~_OWN & ~_GIVEN
-                given = given or found >= _GIVEN
-                repeats = repeats and not found & _OWN
-            elif kind is not float:
-                key.append(value)
-        if kwargs:
-            for name, value in kwargs.items():
-                key.append(name)
-                found = _look((value,), process, key)
-                where |= found & ~_OWN & ~_GIVEN
-                given = given or found >= _GIVEN
-                repeats = repeats and not found & _OWN
+        try:
+            # One pass over the operands, as every operation comes here: where they are, and what
+            # the duration depends on.
+            where, given, repeats = 0, False, known.repeats
+            key: list[Any] = [get_default_dtype()]
+            if cost.blas:
+                key.append(precision())
+            for value in args:  # as `_look`, without a call
+                kind = type(value)
+                if kind in _PLAIN or isinstance(value, torch.Tensor):
+                    given = True
+                    held = find(value.untyped_storage()._cdata)
+                    if held is not None and held.on_device:
+                        where |= DEVICE if held.owner is process else OTHER
+                    else:
+                        key.append(None)
+                        if value.dim():
+                            where |= HOST
+                    key.append(value.shape)
+                    key.append(value.dtype)
+                    if not value.is_contiguous():  # less is read of what is expanded
+                        key.append(value.stride())
+                elif kind in _LISTS:
+                    found = _look(value, process, key)
+                    where |= found & ~_OWN & ~_GIVEN
+                    given = given or found >= _GIVEN
+                    repeats = repeats and not found & _OWN
+                elif kind is not float:
+                    key += (kind, value)  # True and 1 are equal, but not what is made with them
+            if kwargs:
+                for name, value in kwargs.items():
+                    key.append(name)
+                    found = _look((value,), process, key)
+                    where |= found & ~_OWN & ~_GIVEN
+                    given = given or found >= _GIVEN
+                    repeats = repeats and not found & _OWN
+        except NotImplementedError:
+            if any(map(is_sparse, tensors_in((args, kwargs)))):
+                return of_the_host(func, args, kwargs)
+            raise
         if where >= BOTH:
             args = checked(rank, func, args, kwargs)
         touched = bool(where & DEVICE)
+        if known.sparse and touched:
+            raise sparse_on_device(known.cost.name)
         if known.collective is not None and touched:
             with self:
                 return known.collective(rank, *args, **(kwargs or {}))
@@ -366,14 +272,35 @@ class TimeMode(TorchDispatchMode):
             self.eager.blas(stream)
         self._alone.issue(cost.name, stream, duration)
 
-    def _run(self, known: _Known, func: Any, args: Any, kwargs: Any, making: bool) -> Any:
+    def _higher_order(self, func: HigherOrderOperator, args: Any) -> Any:
+        """Runs an operation of higher order, on a device as one command."""
+        rank, name = self._rank, func.name()
+        operation = OPERATIONS.get(name)
+        if operation is None:
+            raise not_simulated(f"torch.ops.higher_order.{name}", _PLAIN_WAY)
+        if not is_on_device(args[0]):
+            return func(*args)
+        if operands_on(args, rank.process) >= BOTH:
+            checked(rank, Named(name), args)
+        if self._hazards.alert:
+            self._hazards.look(Operands(Named(name), free=False), name, args, None)
+        ran = operation(rank, self._library, *args)
+        cost = Cost(name, FREE.duration)
+        for one in tensors_in(ran.out):
+            self._hold(one, cost)
+        self._issue(cost, ran.duration)
+        return ran.out
+
+    def _run(self, known: Known, func: Any, args: Any, kwargs: Any, making: bool) -> Any:
         """Runs an operation on this computer; `making` says whether it is the device's."""
-        rank, run = self._rank, func
+        rank, run = self._rank, known.run
         if known.draws:
             run = partial(draw, rank, func, making)
-        elif func in _OF_FLOATS and not args[0].dtype.is_floating_point:
+        elif func in OF_FLOATS and not args[0].dtype.is_floating_point:
             run = partial(_as_floats, func)
         try:
+            if known.resizes.some:
+                return known.resizes.run(rank, partial(run, *args, **(kwargs or {})), args, kwargs)
             return run(*args, **kwargs) if kwargs else run(*args)
         except RuntimeError as error:
             raise no_memory(rank, error, on_device=making) from None
@@ -398,7 +325,7 @@ class TimeMode(TorchDispatchMode):
         """Issues copies into tensors on the other side of the bus; returns whether there are any.
 
         Args:
-            args: Arguments of an operation of `_ONTO`.
+            args: Arguments of an operation of `ONTO`.
             kwargs: Its arguments by name.
         """
         pairs = list(zip(tensors_in(args[0]), tensors_in(args[1]), strict=True))
@@ -514,7 +441,7 @@ def _look(values: Any, process: Process, key: list[Any]) -> int:
         elif kind in _LISTS:
             where |= _look(value, process, key)
         elif kind in _KEYS:
-            key.append(value)
+            key += (kind, value)
         elif kind is not float:  # no kernel takes longer for another number
             where |= _OWN
     return where

@@ -9,12 +9,14 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from kernbench.bridge.here import HERE, Rank
+from kernbench.bridge.here import HERE, Rank, this_rank
 from kernbench.bridge.refused import not_simulated
+from kernbench.bridge.tensors.no_numbers import read
 from kernbench.bridge.tensors.storages import PINNED, hold, is_on_device
 from kernbench.errors import KernbenchError, call_site, site_fact
 
@@ -22,6 +24,8 @@ _CPU: Final = torch.device("cpu")
 _DEVICE_GETTER: Final = torch.Tensor.device.__get__
 _REAL_WRAPPER: Final = torch.Tensor._make_wrapper_subclass
 _REAL_TO: Final = torch.Tensor.to
+_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
+_ITEM: Final = torch.ops.aten._local_scalar_dense.default
 
 
 def real_device(tensor: torch.Tensor) -> torch.device:
@@ -75,15 +79,15 @@ def wanted(rank: Rank, device: Any) -> torch.device | None:
 
     Args:
         rank: The rank whose code runs.
-        device: A name, an index, a `torch.device`, or something else.
+        device: A name, an index, also one of NumPy, a `torch.device`, or something else.
 
     Raises:
         KernbenchError: If it is a device of the node that is not the rank's.
     """
-    if isinstance(device, bool) or not isinstance(device, str | int | torch.device):
+    if isinstance(device, bool) or not isinstance(device, str | int | np.integer | torch.device):
         return None
-    if isinstance(device, int):
-        device = torch.device("cuda", device)
+    if isinstance(device, int | np.integer):
+        device = torch.device("cuda", int(device))
     elif isinstance(device, str):
         device = torch.device(device)
     if device.type != "cuda":
@@ -186,16 +190,46 @@ def moved(rank: Rank, tensor: torch.Tensor, target: torch.device, **options: Any
         UnsupportedError: If it is sparse, and would go to a device.
     """
     options = {**options, "copy": True}
-    if target.type == "cuda":
-        if tensor.layout is not torch.strided:
-            raise not_simulated(
-                f"a tensor of layout {tensor.layout} on a device",
-                "keep it on the CPU, or use its dense form: tensor.to_dense()",
-            )
-        with placed(rank, True):
-            return _REAL_TO(tensor, rank.physical, **options)
-    with placed(rank, False):
-        return _REAL_TO(tensor, target, **options)
+    if target.type == "cuda" and tensor.layout is not torch.strided:
+        raise not_simulated(
+            f"a tensor of layout {tensor.layout} on a device",
+            "keep it on the CPU, or use its dense form: tensor.to_dense()",
+        )
+    noted = type(tensor) in _PLAIN and tensor.requires_grad and torch.is_grad_enabled()
+    if noted and target.type != "meta":
+        found: torch.Tensor = _Moved.apply(tensor, target, options)
+        return found
+    return _moved(rank, tensor, target, options)
+
+
+def _moved(
+    rank: Rank, tensor: torch.Tensor, target: torch.device, options: dict[str, Any]
+) -> torch.Tensor:
+    on = target.type == "cuda"
+    with placed(rank, on):
+        return _REAL_TO(tensor, rank.physical if on else target, **options)
+
+
+class _Moved(torch.autograd.Function):
+    """A copy on another device, whose gradient goes back: PyTorch's own sees one device only."""
+
+    @staticmethod
+    def forward(
+        tensor: torch.Tensor, target: torch.device, options: dict[str, Any]
+    ) -> torch.Tensor:
+        """Returns the copy."""
+        return _moved(this_rank(), tensor, target, options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        """Keeps where the tensor is; apart from `forward`, as `torch.func` needs it."""
+        del output
+        ctx.back = device_of(inputs[0]), inputs[0].dtype
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """Returns the gradient where the tensor is, of its type."""
+        return to(grad, *ctx.back), None, None
 
 
 def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -264,6 +298,27 @@ def factory(real: Callable[..., Any], like: bool) -> Callable[..., Any]:
     return make
 
 
+def sparse_factory(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that makes sparse tensors, and refuses to make them on a device.
+
+    Args:
+        real: The function of PyTorch.
+    """
+
+    @functools.wraps(real)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        rank = HERE.rank
+        target = None if rank is None else wanted(rank, kwargs.get("device"))
+        if target is not None and target.type == "cuda":
+            raise not_simulated(
+                f"{real.__name__}: a sparse tensor on a device",
+                "keep it on the CPU, or make a dense one",
+            )
+        return real(*args, **kwargs)
+
+    return make
+
+
 def default_device() -> torch.device | None:
     """Returns the device that `with torch.device(...)` or `set_default_device` has set, if any."""
     if not torch._C._len_torch_function_stack():
@@ -287,10 +342,13 @@ def made(
         args: Its arguments.
         kwargs: Its arguments by name.
     """
+    if not rank.data and args and isinstance(args[0], list | tuple):
+        args = (_values(rank, args[0]), *args[1:])
     device = kwargs.get("device")
     if device is None:
-        if like or rank.making is not None:
-            made_of = rank.making if rank.making is not None or not like else on_device(args[0])
+        place = args[0] if like else kwargs.get("out")
+        if rank.making is not None or place is not None:
+            made_of = on_device(place) if rank.making is None else rank.making
             return _noticed(rank, real(*args, **kwargs), bool(made_of))
         device = default_device() or _CPU
     target = wanted(rank, device)
@@ -303,6 +361,23 @@ def made(
         return result
     with placed(rank, True):
         return _noticed(rank, real(*args, **{**kwargs, "device": rank.physical}), True)
+
+
+def _values(rank: Rank, given: Any) -> Any:
+    """Returns a list of values of Python without tensors of a device, of which the host reads one.
+
+    Args:
+        rank: The rank whose code runs; its tensors have no numbers.
+        given: The list.
+
+    Raises:
+        NoDataError: If values are not to be made up.
+    """
+    if isinstance(given, list | tuple) and not isinstance(given, torch.Size):
+        return [_values(rank, one) for one in given]
+    if type(given) is torch.Tensor and given.numel() == 1 and is_on_device(given):
+        return read(rank, _ITEM, (given.reshape(()),), {})
+    return given
 
 
 def _noticed(rank: Rank, result: Any, on: bool) -> Any:

@@ -17,7 +17,7 @@ from kernbench.bridge.tensors.operands import tensors_in
 from kernbench.bridge.tensors.races import Races
 from kernbench.bridge.tensors.storages import DTYPES, STORAGES, Held, Ref, hold
 from kernbench.errors import CallSite, site_fact
-from kernbench.memory import UninitialisedReadError, View
+from kernbench.memory import UninitialisedReadError, View, dtypes
 from kernbench.process.access import Verb
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.tensors.tensor import Tensor
@@ -132,6 +132,23 @@ class Hazards:
         if self._rank.races is not None and held.on_device:
             self._rank.races.begin("a read by the host")
             self._rank.races.touch(held, tensor, writes=False)
+
+    def check_resized(self, held: Held, storage: Any) -> None:
+        """Checks that a storage may change its size: it is read for it, and its memory given back.
+
+        Args:
+            held: The storage's memory.
+            storage: The storage.
+
+        Raises:
+            AccessError: If a collective uses it that nobody has waited for (C14, C15).
+        """
+        if held in self._used:
+            process = self._rank.process
+            stream = process.current_stream(held.sip) if held.on_device else None
+            whole = View(held.buffer, dtypes.uint8, (storage.nbytes(),), (1,), 0)
+            held.check(process, stream, whole, "read")
+            held.check(process, stream, whole, "wrote")
 
     def check_sent(self, block: Tensor, call: str) -> None:
         """Checks that something has written what a rank is about to send.

@@ -149,6 +149,24 @@ def shaped(rank: Rank, func: Any, args: Any, kwargs: Any) -> Any:
         HERE.rank = rank
 
 
+def shaping(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns what runs an operation for the shape of its result, as `shaped` in a rank.
+
+    Args:
+        func: An overload of an operation.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        rank = HERE.rank
+        HERE.rank = None
+        try:
+            return func(*args, **kwargs)
+        finally:
+            HERE.rank = rank
+
+    return run
+
+
 def _zeros(tensor: torch.Tensor) -> torch.Tensor:
     if not is_on_device(tensor):
         return tensor

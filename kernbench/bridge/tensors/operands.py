@@ -7,8 +7,9 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from kernbench.bridge.here import Rank
+from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.tensors.storages import STORAGES, hold, is_on_device
-from kernbench.errors import call_site, site_fact
+from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.process.access import OwnershipError
 from kernbench.process.process import Process
 from kernbench.tensors.errors import TensorError
@@ -102,7 +103,7 @@ def note_from_nothing(out: Any) -> None:
     Args:
         out: The tensor.
     """
-    if isinstance(out, torch.Tensor):
+    if isinstance(out, torch.Tensor) and not is_sparse(out):
         setattr(out.untyped_storage(), _FROM_NOTHING, True)
 
 
@@ -116,6 +117,43 @@ def is_from_nothing(values: Iterable[Any]) -> bool:
         isinstance(value, torch.Tensor) and hasattr(value.untyped_storage(), _FROM_NOTHING)
         for value in values
     )
+
+
+def is_sparse(tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor has no storage of its own, but parts that have.
+
+    Args:
+        tensor: Any tensor.
+    """
+    return tensor.layout is not torch.strided
+
+
+def sparse_on_device(name: str) -> UnsupportedError:
+    """Returns the error about an operation that needs a sparse tensor on a device.
+
+    Args:
+        name: Name of the operation.
+    """
+    return not_simulated(
+        f"{name}: a sparse tensor on a device",
+        "keep all operands on the CPU, or use dense tensors: tensor.to_dense(), sparse=False",
+    )
+
+
+def of_the_host(func: Any, args: Any, kwargs: Any) -> Any:
+    """Runs an operation of which an operand is sparse, which only tensors of the host are.
+
+    Args:
+        func: The operation.
+        args: Its arguments.
+        kwargs: Its arguments by name.
+
+    Raises:
+        UnsupportedError: If another operand is on a device.
+    """
+    if any(map(is_on_device, tensors_in((args, kwargs)))):
+        raise sparse_on_device(func._overloadpacket.__name__)
+    return func(*args, **(kwargs or {}))
 
 
 def checked(rank: Rank, func: Any, args: Any, kwargs: Any = None) -> Any:

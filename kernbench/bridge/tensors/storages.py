@@ -24,6 +24,7 @@ from kernbench.memory import (
     no_room,
 )
 from kernbench.process.types import CPU, Device
+from kernbench.sim_engine.command import Stream
 from kernbench.tensors.memory import Label, Memory
 from kernbench.tensors.new import wrap
 from kernbench.tensors.running import cuda_device
@@ -106,6 +107,25 @@ class Held(Memory):
         """Whether a command under way has still to move the bytes."""
         return self.lent is not None and self.lent() is not None
 
+    def become(self, memory: Storage, stream: Stream) -> None:
+        """Becomes another block, as the storage has another size.
+
+        Args:
+            memory: The block.
+            stream: Stream that copies what there was; who uses the block comes after it.
+        """
+        fresh = not self.storage.nbytes  # there was nothing to copy
+        self.storage, self.buffer = memory, memory.buffer
+        self.spares = None  # which are of the size before
+        self.writes, self.reads = [], []
+        if fresh:
+            self.wrote_at, self.touched = 0, None
+        elif self.touched is not None:
+            self.touched = [one for one in self.touched if one.stream is stream]
+        self.before = None
+        for watch in self.watches:
+            watch.pop(self, None)
+
     def stand_for(self, storage: Any) -> None:
         """Becomes the memory of a storage, until that is gone.
 
@@ -176,6 +196,11 @@ def is_pinned(tensor: torch.Tensor) -> bool:
     return bool(getattr(tensor.untyped_storage(), PINNED, False))
 
 
+_stands_for_another: Final = torch._C._functorch.is_functorch_wrapped_tensor
+_what_it_stands_for: Final = torch._C._functorch.get_unwrapped
+"""Of tensors inside of `vmap`, `grad` and the like."""
+
+
 def is_on_device(tensor: torch.Tensor) -> bool:
     """Returns whether a tensor is memory of a simulated device.
 
@@ -185,6 +210,8 @@ def is_on_device(tensor: torch.Tensor) -> bool:
     try:
         held = STORAGES.get(tensor.untyped_storage()._cdata)
     except NotImplementedError:  # a sparse tensor has no storage; it is of the host
+        if _stands_for_another(tensor):
+            return is_on_device(_what_it_stands_for(tensor))
         return False
     return held is not None and held.sip >= 0
 
@@ -274,7 +301,7 @@ _NAMED: Final = 1 << 20
 
 def _name_of(nbytes: int, of: torch.Tensor | None) -> object:
     if nbytes < _NAMED or of is None or of.dtype not in DTYPES:
-        return _Size(nbytes)
+        return SizedBlock(nbytes)
     return Label(DTYPES[of.dtype], tuple(of.shape))
 
 
@@ -326,42 +353,13 @@ def no_memory(rank: Rank, error: RuntimeError, *, on_device: bool) -> Exception:
     nbytes = int(found.group(1))
     if on_device:
         try:
-            block(rank, rank.process.engine.devices[rank.sip].hbm, nbytes, _Size(nbytes))
+            block(rank, rank.process.engine.devices[rank.sip].hbm, nbytes, SizedBlock(nbytes))
         except DeviceOutOfMemoryError as full:
             return full
-    return no_room(_Size(nbytes), call_site(), nbytes, available_bytes() or 0)
+    return no_room(SizedBlock(nbytes), call_site(), nbytes, available_bytes() or 0)
 
 
-def resized(rank: Rank, storage: Any) -> None:
-    """Takes and frees memory of the device for a storage that has another size now.
-
-    Args:
-        rank: The rank that has the storage.
-        storage: An `UntypedStorage` on the rank's device.
-
-    Raises:
-        OutOfMemoryError: If the device has no room for it.
-    """
-    held, nbytes = STORAGES[storage._cdata], storage.nbytes()
-    before = held.storage
-    if before.nbytes == nbytes:
-        return
-    memory = before.buffer.allocation.memory
-    if not before.buffer.allocation.freed:
-        memory.free(before.buffer.allocation)
-    held.storage = block(rank, memory, nbytes, _Size(nbytes))
-    held.buffer = held.storage.buffer
-    # It is other memory.
-    held.wrote_at, held.touched, held.before = 0, None, None
-    held.spares = None  # which are of the size before
-    held.writes, held.reads = [], []
-    for watch in held.watches:
-        watch.pop(held, None)
-    if not nbytes:
-        memory.free(held.buffer.allocation)
-
-
-class _Size:
+class SizedBlock:
     """Name of a storage in reports."""
 
     __slots__ = ("nbytes",)

@@ -18,8 +18,9 @@ from kernbench.bridge.tensors.devices import (
 )
 from kernbench.bridge.tensors.hazards import giving_bytes
 from kernbench.bridge.tensors.no_numbers import MADE_UP
-from kernbench.bridge.tensors.storages import PINNED, STORAGES, resized
-from kernbench.errors import NoDataError, UnsupportedError, call_site, site_fact
+from kernbench.bridge.tensors.resizing import before_resize, settle
+from kernbench.bridge.tensors.storages import PINNED, STORAGES
+from kernbench.errors import NoDataError, site_fact
 
 _TENSOR: Final = torch.Tensor
 _STORAGE: Final = torch.UntypedStorage
@@ -258,18 +259,15 @@ def storage_resize(self: Any, size: int) -> Any:
     """`UntypedStorage.resize_`, which takes and frees memory of the device.
 
     Raises:
-        UnsupportedError: If a collective is still to move the bytes.
+        DeviceOutOfMemoryError: If the device has no room for it.
+        AccessError: If a collective that nobody has waited for uses the storage (C14, C15).
     """
     rank = HERE.rank
-    if rank is not None and (held := STORAGES.get(self._cdata)) is not None and held.in_use:
-        raise UnsupportedError(
-            f"{rank.process.name} changes the size of a storage that a collective still uses",
-            [site_fact(call_site())],
-            hint="wait() for the collective first",
-        )
+    if rank is None or self.nbytes() == size:
+        return _REAL_RESIZE(self, size)
+    taken = before_resize(rank, self, size)
     result = _REAL_RESIZE(self, size)
-    if rank is not None and holds_device_memory(self):
-        resized(rank, self)
+    settle(rank, self, taken)
     return result
 
 

@@ -1,0 +1,233 @@
+"""Stores that programs open themselves: by a port, by a file, or for themselves."""
+
+import os
+import weakref
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from kernbench.bridge.distributed.store import Contents, SimStore
+from kernbench.bridge.here import this_rank
+from kernbench.bridge.replaced import Patch
+from kernbench.des import Event
+from kernbench.ranks.world import world_of
+
+_PORTS: Final = 65536
+_FIRST_FREE: Final = 49152
+_DEFAULT: Final = timedelta(seconds=300)
+_WORKERS: Final = "init/"
+"""The key by which PyTorch counts the workers that have come; it lists it nowhere."""
+
+
+class _Server:
+    """What listens on a port.
+
+    Args:
+        master: The store that has opened the port; the server ends with it.
+        spawn: The ranks that may reach it; None: all, as main has opened it.
+        multi_tenant: Whether further masters of this process may share it.
+    """
+
+    def __init__(self, master: "TCPStore", spawn: object, *, multi_tenant: bool) -> None:
+        self.contents: Final = Contents()
+        self.multi_tenant: Final = multi_tenant
+        self.workers = 0
+        self._masters: Final = [weakref.ref(master)]
+        self._spawn: Final = spawn
+        self._rank: Final = this_rank().process.rank
+
+    def join(self, master: "TCPStore") -> None:
+        """Adds a master that shares the server."""
+        self._masters.append(weakref.ref(master))
+
+    def is_open(self, spawn: object) -> bool:
+        """Returns whether a rank of a spawn reaches the server."""
+        mine = self._spawn is None or self._spawn is spawn
+        return mine and any(master() is not None for master in self._masters)
+
+    def shares(self) -> bool:
+        """Returns whether the calling process may have a further master of the port."""
+        return self.multi_tenant and self._rank == this_rank().process.rank
+
+
+class Opened:
+    """Servers by port, and files by path; all host names mean the one simulated network."""
+
+    def __init__(self) -> None:
+        self._servers: Final[dict[int, _Server]] = {}
+        self._files: Final[dict[str, tuple[object, Contents]]] = {}
+        self._changed = Event("the master of a TCPStore")
+
+    def clear(self) -> None:
+        """Closes all: the run is over."""
+        self._servers.clear()
+        self._files.clear()
+
+    def server(self, port: int) -> _Server | None:
+        """Returns what listens on a port."""
+        found = self._servers.get(port)
+        return found if found is not None and found.is_open(_spawn()) else None
+
+    def listen(self, port: int, master: "TCPStore", *, multi_tenant: bool) -> tuple[int, _Server]:
+        """Opens a port; returns it with its server.
+
+        Args:
+            port: The port; 0: a free one.
+            master: The store that opens it.
+            multi_tenant: Whether further masters may share it.
+
+        Raises:
+            DistNetworkError: If the port is taken.
+        """
+        if not port:
+            port = next(each for each in range(_FIRST_FREE, _PORTS) if self.server(each) is None)
+        found = self.server(port)
+        if found is not None and multi_tenant and found.shares():
+            found.join(master)
+            return port, found
+        if found is not None:
+            raise dist.DistNetworkError(
+                "The server socket has failed to listen on any local network address. port: "
+                f"{port}, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in "
+                "use"
+            )
+        made = self._servers[port] = _Server(master, _spawn(), multi_tenant=multi_tenant)
+        changed, self._changed = self._changed, Event("the master of a TCPStore")
+        changed.settle(0)
+        return port, made
+
+    def connect(self, host: str, port: int) -> _Server:
+        """Returns the server of a port; waits until there is one."""
+        while (found := self.server(port)) is None:
+            waited = Event(f"the master of TCPStore({host!r}, {port})")
+            self._changed.when_settled(waited.settle)
+            this_rank().process.wait(waited)
+        return found
+
+    def file(self, name: str) -> Contents:
+        """Returns what a file holds; those of an earlier spawn are gone."""
+        path, spawn = os.path.realpath(name), _spawn()
+        found = self._files.get(path)
+        if found is None or found[0] not in {None, spawn}:
+            found = self._files[path] = (spawn, Contents())
+        return found[1]
+
+
+OPENED: Final = Opened()
+
+
+def _spawn() -> object:
+    """Returns the spawn whose rank runs; None for main."""
+    process = this_rank().process
+    return None if process.rank < 0 else world_of(process)
+
+
+class TCPStore(SimStore):
+    """`torch.distributed.TCPStore`: a master has the keys, and others reach it by its port.
+
+    Args:
+        host_name: A name of the master's host; all mean the same.
+        port: The port; 0 for a master: a free one.
+        world_size: Number of stores that the master waits for, itself included; None: none.
+        is_master: Whether this store has the keys.
+        timeout: See `SimStore.timeout`.
+        wait_for_workers: Whether to wait until all stores are there.
+        multi_tenant: Whether several masters of a process may share the port.
+        master_listen_fd: Must be None.
+        use_libuv: What `libuvBackend` tells.
+
+    Attributes:
+        host: `host_name`.
+        port: The port.
+        libuvBackend: Whether the server would be one of libuv.
+
+    Raises:
+        TypeError: If the port is none.
+        ValueError: If `world_size` is 0.
+        DistNetworkError: If the port is taken.
+    """
+
+    def __init__(
+        self,
+        host_name: str,
+        port: int,
+        world_size: int | None = None,
+        is_master: bool = False,
+        timeout: timedelta = _DEFAULT,
+        wait_for_workers: bool = True,
+        multi_tenant: bool = False,
+        master_listen_fd: int | None = None,
+        use_libuv: bool = True,
+    ) -> None:
+        if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < _PORTS:
+            raise TypeError(f"TCPStore: port {port!r}: expected a number from 0 to {_PORTS - 1}")
+        if master_listen_fd is not None:
+            raise TypeError("TCPStore: master_listen_fd: no socket is opened here; leave it out")
+        if world_size == 0:
+            raise ValueError("TCPStore world size cannot be 0")
+        if is_master:
+            port, server = OPENED.listen(port, self, multi_tenant=multi_tenant)
+        else:
+            server = OPENED.connect(host_name, port)
+        super().__init__(server.contents)
+        self._server = server
+        self.set_timeout(timeout)
+        self.host: Final = host_name
+        self.port: Final = port
+        self.libuvBackend: Final = use_libuv
+        if wait_for_workers and world_size is not None and world_size > 0:
+            server.workers += 1
+            server.contents.touch()
+            all_there = f"{_WORKERS}{world_size}"
+            server.contents.wait(lambda: server.workers >= world_size, None, [all_there])
+
+    def num_keys(self) -> int:
+        """Returns the number of keys, with the one by which workers are counted."""
+        return super().num_keys() + bool(self._server.workers)
+
+
+class FileStore(SimStore):
+    """`torch.distributed.FileStore`: whoever names the same file has the same keys.
+
+    Args:
+        file_name: The file, which is not touched.
+        world_size: Number of stores of the file, by which PyTorch removes it at the end.
+
+    Attributes:
+        path: The file.
+    """
+
+    _own_keys = 1  # by which PyTorch counts the stores of the file
+
+    def __init__(self, file_name: str, world_size: int = -1) -> None:
+        del world_size  # there is no file to remove
+        super().__init__(OPENED.file(file_name))
+        self.path: Final = file_name
+
+    def delete_key(self, key: str) -> bool:
+        """Forgets a key; returns True, as PyTorch's does, whether or not there was one."""
+        super().delete_key(key)
+        return True
+
+    def has_extended_api(self) -> bool:
+        """Returns False, as PyTorch's does, though it has the calls."""
+        return False
+
+
+class HashStore(SimStore):
+    """`torch.distributed.HashStore`: keys of one store alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+def patches() -> Iterator[Patch]:
+    """Yields the classes that stand for PyTorch's, wherever PyTorch looks them up."""
+    owners: list[Any] = [dist, dist.distributed_c10d, torch._C._distributed_c10d]
+    for kind in (TCPStore, FileStore, HashStore):
+        for owner in owners:
+            if hasattr(owner, kind.__name__):
+                yield Patch(owner, kind.__name__, kind)

@@ -1,0 +1,104 @@
+"""What is known of an operation, whatever its operands."""
+
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import torch
+
+from kernbench.bridge.distributed.functional import collective
+from kernbench.bridge.operations.costs import FREE, cost_of
+from kernbench.bridge.operations.half import widened
+from kernbench.bridge.tensors.hazards import Operands
+from kernbench.bridge.tensors.resizing import Resizes
+from kernbench.bridge.tensors.room import place_of_size
+from kernbench.sim_engine.engine import GraphEngine
+
+_READS: Final = frozenset(
+    (
+        torch.ops.aten._local_scalar_dense.default,
+        torch.ops.aten.equal.default,
+        torch.ops.aten.is_nonzero.default,
+    )
+)
+"""Operations that give the host a value."""
+
+ONTO: Final = frozenset((torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default))
+"""Copies into tensors that are there, also ones on the other side of the bus."""
+
+OF_FLOATS: Final = frozenset((torch.ops.aten.histc.default,))
+"""Operations that CUDA has for integers, and a CPU has not."""
+
+
+class Known:
+    """What is known of an operation.
+
+    Args:
+        func: The operation.
+        data: Whether tensors have numbers.
+
+    Attributes:
+        collective: What does it on a device if it is a functional collective.
+        cost: What it is on a device.
+        draws: Whether it draws random numbers.
+        func: The operation.
+        onto: Whether it copies into tensors that are there.
+        plain: Whether it runs as it is, with numbers.
+        reads: Whether it gives the host a value.
+        run: Does it on this computer, with numbers.
+        sparse: Whether it makes or takes apart a sparse tensor.
+        shards: Whether it is one of FSDP2 for which Python runs once for each parameter.
+        repeats: Whether equal operands take equal times.
+        resizes: What it does with the sizes of storages.
+        size: Which argument is the size of what it makes; -1 if none is.
+        operands: What it does with its operands.
+        durations: Times in picoseconds, by the shapes and types of the operands.
+    """
+
+    __slots__ = (
+        "collective",
+        "cost",
+        "draws",
+        "durations",
+        "func",
+        "onto",
+        "operands",
+        "plain",
+        "reads",
+        "repeats",
+        "resizes",
+        "run",
+        "shards",
+        "size",
+        "sparse",
+    )
+
+    def __init__(self, func: Any, data: bool) -> None:
+        self.func: Final = func
+        self.collective: Final = collective(func)
+        self.cost: Final = cost_of(func)
+        self.draws: Final = torch.Tag.nondeterministic_seeded in func.tags
+        self.onto: Final = func in ONTO
+        self.resizes: Final = Resizes(func)
+        self.plain: Final = data and not (self.draws or func in OF_FLOATS or self.resizes.some)
+        self.reads: Final = func in _READS
+        self.size: Final = place_of_size(func)
+        self.repeats: Final = torch.Tag.dynamic_output_shape not in func.tags
+        self.shards: Final = func.namespace == "fsdp" and "copy_in" not in str(func)
+        self.sparse: Final = "sparse" in func.name()
+        self.run: Final = widened(func)
+        self.operands: Final = Operands(func, self.cost is FREE)
+        self.durations: Final[dict[Any, int]] = {}
+
+
+_KNOWN: Final[WeakKeyDictionary[GraphEngine, dict[Any, dict[int, Known]]]] = WeakKeyDictionary()
+
+
+def known_of(engine: GraphEngine, library: Any, data: bool) -> dict[int, Known]:
+    """Returns what ranks with one library know of operations, by `id`: their hash is slow.
+
+    Args:
+        engine: The machine of the ranks.
+        library: What says how long operations take.
+        data: Whether tensors have numbers.
+    """
+    return _KNOWN.setdefault(engine, {}).setdefault((id(library), data), {})

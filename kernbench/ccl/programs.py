@@ -1,0 +1,90 @@
+"""The programs of a collective's channels: what each of them runs, and on which walk."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kernbench.ccl.config import Chosen
+from kernbench.ccl.layout import full_messages
+from kernbench.ccl.plan import Algorithm, Plan, Setting, plan_of
+from kernbench.ccl.rails import Pair, Rails, rails_of
+from kernbench.ccl.walker import Along
+from kernbench.topology import Topology
+from kernbench.units import Bandwidth
+
+
+@dataclass(frozen=True)
+class ChannelProgram:
+    """What the ranks run in one channel.
+
+    Attributes:
+        algorithm: Program of each rank.
+        setting: Everything that the algorithm can see besides its rank.
+        rails: The walks of the group, of which the channel takes one; None for ranks as they are.
+        walk: Number of its walk.
+        channels: Channels of each walk.
+    """
+
+    algorithm: Algorithm
+    setting: Setting
+    rails: Rails | None
+    walk: int
+    channels: int
+
+    @property
+    def plan(self) -> Plan | None:
+        """Exchanges of all ranks; None if the algorithm must run live."""
+        return plan_of(self.algorithm, self.setting)
+
+    def shares(self, plan: Plan | None) -> dict[Pair, Bandwidth] | None:
+        """Returns the bounds of the rates of the channel's messages; None if there are no bounds.
+
+        Args:
+            plan: The channel's plan.
+        """
+        if self.rails is None or self.channels > 1 or plan is None:
+            return None
+        return self.rails.shares_for(self.walk, plan.pairs)
+
+
+def programs_of(
+    chosen: Chosen,
+    operation: str,
+    topology: Topology,
+    sips: tuple[int, ...],
+    root: int,
+    messages: Callable[[int], int],
+) -> list[ChannelProgram]:
+    """Returns the program of each channel, in order of the channels' numbers.
+
+    Args:
+        chosen: The algorithm.
+        operation: A key of `OPERATIONS`.
+        topology: The machine.
+        sips: Device of each rank.
+        root: Root inside the group; 0 for operations without a root.
+        messages: Returns how many full messages the largest block takes of one of so many channels.
+    """
+    algorithm, n = chosen.algorithm(operation), len(sips)
+    rails = rails_of(topology, sips, chosen.rails)
+    grid = topology.grid(sips) if rails is None else (n,)
+    walks = 1 if rails is None or chosen.only_first else len(rails.walks)
+    channels = walks * chosen.channels
+    found = []
+    for number in range(channels):
+        walk, program = number // chosen.channels, algorithm
+        if rails is not None:
+            program = Along(algorithm, operation, rails.walks[walk], chosen.channels)
+        setting = Setting(operation, n, root, grid, number, channels, messages(channels))
+        found.append(ChannelProgram(program, setting, rails, walk, chosen.channels))
+    return found
+
+
+def most_messages(block: int, piece: int, align: int) -> Callable[[int], int]:
+    """Returns what `programs_of` asks for.
+
+    Args:
+        block: Elements of the largest block.
+        piece: Elements of the largest message.
+        align: Number of elements; chunks begin at multiples of it.
+    """
+    return lambda channels: full_messages(-(-block // channels), piece, align)
