@@ -1,11 +1,13 @@
 """Who owns which bytes of a memory: first fit, with coalescing, and a name for every block."""
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import RLock
 from typing import Final
 
-from kernbench.errors import CallSite, KernbenchError, site_fact
+from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
 from kernbench.memory.address import HOST_SIP, Address, Space
 from kernbench.units import format_bytes
 
@@ -59,6 +61,10 @@ class Allocation:
 class Allocator:
     """Allocates blocks of one memory.
 
+    Most blocks are given back by finalizers, and Python runs those in the middle of anything: of
+    this class's own code, too, and in any thread. So while the holes change, a block that is
+    given back only waits its turn.
+
     Args:
         space: Kind of memory.
         sip: Index of the SIP; for host memory, the rank whose host it is.
@@ -90,6 +96,9 @@ class Allocator:
         self._holes: list[tuple[int, int]] = [(0, capacity if capacity is not None else 1 << 62)]
         self._live: dict[int, Allocation] = {}
         self._count = 0
+        self._lock = RLock()  # against other threads
+        self._changing = False  # against this one
+        self._returned: deque[Allocation] = deque()
 
     @property
     def name(self) -> str:
@@ -112,26 +121,41 @@ class Allocator:
         Raises:
             OutOfMemoryError: If no hole is large enough.
         """
-        reserved = -(-(nbytes or 1) // self._alignment) * self._alignment
-        holes = self._holes
-        for index, (offset, size) in enumerate(holes):
-            if size > reserved:
-                holes[index] = offset + reserved, size - reserved
-                break
-            if size == reserved:
-                del holes[index]
-                break
-        else:
-            if not self._free_aside():
+        with self._lock:
+            block = self._take(nbytes, label, site)
+            settled = self._returned and self._settle()
+            if block is not None:
+                return block
+            if not (settled or self._free_aside()):
                 raise self._out_of_memory(nbytes, label, site)
             return Allocator.allocate(self, nbytes, label, site)
-        number = self._count = self._count + 1
-        allocated = self.allocated = self.allocated + reserved
-        if allocated > self.peak:
-            self.peak = allocated
-        block = Allocation(self, number, offset, nbytes, reserved, label, site)
-        self._live[number] = block
-        return block
+
+    def _take(self, nbytes: int, label: object, site: CallSite | None) -> Allocation | None:
+        """Returns a new block in the first hole that is large enough; None if there is none."""
+        if self._changing:
+            raise self._nested()
+        self._changing = True
+        try:
+            reserved = -(-(nbytes or 1) // self._alignment) * self._alignment
+            holes = self._holes
+            for index, (offset, size) in enumerate(holes):
+                if size > reserved:
+                    holes[index] = offset + reserved, size - reserved
+                    break
+                if size == reserved:
+                    del holes[index]
+                    break
+            else:
+                return None
+            number = self._count = self._count + 1
+            allocated = self.allocated = self.allocated + reserved
+            if allocated > self.peak:
+                self.peak = allocated
+            block = Allocation(self, number, offset, nbytes, reserved, label, site)
+            self._live[number] = block
+            return block
+        finally:
+            self._changing = False
 
     def free(self, block: Allocation, site: CallSite | None = None) -> None:
         """Gives a block back.
@@ -139,15 +163,53 @@ class Allocator:
         Raises:
             FreeError: If the block was freed before, or belongs to another memory.
         """
-        live, number = self._live, block.number
-        if live.get(number) is not block:
-            raise self._bad_free(block, site)
-        del live[number]
-        if not block.aside:
-            self.allocated -= block.reserved
-        block.freed = True
-        block.freed_at = site
-        self._merge(block.offset, block.reserved)
+        with self._lock:
+            self._release(block, site)
+            self._settle()
+
+    def give_back(self, block: Allocation) -> None:
+        """Gives a block back from a finalizer: at once, or after the change that it interrupts.
+
+        Args:
+            block: A block in use.
+        """
+        if self._lock.acquire(False):
+            try:
+                if not self._changing:
+                    self._release(block, None)
+                    if self._returned:
+                        self._settle()
+                    return
+            finally:
+                self._lock.release()
+        # Who holds the lock frees it, now or in the next request: a finalizer must not wait.
+        self._returned.append(block)
+
+    def _settle(self) -> bool:
+        """Frees the blocks that finalizers have given back; returns whether there were any."""
+        returned = self._returned
+        if not returned:
+            return False
+        while returned:
+            self._release(returned.popleft(), None)
+        return True
+
+    def _release(self, block: Allocation, site: CallSite | None) -> None:
+        if self._changing:
+            raise self._nested()
+        self._changing = True
+        try:
+            live, number = self._live, block.number
+            if live.get(number) is not block:
+                raise self._bad_free(block, site)
+            del live[number]
+            if not block.aside:
+                self.allocated -= block.reserved
+            block.freed = True
+            block.freed_at = site
+            self._merge(block.offset, block.reserved)
+        finally:
+            self._changing = False
 
     def set_aside(self, block: Allocation) -> None:
         """Counts a block as free, but keeps its place for `take_back` while nobody else needs it.
@@ -174,9 +236,9 @@ class Allocator:
 
     def _free_aside(self) -> bool:
         """Frees the blocks that were set aside; returns whether there were any."""
-        aside = [block for block in self._live.values() if block.aside]
+        aside = [block for block in list(self._live.values()) if block.aside]
         for block in aside:
-            self.free(block)
+            self._release(block, None)
         return bool(aside)
 
     def _merge(self, start: int, size: int) -> None:
@@ -203,11 +265,11 @@ class Allocator:
     @property
     def largest_hole(self) -> int:
         """Bytes of the largest block that could be allocated now."""
-        return max((size for _, size in self._holes), default=0)
+        return max((size for _, size in list(self._holes)), default=0)
 
     def live(self) -> list[Allocation]:
         """Returns the blocks in use, oldest first."""
-        return [block for block in self._live.values() if not block.aside]
+        return [block for block in list(self._live.values()) if not block.aside]
 
     def _out_of_memory(self, nbytes: int, label: object, site: CallSite | None) -> OutOfMemoryError:
         assert self.capacity is not None
@@ -234,6 +296,14 @@ class Allocator:
             else "drop tensors that are no longer needed, shard over more ranks, or raise "
             f"{self._capacity_at()} in the topology file",
             code="M8" if tcm else "M7",
+        )
+
+    def _nested(self) -> KernbenchError:
+        return KernbenchError(
+            f"a finalizer uses {self.name} while it changes",
+            [site_fact(call_site())],
+            hint="make no tensors in `__del__` and in callbacks of `weakref`: Python runs them "
+            "at any moment",
         )
 
     def _bad_free(self, block: Allocation, site: CallSite | None) -> FreeError:
@@ -291,14 +361,9 @@ class NotedAllocator(Allocator):
         self.note(self.sip, block.reserved)
         return block
 
-    def free(self, block: Allocation, site: CallSite | None = None) -> None:
-        """Does what `Allocator.free` does, and tells of the block.
-
-        Raises:
-            FreeError: If the block was freed before, or belongs to another memory.
-        """
+    def _release(self, block: Allocation, site: CallSite | None) -> None:
         counted = not block.aside
-        super().free(block, site)
+        super()._release(block, site)
         if counted:
             self.note(self.sip, -block.reserved)
 

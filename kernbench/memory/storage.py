@@ -234,7 +234,7 @@ class Storage:
             return
         # When the interpreter ends, the names of this module may be gone already.
         if not block.freed and not at_the_end():
-            block.memory.free(block)
+            block.memory.give_back(block)
 
     @property
     def nbytes(self) -> int:

@@ -1,12 +1,14 @@
 """The allocator against a map of every unit of the memory, and what it says when it fails."""
 
 import gc
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.errors import CallSite, call_site
+from kernbench.errors import CallSite, KernbenchError, call_site
 from kernbench.memory import (
     Address,
     Allocation,
@@ -192,6 +194,79 @@ def test_storage_gives_its_block_back_in_host_order_while_its_buffer_lives_on() 
     assert again.address == address
     assert again.buffer is not buffer
     assert again.buffer.allocation.number != buffer.allocation.number
+
+
+def in_order(memory: Allocator) -> bool:
+    """Returns whether blocks and holes lie side by side, without a gap between them."""
+    blocks = [(block.offset, block.reserved) for block in memory.live()]
+    end = 0
+    for offset, length in sorted(blocks + memory._holes):
+        if offset != end:
+            return False
+        end += length
+    return True
+
+
+class Restless(list[tuple[int, int]]):
+    """Holes that run a finalizer whenever somebody looks at one of them, or changes one."""
+
+    def __init__(self, holes: list[tuple[int, int]]) -> None:
+        super().__init__(holes)
+        self.garbage: list[Storage] = []
+
+    def _finalize(self) -> None:
+        if self.garbage:
+            del self.garbage[0]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for each in super().__iter__():
+            self._finalize()
+            yield each
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        self._finalize()
+        return found
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._finalize()
+        super().__setitem__(index, value)
+
+
+@given(st.lists(st.integers(0, 5), min_size=12, max_size=40))
+def test_blocks_given_back_in_the_middle_of_a_change_wait_for_its_end(actions: list[int]) -> None:
+    memory = Allocator(Space.HOST, 0, 0, None)
+    holes = memory._holes = Restless(memory._holes)
+    kept = [Storage(memory, 64, "x", None) for _ in range(16)]
+    for action in actions:
+        if action < 3 and kept:  # garbage that a collection finds later
+            holes.garbage.append(kept.pop(action * len(kept) // 3))
+        elif action == 3 and kept:
+            del kept[len(kept) // 2]
+        else:
+            kept.append(Storage(memory, 64 * max(1, action - 2), "y", None))
+        assert in_order(memory)
+    holes.garbage.clear()
+    live = [block.number for block in memory.live()]
+    assert live == sorted(each.buffer.allocation.number for each in kept)
+    assert memory.allocated == sum(block.reserved for block in memory.live())
+    kept.clear()
+    assert memory.live() == []
+    assert list(memory._holes) == [(0, 1 << 62)]
+
+
+def test_a_finalizer_that_asks_for_memory_in_the_middle_of_a_request_is_refused() -> None:
+    memory = tcm()
+
+    class Asking(Restless):
+        def _finalize(self) -> None:
+            memory.allocate(UNIT, "more", None)
+
+    memory._holes = Asking(memory._holes)
+    with pytest.raises(KernbenchError, match=r"a finalizer uses sip3\.tcm\[5\] while it changes"):
+        memory.allocate(UNIT, "first", None)
+    memory._holes = [(0, CAPACITY)]
+    assert memory.allocate(UNIT, "next", None).offset == 0
 
 
 def test_a_storage_that_got_no_memory_gives_none_back() -> None:

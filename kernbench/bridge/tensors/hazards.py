@@ -258,7 +258,8 @@ class Hazards:
 
     def _changed(self) -> None:
         if len(self._used) + len(self._blank) > self._full:
-            for held in [held for held in self._used if self._is_settled(held)]:
+            # A copy: what ends meanwhile takes itself out.
+            for held in [held for held in list(self._used) if self._is_settled(held)]:
                 self._used.pop(held, None)
             self._full = max(_FULL, 2 * (len(self._used) + len(self._blank)))
         self.alert = bool(self._used or self._blank or self._rank.races is not None)
