@@ -307,12 +307,14 @@ class Choices:
     def _worthy(self, candidates: Sequence[Chosen], sips: Sequence[int]) -> Sequence[Chosen]:
         """Returns the candidates that are worth an estimate; at least one.
 
-        On groups of one dimension, algorithms for nodes and for grids are the other algorithms
-        under another name. In large groups, estimates of algorithms with many messages would take
-        too long.
+        On groups of one dimension, algorithms for grids, and in one node those for nodes, are the
+        other algorithms under another name. In large groups, estimates of algorithms with many
+        messages would take too long.
         """
         if len(self._topology.grid(sips)) == 1:
-            flat = [one for one in candidates if one.topology not in ("nodes", "grid")]
+            nodes = {self._topology.node_of(sip) for sip in sips}
+            alike = ("grid", "nodes") if len(nodes) == 1 else ("grid",)
+            flat = [one for one in candidates if one.topology not in alike]
             candidates = flat or candidates
         if len(sips) <= _MANY:
             return candidates

@@ -107,6 +107,27 @@ def test_estimates_of_steps_that_all_take_at_once_are_close(
         assert 0.75 * time <= expected <= 1.25 * time + 20_000, one.name
 
 
+@pytest.mark.parametrize("nbytes", [1 << 10, 1 << 17, 1 << 23])
+@pytest.mark.parametrize("sips", [range(15), range(9), (0, 1, 8, 9, 10, 16), (0, 8, 16, 24)])
+def test_every_algorithm_of_nodes_is_looked_at_where_nodes_are_uneven(
+    topology: Callable[[str], Topology], sips: Sequence[int], nbytes: int
+) -> None:
+    machine = topology("h200x8_x4_nodes")
+    names = machine.machine.system.algorithms
+    every = [one for one in implementing("all_reduce", machine, names) if one.name in names]
+    assert {"nccl_ll", "nccl_tree_ll"} <= {one.name for one in every}
+    estimator, choices = Estimator(machine), Choices(None, (), machine)
+
+    def estimate(one: Chosen) -> float:
+        found = estimator.estimate(one, "all_reduce", nbytes, tuple(sips))
+        assert found is not None
+        return found
+
+    found = choices.choose("all_reduce", nbytes, sips)
+    # On one NIC in place of all it may take up to a quarter longer.
+    assert estimate(found) <= 1.25 * min(estimate(one) for one in every)
+
+
 # Algorithms of one's own
 
 
