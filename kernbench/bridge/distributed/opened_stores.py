@@ -21,6 +21,8 @@ _DEFAULT: Final = timedelta(seconds=300)
 _WORKERS: Final = "init/"
 """The key by which PyTorch counts the workers that have come; it lists it nowhere."""
 
+_NO_QUEUES: Final = "queue support is not implemented."
+
 
 class _Server:
     """What listens on a port.
@@ -53,12 +55,31 @@ class _Server:
         return self.multi_tenant and self._rank == this_rank().process.rank
 
 
+class _File:
+    """What a file holds, and which of its stores are open.
+
+    Args:
+        spawn: The ranks that may reach it; None: all, as main has opened it.
+
+    Attributes:
+        contents: Its keys.
+        finished: Number of stores that were open and are no more.
+        open: Number of stores that are open.
+        spawn: `spawn`.
+    """
+
+    def __init__(self, spawn: object) -> None:
+        self.contents: Final = Contents()
+        self.spawn: Final = spawn
+        self.open = self.finished = 0
+
+
 class Opened:
     """Servers by port, and files by path; all host names mean the one simulated network."""
 
     def __init__(self) -> None:
         self._servers: Final[dict[int, _Server]] = {}
-        self._files: Final[dict[str, tuple[object, Contents]]] = {}
+        self._files: Final[dict[str, _File]] = {}
         self._changed = Event("the master of a TCPStore")
 
     def clear(self) -> None:
@@ -107,13 +128,29 @@ class Opened:
             this_rank().process.wait(waited)
         return found
 
-    def file(self, name: str) -> Contents:
-        """Returns what a file holds; those of an earlier spawn are gone."""
+    def file(self, name: str) -> _File:
+        """Returns a file for a further store; those of an earlier spawn are gone."""
         path, spawn = os.path.realpath(name), _spawn()
         found = self._files.get(path)
-        if found is None or found[0] not in {None, spawn}:
-            found = self._files[path] = (spawn, Contents())
-        return found[1]
+        if found is None or found.spawn not in {None, spawn}:
+            found = self._files[path] = _File(spawn)
+        found.open += 1
+        return found
+
+    def close(self, name: str, file: _File, stores: int) -> None:
+        """Ends a store of a file, and removes the file when PyTorch does.
+
+        Args:
+            name: The name of the file.
+            file: The file.
+            stores: See `FileStore`.
+        """
+        file.open -= 1
+        file.finished += 1
+        if not file.open and 0 <= stores <= file.finished:
+            path = os.path.realpath(name)
+            if self._files.get(path) is file:
+                del self._files[path]
 
 
 OPENED: Final = Opened()
@@ -194,18 +231,21 @@ class FileStore(SimStore):
 
     Args:
         file_name: The file, which is not touched.
-        world_size: Number of stores of the file, by which PyTorch removes it at the end.
+        world_size: Number of stores of the file, with the last of which it ends; -1: it stays.
 
     Attributes:
         path: The file.
     """
 
-    _own_keys = 1  # by which PyTorch counts the stores of the file
-
     def __init__(self, file_name: str, world_size: int = -1) -> None:
-        del world_size  # there is no file to remove
-        super().__init__(OPENED.file(file_name))
+        file = self._file = OPENED.file(file_name)
+        super().__init__(file.contents)
         self.path: Final = file_name
+        weakref.finalize(self, OPENED.close, file_name, file, world_size).atexit = False
+
+    def num_keys(self) -> int:
+        """Returns the number of keys, with those by which stores that are open, or were, count."""
+        return super().num_keys() + 1 + bool(self._file.finished)
 
     def delete_key(self, key: str) -> bool:
         """Forgets a key; returns True, as PyTorch's does, whether or not there was one."""
@@ -215,6 +255,18 @@ class FileStore(SimStore):
     def has_extended_api(self) -> bool:
         """Returns False, as PyTorch's does, though it has the calls."""
         return False
+
+    def queue_push(self, key: str, value: str | bytes) -> None:
+        """Raises `NotImplementedError`, as PyTorch's does."""
+        raise NotImplementedError(_NO_QUEUES)
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        """Raises `NotImplementedError`, as PyTorch's does."""
+        raise NotImplementedError(_NO_QUEUES)
+
+    def queue_len(self, key: str) -> int:
+        """Raises `NotImplementedError`, as PyTorch's does."""
+        raise NotImplementedError(_NO_QUEUES)
 
 
 class HashStore(SimStore):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from operator import index
 from typing import Final
 
 import torch.distributed as dist
@@ -78,7 +79,23 @@ def _first_of(changed: Event, late: Event, keys: Sequence[str]) -> Event:
 
 
 def _bytes(value: str | bytes) -> bytes:
+    if not isinstance(value, str | bytes | bytearray):  # `bytes(2)` would be two zeros
+        raise TypeError(f"a store keeps str or bytes, not {type(value).__name__}: {value!r}")
     return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _name(key: str | bytes) -> str:
+    if isinstance(key, str):
+        return key
+    if not isinstance(key, bytes | bytearray):
+        raise TypeError(f"a key of a store is a str, not {type(key).__name__}: {key!r}")
+    return key.decode()
+
+
+def _names(keys: Sequence[str]) -> list[str]:
+    if isinstance(keys, str | bytes):
+        raise TypeError(f"a store expects a list of keys, not {keys!r}")
+    return [_name(key) for key in keys]
 
 
 class SimStore(dist.Store):
@@ -93,30 +110,16 @@ class SimStore(dist.Store):
     def __init__(self, contents: Contents | None = None) -> None:
         super().__init__()
         self._contents = Contents() if contents is None else contents
-        self._timeout = timedelta(seconds=300)
-
-    @property
-    def timeout(self) -> timedelta:
-        """What `set_timeout` was given; nothing ends after it: a hang is found when it happens."""
-        return self._timeout
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Changes `timeout`.
-
-        Args:
-            timeout: Ignored by waits, by design: a hang is found when it happens.
-        """
-        self._timeout = timeout
 
     def set(self, key: str, value: str | bytes) -> None:
         """Writes a value."""
-        self._contents.values[key] = _bytes(value)
+        self._contents.values[_name(key)] = _bytes(value)
         self._contents.touch()
 
     def get(self, key: str) -> bytes:
         """Returns a value; waits until there is one."""
         self.wait([key])
-        return self._contents.values[key]
+        return self._contents.values[_name(key)]
 
     def add(self, key: str, amount: int) -> int:
         """Adds to a number, which is 0 at first; returns the sum.
@@ -126,15 +129,16 @@ class SimStore(dist.Store):
             amount: What is added.
 
         Raises:
+            TypeError: If `amount` is no whole number.
             ValueError: If the value is no number.
         """
-        total = int(self._contents.values.get(key, b"0")) + amount
+        total = int(self._contents.values.get(_name(key), b"0")) + index(amount)
         SimStore.set(self, key, str(total))
         return total
 
     def append(self, key: str, value: str | bytes) -> None:
         """Adds to the end of a value."""
-        SimStore.set(self, key, self._contents.values.get(key, b"") + _bytes(value))
+        SimStore.set(self, key, self._contents.values.get(_name(key), b"") + _bytes(value))
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Writes a value if the present one is `expected`; returns the value that is there then.
@@ -144,15 +148,15 @@ class SimStore(dist.Store):
             expected: The value that must be there; empty: none.
             desired: The value to write.
         """
-        present, wanted = self._contents.values.get(key), _bytes(expected)
+        present, wanted = self._contents.values.get(_name(key)), _bytes(expected)
         if present in {wanted or None, wanted}:
             SimStore.set(self, key, desired)
-        return self._contents.values.get(key, wanted)
+        return self._contents.values.get(_name(key), wanted)
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
         """Returns several values; waits until all are there."""
         self.wait(keys)
-        return [self._contents.values[key] for key in keys]
+        return [self._contents.values[key] for key in _names(keys)]
 
     def multi_set(self, keys: list[str], values: list[str | bytes]) -> None:
         """Writes several values.
@@ -171,23 +175,31 @@ class SimStore(dist.Store):
 
     def check(self, keys: list[str]) -> bool:
         """Returns whether all keys have a value, or something in their queue."""
-        return all(key in self._contents.values or self.queue_len(key) for key in keys)
+        values, queues = self._contents.values, self._contents.queues
+        return all(key in values or queues.get(key) for key in _names(keys))
 
-    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+    def wait(self, keys: list[str], timeout: timedelta | float | None = None) -> None:
         """Waits until all keys have a value.
 
         Args:
             keys: The keys.
-            timeout: Simulated time to wait; None: without end, as a hang is found when it happens.
+            timeout: Simulated time to wait, or its seconds with a fraction; None: without end, as a
+                hang is found when it happens.
 
         Raises:
             DistStoreError: If the time is over.
+            TypeError: If `timeout` is no time.
         """
-        self._contents.wait(lambda: SimStore.check(self, keys), timeout, keys)
+        if isinstance(timeout, float):
+            timeout = timedelta(seconds=timeout)
+        if timeout is not None and not isinstance(timeout, timedelta):
+            raise TypeError(f"wait: timeout {timeout!r}: expected a timedelta")
+        names = _names(keys)
+        self._contents.wait(lambda: SimStore.check(self, names), timeout, names)
 
     def delete_key(self, key: str) -> bool:
         """Forgets a key; returns whether there was one."""
-        return self._contents.values.pop(key, None) is not None
+        return self._contents.values.pop(_name(key), None) is not None
 
     def num_keys(self) -> int:
         """Returns the number of keys, with those that the kind of store keeps for itself."""
@@ -207,7 +219,7 @@ class SimStore(dist.Store):
 
     def queue_push(self, key: str, value: str | bytes) -> None:
         """Puts a value at the end of a queue."""
-        self._contents.queues.setdefault(key, []).append(_bytes(value))
+        self._contents.queues.setdefault(_name(key), []).append(_bytes(value))
         self._contents.touch()
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
@@ -220,7 +232,7 @@ class SimStore(dist.Store):
         Raises:
             QueueEmptyError: If there is none and nobody waits.
         """
-        queues = self._contents.queues
+        queues, key = self._contents.queues, _name(key)
         if not block and not queues.get(key):
             raise dist.QueueEmptyError("queue is empty")
         self._contents.wait(lambda: bool(queues.get(key)), None, [key])
@@ -228,7 +240,7 @@ class SimStore(dist.Store):
 
     def queue_len(self, key: str) -> int:
         """Returns the number of values in a queue."""
-        return len(self._contents.queues.get(key, ()))
+        return len(self._contents.queues.get(_name(key), ()))
 
     def has_extended_api(self) -> bool:
         """Returns True: the store can append, and read and write several values at once."""
