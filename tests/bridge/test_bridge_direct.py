@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+import kernbench
+from kernbench.process.access import OwnershipError
+
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 torch = pytest.importorskip("torch")
 _ROUNDS = 3
@@ -328,3 +331,49 @@ def test_many_random_programs_see_the_same(
     seed: int, data: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _check(seed, monkeypatch, data=data, full=seed % 2 == 1)
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_a_list_of_dimensions_is_not_taken_for_strides(data: bool) -> None:
+    def busy(step: Callable[[], Any]) -> int:
+        from kernbench.bridge.here import this_rank
+
+        torch.cuda.synchronize()
+        before = this_rank().process.host.clock
+        step()
+        torch.cuda.synchronize()
+        return int(this_rank().process.host.clock - before)
+
+    def worker(_: int) -> list[int]:
+        whole, few = (torch.rand(4096, n, device="cuda") for n in (4096, 1))
+        wide = few.expand(4096, 4096)
+        assert wide.stride() == (1, 0)
+        return [busy(step) for step in (wide.amax, lambda: whole.amax((1, 0))) for _ in range(3)]
+
+    times = kernbench.torchrun_spawn(worker, nprocs=1, data=data).returned[0]
+    assert times[0] == times[1] == times[2] < times[3] == times[4] == times[5]
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_a_tensor_of_another_rank_is_refused_however_often_its_shape_was_met(data: bool) -> None:
+    def worker(rank: int) -> None:
+        torch.cuda.set_device(rank)
+        torch.distributed.init_process_group()
+        mine = shared[rank] = torch.ones(4, device="cuda")
+        steps: tuple[Callable[[Any], Any], ...] = (
+            lambda one: one * one,
+            lambda one: one * mine,
+            lambda one: one.mul_(one),
+            lambda one: torch.stack([one, one]),
+            lambda one: one.view(2, 2),
+        )
+        for step in (*steps, *steps):
+            step(mine)
+        torch.distributed.barrier()
+        for step in steps:
+            with pytest.raises(OwnershipError):
+                step(shared[1 - rank])
+        torch.distributed.barrier()
+
+    shared: Tensors = {}
+    kernbench.torchrun_spawn(worker, nprocs=2, data=data)

@@ -278,7 +278,7 @@ class DirectMode(TimeMode):
         elif kind is float:
             key += (kind, value) if self.exact else (kind,)
         elif kind in _LISTS and all(type(one) in _KEYS for one in value):
-            key.append(tuple(value))
+            key += (list, tuple(value))  # strides of a tensor before it are a tuple, too
         else:
             return False
         return True

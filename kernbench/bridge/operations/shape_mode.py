@@ -26,6 +26,7 @@ from kernbench.bridge.tensors.no_numbers import (
 )
 from kernbench.bridge.tensors.operands import names_device, tensors_in
 from kernbench.bridge.tensors.storages import STORAGES, hold, is_on_device
+from kernbench.process.process import Process
 
 _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -161,7 +162,9 @@ class ShapeMode(DirectMode):
             kind = self._shapes.kind(func)
             if kind and not _on_host(args[:1] if kind == "same" else args):
                 key: list[Any] = [func, precision(), get_default_dtype()]
-                if _look(args, key) and (not kwargs or _look_named(kwargs, key)) and _DEVICE in key:
+                process = self._process
+                found = _look(args, process, key)
+                if found and (not kwargs or _look_named(kwargs, process, key)) and _DEVICE in key:
                     signature = tuple(key)
                     seen = self._shapes.seen.get(signature)
                     if seen is not None and not self._shapes.shadows:
@@ -307,7 +310,7 @@ def _fits(tensor: torch.Tensor, args: Any) -> bool:
     )
 
 
-def _look(values: Any, key: list[Any]) -> bool:
+def _look(values: Any, process: Process, key: list[Any]) -> bool:
     """Adds what an operation's result and time depend on; says whether all tensors are there."""
     for value in values:
         kind = type(value)
@@ -317,6 +320,8 @@ def _look(values: Any, key: list[Any]) -> bool:
                 if value.dim():
                     return False
                 key.append(_HOST)
+            elif held.owner is not process:
+                return False  # a mistake, which the long way tells
             else:
                 key.append(_DEVICE)
             key += (value.shape, value.stride(), value.dtype)
@@ -324,17 +329,17 @@ def _look(values: Any, key: list[Any]) -> bool:
             key += (kind, value)
         elif kind in _LISTS:
             key.append(len(value))
-            if not _look(value, key):
+            if not _look(value, process, key):
                 return False
         else:
             return False
     return True
 
 
-def _look_named(named: dict[str, Any], key: list[Any]) -> bool:
+def _look_named(named: dict[str, Any], process: Process, key: list[Any]) -> bool:
     for name, value in named.items():
         key.append(name)
-        if not _look((value,), key):
+        if not _look((value,), process, key):
             return False
     return True
 
