@@ -39,13 +39,14 @@ class Resizes:
         some: Whether it may change any.
     """
 
-    __slots__ = ("_func", "_outs", "_packet", "some")
+    __slots__ = ("_func", "_outs", "_packet", "_pointwise", "some")
 
     def __init__(self, func: Any) -> None:
         self._func: Final = func
         self._packet: Final = getattr(func, "_overloadpacket", None)
         arguments = func._schema.arguments
         self._outs: Final = tuple(one.name for one in arguments if one.is_out)
+        self._pointwise: Final = bool(self._outs) and torch.Tag.pointwise in func.tags
         self.some: Final = bool(self._outs) or self._packet in _SIZED or self._packet is _SET
 
     def run(self, rank: Rank, call: Callable[[], Any], args: Sequence[Any], kwargs: Any) -> Any:
@@ -63,6 +64,8 @@ class Resizes:
             TensorError: If a tensor of a device is to have a storage of the host, or the other way
                 round.
         """
+        if self._pointwise and self._fits(args, kwargs):
+            return call()
         if self._outs:
             written = list(tensors_in([(kwargs or {}).get(name) for name in self._outs]))
             needed = self._needed_by_outs(rank, written, args, kwargs or {})
@@ -84,6 +87,20 @@ class Resizes:
         for tensor in written[len(changes) :]:
             settle(rank, tensor.untyped_storage())
         return result
+
+    def _fits(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        """Returns whether operands have the shape of the only `out=`, or are numbers."""
+        out = kwargs.get(self._outs[0])
+        if len(self._outs) > 1 or len(kwargs) > 1 or not isinstance(out, torch.Tensor):
+            return False
+        shape = out.shape
+        for value in args:
+            if isinstance(value, torch.Tensor):
+                if value.shape != shape and value.dim():
+                    return False
+            elif not isinstance(value, int | float):
+                return False
+        return True
 
     def _needed_by_outs(
         self, rank: Rank, outs: list[torch.Tensor], args: Sequence[Any], kwargs: dict[str, Any]
