@@ -147,10 +147,14 @@ def _gloo_worker(rank: int, store: str, answers: Any) -> None:
 
 
 def gloo(found: Found) -> None:
-    """Measures ranks that are processes, forked since PyTorch takes seconds to import."""
+    """Measures ranks that are processes.
+
+    They are forked, since PyTorch takes seconds to import, and from a server that has no threads:
+    in what is forked from this process, whose threads have computed, oneDNN may wait for ever.
+    """
     import tempfile
 
-    context = torch.multiprocessing.get_context("fork")
+    context = torch.multiprocessing.get_context("forkserver")
     answers = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
