@@ -104,7 +104,11 @@ PRIVATE: Final[Mapping[str, tuple[str, ...]]] = {
     "torch._library.simple_registry": ("singleton.find",),
     "torch._ops": ("HigherOrderOperator", "OpOverload"),
     "torch.autograd.graph": ("_engine_run_backward",),
-    "torch.distributed": ("Reducer._install_post_backward_futures", "_register_comm_hook"),
+    "torch.distributed": (
+        "Reducer._install_post_backward_futures",
+        "Reducer._run_allreduce_hook",
+        "_register_comm_hook",
+    ),
     "torch.distributed._functional_collectives": ("AsyncCollectiveTensor",),
     "torch.distributed.checkpoint.filesystem": ("_FileSystemWriter.write_data",),
     "torch.distributed.distributed_c10d": (

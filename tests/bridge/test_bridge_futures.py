@@ -81,6 +81,31 @@ def test_what_ddp_waits_for_out_of_sight_is_no_mistake(hook: Any, device: str) -
     assert on_ranks(run, 2) == [2 * 4 * 4 * 2 * 1.5] * 2
 
 
+def _steps(rank: int, *, inside: bool) -> float:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)).cuda()
+    options = {"lr": 0.1}
+    if inside:
+        from torch.distributed.optim import _apply_optimizer_in_backward
+
+        _apply_optimizer_in_backward(torch.optim.SGD, net.parameters(), options)
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(net.parameters(), **options)
+    for _ in range(3):
+        model(torch.full((2, 4), rank + 1.0, device="cuda")).sum().backward()
+        if not inside:
+            optimizer.step()
+            optimizer.zero_grad()
+    return float(sum(each.sum() for each in net.parameters()).item())
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_optimizers_in_the_backward_pass_wait_for_their_gradients() -> None:
+    found = on_ranks(_in_a_group(lambda rank: [_steps(rank, inside=at) for at in (True, False)]), 2)
+    assert found[0] == found[1]
+    assert found[0][0] == pytest.approx(found[0][1], rel=1e-6)
+
+
 def test_joined_ranks_on_the_host_are_no_mistake() -> None:
     def run(rank: int) -> None:
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))

@@ -131,9 +131,26 @@ def _wait_after_backward(real: Callable[..., Any]) -> Callable[..., Any]:
     return install
 
 
+def _run_allreduce_hook(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the reducer's own hook with a future that is ours: it comes out of C++ as another."""
+
+    def run(reducer: Any, bucket: Any) -> Any:
+        future, rank = real(reducer, bucket), HERE.rank
+        if rank is None or not rank.hooked:
+            return future
+        made = InHook([rank.hooked[-1]])
+        made.set_result(future.value())
+        return made
+
+    return run
+
+
 def patches() -> Iterator[Patch]:
-    """Yields what is replaced of functions that give several futures to C++ code."""
+    """Yields what is replaced of functions that give futures to C++ code, or get them from it."""
     yield Patch(torch.futures, "collect_all", _collect_all(torch.futures.collect_all))
     yield Patch(torch.futures, "wait_all", _wait_all(torch.futures.wait_all))
-    name = "_install_post_backward_futures"
-    yield Patch(dist.Reducer, name, _wait_after_backward(getattr(dist.Reducer, name)))
+    for name, make in (
+        ("_install_post_backward_futures", _wait_after_backward),
+        ("_run_allreduce_hook", _run_allreduce_hook),
+    ):
+        yield Patch(dist.Reducer, name, make(getattr(dist.Reducer, name)))
