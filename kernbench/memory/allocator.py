@@ -187,12 +187,10 @@ class Allocator:
 
     def _settle(self) -> bool:
         """Frees the blocks that finalizers have given back; returns whether there were any."""
-        returned = self._returned
-        if not returned:
-            return False
-        while returned:
-            self._release(returned.popleft(), None)
-        return True
+        some = bool(self._returned)
+        while self._returned:
+            self._release(self._returned.popleft(), None)
+        return some
 
     def _release(self, block: Allocation, site: CallSite | None) -> None:
         if self._changing:

@@ -196,13 +196,28 @@ def run(
 
 
 def submit(
-    engine: GraphEngine, chosen: Chosen, sips: Sequence[int], count: int, times: int, start: int
+    engine: GraphEngine,
+    chosen: Chosen,
+    sips: Sequence[int],
+    count: int,
+    times: int,
+    starts: Sequence[int],
 ) -> list[Command]:
-    """Issues all-reduces of one group in a row, and returns their commands."""
+    """Issues all-reduces of one group in a row, and returns their commands.
+
+    Args:
+        engine: Simulates them.
+        chosen: Their algorithm.
+        sips: Device of each rank.
+        count: Elements of float32.
+        times: How many.
+        starts: When the host of each rank begins, in picoseconds.
+    """
     model, commands = CollectiveModel(engine), []
     shape = CollectiveShape(chosen, "all_reduce", tuple(sips), (count,), dtypes.float32)
     hosts = [
-        Host(engine.loop, sip, engine.rank_owner(sip), start + 9_000 * sip, 64) for sip in sips
+        Host(engine.loop, sip, engine.rank_owner(sip), start, 64)
+        for sip, start in zip(sips, starts, strict=True)
     ]
     streams = [Stream("s", sip) for sip in sips]
     for _ in range(times):

@@ -4,14 +4,10 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from ccl_machine import SUM, ring
+from ccl_machine import ring, submit
 
 from kernbench.ccl.channel import ChannelPlan
-from kernbench.ccl.collective import Collective
-from kernbench.ccl.model import CollectiveModel
-from kernbench.ccl.prepared import CollectiveShape
 from kernbench.hw.claims import Claims
-from kernbench.memory import Storage, View, dtypes
 from kernbench.operations.copies import PeerCopy
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.sim_engine.engine import GraphEngine
@@ -41,20 +37,7 @@ def ends(
 ) -> list[int | None]:
     """Runs all-reduces in a row, and a copy that begins at `company`; returns when each ends."""
     engine = GraphEngine(machine, enable_data=False, shadow=shadow)
-    model, commands = CollectiveModel(engine), list[Command]()
-    shape = CollectiveShape(ring(), "all_reduce", tuple(sips), (count,), dtypes.float32)
-    hosts = [
-        Host(engine.loop, rank, engine.rank_owner(rank), starts[rank], 64) for rank in range(RANKS)
-    ]
-    streams = [Stream("s", sip) for sip in sips]
-    for _ in range(TIMES):
-        group = Collective(model, model.prepare(shape), SUM)
-        for rank, sip in enumerate(sips):
-            memory = Storage(engine.devices[sip].hbm, 4 * count, "x", None)
-            view = View(memory.buffer, dtypes.float32, (count,), (1,), 0)
-            work = group.join(rank, [view], [view])
-            commands.append(Command("x", "collective", hosts[sip], streams[rank], work))
-            engine.submit(commands[-1])
+    commands = submit(engine, ring(), sips, count, TIMES, [starts[sip] for sip in sips])
     if company is not None:
         main = Host(engine.loop, -1, engine.rank_owner(-1), company, 64)
         copy = PeerCopy(engine, 1, 4, 500_000, lambda: None)

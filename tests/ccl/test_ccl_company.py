@@ -38,7 +38,7 @@ def test_a_sender_is_done_while_its_messages_queue_up_before_a_slow_link(
 
     def ends(fidelity: Fidelity) -> list[int | None]:
         engine = GraphEngine(machine, enable_data=False, fidelity=fidelity)
-        commands = submit(engine, chosen, [0, 1], count, 3, 0)
+        commands = submit(engine, chosen, [0, 1], count, 3, [0, 9_000])
         engine.loop.run()
         assert not engine.network.claims
         return [command.done.time for command in commands]
@@ -61,7 +61,8 @@ def test_a_copy_holds_its_links_until_its_last_byte_has_come(part: float) -> Non
         commands = list[Command]()
 
         def issue() -> None:
-            commands.extend(submit(engine, ring(), [0, 1, 2], 4_096, 1, engine.loop.now))
+            starts = [engine.loop.now + 9_000 * sip for sip in range(3)]
+            commands.extend(submit(engine, ring(), [0, 1, 2], 4_096, 1, starts))
 
         engine.loop.at(begin + int(later), engine.rank_owner(0), issue)
         engine.loop.run()

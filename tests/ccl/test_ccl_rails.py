@@ -158,7 +158,8 @@ def ends_of_three(
     with pytest.MonkeyPatch.context() as patch:
         if not alone:
             patch.setattr(Claims, "busy", lambda *_: True)
-        commands = submit(engine, shipped(RING, machine), sips, 50_000, 3, 0)
+        starts = [9_000 * sip for sip in sips]
+        commands = submit(engine, shipped(RING, machine), sips, 50_000, 3, starts)
         if company is not None:
             host = Host(engine.loop, -1, engine.rank_owner(-1), company, 64)
             copy = PeerCopy(engine, sips[1], sips[-1], 2_000_000, lambda: None)
