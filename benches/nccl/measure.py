@@ -1,6 +1,6 @@
 """Measures an operation in nccl-tests' manner: warm-up, counted iterations, values, table."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -315,14 +315,15 @@ class _Table:
 def run(
     ctx: RuntimeContext,
     flags: Flags,
-    worker: Callable[[int, int, RuntimeContext], Iterator[Result]],
+    worker: Callable[[int, int, RuntimeContext], Iterable[Result] | None],
 ) -> int:
     """Runs a bench; returns 0 if every checked value is right.
 
     Args:
         ctx: The machine.
         flags: What to measure.
-        worker: Measures on a rank, of so many, with PyTorch's names of the context.
+        worker: Measures on a rank, of so many, with PyTorch's names of the context; None is no
+            result.
 
     Raises:
         UsageError: If the machine, or the operation, cannot do with the flags.
@@ -331,7 +332,7 @@ def run(
     table = _Table(ctx, flags, ranks)
 
     def rank_main(rank: int) -> None:
-        for index, result in enumerate(worker(rank, ranks, ctx)):
+        for index, result in enumerate(worker(rank, ranks, ctx) or ()):
             table.add(rank, index, result)
 
     ctx.multiprocessing.spawn(rank_main, nprocs=ranks)

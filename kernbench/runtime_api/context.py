@@ -16,6 +16,7 @@ from kernbench.operations import cuda
 from kernbench.process import flight_record as flight
 from kernbench.process import process as processes
 from kernbench.process.process import MAIN, Process, current_process, host_time
+from kernbench.process.types import DeviceSelector
 from kernbench.ranks import time_limit
 from kernbench.ranks.hash_seeds import Calls
 from kernbench.ranks.schedules import Schedule
@@ -55,9 +56,13 @@ class RuntimeContext:
 
     Args:
         spec: Specification of the run. By default it is that of `engine`, or without an engine a
-            `RunSpec` with default values.
+            `RunSpec` with default values. With an engine, the machine as YAML gives it may stand
+            here (`topology_obj.spec`), which must be the engine's.
         engine: Engine on a machine that the caller has made. The specification then names no
             machine, see `engines.spec_of`. By default an engine is made from the specification.
+        target_device: SIPs that ranks may use; by default those of the specification.
+        correlation_id: Name of the context in its text and in flight records; by default the name
+            of the specification.
         quiet: Whether benches should print nothing.
         progress: Shows on the terminal how far a bench has gone through a sequence.
         schedule: Schedule with the picks of the specification, for one context only; it notes which
@@ -72,6 +77,7 @@ class RuntimeContext:
     Attributes:
         shared: What the context shares with its processes.
         main: The process of code outside of workers.
+        correlation_id: Name of the context.
         argv: The arguments of the specification, as a list.
         quiet: Whether benches should print nothing.
         results: Documents of plain values that benches leave for `--json`.
@@ -81,17 +87,17 @@ class RuntimeContext:
 
     def __init__(
         self,
-        spec: RunSpec | None = None,
+        spec: RunSpec | Mapping[str, Any] | None = None,
         *,
         engine: GraphEngine | None = None,
+        target_device: DeviceSelector | None = None,
+        correlation_id: str | None = None,
         quiet: bool = False,
         progress: Progress | None = None,
         schedule: Schedule | None = None,
         calls: Calls | None = None,
     ) -> None:
-        _check_types(spec, engine)
-        if spec is None:
-            spec = RunSpec() if engine is None else spec_of(engine)
+        spec = _specification(spec, engine, target_device)
         if engine is None:
             engine = make_engine(spec)
         else:
@@ -102,6 +108,7 @@ class RuntimeContext:
         engine.loop.limit = spec.max_time_ps or None
         engine.loop.on_limit = time_limit.on_main(spec.max_time_ps)
         self.shared: Final = Shared(spec, engine, schedule, calls)
+        self.correlation_id: Final = spec.name if correlation_id is None else correlation_id
         self.argv: Final = list(spec.arguments)
         self.quiet: Final = quiet
         self.results: Final[list[dict[str, Any]]] = []
@@ -148,7 +155,8 @@ class RuntimeContext:
     def __repr__(self) -> str:
         machine = self.engine.topology.name
         ranks = f", {len(self.processes)} ranks" if self.processes else ""
-        return f"<context of {machine}{ranks}, at {format_time(self.engine.loop.now)}>"
+        named = f"context {self.correlation_id}" if self.correlation_id else "context"
+        return f"<{named} of {machine}{ranks}, at {format_time(self.engine.loop.now)}>"
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self._names())})
@@ -185,8 +193,10 @@ class RuntimeContext:
 
     @property
     def worker_waits(self) -> list[Event]:
-        """Events that workers wait for now."""
+        """Events that workers wait for now; empty after a spawn, failed or not."""
         return self.shared.worker_waits
+
+    _pending_worker_waits = worker_waits
 
     @property
     def schedule(self) -> Schedule | None:
@@ -271,7 +281,10 @@ class RuntimeContext:
 
     def flight_record(self) -> dict[str, Any]:
         """Returns the latest actions of every rank of the last spawn, as plain values for JSON."""
-        return flight.record(self.processes, self.engine.loop.now)
+        return {
+            "run": self.correlation_id,
+            **flight.record(self.processes, self.engine.loop.now),
+        }
 
     def rank_of_device(self, sip: int) -> int | None:
         """Returns the rank that uses a SIP while a spawn runs; None if the SIP is free."""
@@ -304,17 +317,44 @@ class RuntimeContext:
             )
 
 
-def _check_types(spec: object, engine: object) -> None:
-    if not isinstance(spec, RunSpec | None):
+def _specification(spec: object, engine: object, target_device: DeviceSelector | None) -> RunSpec:
+    """Returns the specification of a context, from what its maker gives."""
+    if not isinstance(engine, GraphEngine | None):
+        raise UsageError(
+            f"RuntimeContext(engine=): expected a GraphEngine, got {type(engine).__name__}"
+        )
+    if isinstance(spec, Mapping):
+        if engine is None or spec != engine.topology.spec:
+            raise UsageError(
+                "RuntimeContext(spec=): expected a RunSpec, or the machine of the engine as YAML "
+                "gives it",
+                ["there is no engine" if engine is None else "got another machine"],
+                hint="RuntimeContext(engine=engine, spec=engine.topology.spec)",
+            )
+        spec = None
+    if spec is None:
+        spec = RunSpec() if engine is None else spec_of(engine)
+    if not isinstance(spec, RunSpec):
         raise UsageError(
             f"RuntimeContext(spec): expected a RunSpec, got {type(spec).__name__}",
             hint="an engine goes by its name, RuntimeContext(engine=engine); the machine as YAML "
             "gives it is engine.topology.spec",
         )
-    if not isinstance(engine, GraphEngine | None):
+    if target_device is None:
+        return spec
+    if not isinstance(target_device, DeviceSelector):
         raise UsageError(
-            f"RuntimeContext(engine=): expected a GraphEngine, got {type(engine).__name__}"
+            "RuntimeContext(target_device=): expected a DeviceSelector, got "
+            f"{type(target_device).__name__}"
         )
+    which = target_device.which
+    wanted = replace(spec, devices=(which,) if isinstance(which, int) else which)
+    if spec.devices not in ("all", wanted.devices):
+        raise UsageError(
+            "RuntimeContext(spec, target_device=): expected the same devices in both",
+            [f"got {spec.devices} in the specification, {wanted.devices} in target_device"],
+        )
+    return wanted
 
 
 def _check_schedule(spec: RunSpec, schedule: Schedule | None) -> None:

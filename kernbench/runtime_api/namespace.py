@@ -232,7 +232,8 @@ class Namespace:
         self._path = path
 
     @property
-    def _rank_by_carrier(self) -> dict[object, int]:
+    def _rank_by_greenlet(self) -> dict[object, int]:
+        """Rank of each running greenlet, or thread where ranks run on threads."""
         return session_of(self._main).world.rank_by_carrier
 
     def __getattr__(self, name: str) -> Any:

@@ -46,7 +46,7 @@ def test_ranks_are_bound_to_their_carriers_before_init(kernbench: Kernbench) -> 
     seen = {}
 
     def worker(rank: int, ctx: RuntimeContext) -> None:
-        assert ctx.distributed._rank_by_carrier[current_carrier()] == rank
+        assert ctx.distributed._rank_by_greenlet[current_carrier()] == rank
         assert dist.get_rank() == rank
         assert torch.cuda.current_device() == rank
         assert dist.get_world_size() == 5
@@ -55,7 +55,7 @@ def test_ranks_are_bound_to_their_carriers_before_init(kernbench: Kernbench) -> 
     ctx = kernbench.context()
     ctx.multiprocessing.spawn(worker, args=(ctx,), nprocs=5)
     assert len(set(seen.values())) == 5
-    assert ctx.distributed._rank_by_carrier == {}
+    assert ctx.distributed._rank_by_greenlet == {}
 
 
 def test_all_reduce_sums_over_unequal_ranks(kernbench: Kernbench) -> None:

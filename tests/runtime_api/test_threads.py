@@ -135,7 +135,7 @@ def test_contexts_leave_no_stacks_behind() -> None:
     before = greenlets()
     for _ in range(3):
         simulate()
-    assert greenlets() == before
+    assert greenlets() <= before  # one of a thread that has ended may go meanwhile
 
     def fails(rank: int) -> None:
         dist.init_process_group("nccl")
@@ -147,7 +147,7 @@ def test_contexts_leave_no_stacks_behind() -> None:
         for _ in range(3):
             with pytest.raises(SpawnException):
                 ctx.multiprocessing.spawn(fails, nprocs=RANKS)
-    assert greenlets() == before
+    assert greenlets() <= before
 
 
 def test_threads_that_end_leave_no_stacks_behind() -> None:
