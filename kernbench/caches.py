@@ -93,6 +93,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "ccl.shapes": 1024,  # each has plans and the ways of its messages
     "hw.attention": 4096,
     "hw.elementwise": 1 << 16,
+    "hw.kernels": 256,
     "hw.matmul": 1 << 16,
     "tl.recordings": 1024,  # up to 64 MiB of offsets each, most of them a few kilobytes
     "topology.routes": 1 << 16,  # as for paths

@@ -8,7 +8,7 @@ from kernbench.caches import cached
 from kernbench.hw import attention
 from kernbench.hw.attention import Direction, Shape
 from kernbench.topology import Topology
-from kernbench.topology.spec import LibrarySpec, SipSpec
+from kernbench.topology.spec import KERNELS, KernelSpec, LibrarySpec, SipSpec
 from kernbench.units import PS_PER_S
 
 
@@ -24,6 +24,7 @@ class Library:
         elementwise: `_elementwise`, with all answers kept.
         matmul: `_matmul`, with all answers kept.
         attention: `_attention`, with all answers kept.
+        kernel: `_kernel`, with all answers kept.
         tiles: What the library chooses among, by element type; types with one tile are not in it.
     """
 
@@ -39,10 +40,24 @@ class Library:
         self.elementwise: Final = cached("hw.elementwise")(self._elementwise)
         self.matmul: Final = cached("hw.matmul")(self._matmul)
         self.attention: Final = cached("hw.attention")(self._attention)
+        self.kernel: Final = cached("hw.kernels")(self._kernel)
 
     def multiplies(self, machine_dtype: str) -> bool:
         """Returns whether the machine file gives a rate for products of an element type."""
         return machine_dtype in self.tiles or machine_dtype in self._sip.pe.gemm.rate
+
+    def _kernel(self, name: str) -> KernelSpec:
+        """Returns what a kernel takes: as the machine's file says of it, or of the one it is like.
+
+        Args:
+            name: One of `topology.spec.KERNELS`.
+        """
+        like: str | None = name
+        while like is not None:
+            if like in self._sip.kernels:
+                return self._sip.kernels[like]
+            like = KERNELS[like]
+        return KernelSpec()
 
     def _elementwise(self, nbytes: int, operations: int) -> int:
         """Returns picoseconds: launch, then the slower of HBM traffic and the MATH engines."""

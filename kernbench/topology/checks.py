@@ -10,6 +10,7 @@ from kernbench.config import Changes, Loaded, Problem, did_you_mean, value_at
 from kernbench.topology.defaults import RATES, with_all_rates
 from kernbench.topology.links import leaves_of, sip_name
 from kernbench.topology.spec import (
+    KERNELS,
     AttentionSpec,
     ChangedSpec,
     EdgeSpec,
@@ -50,6 +51,8 @@ def check_machine(loaded: Loaded[MachineSpec]) -> list[Problem]:
     system = loaded.value.system
     if problems := _check_size(loaded, system):
         return problems  # the further checks take time and memory in proportion to the size
+    if problems := _check_kernels(loaded, "system.sip.kernels", system.sip.kernels):
+        return problems
     if problems := _check_rates(loaded, "system.sip.pe.gemm.rate", system.sip.pe.gemm.rate):
         return problems  # other values follow from rates
     system = with_all_rates(system)
@@ -88,6 +91,22 @@ def _check_cubes(loaded: Loaded[MachineSpec], system: SystemSpec) -> list[Proble
         return []
     message = f"expected a link between the {cubes} cubes, got none"
     return [loaded.problem("F5", "system.sip.cubes.link", message)]
+
+
+def _check_kernels(
+    loaded: Loaded[MachineSpec], place: str, kernels: Iterable[str]
+) -> list[Problem]:
+    """Checks that each kernel with a price is one that there is."""
+    return [
+        loaded.problem(
+            "F1",
+            f"{place}.{name}",
+            f"expected one of {', '.join(KERNELS)}, got an unknown key",
+            did_you_mean(name, KERNELS),
+        )
+        for name in kernels
+        if name not in KERNELS
+    ]
 
 
 def _check_rates(

@@ -1,7 +1,7 @@
 """The machine on paper: frozen, already checked. Units are in the types."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -278,6 +278,73 @@ class AttentionSpec:
     scores: FlopRate
 
 
+KERNELS: Final[dict[str, str | None]] = {
+    "pointwise": None,
+    "copy": "pointwise",
+    "gelu": "pointwise",
+    "gelu_backward": "gelu",
+    "silu": "pointwise",
+    "silu_backward": "silu",
+    "dropout": "pointwise",
+    "fill": None,
+    "normal": "fill",
+    "uniform": "fill",
+    "bernoulli": "fill",
+    "indexed": None,
+    "scattered": "indexed",
+    "gather": "pointwise",
+    "embedding": "pointwise",
+    "embedding_backward": "pointwise",
+    "sort": "pointwise",
+    "topk": "pointwise",
+    "row_sum": None,
+    "column_sum": None,
+    "large_sum": None,
+    "softmax": None,
+    "softmax_backward": "softmax",
+    "log_softmax": "softmax",
+    "log_softmax_backward": "softmax",
+    "nll_loss": None,
+    "nll_loss_backward": None,
+    "layer_norm": None,
+    "layer_norm_backward": "layer_norm",
+    "rms_norm": "layer_norm",
+    "rms_norm_backward": "layer_norm_backward",
+    "batch_norm": "layer_norm",
+    "batch_norm_elements": "batch_norm",
+    "arg_extreme": None,
+    "scan": None,
+    "cat": "pointwise",
+    "split": "pointwise",
+    "foreach": "pointwise",
+    "foreach_copy": "foreach",
+}
+"""Kernels of which a machine may have a price, each with the one whose price it has by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """What a kernel takes beside a launch and its bytes at the full rate of the memory.
+
+    The defaults are those of a kernel that reaches what the machine can do.
+
+    Attributes:
+        share: Percent of the HBM's bandwidth that it reaches.
+        element: Operations of the MATH engines for each element of its result.
+        row: Operations of all MATH engines together for each row.
+        beyond: Columns of a row (of sums: elements; of embeddings: indices) up to which the kernel
+            is a simpler one, without `row` and `launches`.
+        launches: Launches that it takes, one after another; also what a fixed part of its time is
+            counted in.
+    """
+
+    share: Annotated[int, Range(1, 100)] = 100
+    element: Annotated[int, Range(0, 1 << 20)] = 1
+    row: Annotated[int, Range(0, 1 << 30)] = 0
+    beyond: Annotated[int, Range(0, 1 << 40)] = 0
+    launches: Annotated[int, Range(0, 1 << 16)] = 1
+
+
 _TCM: Final = TcmSpec()
 _SRAM: Final = SramSpec()
 
@@ -355,6 +422,8 @@ class SipSpec:
         cubes: Layout of the cubes.
         cube: Each cube; all of a SIP are alike.
         pe: Each PE; all of a SIP are alike.
+        kernels: What kernels of the library take, by `KERNELS`. Default: that of the kernel they
+            are like; at last, that they reach what the machine can do.
     """
 
     launch: Latency = Ps(1_400_000)
@@ -362,6 +431,7 @@ class SipSpec:
     cubes: CubeGridSpec = _ONE_CUBE
     cube: CubeSpec
     pe: PeSpec
+    kernels: dict[str, KernelSpec] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

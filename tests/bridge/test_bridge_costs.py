@@ -255,7 +255,7 @@ def test_a_target_in_place_is_not_copied() -> None:
 
 
 def test_launches_of_a_list_are_bounded_by_tensors_and_by_chunks() -> None:
-    from kernbench.bridge.operations.costs_lists import launches_of
+    from kernbench.kernels.lists import launches_of
 
     assert launches_of([10] * 110, 1) == 1
     assert launches_of([10] * 111, 1) == 2

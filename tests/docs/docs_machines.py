@@ -103,7 +103,11 @@ USERS: Final = {
         "cubes": "",
         "cube": "",
         "pe": "",
+        "kernels": "",
     },
+    "system.sip.kernels.NAME": dict.fromkeys(
+        ("share", "element", "row", "beyond", "launches"), "operations of PyTorch"
+    ),
     "system.sip.cubes": {
         "shape": "which PE works where, the bandwidth of all HBM",
         "link": "ways between cubes",
@@ -180,23 +184,25 @@ def sections() -> Iterator[tuple[str, Any]]:
 def _inside(path: str, kind: Any) -> Iterator[tuple[str, Any]]:
     yield path, kind
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
-        part, many = _part(hint)
+        part, each = _part(hint)
         if part is not None:
-            yield from _inside(f"{path}.{name}{'[]' if many else ''}".removeprefix("."), part)
+            yield from _inside(f"{path}.{name}{each}".removeprefix("."), part)
 
 
-def _part(hint: Any) -> tuple[Any, bool]:
-    """Returns the dataclass of a key that has a section of its own, and whether it has many."""
-    kind, many = without_limits(hint), False
+def _part(hint: Any) -> tuple[Any, str]:
+    """Returns the dataclass of a key that has a section of its own, and what is one of many."""
+    kind, each = without_limits(hint), ""
     if get_origin(kind) is tuple and get_args(kind)[-1] is Ellipsis:
-        kind, many = without_limits(get_args(kind)[0]), True
+        kind, each = without_limits(get_args(kind)[0]), "[]"
+    if get_origin(kind) is dict:
+        kind, each = get_args(kind)[1], ".NAME"
     if get_origin(kind) is Changes:
         kind = get_args(kind)[0]
         if kind is SipSpec:
-            return None, False
+            return None, ""
     if kind in QUANTITIES or kind is LinkSpec or not dataclasses.is_dataclass(kind):
-        return None, False
-    return kind, many
+        return None, ""
+    return kind, each
 
 
 def tables() -> str:
@@ -240,6 +246,8 @@ def _attributes(kind: Any) -> dict[str, str]:
 def _default(field: Any, hint: Any, path: str, reason: str) -> str:
     if path == "system.sips.changed[].link":
         return "as the network's"
+    if field.default is dataclasses.MISSING and field.default_factory is dict:
+        return reason
     if field.default is dataclasses.MISSING:
         return "**required**"
     optional = NoneType in get_args(hint)
@@ -256,9 +264,9 @@ def _default(field: Any, hint: Any, path: str, reason: str) -> str:
 
 def _written(hint: Any, path: str, name: str) -> str:
     here = f"{path}.{name}"
-    part, many = _part(hint)
+    part, each = _part(hint)
     if part is not None:
-        return f"list of `{here}[]`" if many else f"`{here}`"
+        return f"list of `{here}[]`" if each == "[]" else f"`{here}{each}`"
     kind = without_limits(hint)
     if quantity := QUANTITIES.get(kind):
         return f"{quantity.what}, such as `{quantity.example}`"

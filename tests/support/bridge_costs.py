@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kernbench.hw.library import Library
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import load_topology
@@ -22,6 +23,7 @@ class Asked:
         products: Arguments of each product of matrices.
         attentions: Arguments of each attention.
         tiles: Types that have tiles.
+        kernel: What the machine's file says of a kernel.
     """
 
     def __init__(self) -> None:
@@ -30,6 +32,8 @@ class Asked:
         self.products: list[tuple[Any, ...]] = []
         self.attentions: list[tuple[Any, ...]] = []
         self.tiles = dict.fromkeys(("bf16", "fp32", "fp8", "tf32"))
+        machine = load_topology("h200x8").topology_obj.machine
+        self.kernel = Library(machine.system.sip).kernel
 
     def multiplies(self, name: str) -> bool:
         """Returns whether there is a rate for a type."""

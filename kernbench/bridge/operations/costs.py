@@ -1,8 +1,8 @@
 """What an operation of PyTorch is on a device: which kernel, and how long it takes.
 
-A table for each kind of kernel: `costs_gemm`, `costs_attention`, `costs_rows`, `costs_lists`,
-`costs_pointwise`. Constants that no machine file has are shares of what the machine file says, or
-operations of its MATH engines, measured on an H200; each names its table of measurements.
+A table for each kind of operation: `costs_gemm`, `costs_attention`, `costs_rows`, `costs_lists`,
+`costs_pointwise`. They say which argument is which; what the kernels take is in the room `kernels`,
+for both torches, with all constants in the machine's file.
 """
 
 from typing import Any, Final, NamedTuple
@@ -11,8 +11,8 @@ import torch
 
 from kernbench.bridge.here import Rank
 from kernbench.bridge.operations import costs_attention, costs_gemm, costs_lists, costs_rows
+from kernbench.bridge.operations.costs_operands import Formula, by_bytes
 from kernbench.bridge.operations.costs_pointwise import COPIES, FILLS, copying, filling, pointwise
-from kernbench.bridge.operations.costs_traffic import Formula, by_bytes
 from kernbench.hw.library import Library
 
 

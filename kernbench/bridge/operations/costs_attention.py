@@ -4,47 +4,17 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.attention.bands import CAUSAL, EVERYTHING, Bands, bands
+from kernbench.attention.bands import CAUSAL, EVERYTHING, bands
 from kernbench.attention.rows import in_order
-from kernbench.bridge.operations.costs_traffic import Formula, bytes_of
-from kernbench.bridge.tensors.storages import DTYPES
-from kernbench.hw.attention import Direction, Shape
+from kernbench.bridge.operations.costs_operands import Formula, layout, layouts
+from kernbench.hw.attention import Direction
 from kernbench.hw.library import Library
+from kernbench.kernels import attention
+from kernbench.kernels.operands import total_bytes
 
 _ATEN: Final = torch.ops.aten
 _WIDEST: Final = 128
 """Widest heads that cuDNN's kernels take."""
-
-
-def attention_ps(
-    library: Library,
-    backend: str,
-    direction: Direction,
-    operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    nbytes: int,
-    *,
-    causal: bool,
-) -> int:
-    """Returns the picoseconds of attention.
-
-    Args:
-        library: Of the device.
-        backend: Whose kernel: `flash`, `cudnn` or `efficient`.
-        direction: Forward, or backward.
-        operands: Query, key and value, `[batch, heads, rows, width]`; keys and values may have
-            fewer heads.
-        nbytes: Bytes of all operands and results.
-        causal: Whether query i sees keys 0 to i only.
-    """
-    query, key, value = operands
-    batch, heads, rows, width = query.shape
-    shape = Shape(batch, heads, key.shape[1], width, value.shape[3])
-    if direction == "backward" and shape.groups < heads:
-        # Of keys and values, the gradients of every head are written, and read to be added.
-        nbytes += 2 * heads // max(1, shape.groups) * (bytes_of(key) + bytes_of(value))
-    seen: Bands = bands(in_order(rows), in_order(key.shape[2]), CAUSAL if causal else EVERYTHING)
-    name = DTYPES[query.dtype].machine_name
-    return library.attention(backend, direction, name, shape, (seen,), nbytes)
 
 
 def _values(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -65,10 +35,11 @@ def _attention(packet: Any, direction: Direction, backend: str) -> Formula:
         if not chosen:
             narrow = query.element_size() == 2 and query.shape[3] <= _WIDEST
             chosen = "cudnn" if narrow else "efficient"
-        nbytes = bytes_of(given) + bytes_of(out)
-        operands = query, key, value
-        causal = given["is_causal"]
-        return attention_ps(library, chosen, direction, operands, nbytes, causal=causal)
+        causal = CAUSAL if given["is_causal"] else EVERYTHING
+        seen = bands(in_order(query.shape[2]), in_order(key.shape[2]), causal)
+        nbytes = total_bytes(layouts(given)) + total_bytes(layouts(out))
+        operands = layout(query), layout(key), layout(value)
+        return attention.duration_ps(library, chosen, direction, operands, (seen,), nbytes)
 
     return duration
 

@@ -1,13 +1,15 @@
-"""Products of matrices and convolutions, as one launch each of CUDA's libraries."""
+"""Products of matrices and convolutions: what each operation multiplies."""
 
 from math import prod
 from typing import Any, Final
 
 import torch
 
-from kernbench.bridge.operations.costs_traffic import Formula, bytes_of, streamed_ps
-from kernbench.bridge.tensors.storages import DTYPES
+from kernbench.bridge.operations.costs_operands import Formula, layout, layouts, operands_of
 from kernbench.hw.library import Library
+from kernbench.kernels import convolutions, products
+from kernbench.kernels.operands import total_bytes
+from kernbench.kernels.products import Sizes
 
 _ATEN: Final = torch.ops.aten
 
@@ -18,39 +20,6 @@ The getters of the older switches raise once a program has set the newer ones.
 """
 
 _TF32: Final = "tf32"
-
-
-def product_ps(
-    library: Library,
-    dtype: torch.dtype,
-    sizes: tuple[int, int, int, int],
-    nbytes: int,
-    *,
-    tf32: bool = False,
-) -> int:
-    """Returns the picoseconds of a batch of products of m x k and k x n, in one launch.
-
-    Args:
-        library: Of the device.
-        dtype: Type of the operands.
-        sizes: Batch, m, n and k.
-        nbytes: Bytes of all operands and results.
-        tf32: Whether float32 may be multiplied as TF32.
-    """
-    batch, m, n, k = sizes
-    name = _names.get(dtype, "")
-    if tf32 and dtype is torch.float32 and library.multiplies("tf32"):
-        name = "tf32"
-    if batch * m * n * k:
-        if name in library.tiles:
-            return library.matmul(name, m, n, k, nbytes, batch)
-        if min(m, n) > 1 and library.multiplies(name):
-            return library.matmul(name, m, n, k, nbytes, batch)
-    return library.elementwise(nbytes, batch * m * n * k)
-
-
-_names: Final = {dtype: kind.machine_name for dtype, kind in DTYPES.items()}
-"""What machine files call the types of PyTorch."""
 
 
 def matmul(first: int, *, turned: bool = False) -> Formula:
@@ -66,17 +35,14 @@ def matmul(first: int, *, turned: bool = False) -> Formula:
 
     def duration(library: Library, args: Any, kwargs: Any, out: Any) -> int:
         left, right = args[first], args[first + 1]
-        kind, shape = left.dtype, right.shape
+        shape = right.shape
         columns = shape[last] if len(shape) > 1 else 1
         batch = prod(shape[:-2]) if len(shape) > 2 else 1
-        nbytes = bytes_of(left) + bytes_of(right) + bytes_of(out)
-        if len(args) > 2:
-            nbytes += bytes_of(args[:first]) + bytes_of(args[first + 2 :])
-        if kwargs:
-            nbytes += bytes_of([value for key, value in kwargs.items() if key != "out"])
-        sizes = batch, out.numel() // max(1, batch * columns), columns, left.shape[-1]
-        tf32 = kind is torch.float32 and precision_of("cuda", "matmul") == _TF32
-        return product_ps(library, kind, sizes, nbytes, tf32=tf32)
+        nbytes = total_bytes(operands_of(args, kwargs)) + total_bytes(layouts(out))
+        rows = out.numel() // max(1, batch * columns)
+        sizes = Sizes(batch, rows, columns, left.shape[-1])
+        tf32 = precision_of("cuda", "matmul") == _TF32
+        return products.duration_ps(library, layout(left).dtype, sizes, nbytes, tf32=tf32)
 
     return duration
 
@@ -85,23 +51,13 @@ def _grouped(library: Library, args: Any, kwargs: Any, out: Any) -> int:
     """One launch multiplies groups of rows, each with a matrix of its own."""
     del kwargs
     left, right = args[0], args[1]
-    nbytes = bytes_of(args) + bytes_of(out)
+    nbytes = total_bytes(layouts(args)) + total_bytes(layouts(out))
     if left.dim() == right.dim() == 2:  # sums over groups of columns
-        sizes = 1, left.shape[0], right.shape[1], left.shape[1]
+        sizes = Sizes(1, left.shape[0], right.shape[1], left.shape[1])
     else:
-        sizes = 1, out.numel() // max(1, right.shape[-1]), right.shape[-1], left.shape[-1]
-    return product_ps(library, left.dtype, sizes, nbytes)
-
-
-def _convolution_sizes(
-    given: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, transposed: bool, groups: int
-) -> tuple[int, int, int, int]:
-    """Returns the sizes of the product that a convolution is: its kernels' implicit GEMM."""
-    inner = prod(weight.shape[1:]) if not transposed else weight.shape[0] // groups
-    moved = given if transposed else out
-    rows = moved.shape[0] * prod(moved.shape[2:])
-    columns = weight.shape[0] // groups if not transposed else prod(weight.shape[1:])
-    return groups, rows, columns, inner
+        columns = right.shape[-1]
+        sizes = Sizes(1, out.numel() // max(1, columns), columns, left.shape[-1])
+    return products.duration_ps(library, layout(left).dtype, sizes, nbytes)
 
 
 def precision() -> tuple[str, str]:
@@ -115,29 +71,27 @@ def _allows_tf32_in_convolutions() -> bool:
 
 def _convolution(library: Library, args: Any, kwargs: Any, out: Any) -> int:
     del kwargs
-    given, weight, transposed, groups = args[0], args[1], args[6], args[8]
-    sizes = _convolution_sizes(given, weight, out, transposed, groups)
-    nbytes = bytes_of(args[:3]) + bytes_of(out)
-    return product_ps(library, given.dtype, sizes, nbytes, tf32=_allows_tf32_in_convolutions())
+    reads, result = layouts(args[:3]), layout(out)
+    given, weight = reads[:2]
+    sizes = convolutions.sizes_of(given, weight, result, transposed=args[6], groups=args[8])
+    tf32 = _allows_tf32_in_convolutions()
+    return convolutions.forward_ps(library, reads, result, sizes, tf32=tf32)
 
 
 def _convolution_backward(library: Library, args: Any, kwargs: Any, out: Any) -> int:
-    """A product for the input's gradient, one for the weight's, and a sum for the bias's."""
     del kwargs
-    grad, given, weight = args[:3]
-    transposed, groups, wanted = args[7], args[9], args[10]
-    batch, m, n, k = _convolution_sizes(given, weight, grad, transposed, groups)
-    tf32 = _allows_tf32_in_convolutions()
-    duration = 0
-    if wanted[0]:
-        nbytes = bytes_of(grad) + bytes_of(weight) + bytes_of(out[0])
-        duration += product_ps(library, grad.dtype, (batch, m, k, n), nbytes, tf32=tf32)
-    if wanted[1]:
-        nbytes = bytes_of(grad) + bytes_of(given) + bytes_of(out[1])
-        duration += product_ps(library, grad.dtype, (batch, n, k, m), nbytes, tf32=tf32)
-    if wanted[2]:
-        duration += streamed_ps(library, bytes_of(grad) + bytes_of(out[2]), grad.numel())
-    return duration
+    grad, given, weight = (layout(each) for each in args[:3])
+    sizes = convolutions.sizes_of(given, weight, grad, transposed=args[7], groups=args[9])
+    of_given, of_weight, of_bias = (
+        layout(each) if wanted else None for each, wanted in zip(out, args[10], strict=True)
+    )
+    return convolutions.backward_ps(
+        library,
+        (grad, given, weight),
+        (of_given, of_weight, of_bias),
+        sizes,
+        tf32=_allows_tf32_in_convolutions(),
+    )
 
 
 CONVOLUTIONS: Final = frozenset((_ATEN.convolution, _ATEN.convolution_backward))

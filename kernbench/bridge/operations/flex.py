@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map_only
 from kernbench.bridge.distributed.works import unseen
 from kernbench.bridge.here import HERE, Rank
 from kernbench.bridge.operations import flex_blocks
-from kernbench.bridge.operations.costs_traffic import bytes_of
+from kernbench.bridge.operations.costs_operands import layouts
 from kernbench.bridge.operations.flex_blocks import BlockMask
 from kernbench.bridge.operations.flex_functions import Lifted, captured
 from kernbench.bridge.replaced import Patch, WhenImported
@@ -31,6 +31,7 @@ from kernbench.bridge.tensors.storages import DTYPES, hold, is_on_device
 from kernbench.errors import warn_at_call
 from kernbench.hw.attention import Direction, Shape
 from kernbench.hw.library import Library
+from kernbench.kernels.operands import total_bytes
 
 _OPERATIONS: Final = "torch._higher_order_ops.flex_attention"
 _FUNCTIONS: Final = "torch.nn.attention.flex_attention"
@@ -366,7 +367,7 @@ def _ps(
         shape = Shape(batch * heads, 1, 1, width, value.shape[3])
         patterns = patterns * (batch if len(patterns) == heads else 1)
     name = DTYPES[query.dtype].machine_name
-    nbytes = bytes_of(moved)
+    nbytes = total_bytes(layouts(moved))
     return library.attention(_BACKEND, direction, name, shape, patterns, nbytes)
 
 

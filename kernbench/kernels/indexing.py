@@ -1,0 +1,122 @@
+"""Kernels that find elements by indices: look-ups, scatters, embeddings, sorts."""
+
+from collections.abc import Sequence
+
+from kernbench.hw.library import Library
+from kernbench.kernels import pointwise
+from kernbench.kernels.operands import Operand, bytes_of, numel, total_bytes
+from kernbench.kernels.traffic import streamed_ps
+
+
+def gather_ps(library: Library, indices: Sequence[Operand], writes: Sequence[Operand]) -> int:
+    """Returns the picoseconds of a look-up: reads the elements that are looked up, and the indices.
+
+    Args:
+        library: Of the device.
+        indices: What it reads beside these elements.
+        writes: What it writes.
+    """
+    price = library.kernel("indexed")
+    nbytes = 2 * total_bytes(writes) + total_bytes(indices)
+    count = sum(map(numel, writes))
+    return streamed_ps(library, library.kernel("gather"), nbytes, price.element * count)
+
+
+def scatter_ps(
+    library: Library, target: Operand, moved: Sequence[Operand], copied: Sequence[Operand]
+) -> int:
+    """Returns the picoseconds of writing elements of a source to places of a target.
+
+    A target that is written in place is read and written at these places alone; else it is copied
+    before.
+
+    Args:
+        library: Of the device.
+        target: What is written to.
+        moved: Indices and source; the longest of them says how many elements are written.
+        copied: The target and the result, if these are two; else empty.
+    """
+    gather = library.kernel("gather")
+    count = max(map(numel, moved), default=0)
+    nbytes = 2 * count * target.dtype.itemsize + total_bytes(moved)
+    copy = streamed_ps(library, gather, total_bytes(copied)) if copied else 0
+    operations = library.kernel("indexed").element * count
+    return copy + streamed_ps(library, gather, nbytes, operations)
+
+
+def embedding_ps(library: Library, indices: Operand, out: Operand) -> int:
+    """Returns the picoseconds of an embedding: reads the rows that are looked up, not the table.
+
+    Args:
+        library: Of the device.
+        indices: Which rows.
+        out: What it writes.
+    """
+    price = library.kernel("embedding")
+    nbytes = 2 * bytes_of(out) + bytes_of(indices)
+    return streamed_ps(library, price, nbytes, price.element * numel(out))
+
+
+def embedding_backward_ps(library: Library, grad: Operand, indices: Operand, out: Operand) -> int:
+    """Returns the picoseconds of an embedding's gradient.
+
+    Zeros of the whole table, then each row of the gradient is added to its place: as they come for
+    up to `beyond` indices of `embedding_backward`, else sorted by index
+    (`embedding_dense_backward_cuda` in PyTorch's aten/src/ATen/native/cuda/Embedding.cu).
+
+    Args:
+        library: Of the device.
+        grad: Gradient of the result.
+        indices: Which rows.
+        out: Gradient of the table.
+    """
+    zeros = pointwise.fill_ps(library, "fill", [out])
+    price = library.kernel("embedding_backward")
+    nbytes = 3 * bytes_of(grad) + bytes_of(indices)
+    if numel(indices) <= price.beyond:
+        operations = library.kernel("indexed").element * numel(grad)
+        return zeros + streamed_ps(library, library.kernel("gather"), nbytes, operations)
+    return zeros + streamed_ps(library, price, nbytes, price.element * numel(grad))
+
+
+def nll_backward_ps(library: Library, labels: Operand, out: Operand) -> int:
+    """Returns the picoseconds of the gradient of `nll_loss`: zeros, then one element of each row.
+
+    Args:
+        library: Of the device.
+        labels: Which element of each row is written.
+        out: The gradient.
+    """
+    zeros = pointwise.fill_ps(library, "fill", [out])
+    return zeros + streamed_ps(library, library.kernel("nll_loss_backward"), bytes_of(labels), 1)
+
+
+def sort_ps(library: Library, given: Operand, writes: Sequence[Operand]) -> int:
+    """Returns the picoseconds of a sort.
+
+    Estimate: radix sort reads and writes keys and places once for each 8 bits of the key.
+
+    Args:
+        library: Of the device.
+        given: The keys.
+        writes: Sorted keys and their places.
+    """
+    price = library.kernel("sort")
+    passes = max(2, given.dtype.itemsize)
+    nbytes = passes * (bytes_of(given) + total_bytes(writes))
+    return streamed_ps(library, price, nbytes, launches=passes + price.launches)
+
+
+def top_ps(library: Library, given: Operand, writes: Sequence[Operand]) -> int:
+    """Returns the picoseconds of `topk`.
+
+    Estimate: radix selection reads the keys once for each 8 bits, and twice to gather.
+
+    Args:
+        library: Of the device.
+        given: The keys.
+        writes: Largest keys and their places.
+    """
+    passes = given.dtype.itemsize + 2
+    nbytes = passes * bytes_of(given) + total_bytes(writes)
+    return streamed_ps(library, library.kernel("topk"), nbytes)

@@ -1,0 +1,102 @@
+"""How operands of kernels lie in memory, and what kernels do to find their elements."""
+
+from collections.abc import Iterable
+from math import prod
+from typing import NamedTuple, Protocol
+
+from kernbench.hw.library import Library
+from kernbench.memory import DType
+from kernbench.memory.windows import has_no_gaps
+
+
+class Operand(Protocol):
+    """A tensor as a kernel sees it; `memory.View` is one, and so is `Layout`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extent of each dimension."""
+        ...
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Step of each dimension, in elements."""
+        ...
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        ...
+
+
+class Layout(NamedTuple):
+    """An operand of a tensor that kernbench does not hold itself.
+
+    Attributes:
+        shape: Extent of each dimension.
+        strides: Step of each dimension, in elements; 0 where elements repeat.
+        dtype: Element type.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+
+
+def numel(operand: Operand) -> int:
+    """Returns the number of elements; those that repeat count, too."""
+    return prod(operand.shape)
+
+
+def bytes_of(operand: Operand) -> int:
+    """Returns the bytes that a kernel moves to read or write an operand once.
+
+    An element that an expanded tensor repeats counts once.
+    """
+    if 0 in operand.shape:
+        return 0
+    extents = zip(operand.shape, operand.strides, strict=True)
+    return prod([size for size, stride in extents if stride]) * operand.dtype.itemsize
+
+
+def total_bytes(operands: Iterable[Operand]) -> int:
+    """Returns the bytes that a kernel moves to read or write some operands once each."""
+    return sum([bytes_of(operand) for operand in operands])
+
+
+def is_contiguous(operand: Operand) -> bool:
+    """Returns whether the elements lie in row-major order without gaps."""
+    return has_no_gaps(operand.shape, operand.strides)
+
+
+def is_dense(operand: Operand) -> bool:
+    """Returns whether the elements lie without gaps, in any order of the dimensions."""
+    order = sorted(zip(operand.strides, operand.shape, strict=True), reverse=True)
+    return has_no_gaps(tuple([size for _, size in order]), tuple([step for step, _ in order]))
+
+
+def finding(library: Library, source: Operand, target: Operand) -> int:
+    """Returns the operations that finding an operand's element takes, for each of the result.
+
+    CUDA's elementwise kernels read operands that lie as the result does in vectors. Else they
+    compute where each element lies (the kernel `indexed` of the machine's file); and if neighbours
+    of the result are none of the operand, most of what the memory gives is not used (`scattered`).
+
+    Args:
+        library: Of the device.
+        source: The operand, on the device.
+        target: The result.
+    """
+    indexed = library.kernel("indexed").element
+    if source.shape == target.shape and source.strides == target.strides:
+        return 0 if is_dense(target) else indexed
+    if not source.shape:
+        return indexed
+    count = numel(source)
+    if count == numel(target) and (count <= 1 or (is_contiguous(source) and is_contiguous(target))):
+        return 0
+    if len(source.shape) == len(target.shape):
+        extents = zip(target.shape, target.strides, source.strides, strict=True)
+        for size, stride, other in extents:
+            if size > 1 and stride == 1:
+                return indexed if other <= 1 else library.kernel("scattered").element
+    return indexed

@@ -1,0 +1,68 @@
+"""Kernels that go through the rows of a tensor: norms, softmax, sums, scans."""
+
+from collections.abc import Sequence
+from math import prod
+
+from kernbench.hw.library import Library
+from kernbench.kernels.operands import Operand, bytes_of, numel, total_bytes
+from kernbench.kernels.traffic import streamed_ps
+
+
+def duration_ps(
+    library: Library, kernel: str, reads: Sequence[Operand], writes: Sequence[Operand]
+) -> int:
+    """Returns the picoseconds of a kernel that reads its operands and writes its results once.
+
+    Rows are those of the first operand. Up to `beyond` columns of the kernel, a row costs nothing
+    beside its bytes: a warp computes it; else a block does.
+
+    Args:
+        library: Of the device.
+        kernel: Name of the kernel, such as `softmax_backward`.
+        reads: What it reads.
+        writes: What it writes.
+    """
+    price = library.kernel(kernel)
+    operations = 1
+    if price.row:
+        shape = reads[0].shape
+        columns = max(1, shape[-1] if shape else 1)
+        if columns > price.beyond:
+            operations = price.row * (prod(shape) // columns)
+    nbytes = total_bytes(reads) + total_bytes(writes)
+    return streamed_ps(library, price, nbytes, operations)
+
+
+def sum_ps(library: Library, given: Operand, axes: Sequence[int], writes: Sequence[Operand]) -> int:
+    """Returns the picoseconds of a reduction: a sum, a mean, an extreme value, a norm.
+
+    It reads all elements. Over the last dimension neighbours are added (`row_sum`), else they are
+    not (`column_sum`); sums of more elements than `beyond` of `large_sum` go through memory once
+    more.
+
+    Args:
+        library: Of the device.
+        given: What it reads.
+        axes: Dimensions that are reduced; empty for all.
+        writes: What it writes.
+    """
+    last, count = len(given.shape) - 1, numel(given)
+    along_rows = not axes or -1 in axes or last in axes or last < 1
+    price = library.kernel("row_sum" if along_rows else "column_sum")
+    large = library.kernel("large_sum")
+    launches = large.launches if count > large.beyond else price.launches
+    nbytes = bytes_of(given) + total_bytes(writes)
+    return streamed_ps(library, price, nbytes, price.element * count, launches=launches)
+
+
+def nll_ps(library: Library, log_probabilities: Operand, labels: Operand) -> int:
+    """Returns the picoseconds of `nll_loss`: reads one element of each row, in one block.
+
+    Args:
+        library: Of the device.
+        log_probabilities: The rows.
+        labels: Which element of each row is read.
+    """
+    price, count = library.kernel("nll_loss"), numel(labels)
+    nbytes = bytes_of(labels) + count * log_probabilities.dtype.itemsize
+    return streamed_ps(library, price, nbytes, price.row * count)

@@ -1,0 +1,26 @@
+"""What all kernels have in common: a launch, memory that is read and written, operations."""
+
+from kernbench.hw.library import Library
+from kernbench.topology.spec import KernelSpec
+
+
+def streamed_ps(
+    library: Library,
+    kernel: KernelSpec,
+    nbytes: int,
+    operations: int = 0,
+    *,
+    launches: int | None = None,
+) -> int:
+    """Returns the picoseconds of kernels that read and write memory, with their launches.
+
+    Args:
+        library: Of the device.
+        kernel: What the machine's file says of the kernel.
+        nbytes: Bytes read and bytes written, by all launches together.
+        operations: Operations of the MATH engines.
+        launches: How many launches there are, one after another; by default those of the kernel.
+    """
+    duration: int = library.elementwise(nbytes * 100 // kernel.share, operations)
+    more = (kernel.launches if launches is None else launches) - 1
+    return duration + more * library.elementwise(0, 0) if more > 0 else duration
