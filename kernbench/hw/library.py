@@ -1,10 +1,10 @@
 """Durations of library kernels: launch, then the slower of memory and engines."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Final
 
 from kernbench.attention.bands import Bands
-from kernbench.caches import cached
+from kernbench.caches import Table, cached
 from kernbench.hw import attention
 from kernbench.hw.attention import Direction, Shape
 from kernbench.topology import Topology
@@ -25,6 +25,7 @@ class Library:
         matmul: `_matmul`, with all answers kept.
         attention: `_attention`, with all answers kept.
         kernel: `_kernel`, with all answers kept.
+        priced: Durations of kernels by what they read and write, see `kernels.prices`.
         tiles: What the library chooses among, by element type; types with one tile are not in it.
     """
 
@@ -40,6 +41,7 @@ class Library:
         self.elementwise: Final = cached("hw.elementwise")(self._elementwise)
         self.matmul: Final = cached("hw.matmul")(self._matmul)
         self.attention: Final = cached("hw.attention")(self._attention)
+        self.priced: Final[Table[Hashable, int]] = Table("hw.priced")
         self.kernel: Final = cached("hw.kernels")(self._kernel)
 
     def multiplies(self, machine_dtype: str) -> bool:

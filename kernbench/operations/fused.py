@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from kernbench.kernels.prices import of_bytes
 from kernbench.memory import Array, DType, View
 from kernbench.operations.elementwise import check_complex
 from kernbench.operations.ranking import wide_type
@@ -67,7 +68,8 @@ def kernel(
     node = None
     if tracked and dtype.is_floating_point:
         node = tape.begin(process, name, operands, options, site=site)
-    run(process, f"{library}::{name}", tensors, out, effect, traffic=traffic, site=site)
+    price = None if traffic is None else of_bytes(traffic)
+    run(process, f"{library}::{name}", tensors, out, effect, price=price, site=site)
     if node is not None:
         tape.finish(node, out)
     return out

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from kernbench.errors import OperandError, OptionError, call_site, site_fact
+from kernbench.kernels.prices import of_bytes
 from kernbench.memory import Array, View, dtypes
 from kernbench.operations.copies import copy_, to
 from kernbench.operations.elementwise import OPERANDS, argument, broadcast, check_distinct
@@ -369,7 +370,7 @@ def gathered(seen: Tensor, advanced: _Advanced) -> Tensor:
     node = None
     if seen.memory.tracked and seen.dtype.is_floating_point:
         node = tape.begin(process, "aten::index", (seen,), {"advanced": advanced})
-    run(process, "aten::index", [seen, *key.tensors], out, effect, traffic=traffic)
+    run(process, "aten::index", [seen, *key.tensors], out, effect, price=of_bytes(traffic))
     if node is not None:
         tape.finish(node, out)
     return out
@@ -397,7 +398,7 @@ def gathered_back(grad: Tensor, shape: tuple[int, ...], advanced: _Advanced) -> 
         target.adopt(total)
 
     traffic = target.nbytes + 3 * source.nbytes + key.nbytes
-    run(process, "aten::index_backward", [grad, *key.tensors], out, effect, traffic=traffic)
+    run(process, "aten::index_backward", [grad, *key.tensors], out, effect, price=of_bytes(traffic))
     return out
 
 
@@ -453,6 +454,6 @@ def scattered(seen: Tensor, advanced: _Advanced, value: Any) -> None:
     if seen.memory.tracked or (isinstance(value, Tensor) and value.memory.tracked):
         operands = (seen, value)
         node = tape.begin(process, "aten::index_put", operands, {"advanced": advanced}, seen)
-    run(process, "aten::index_put_", inputs, seen, effect, traffic=traffic)
+    run(process, "aten::index_put_", inputs, seen, effect, price=of_bytes(traffic))
     if node is not None:
         tape.finish(node, seen)

@@ -8,6 +8,7 @@ import numpy as np
 
 from kernbench.caches import cached
 from kernbench.errors import OperandError, call_site, site_fact
+from kernbench.kernels.prices import PRICES, of_sum
 from kernbench.memory import Array, DType, dtypes
 from kernbench.operations import host_reads, ranking
 from kernbench.operations.elementwise import check_complex
@@ -124,7 +125,8 @@ def _reduce(
     if input.memory.tracked and category(result) >= FLOATS:
         options |= {"axes": axes, "keepdim": keepdim}
         node = tape.begin(process, name, (input,), options)
-    run(process, f"aten::{name}", (input,), out, effect, site=site)
+    price = None if name in PRICES else of_sum(axes)
+    run(process, f"aten::{name}", (input,), out, effect, price=price, site=site)
     if node is not None:
         tape.finish(node, out)
     return out

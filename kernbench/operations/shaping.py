@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.errors import KernbenchError, OperandError, OptionError, call_site, site_fact
+from kernbench.kernels.prices import of_bytes
 from kernbench.memory import Array, DType, View, dtypes
 from kernbench.operations import views
 from kernbench.operations.copies import clone
@@ -211,7 +212,7 @@ def moved(
         [input, *others],
         out,
         lambda: target.adopt(function(source.read())),
-        traffic=2 * target.nbytes + sum(other.window.nbytes for other in others),
+        price=of_bytes(2 * target.nbytes + sum(other.window.nbytes for other in others)),
     )
     if node is not None:
         tape.finish(node, out)
@@ -637,7 +638,7 @@ def _scattered(
     if self.memory.tracked or (isinstance(src, Tensor) and src.memory.tracked):
         options = {"dim": place, "chosen": index}
         node = tape.begin(process, name.removesuffix("_"), (self, src), options, self)
-    run(process, f"aten::{name}", tensors, self, effect, traffic=moves)
+    run(process, f"aten::{name}", tensors, self, effect, price=of_bytes(moves))
     if node is not None:
         tape.finish(node, self)
     return self

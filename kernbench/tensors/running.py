@@ -1,7 +1,6 @@
 """Runs operations on the host or on a device, and reads their values back to the host."""
 
 from collections.abc import Callable, Iterable, Sequence
-from math import prod
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +14,7 @@ from kernbench.errors import (
     call_site,
     site_fact,
 )
+from kernbench.kernels.prices import Price, priced
 from kernbench.memory import Array, UninitialisedReadError
 from kernbench.process.access import OwnershipError
 from kernbench.process.act import act, act_at_once
@@ -36,7 +36,7 @@ def run(
     output: Tensor,
     effect: Callable[[], None] | None,
     *,
-    traffic: int | None = None,
+    price: Price | None = None,
     duration_ps: int | None = None,
     site: CallSite | None = None,
 ) -> None:
@@ -48,9 +48,9 @@ def run(
         inputs: Tensors that the operation reads, on the device of the output.
         output: Tensor that the operation writes.
         effect: Function that computes the output's bytes; None if there are no bytes to compute.
-        traffic: Bytes that the operation reads and writes; None: the bytes of all tensors.
-        duration_ps: Duration of the kernel in picoseconds; None: as long as its traffic takes. An
-            operation on the host takes no simulated time.
+        price: What the kernel costs; None: what its name does, see `kernels.prices`.
+        duration_ps: Duration of the kernel in picoseconds; None: by its price. An operation on the
+            host takes no simulated time.
         site: Where the user called the operation; None: to be found.
 
     Raises:
@@ -68,14 +68,8 @@ def run(
         return
     device = process.engine.devices[sip]
     if duration_ps is None:
-        window = output.window
-        count = prod(window.shape)
-        if traffic is None:
-            traffic = count * window.dtype.itemsize
-            for tensor in inputs:
-                read = tensor.window
-                traffic += prod(read.shape) * read.dtype.itemsize
-        duration_ps = device.library.elementwise(traffic, count)
+        reads = [tensor.window for tensor in inputs]
+        duration_ps = priced(device.library, name, price, reads, (output.window,))
     work = Hold(process.engine, device.compute, duration_ps, effect)
     stream = process.current_stream(sip)
     act(process, name, "compute", stream, work, reads=inputs, writes=(output,), site=site)

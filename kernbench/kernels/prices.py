@@ -1,0 +1,167 @@
+"""What an operation costs by its name: which family its kernel is of."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from kernbench.hw.library import Library
+from kernbench.kernels import copies, indexing, pointwise, rows
+from kernbench.kernels.operands import Operand, numel
+from kernbench.kernels.traffic import streamed_ps
+
+Operands = Sequence[Operand]
+
+
+class Price(NamedTuple):
+    """Which family a kernel is of, and what the family has to know beside the operands.
+
+    Two prices that are equal say the same of equal operands, so that answers can be kept.
+
+    Attributes:
+        family: Returns the picoseconds, from the library of a device, what the kernel reads and
+            writes there, and `detail`.
+        detail: Name of the kernel, dimensions, or bytes.
+    """
+
+    family: Callable[[Library, Sequence[Operand], Sequence[Operand], Any], int]
+    detail: Any = None
+
+
+def of_bytes(nbytes: int) -> Price:
+    """Returns the price of a kernel whose traffic is known.
+
+    Args:
+        nbytes: Bytes that it reads and writes.
+    """
+    return Price(_bytes, nbytes)
+
+
+def of_sum(axes: Sequence[int]) -> Price:
+    """Returns the price of a reduction.
+
+    Args:
+        axes: Dimensions that are reduced; empty for all.
+    """
+    return Price(_sum, tuple(axes))
+
+
+def _pointwise(library: Library, reads: Operands, writes: Operands, kernel: str) -> int:
+    return pointwise.duration_ps(library, kernel, reads, writes)
+
+
+def _rows(library: Library, reads: Operands, writes: Operands, kernel: str) -> int:
+    return rows.duration_ps(library, kernel, reads, writes)
+
+
+def _bytes(library: Library, reads: Operands, writes: Operands, nbytes: int) -> int:
+    del reads
+    operations = sum(map(numel, writes))
+    return streamed_ps(library, library.kernel("pointwise"), nbytes, operations)
+
+
+def _sum(library: Library, reads: Operands, writes: Operands, axes: tuple[int, ...]) -> int:
+    return rows.sum_ps(library, reads[0], axes, writes)
+
+
+def _fill(library: Library, reads: Operands, writes: Operands, kernel: str) -> int:
+    del reads
+    return pointwise.fill_ps(library, kernel, writes)
+
+
+def _copy(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    return copies.duration_ps(library, reads[0], writes[0])
+
+
+def _pieces(library: Library, reads: Operands, writes: Operands, kernel: str) -> int:
+    return copies.streamed_copy_ps(library, kernel, reads, writes)
+
+
+def _sort(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    return indexing.sort_ps(library, reads[0], writes)
+
+
+def _top(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    return indexing.top_ps(library, reads[0], writes)
+
+
+def _gather(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    return indexing.gather_ps(library, reads[1:], writes)
+
+
+def _embedding(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    return indexing.embedding_ps(library, reads[-1], writes[0])
+
+
+def _nll(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    del writes
+    return rows.nll_ps(library, reads[0], reads[1])
+
+
+def _nll_backward(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    return indexing.nll_backward_ps(library, reads[-1], writes[0])
+
+
+_POINTWISE: Final = Price(_pointwise, "pointwise")
+
+PRICES: Final[dict[str, Price]] = {
+    **{
+        name: Price(_pointwise, name) for name in ("gelu", "gelu_backward", "silu", "silu_backward")
+    },
+    **dict.fromkeys(("native_dropout", "native_dropout_backward"), Price(_pointwise, "dropout")),
+    **dict.fromkeys(
+        ("zeros", "ones", "full", "fill_", "zero_", "arange", "eye", "linspace", "logspace"),
+        Price(_fill, "fill"),
+    ),
+    **dict.fromkeys(("randn", "normal_", "normal", "exponential_"), Price(_fill, "normal")),
+    **dict.fromkeys(
+        ("rand", "uniform_", "randint", "random_", "randperm"), Price(_fill, "uniform")
+    ),
+    **dict.fromkeys(("bernoulli", "bernoulli_"), Price(_fill, "bernoulli")),
+    **dict.fromkeys(("copy_", "clone", "to", "contiguous", "_to_copy"), Price(_copy)),
+    **dict.fromkeys(("cat", "stack"), Price(_pieces, "cat")),
+    **{
+        name: Price(_rows, name)
+        for name in (
+            *("softmax", "softmax_backward", "log_softmax", "log_softmax_backward"),
+            *("layer_norm", "layer_norm_backward", "rms_norm", "rms_norm_backward"),
+            *("batch_norm",),
+        )
+    },
+    **dict.fromkeys(("cumsum", "cumsum_backward", "cumprod"), Price(_rows, "scan")),
+    **dict.fromkeys(("argmax", "argmin"), Price(_rows, "arg_extreme")),
+    **dict.fromkeys(("sort", "argsort"), Price(_sort)),
+    "topk": Price(_top),
+    **dict.fromkeys(("index", "index_select", "gather"), Price(_gather)),
+    "embedding": Price(_embedding),
+    "nll_loss": Price(_nll),
+    "nll_loss_backward": Price(_nll_backward),
+}
+"""Prices by the name of the operation, without `aten::`; all other operations are elementwise."""
+
+
+def priced(
+    library: Library,
+    name: str,
+    price: Price | None,
+    reads: Sequence[Operand],
+    writes: Sequence[Operand],
+) -> int:
+    """Returns the picoseconds of an operation; answers are kept.
+
+    Args:
+        library: Of the device.
+        name: Name of the operation, such as `aten::mul`.
+        price: Its price; None for that of its name.
+        reads: What it reads on the device.
+        writes: What it writes.
+    """
+    key: list[Any] = [name if price is None else price]
+    for operand in reads:
+        key += (operand.shape, operand.strides, operand.dtype)
+    for operand in writes:
+        key += (operand.shape, operand.strides, operand.dtype)
+    signature = tuple(key)
+    found = library.priced.get(signature)
+    if found is None:
+        family, detail = price or PRICES.get(name.rpartition("::")[2], _POINTWISE)
+        found = library.priced.keep(signature, family(library, reads, writes, detail))
+    return found
