@@ -157,8 +157,7 @@ def added_along(name: str, g: Tensor, like: Like, dim: int, chosen: Tensor) -> T
             total += grad.reshape(())
         return total
 
-    traffic = int(np.prod(like.shape)) * g.itemsize + 3 * g.nbytes + chosen.nbytes
-    return kernel(name, add, (g, chosen), like.shape, g.dtype, traffic=traffic)
+    return kernel(name, add, (g, chosen), like.shape, g.dtype)
 
 
 def _gathered_back(g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
@@ -172,9 +171,7 @@ def _selected_back(g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
         np.add.at(total, key, grad)
         return total
 
-    traffic = int(np.prod(like.shape)) * g.itemsize + 3 * g.nbytes + chosen.nbytes
-    name = "index_select_backward"
-    return kernel(name, add, (g, chosen), like.shape, g.dtype, traffic=traffic)
+    return kernel("index_select_backward", add, (g, chosen), like.shape, g.dtype)
 
 
 derivative("gather", _gathered_back)

@@ -23,7 +23,12 @@ def gather_ps(library: Library, indices: Sequence[Operand], writes: Sequence[Ope
 
 
 def scatter_ps(
-    library: Library, target: Operand, moved: Sequence[Operand], copied: Sequence[Operand]
+    library: Library,
+    target: Operand,
+    moved: Sequence[Operand],
+    copied: Sequence[Operand] = (),
+    *,
+    count: int | None = None,
 ) -> int:
     """Returns the picoseconds of writing elements of a source to places of a target.
 
@@ -33,11 +38,13 @@ def scatter_ps(
     Args:
         library: Of the device.
         target: What is written to.
-        moved: Indices and source; the longest of them says how many elements are written.
+        moved: Indices and source.
         copied: The target and the result, if these are two; else empty.
+        count: How many elements are written; by default as many as the longest of `moved` has.
     """
     gather = library.kernel("gather")
-    count = max(map(numel, moved), default=0)
+    if count is None:
+        count = max(map(numel, moved), default=0)
     nbytes = 2 * count * target.dtype.itemsize + total_bytes(moved)
     copy = streamed_ps(library, gather, total_bytes(copied)) if copied else 0
     operations = library.kernel("indexed").element * count

@@ -1,6 +1,7 @@
 """What an operation costs by its name: which family its kernel is of."""
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, Final, NamedTuple
 
 from kernbench.hw.library import Library
@@ -42,6 +43,15 @@ def of_sum(axes: Sequence[int]) -> Price:
         axes: Dimensions that are reduced; empty for all.
     """
     return Price(_sum, tuple(axes))
+
+
+def of_scatter(shape: Sequence[int]) -> Price:
+    """Returns the price of writing elements of a tensor in place.
+
+    Args:
+        shape: Shape of what is written.
+    """
+    return Price(_scatter, prod(shape))
 
 
 def _pointwise(library: Library, reads: Operands, writes: Operands, kernel: str) -> int:
@@ -91,6 +101,19 @@ def _embedding(library: Library, reads: Operands, writes: Operands, _: None) -> 
     return indexing.embedding_ps(library, reads[-1], writes[0])
 
 
+def _embedding_backward(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    return indexing.embedding_backward_ps(library, reads[0], reads[1], writes[0])
+
+
+def _scatter(library: Library, reads: Operands, writes: Operands, count: int) -> int:
+    return indexing.scatter_ps(library, writes[0], reads, count=count)
+
+
+def _added(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    zeros = pointwise.fill_ps(library, "fill", writes)
+    return zeros + indexing.scatter_ps(library, writes[0], reads)
+
+
 def _nll(library: Library, reads: Operands, writes: Operands, _: None) -> int:
     del writes
     return rows.nll_ps(library, reads[0], reads[1])
@@ -132,6 +155,11 @@ PRICES: Final[dict[str, Price]] = {
     "topk": Price(_top),
     **dict.fromkeys(("index", "index_select", "gather"), Price(_gather)),
     "embedding": Price(_embedding),
+    "embedding_dense_backward": Price(_embedding_backward),
+    **dict.fromkeys(
+        ("index_backward", "index_select_backward", "gather_backward", "scatter_add"),
+        Price(_added),
+    ),
     "nll_loss": Price(_nll),
     "nll_loss_backward": Price(_nll_backward),
 }

@@ -155,16 +155,7 @@ def embedding(
         return taken
 
     shape = (*input.window.shape, width)
-    traffic = 2 * prod(shape) * weight.itemsize + input.nbytes
-    return kernel(
-        "embedding",
-        pick,
-        (weight, input),
-        shape,
-        weight.dtype,
-        traffic=traffic,
-        padding_idx=padding_idx,
-    )
+    return kernel("embedding", pick, (weight, input), shape, weight.dtype, padding_idx=padding_idx)
 
 
 # Activations

@@ -2,13 +2,12 @@
 
 import operator
 from collections.abc import Sequence
-from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from kernbench.errors import OperandError, OptionError, call_site, site_fact
-from kernbench.kernels.prices import of_bytes
+from kernbench.kernels.prices import of_scatter
 from kernbench.memory import Array, View, dtypes
 from kernbench.operations.copies import copy_, to
 from kernbench.operations.elementwise import OPERANDS, argument, broadcast, check_distinct
@@ -334,11 +333,6 @@ class _Key:
             else:
                 self._sources.append(argument(process, index, None))
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the index tensors."""
-        return sum(tensor.window.nbytes for tensor in self.tensors)
-
     def read(self, name: str, code: str) -> tuple[Any, ...]:
         """Returns the key for numpy, checked; `code` is that of an index out of range."""
         key: list[Any] = []
@@ -366,11 +360,10 @@ def gathered(seen: Tensor, advanced: _Advanced) -> Tensor:
     def effect() -> None:
         target.adopt(source.pick(key.read("index", "M1")))
 
-    traffic = 2 * target.nbytes + key.nbytes
     node = None
     if seen.memory.tracked and seen.dtype.is_floating_point:
         node = tape.begin(process, "aten::index", (seen,), {"advanced": advanced})
-    run(process, "aten::index", [seen, *key.tensors], out, effect, price=of_bytes(traffic))
+    run(process, "aten::index", [seen, *key.tensors], out, effect)
     if node is not None:
         tape.finish(node, out)
     return out
@@ -379,7 +372,6 @@ def gathered(seen: Tensor, advanced: _Advanced) -> Tensor:
 def gathered_back(grad: Tensor, shape: tuple[int, ...], advanced: _Advanced) -> Tensor:
     """Returns zeros with a gradient added at the elements that `gathered` chose.
 
-    This is one kernel. Its traffic is the zeros, and each element of the gradient read and added.
     Sums of 16-bit floats are rounded once.
 
     Args:
@@ -397,8 +389,7 @@ def gathered_back(grad: Tensor, shape: tuple[int, ...], advanced: _Advanced) -> 
         np.add.at(total, key.read("index_backward", "M1"), source.read().astype(wide, copy=False))
         target.adopt(total)
 
-    traffic = target.nbytes + 3 * source.nbytes + key.nbytes
-    run(process, "aten::index_backward", [grad, *key.tensors], out, effect, price=of_bytes(traffic))
+    run(process, "aten::index_backward", [grad, *key.tensors], out, effect)
     return out
 
 
@@ -449,11 +440,10 @@ def scattered(seen: Tensor, advanced: _Advanced, value: Any) -> None:
         values = source.read() if isinstance(source, View) else source
         target.put(key.read("index_put_", "M2"), values.astype(target.dtype.numpy, copy=False))
 
-    traffic = 2 * prod(shape) * seen.dtype.itemsize + key.nbytes
     node = None
     if seen.memory.tracked or (isinstance(value, Tensor) and value.memory.tracked):
         operands = (seen, value)
         node = tape.begin(process, "aten::index_put", operands, {"advanced": advanced}, seen)
-    run(process, "aten::index_put_", inputs, seen, effect, price=of_bytes(traffic))
+    run(process, "aten::index_put_", inputs, seen, effect, price=of_scatter(shape))
     if node is not None:
         tape.finish(node, seen)

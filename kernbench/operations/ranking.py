@@ -138,6 +138,8 @@ def topk(
 def _ranked(name: str, input: Tensor, place: int, k: int, descending: bool) -> ValuesAndIndices:
     shape = input.window.shape
     shape = (*shape[:place], k, *shape[place + 1 :]) if shape else shape
+    if input.dtype.is_complex:
+        check_complex(name, input.dtype, frozenset())
 
     def order(x: Array, axis: int) -> Array:
         if descending:
@@ -148,19 +150,22 @@ def _ranked(name: str, input: Tensor, place: int, k: int, descending: bool) -> V
             ranks = np.argsort(x, axis=axis, kind="stable")
         return np.take(ranks, range(k), axis=axis)
 
-    def values(x: Array, axis: int) -> Array:
-        return np.take_along_axis(x, order(x, axis), axis)
-
     process = current_process()
     # Sorting keeps the order of dimensions; choosing does not.
     strides = layout(shape, (input,)) if name == "sort" else None
+    values = new_tensor(process, shape, input.dtype, input.device, strides=strides)
     indices = new_tensor(process, shape, dtypes.int64, input.device, strides=strides)
-    source, target = input.window, indices.window
+    source, target, ranks = input.window, values.window, indices.window
 
     def effect() -> None:
         x = source.read()
-        target.adopt(order(x, place) if x.ndim else np.zeros((), np.int64))
+        found = order(x, place) if x.ndim else np.zeros((), np.int64)
+        ranks.adopt(found)
+        target.adopt(np.take_along_axis(x, found, place) if x.ndim else x)
 
-    run(process, f"aten::{name}", (input,), indices, effect)
-    found = along(name, values, input, place, input.dtype, shape, strides, chosen=indices)
-    return ValuesAndIndices(found, indices)
+    run(process, f"aten::{name}", (input,), values, effect, also=(indices,))
+    if input.memory.tracked and category(input.dtype) >= FLOATS:
+        # The gradient needs the indices as they are now.
+        node = tape.begin(process, name, (input,), {"dim": place, "chosen": indices})
+        tape.finish(node, values)
+    return ValuesAndIndices(values, indices)

@@ -36,6 +36,7 @@ def run(
     output: Tensor,
     effect: Callable[[], None] | None,
     *,
+    also: Sequence[Tensor] = (),
     price: Price | None = None,
     duration_ps: int | None = None,
     site: CallSite | None = None,
@@ -48,6 +49,7 @@ def run(
         inputs: Tensors that the operation reads, on the device of the output.
         output: Tensor that the operation writes.
         effect: Function that computes the output's bytes; None if there are no bytes to compute.
+        also: Further tensors that the operation writes, on the same device.
         price: What the kernel costs; None: what its name does, see `kernels.prices`.
         duration_ps: Duration of the kernel in picoseconds; None: by its price. An operation on the
             host takes no simulated time.
@@ -62,17 +64,18 @@ def run(
     for tensor in inputs:
         if tensor.device is not where and tensor.device != where:
             raise mixed_devices(name, (*inputs, output))
-    sip = where.index
+    sip, writes = where.index, (output, *also)
     if sip is None:
-        act_at_once(process, name, effect, reads=inputs, writes=(output,), site=site)
+        act_at_once(process, name, effect, reads=inputs, writes=writes, site=site)
         return
     device = process.engine.devices[sip]
     if duration_ps is None:
         reads = [tensor.window for tensor in inputs]
-        duration_ps = priced(device.library, name, price, reads, (output.window,))
+        windows = [tensor.window for tensor in writes]
+        duration_ps = priced(device.library, name, price, reads, windows)
     work = Hold(process.engine, device.compute, duration_ps, effect)
     stream = process.current_stream(sip)
-    act(process, name, "compute", stream, work, reads=inputs, writes=(output,), site=site)
+    act(process, name, "compute", stream, work, reads=inputs, writes=writes, site=site)
 
 
 def run_on_many(

@@ -166,7 +166,6 @@ PAST_THE_TAPE: Final = {
     "filling._fill": "its caller records",
     "indexing.gathered_back": "a gradient itself",
     "sampling.multinomial": "indices",
-    "ranking._ranked": "indices; `along` records the values",
     "running.run": "the definition",
     "utils._scale": "gradients need no gradients",
     "norms._move_statistics": "statistics need no gradients",

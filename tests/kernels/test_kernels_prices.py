@@ -1,0 +1,194 @@
+"""Prices of kernels by hand: bytes over a share of the bandwidth, operations over the engines."""
+
+from math import ceil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernbench.hw.library import Library
+from kernbench.kernels import convolutions, copies, indexing, lists, pointwise, products, rows
+from kernbench.kernels.operands import Layout, bytes_of, finding, is_dense
+from kernbench.kernels.prices import PRICES, of_bytes, of_sum, priced
+from kernbench.memory import DType, dtypes
+from kernbench.topology import load_topology
+from kernbench.topology.spec import KERNELS
+
+_H200 = load_topology("h200x8").topology_obj.machine.system.sip
+_IDEAL = load_topology("sip8").topology_obj.machine.system.sip
+_LAUNCH, _BANDWIDTH, _MATH = 1.4e-6, 4.45e12, 132 * 253e9
+
+
+def _contiguous(*shape: int, dtype: DType = dtypes.float32) -> Layout:
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return Layout(shape, tuple(reversed(strides)), dtype)
+
+
+def _turned(layout: Layout) -> Layout:
+    return Layout(layout.shape[::-1], layout.strides[::-1], layout.dtype)
+
+
+def _ps(nbytes: float, operations: float = 0, *, share: int = 100, launches: int = 1) -> int:
+    seconds = launches * _LAUNCH + max(100 * nbytes / share / _BANDWIDTH, operations / _MATH)
+    return ceil(seconds * 1e12)
+
+
+_X = _contiguous(4096, 4096)
+_MB = 4096 * 4096 * 4
+
+
+@pytest.fixture
+def library() -> Library:
+    return Library(_H200)
+
+
+def _near(found: int, expected: int) -> None:
+    assert found == pytest.approx(expected, abs=100)
+
+
+def test_an_elementwise_kernel_moves_its_operands_once(library: Library) -> None:
+    found = pointwise.duration_ps(library, "pointwise", [_X, _X], [_X])
+    _near(found, _ps(3 * _MB, share=96))
+
+
+def test_an_operand_that_lies_otherwise_costs_operations(library: Library) -> None:
+    row = Layout((4096, 4096), (0, 1), dtypes.float32)
+    count = 4096 * 4096
+    found = pointwise.duration_ps(library, "pointwise", [_X, row], [_X])
+    _near(found, _ps(2 * _MB, 100 * count, share=96))
+    found = pointwise.duration_ps(library, "pointwise", [_X, _turned(_X)], [_X])
+    _near(found, _ps(3 * _MB, 225 * count, share=96))
+
+
+def test_a_machine_without_prices_reaches_what_it_can_do() -> None:
+    library = Library(_IDEAL)
+    for kernel in KERNELS:
+        price = library.kernel(kernel)
+        assert (price.share, price.element, price.row, price.launches) == (100, 1, 0, 1)
+    found = pointwise.duration_ps(library, "gelu", [_X], [_X])
+    assert found == library.elementwise(2 * _MB, 4096 * 4096)
+
+
+def test_a_kernel_without_a_price_has_that_of_the_one_it_is_like(library: Library) -> None:
+    assert "gelu_backward" not in _H200.kernels
+    assert library.kernel("gelu_backward") == _H200.kernels["gelu"]
+    assert library.kernel("copy") == _H200.kernels["pointwise"]
+
+
+def test_copies_and_casts(library: Library) -> None:
+    narrow = _contiguous(4096, 4096, dtype=dtypes.bfloat16)
+    count = 4096 * 4096
+    _near(copies.duration_ps(library, _X, _X), _ps(2 * _MB, share=96))
+    _near(copies.duration_ps(library, _X, narrow), _ps(1.5 * _MB, share=96))
+    _near(copies.duration_ps(library, narrow, _X), _ps(1.5 * _MB, 100 * count, share=96))
+    _near(copies.duration_ps(library, _turned(_X), _X), _ps(2 * _MB, 225 * count, share=96))
+
+
+def test_rows_of_a_warp_cost_less_than_those_of_a_block(library: Library) -> None:
+    short, long = _contiguous(4096, 1024), _contiguous(1024, 4096)
+    moved = 2 * 4096 * 1024 * 4
+    found = rows.duration_ps(library, "softmax", [short], [short])
+    _near(found, _ps(moved, share=52))
+    found = rows.duration_ps(library, "softmax", [long], [long])
+    _near(found, _ps(moved, 360_000 * 1024, share=52))
+
+
+@pytest.mark.parametrize(("axes", "share"), [((), 86), ((1,), 86), ((-1,), 86), ((0,), 50)])
+def test_sums_along_rows_and_columns(library: Library, axes: tuple[int, ...], share: int) -> None:
+    small = _contiguous(1024, 1024)
+    found = rows.sum_ps(library, small, axes, [_contiguous(1024)])
+    _near(found, _ps(1024 * 1024 * 4 + 4096, share=share))
+    found = rows.sum_ps(library, _X, axes, [_contiguous(4096)])
+    _near(found, _ps(_MB + 16384, share=share, launches=7))
+
+
+def test_an_embedding_reads_the_rows_that_are_looked_up(library: Library) -> None:
+    ids, out = _contiguous(4096, dtype=dtypes.int64), _contiguous(4096, 1024)
+    found = indexing.embedding_ps(library, ids, out)
+    _near(found, _ps(2 * 4096 * 1024 * 4 + 4096 * 8, share=84))
+
+
+def test_many_indices_are_sorted_before_rows_are_added(library: Library) -> None:
+    table = _contiguous(50_000, 64)
+    zeros = pointwise.fill_ps(library, "fill", [table])
+    for count, element, launches in ((3072, 100, 1), (3073, 400, 85)):
+        grad, ids = _contiguous(count, 64), _contiguous(count, dtype=dtypes.int64)
+        found = indexing.embedding_backward_ps(library, grad, ids, table)
+        nbytes, operations = 3 * count * 256 + count * 8, element * count * 64
+        _near(found - zeros, _ps(nbytes, operations, share=96, launches=launches))
+
+
+def test_a_target_in_place_is_not_copied(library: Library) -> None:
+    table, moved = _contiguous(100_000, 64), [_contiguous(500, 64)]
+    in_place = indexing.scatter_ps(library, table, moved)
+    copied = indexing.scatter_ps(library, table, moved, [table, table])
+    _near(copied - in_place, _ps(2 * 100_000 * 64 * 4, share=96))
+
+
+def test_launches_of_lists_are_bounded_by_tensors_and_by_chunks() -> None:
+    # depth_to_max_tensors, depth_to_max_blocks and kChunkSize of PyTorch's MultiTensorApply.cuh
+    assert [lists.launches_of([10] * 110, n) for n in (1, 2, 3, 4, 5)] == [1, 2, 3, 4, 4]
+    assert lists.launches_of([65536 * 320], 1) == 1
+    assert lists.launches_of([65536 * 320 + 1], 1) == 2
+
+
+def test_a_product_with_a_type_that_has_no_rate_is_one_of_the_math_engines() -> None:
+    library = Library(_IDEAL)
+    sizes = products.Sizes(1, 64, 64, 64)
+    found = products.duration_ps(library, None, sizes, 1000)
+    assert found == library.elementwise(1000, 64**3)
+
+
+def test_a_convolution_is_a_product(library: Library) -> None:
+    half = dtypes.bfloat16
+    given, weight = _contiguous(8, 64, 56, 56, dtype=half), _contiguous(128, 64, 3, 3, dtype=half)
+    out = _contiguous(8, 128, 56, 56, dtype=half)
+    sizes = convolutions.sizes_of(given, weight, out, transposed=False, groups=1)
+    assert sizes == (1, 8 * 56 * 56, 128, 64 * 9)
+    found = convolutions.forward_ps(library, [given, weight], out, sizes, tf32=False)
+    nbytes = bytes_of(given) + bytes_of(weight) + bytes_of(out)
+    assert found == library.matmul("bf16", 8 * 56 * 56, 128, 64 * 9, nbytes, 1)
+
+
+def test_equal_prices_of_equal_operands_are_kept_once(library: Library) -> None:
+    for _ in range(3):
+        priced(library, "aten::sum", of_sum((0, 1)), [_X], [_contiguous()])
+        priced(library, "tp::add", of_bytes(1000), [_X], [_X])
+        priced(library, "aten::add", None, [_X, _X], [_X])
+    assert len(library.priced) == 3
+
+
+def test_the_kernels_of_prices_are_those_of_machine_files() -> None:
+    named = {price.detail for price in PRICES.values() if isinstance(price.detail, str)}
+    assert named <= set(KERNELS)
+
+
+shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
+
+
+@given(shapes, st.permutations(range(4)))
+def test_any_order_of_dimensions_is_dense(shape: tuple[int, ...], order: list[int]) -> None:
+    plain = _contiguous(*shape)
+    axes = [axis for axis in order if axis < len(shape)]
+    turned = Layout(
+        tuple(shape[axis] for axis in axes),
+        tuple(plain.strides[axis] for axis in axes),
+        dtypes.float32,
+    )
+    assert is_dense(turned)
+    assert finding(Library(_H200), turned, turned) == 0
+
+
+@given(shapes, st.integers(0, 3))
+def test_an_expanded_dimension_is_read_once(shape: tuple[int, ...], place: int) -> None:
+    plain = _contiguous(*shape)
+    place = min(place, len(shape))
+    expanded = Layout(
+        (*shape[:place], 7, *shape[place:]),
+        (*plain.strides[:place], 0, *plain.strides[place:]),
+        dtypes.float32,
+    )
+    assert bytes_of(expanded) == bytes_of(plain)
