@@ -123,6 +123,9 @@ def _nll_backward(library: Library, reads: Operands, writes: Operands, _: None) 
     return indexing.nll_backward_ps(library, reads[-1], writes[0])
 
 
+GATHER: Final = Price(_gather)
+"""Price of elements that are looked up in the first operand, by indices that the others are."""
+
 _POINTWISE: Final = Price(_pointwise, "pointwise")
 
 PRICES: Final[dict[str, Price]] = {
@@ -153,7 +156,7 @@ PRICES: Final[dict[str, Price]] = {
     **dict.fromkeys(("argmax", "argmin"), Price(_rows, "arg_extreme")),
     **dict.fromkeys(("sort", "argsort"), Price(_sort)),
     "topk": Price(_top),
-    **dict.fromkeys(("index", "index_select", "gather"), Price(_gather)),
+    "index": GATHER,
     "embedding": Price(_embedding),
     "embedding_dense_backward": Price(_embedding_backward),
     **dict.fromkeys(

@@ -167,5 +167,6 @@ def _ranked(name: str, input: Tensor, place: int, k: int, descending: bool) -> V
     if input.memory.tracked and category(input.dtype) >= FLOATS:
         # The gradient needs the indices as they are now.
         node = tape.begin(process, name, (input,), {"dim": place, "chosen": indices})
-        tape.finish(node, values)
+        if node is not None:
+            tape.finish(node, values)
     return ValuesAndIndices(values, indices)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.errors import KernbenchError, OperandError, OptionError, call_site, site_fact
-from kernbench.kernels.prices import of_bytes
+from kernbench.kernels.prices import GATHER, of_bytes, of_scatter
 from kernbench.memory import Array, DType, View, dtypes
 from kernbench.operations import views
 from kernbench.operations.copies import clone
@@ -212,7 +212,7 @@ def moved(
         [input, *others],
         out,
         lambda: target.adopt(function(source.read())),
-        price=of_bytes(2 * target.nbytes + sum(other.window.nbytes for other in others)),
+        price=GATHER if others else of_bytes(2 * target.nbytes),
     )
     if node is not None:
         tape.finish(node, out)
@@ -631,14 +631,11 @@ def _scattered(
         else:
             ufunc.at(target.read(), tuple(where), values)
 
-    # An addition also reads each element that it writes.
-    moves = sum(tensor.window.nbytes for tensor in tensors)
-    moves += chosen.numel * self.dtype.itemsize * (1 if ufunc is None else 2)
     process, node = current_process(), None
     if self.memory.tracked or (isinstance(src, Tensor) and src.memory.tracked):
         options = {"dim": place, "chosen": index}
         node = tape.begin(process, name.removesuffix("_"), (self, src), options, self)
-    run(process, f"aten::{name}", tensors, self, effect, price=of_bytes(moves))
+    run(process, f"aten::{name}", tensors, self, effect, price=of_scatter(chosen.shape))
     if node is not None:
         tape.finish(node, self)
     return self
