@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from kernbench.caches import cached
 from kernbench.errors import CallSite, KernbenchError, OperandError, call_site, site_fact
+from kernbench.process.access import other_device
 from kernbench.process.called import called
 from kernbench.process.process import MAIN, Process, RankLocal, current_process
 from kernbench.process.types import Device
@@ -165,13 +166,15 @@ def check_device_id(name: str, process: Process, device_id: Any) -> None:
         device_id: The argument: None, a device, or an index.
 
     Raises:
-        KernbenchError: If the argument means another device.
+        OwnershipError: If the argument means another device (M14).
     """
-    if device_id is not None and process.sip_of(Device(device_id)) != home_of(process):
-        raise KernbenchError(
-            f"{name}(device_id={device_id!r}) on rank {process.rank}",
-            [site_fact(call_site()), f"its device is cuda:{home_of(process)}"],
-        )
+    if device_id is None:
+        return
+    sip, own = process.sip_of(Device(device_id)), home_of(process)
+    if sip != own:
+        error = other_device(process.name, sip, own, process.ctx.rank_of_device(sip))
+        error.add_fact(f"by {name}(device_id={device_id!r})")
+        raise error
 
 
 def members_of(process: Process, group: Group, name: str) -> ProcessGroup | None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
 from kernbench.memory.address import HOST_SIP, Address, Space
-from kernbench.units import format_bytes
+from kernbench.units import format_bytes, parse_bytes
 
 ALIGNMENT: Final = {Space.HOST: 64, Space.HBM: 512, Space.SRAM: 64, Space.TCM: 16}
 """Bytes to which blocks are rounded; 512 is what CUDA's caching allocator in PyTorch uses."""
@@ -272,19 +272,19 @@ class Allocator:
     def _out_of_memory(self, nbytes: int, label: object, site: CallSite | None) -> OutOfMemoryError:
         assert self.capacity is not None
         free = self.capacity - self.allocated
-        largest = sorted(self.live(), key=lambda block: (-block.nbytes, block.number))[:5]
+        used = _by_line(self.live())
         facts = [
             site_fact(site),
             f"requested {format_bytes(nbytes)} ({nbytes} B) for {label}",
-            f"free {format_bytes(free)} of {format_bytes(self.capacity)}, "
+            f"free {_unrounded(free)} of {format_bytes(self.capacity)}, "
             f"largest free block {format_bytes(self.largest_hole)}",
         ]
-        if largest:
-            facts.append("largest blocks in use:")
-        facts += [
-            f"  {format_bytes(block.nbytes)} {block.label} {site_fact(block.site)}"
-            for block in largest
-        ]
+        if used:
+            facts.append("in use, by line:")
+        facts += [f"  {_told(blocks)}" for blocks in used[:_MOST_LINES]]
+        if len(used) > _MOST_LINES:
+            rest = [block for blocks in used[_MOST_LINES:] for block in blocks]
+            facts.append(f"  {_amount(rest)} of {len(used) - _MOST_LINES} more lines")
         tcm = self.space is Space.TCM
         return OutOfMemoryError(
             f"{self.name} is out of memory",
@@ -316,6 +316,50 @@ class Allocator:
             [site_fact(site, "second free at"), site_fact(block.freed_at, "first free at")],
             code="M4",
         )
+
+
+_MOST_LINES: Final = 5
+"""Most lines of the user that a report on a full memory lists."""
+
+
+def _unrounded(nbytes: int) -> str:
+    """Returns bytes as text, with their number if the text is rounded: `1024 MiB` may be less."""
+    text = format_bytes(nbytes)
+    return text if parse_bytes(text) == nbytes else f"{text} ({nbytes} B)"
+
+
+def _by_line(blocks: list[Allocation]) -> list[list[Allocation]]:
+    """Returns the blocks of each line of the user, the line with the most bytes first."""
+    lines: dict[CallSite | None, tuple[str, int] | None] = {None: None}
+    found: dict[tuple[str, int] | None, list[Allocation]] = {}
+    for block in blocks:
+        site = block.site
+        if site not in lines:  # to find a line takes long
+            assert site is not None
+            lines[site] = site.file, site.line
+        found.setdefault(lines[site], []).append(block)
+    return sorted(found.values(), key=lambda some: (-_bytes(some), some[0].number))
+
+
+def _bytes(blocks: list[Allocation]) -> int:
+    return sum(block.nbytes for block in blocks)
+
+
+def _amount(blocks: list[Allocation]) -> str:
+    count = f"{len(blocks)} block{'' if len(blocks) == 1 else 's'}"
+    return f"{format_bytes(_bytes(blocks))} in {count}"
+
+
+def _told(blocks: list[Allocation]) -> str:
+    """Returns what a report says of the blocks of one line."""
+    largest = max(blocks, key=lambda block: (block.nbytes, -block.number))
+    if largest.site is None:  # a small one, or a library's outside of all calls of the user
+        return f"{_amount(blocks)}, of which no line is known"
+    what = f"{format_bytes(largest.nbytes)} {largest.label}"
+    if len(blocks) > 1:
+        each = "each" if largest.nbytes * len(blocks) == _bytes(blocks) else "the largest"
+        what = f"{_amount(blocks)}, {each} {what},"
+    return f"{what} {site_fact(largest.site)}"
 
 
 class NotedAllocator(Allocator):

@@ -1,5 +1,7 @@
 """Checks of memory accesses: only the owner's commands, in an order that no stream violates."""
 
+import sys
+from types import FrameType
 from typing import Final, Literal
 
 from kernbench.errors import KernbenchError, call_site, site_fact
@@ -15,7 +17,44 @@ Verb = Literal["read", "wrote"]
 
 
 class OwnershipError(KernbenchError):
-    """A rank used a tensor of another rank (M14)."""
+    """A rank used a tensor or the device of another rank (M14)."""
+
+
+_LOADERS: Final = frozenset(("kernbench.nn.serialization", "torch.serialization"))
+"""Modules that put tensors on the device that a file names."""
+
+
+def other_device(name: str, index: int, own: int, owner: int | None) -> OwnershipError:
+    """Returns the error of a process that uses another device than its own (M14).
+
+    Args:
+        name: Name of the process.
+        index: Index of the device, as the program counts.
+        own: Index of the process's own device.
+        owner: The rank that has the device; None if no rank has it.
+    """
+    whose = f", the device of rank {owner}" if owner is not None else ""
+    hint = (
+        f"use cuda:{own}: torch.cuda.set_device(LOCAL_RANK), then device='cuda'; ranks exchange "
+        "data through torch.distributed, and a model over several devices needs a rank for each"
+    )
+    if _is_loading():
+        hint = (
+            f"torch.load(..., map_location='cuda:{own}'): a file names the device of who saved it"
+        )
+    return OwnershipError(
+        f"{name} used cuda:{index}{whose}",
+        [site_fact(call_site()), f"{name} has cuda:{own}"],
+        hint=hint,
+        code="M14",
+    )
+
+
+def _is_loading() -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") not in _LOADERS:
+        frame = frame.f_back
+    return frame is not None
 
 
 class AccessError(KernbenchError):

@@ -207,6 +207,8 @@ class Exchange(Meeting):
         while joined and joined[0].done.time is not None:
             joined.popleft()
         joined.append(command)
+        if process.frame is not None:  # it may have come nearer to its end
+            process.note_frame()
         process.recent.append((self.title, call.text, command.site, command.issued, command.done))
 
     def end(self) -> None:

@@ -297,7 +297,7 @@ class Spawn:
         except SystemExit as stop:
             if stop.code:
                 raise
-            return call_site_of(stop)
+            return self._exit_site(process, stop)
         if inspect.isgenerator(result) or inspect.iscoroutine(result):
             result.close()
             raise KernbenchError(
@@ -305,6 +305,14 @@ class Spawn:
                 "runs nothing",
                 hint="give spawn a plain function",
             )
+        return self._return_site(process)
+
+    def _exit_site(self, process: Process, stop: SystemExit) -> CallSite | None:
+        """Returns where a rank called `sys.exit`, or where the function returned that it called."""
+        frame = process.frame
+        if frame is None or frame in [entry for entry, _ in traceback.walk_tb(stop.__traceback__)]:
+            process.frame = None
+            return call_site_of(stop)
         return self._return_site(process)
 
     def _misfit(self, error: TypeError) -> OperandError | None:

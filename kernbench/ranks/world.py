@@ -95,7 +95,9 @@ class World(Roll):
             stuck: By rank, what reports say about a rank that waits for ever.
             places: Where a rank waits now, by rank.
         """
-        return Whereabouts(self.exited, self.exit_sites, self.groups.values(), stuck, places)
+        return Whereabouts(
+            self.exited, self.exit_sites, self.departed(), self.groups.values(), stuck, places
+        )
 
     def leaks(self) -> GroupLeakWarning | None:
         """Returns a warning about groups that ranks have not destroyed (C17); None without any.

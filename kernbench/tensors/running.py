@@ -16,7 +16,7 @@ from kernbench.errors import (
     site_fact,
 )
 from kernbench.memory import Array, UninitialisedReadError
-from kernbench.process.access import OwnershipError
+from kernbench.process.access import other_device
 from kernbench.process.act import act, act_at_once
 from kernbench.process.process import MAIN, Process, current_process
 from kernbench.process.types import CPU, Device, DeviceLike
@@ -293,12 +293,7 @@ def find_device(process: Process, device: DeviceLike | None) -> Device:
     if process.rank != MAIN:
         owner = process.ctx.rank_of_device(sip)
         if owner not in {None, process.rank}:
-            raise OwnershipError(
-                f"{process.name} used cuda:{sip}, the device of rank {owner}",
-                [site_fact(call_site()), f"{process.name} has cuda:{process.device_index}"],
-                hint="a rank uses its own device; ranks exchange data through torch.distributed",
-                code="M14",
-            )
+            raise other_device(process.name, sip, process.device_index, owner)
     return cuda_device(sip)
 
 

@@ -129,7 +129,10 @@ def test_what_cpp_code_makes_from_nothing_fits_the_device(data: bool) -> None:
 
 def test_a_tensor_of_another_device_is_refused_by_name() -> None:
     def worker(rank: int) -> Any:
-        with pytest.raises(Exception, match=f"rank {rank} puts a tensor on cuda:{1 - rank}"):
+        with pytest.raises(
+            Exception,
+            match=rf"\[M14\] rank {rank} used cuda:{1 - rank}, the device of rank {1 - rank}",
+        ):
             torch.zeros(1, device=f"cuda:{1 - rank}")
 
     on_ranks(worker, 2)

@@ -275,6 +275,24 @@ def test_a_full_memory_is_told_with_its_size_and_the_line() -> None:
     assert "free 64 MiB of 64 MiB" in text
 
 
+def filled_by_one_line(rank: int) -> None:
+    weight = torch.empty(4 << 20, device="cuda")  # the weight
+    kept = [torch.empty(1 << 20, device="cuda") for _ in range(100)]  # M7
+    del weight, kept
+
+
+def test_a_full_memory_is_told_by_the_lines_that_filled_it() -> None:
+    with pytest.raises(SpawnException) as failed:
+        on_ranks(filled_by_one_line, 2, hbm="64MiB")
+    text = str(failed.value)
+    most, less = (line for line in text.splitlines() if " tensor [" in line and " at " in line)
+    assert "48 MiB in 12 blocks, each 4 MiB tensor [1048576] torch.float32, at" in most
+    assert most.endswith("# M7")
+    assert "16 MiB tensor [4194304] torch.float32 at" in less
+    assert less.endswith("# the weight")
+    assert text.count("# M7") == 2, "where it failed, and what is in use"
+
+
 def test_a_program_that_never_ends_meets_the_budget_of_steps() -> None:
     with pytest.raises(SpawnException) as failed:
         kernbench.torchrun_spawn(without_end, nprocs=2, step_budget=500)

@@ -258,3 +258,27 @@ def test_a_case_of_pytorch_runs_on_simulated_devices() -> None:
     assert len(result.failures) == 1
     assert not result.errors, result.errors[0][1]
     assert [reason for _, reason in result.skipped] == ["not today"]
+
+
+def test_what_every_rank_says_of_its_own_device_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(
+        "import os, torch\n"
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))\n"
+        "x = torch.ones(4, device='cuda')\n"
+        "if int(os.environ['RANK']) < 12:\n"
+        "    x + torch.ones(4)\n"
+        "else:\n"
+        "    with torch.cuda.stream(torch.cuda.Stream()):\n"
+        "        x + 1\n"
+    )
+    more = ("--topology", "h200x8_x4_nodes", "--nnodes", 2, "--nproc-per-node", 8)
+    assert run(*more, file) == 1
+    told = capsys.readouterr().err
+    assert len(told.splitlines()) < 25
+    assert "ranks 0-11 failed at" in told
+    assert "two devices, cuda:<local rank> and cpu!" in told
+    assert "[M10] each of ranks 12-15 read a tensor before " in told
+    assert "it runs on stream <rank>.1" in told

@@ -110,32 +110,32 @@ def test_addresses_say_where_they_are() -> None:
     assert (tcm().name, Allocator(Space.HBM, 4, 0, 1).name) == ("sip3.tcm[5]", "sip4.hbm")
 
 
-def test_out_of_hbm_names_the_five_largest_and_what_is_free() -> None:
+def test_out_of_hbm_names_the_lines_that_hold_most_and_what_is_free() -> None:
     allocator = Allocator(Space.HBM, 1, 0, 64 << 10)
-    where = site()
-    blocks = [allocator.allocate(n << 10, f"tensor {n}", where) for n in (1, 9, 4, 8, 5, 9, 2, 3)]
-    allocator.free(blocks[2])
+    where, there = site(), CallSite(site.__code__, 0)
+    kept = [allocator.allocate(9 << 10, f"tensor {n}", where) for n in range(2)]
+    allocator.free(allocator.allocate(4 << 10, "tensor", there))
+    kept += [allocator.allocate(n << 10, f"tensor {n}", there) for n in (3, 5)]
+    kept += [allocator.allocate(512, "small", None), allocator.allocate(512, "small", None)]
     with pytest.raises(OutOfMemoryError) as caught:
-        allocator.allocate(24 << 10, "empty([6144], float32)", where)
+        allocator.allocate(40 << 10, "empty([10240], float32)", where)
     error = caught.value
     assert isinstance(error, MemoryError)
     assert str(error) == "\n".join(
         [
             "[M7] sip1.hbm is out of memory",
             f"  at {where.show()}",
-            "  requested 24 KiB (24576 B) for empty([6144], float32)",
-            "  free 27 KiB of 64 KiB, largest free block 23 KiB",
-            "  largest blocks in use:",
-            f"    9 KiB tensor 9 at {where.show()}",
-            f"    9 KiB tensor 9 at {where.show()}",
-            f"    8 KiB tensor 8 at {where.show()}",
-            f"    5 KiB tensor 5 at {where.show()}",
-            f"    3 KiB tensor 3 at {where.show()}",
+            "  requested 40 KiB (40960 B) for empty([10240], float32)",
+            "  free 37 KiB of 64 KiB, largest free block 37 KiB",
+            "  in use, by line:",
+            f"    18 KiB in 2 blocks, each 9 KiB tensor 0, at {where.show()}",
+            f"    8 KiB in 2 blocks, the largest 5 KiB tensor 5, at {there.show()}",
+            "    1 KiB in 2 blocks, of which no line is known",
             "  hint: drop tensors that are no longer needed, shard over more ranks, or raise "
             "system.sip.cube.hbm.capacity in the topology file",
         ]
     )
-    assert allocator.allocated == 37 << 10  # nothing has changed
+    assert allocator.allocated == sum(block.nbytes for block in kept)  # nothing has changed
 
 
 def test_out_of_an_empty_tcm_asks_for_smaller_tiles() -> None:

@@ -25,7 +25,8 @@ def check(device: Any) -> Rank:
         device: An index, a name, a `torch.device`, or None for the current device.
 
     Raises:
-        KernbenchError: If it is another device.
+        KernbenchError: If there is no such device.
+        OwnershipError: If it is another one than the rank's (M14).
     """
     rank = this_rank()
     index = index_of(device)

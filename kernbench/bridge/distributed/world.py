@@ -23,6 +23,7 @@ from kernbench.distributed.followers import Follower
 from kernbench.distributed.groups import warn_outside
 from kernbench.distributed.tapes import WORLD
 from kernbench.errors import UsageError, call_site, site_fact
+from kernbench.process.effort import EFFORT
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.world import world_of
 
@@ -342,12 +343,15 @@ def end_of_backward(real: Callable[..., Any]) -> Callable[..., Any]:
         if rank is None:
             return real(roots, *args, **options)
         before, rank.backward = rank.backward, True
+        if not before:
+            EFFORT.backward(rank.process.rank, max(len(rank.process.ctx.main.ranks), 1))
         try:
             with ambient(rank, any(on_device(root) for root in roots)):
                 result = real(roots, *args, **options)
         finally:
             rank.backward = before
         if not before:  # not after a pass inside of one, such as that of a checkpoint
+            EFFORT.stepped(rank.process.rank)
             wait_for_outstanding(rank)
         return result
 

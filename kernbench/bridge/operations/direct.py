@@ -20,6 +20,7 @@ from kernbench.bridge.operations.costs_gemm import CONVOLUTIONS, precision_of
 from kernbench.bridge.operations.half import widened
 from kernbench.bridge.operations.known import OF_FLOATS
 from kernbench.bridge.operations.timing import TimeMode
+from kernbench.bridge.operations.watched import watched
 from kernbench.bridge.tensors.no_numbers import depends_on_values
 from kernbench.bridge.tensors.room import place_of_size
 from kernbench.bridge.tensors.storages import STORAGES, hold_new, no_memory
@@ -314,4 +315,4 @@ class DirectMode(TimeMode):
             out: What it has given.
         """
         del out
-        return widened(way.func, args[0].dtype), None
+        return watched(way.func, widened(way.func, args[0].dtype)), None

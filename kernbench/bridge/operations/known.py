@@ -8,6 +8,7 @@ import torch
 from kernbench.bridge.distributed.functional import collective
 from kernbench.bridge.operations.costs import FREE, cost_of
 from kernbench.bridge.operations.half import widened
+from kernbench.bridge.operations.watched import watched
 from kernbench.bridge.tensors.hazards import Operands
 from kernbench.bridge.tensors.resizing import Resizes
 from kernbench.bridge.tensors.room import place_of_size
@@ -85,7 +86,7 @@ class Known:
         self.repeats: Final = torch.Tag.dynamic_output_shape not in func.tags
         self.shards: Final = func.namespace == "fsdp" and "copy_in" not in str(func)
         self.sparse: Final = "sparse" in func.name()
-        self.run: Final = widened(func)
+        self.run: Final = watched(func, widened(func)) if data else widened(func)
         self.operands: Final = Operands(func, self.cost is FREE)
         self.durations: Final[dict[Any, int]] = {}
 
