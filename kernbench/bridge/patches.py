@@ -239,10 +239,6 @@ def patched(spawn: Callable[..., Any], more: Iterable[Patch | WhenImported] = ()
     replacing = Replacing(lambda module: check_private_names((module,)))
     try:
         for patch in [*patches(spawn), *more]:
-            if isinstance(patch, Patch) and patch.owner is torch.Tensor:
-                was = getattr(patch.owner, patch.name, None)
-                if callable(was):
-                    autocast.REAL[patch.value] = autocast.REAL.get(was, was)
             replacing.add(patch)
         _set_thread_isolation_mode(True)
         sys.meta_path.insert(0, replacing)
@@ -251,6 +247,6 @@ def patched(spawn: Callable[..., Any], more: Iterable[Patch | WhenImported] = ()
         if replacing in sys.meta_path:
             sys.meta_path.remove(replacing)
         _set_thread_isolation_mode(False)
-        autocast.REAL.clear()
+        autocast.withdraw()
         replacing.undo()
     assert HERE.rank is None, "ranks have ended"

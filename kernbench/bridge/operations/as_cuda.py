@@ -20,6 +20,7 @@ from typing import Any, Final
 import torch
 from torch.nn import functional
 
+from kernbench.bridge.cuda.autocast import INSTEAD
 from kernbench.bridge.here import HERE
 from kernbench.bridge.operations.cuda_kernels import registered
 
@@ -180,7 +181,11 @@ def _attention(
     """`scaled_dot_product_attention` as it is on CUDA; see the module."""
     rest = {"scale": scale, "enable_gqa": enable_gqa}
     call = query, key, value, attn_mask, dropout_p, is_causal
-    if not _is_ours(query, key, value, attn_mask) or (is_causal and attn_mask is not None):
+    if (
+        not _is_ours(query, key, value, attn_mask)
+        or (is_causal and attn_mask is not None)
+        or torch.is_autocast_enabled("cuda")  # which calls again with other types
+    ):
         return _real_attention(*call, **rest)
     same = query.shape[:-2] == key.shape[:-2] or enable_gqa
     backend = backend_of(*call) if same and query.dtype == key.dtype == value.dtype else _MATH
@@ -232,10 +237,15 @@ def _rms_norm(
 ) -> torch.Tensor:
     """`torch.rms_norm` as it is on CUDA: one kernel, unless the weight is of another type."""
     fits = weight is None or weight.dtype == input.dtype
+    fits = fits and not torch.is_autocast_enabled("cuda")  # which calls again with other types
     if fits and _is_ours(input, weight) and input.dtype.is_floating_point:
         found: torch.Tensor = _ATEN._fused_rms_norm(input, normalized_shape, weight, eps)[0]
         return found
     return _real_rms_norm(input, normalized_shape, weight, eps)
+
+
+INSTEAD["scaled_dot_product_attention"] = _attention
+INSTEAD["rms_norm"] = _rms_norm
 
 
 def _dropout(real: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
