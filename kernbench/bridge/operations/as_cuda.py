@@ -10,6 +10,9 @@ dispatch modes (costs, `torch.utils.checkpoint`'s policies) and DTensor see what
   are those of PyTorch's own attention on a CPU; weights that are dropped, and gradients of masks,
   are computed in float32 with the matrix of scores.
 - `rms_norm`: `_fused_rms_norm`. `dropout`: `native_dropout`, which drops the same elements.
+- `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` that are evaluated: the operations of
+  which they are made, as in training. PyTorch's own fast way is one operation in C++, which hides
+  kernels.
 - Lists of tensors are grouped by the device that they are on for the program, so that optimisers
   and `clip_grad_norm_` take the `_foreach_*` operations that they take on a GPU.
 """
@@ -36,6 +39,8 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch, "rms_norm", _rms_norm
     yield torch, "dropout", _dropout(torch.dropout)
     yield functional, "dropout", _dropout(functional.dropout)
+    mha = torch.backends.mha
+    yield mha, "get_fastpath_enabled", _no_fast_path(mha.get_fastpath_enabled)
     name = "_group_tensors_by_device_and_dtype"
     yield torch._C, name, _grouped(getattr(torch._C, name))
 
@@ -261,6 +266,14 @@ def _dropout(real: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         return real(input, p, training, *rest, **named)
 
     return dropout
+
+
+def _no_fast_path(real: Callable[[], bool]) -> Callable[[], bool]:
+    def enabled() -> bool:
+        """Returns whether a layer may be one operation in C++."""
+        return HERE.rank is None and real()
+
+    return enabled
 
 
 Groups = dict[tuple[torch.device, torch.dtype], tuple[list[list[torch.Tensor | None]], list[int]]]
