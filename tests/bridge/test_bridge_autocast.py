@@ -23,10 +23,8 @@ from autocast_cases import (  # noqa: E402 - PyTorch may not be there
     NOT_CALLED,
     OPERATIONS,
     Case,
-    CudaAlone,
-    Make,
-    Seen,
 )
+from autocast_oracle import CudaAlone, Make, Seen  # noqa: E402
 
 from kernbench.bridge.cuda import autocast  # noqa: E402
 from kernbench.bridge.cuda import autocast_lists as lists  # noqa: E402
