@@ -85,6 +85,8 @@ class RunSpec:
             the others repeat what rank 0 does; of a program of PyTorch without values.
         witnesses: Ranks that run the program beside rank 0, with which they are compared; None for
             the last rank. Only with `same_ranks`.
+        check_replicas: Whether the parameters of DDP's replicas are compared in each step; of a
+            program of PyTorch with values.
 
     Raises:
         ConfigError: If values are of other kinds; the error lists all of them by field (F2, F3).
@@ -115,6 +117,7 @@ class RunSpec:
     as_module: bool = False
     same_ranks: bool = False
     witnesses: tuple[int, ...] | None = None
+    check_replicas: bool = False
 
     def __post_init__(self) -> None:
         wrong: dict[str, Problem] = {}
@@ -458,6 +461,7 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
         "different ranks from 1, beside rank 0, or None",
         _or_none(_different(_each(_whole(1)))),
     ),
+    "check_replicas": ("true or false", _flag),
 }
 """For each field, which values it accepts, and the function that makes the kept value."""
 
@@ -475,6 +479,7 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any], str] | None]]] = {
     "fidelity": ("--fidelity", str),
     "same_ranks": ("--same-ranks", None),
     "witnesses": ("--witnesses", _with_commas),
+    "check_replicas": ("--check-replicas", None),
     "shadow": ("--shadow", None),
     "eager_limit": ("--eager-limit", str),
     "watchdog_s": ("--watchdog", str),

@@ -40,6 +40,7 @@ class Rank:
         backward: Whether a backward pass runs.
         begun: Functional collectives for which nobody has waited yet, by the storage of the result,
             which the work keeps.
+        casts: Parameters that autocast has cast, by `id`: a weak reference to each, and the cast.
         generator: What random numbers of the device are drawn from, once there were any.
         coalesced: What was called since a group of operations was begun; None: none was.
         mode: The mode that sees the operations of the process.
@@ -58,6 +59,7 @@ class Rank:
         "ambient",
         "backward",
         "begun",
+        "casts",
         "chosen",
         "coalesced",
         "current",
@@ -109,6 +111,7 @@ class Rank:
         self.ambient = False
         self.backward = False
         self.begun: dict[int, Any] = {}
+        self.casts: dict[int, tuple[Any, torch.Tensor]] = {}
         self.coalesced: list[Any] | None = None
         self.mode: Any = None
         self.hazards: Any = None

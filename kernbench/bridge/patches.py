@@ -34,7 +34,7 @@ from kernbench.bridge.distributed.world import (
 from kernbench.bridge.here import HERE
 from kernbench.bridge.operations import as_cuda, dispatch_rules, eager, flex, triton_kernels
 from kernbench.bridge.private import PRIVATE, check_private_names
-from kernbench.bridge.replaced import Patch, WhenImported
+from kernbench.bridge.replaced import Patch, WhenImported, seen_once, takes_tensors
 from kernbench.bridge.replacing import Replacing
 from kernbench.bridge.tensors import devices, tensor_methods
 from kernbench.bridge.tensors.hazards import giving_bytes, noting_blank
@@ -239,11 +239,8 @@ def patched(spawn: Callable[..., Any], more: Iterable[Patch | WhenImported] = ()
     replacing = Replacing(lambda module: check_private_names((module,)))
     try:
         for patch in [*patches(spawn), *more]:
-            if isinstance(patch, Patch) and patch.owner is torch.Tensor:
-                was = getattr(patch.owner, patch.name, None)
-                if callable(was):
-                    autocast.REAL[patch.value] = autocast.REAL.get(was, was)
-            replacing.add(patch)
+            seen = isinstance(patch, Patch) and takes_tensors(patch)
+            replacing.add(seen_once(patch) if seen else patch)
         _set_thread_isolation_mode(True)
         sys.meta_path.insert(0, replacing)
         yield
@@ -251,6 +248,6 @@ def patched(spawn: Callable[..., Any], more: Iterable[Patch | WhenImported] = ()
         if replacing in sys.meta_path:
             sys.meta_path.remove(replacing)
         _set_thread_isolation_mode(False)
-        autocast.REAL.clear()
+        autocast.withdraw()
         replacing.undo()
     assert HERE.rank is None, "ranks have ended"

@@ -170,7 +170,7 @@ def _autocast(device: str) -> Iterator[State]:
     yield State(
         f"autocast of {device}",
         partial(torch.is_autocast_enabled, device),
-        partial(torch.set_autocast_enabled, device),
+        lambda on: torch.set_autocast_enabled(device, on),  # which is replaced while ranks run
     )
     yield State(
         f"type of autocast of {device}",

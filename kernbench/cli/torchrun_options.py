@@ -183,6 +183,14 @@ def _torchrun(
             "3,17; each is compared with rank 0, step by step.",
         ),
     ] = None,
+    check_replicas: Annotated[
+        bool,
+        typer.Option(
+            "--check-replicas",
+            help="Compares the parameters of DistributedDataParallel's replicas before the forward "
+            "and after the optimizer of each step; the first difference ends the run.",
+        ),
+    ] = False,
     flight_recorder: Annotated[
         Path | None,
         typer.Option(
@@ -208,6 +216,7 @@ def _torchrun(
         data: Whether tensors hold values.
         same_ranks: Whether some ranks run the program, and the others repeat it.
         witnesses: Ranks that run it beside rank 0; None for the last one.
+        check_replicas: Whether the parameters of DDP's replicas are compared.
         flight_recorder: Folder for the files of PyTorch's flight recorder; None for no files.
         shared: Options of `kernbench run`.
 
@@ -236,6 +245,7 @@ def _torchrun(
         "as_module": module,
         "same_ranks": same_ranks,
         "witnesses": witnesses,
+        "check_replicas": check_replicas,
         "nproc_per_node": None,
     }
     try:

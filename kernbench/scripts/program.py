@@ -26,6 +26,7 @@ from kernbench.runtime_api.processes import run_started
 from kernbench.scripts.as_torch import as_torch
 from kernbench.scripts.explaining import explain_names
 from kernbench.scripts.pytorch import (
+    check_numbers,
     check_ranks,
     check_same_ranks,
     document_of,
@@ -54,9 +55,11 @@ def program_of(spec: RunSpec, path: Path) -> Iterator[Program]:
         with libraries_passed_over(str(path)):
             yield _load_pytorch(spec, path)
         return
-    if spec.nodes > 1 or spec.as_module or spec.same_ranks or spec.witnesses:
+    of_pytorch = spec.as_module or spec.same_ranks or spec.witnesses or spec.check_replicas
+    if spec.nodes > 1 or of_pytorch:
         raise UsageError(
-            "nodes, as_module, same_ranks and witnesses: only a program of PyTorch can run so",
+            "nodes, as_module, same_ranks, witnesses and check_replicas: only a program of PyTorch "
+            "can run so",
             hint="kernbench torchrun",
         )
     with as_torch() if spec.as_torch else nullcontext():
@@ -79,6 +82,7 @@ def _check_pytorch(spec: RunSpec) -> None:
             f"default_device={spec.default_device!r}: PyTorch itself decides where tensors are made"
         )
     check_same_ranks(spec)
+    check_numbers(spec)
     if spec.nodes > 1 and spec.nproc_per_node is None:
         raise UsageError(
             f"--nnodes {spec.nodes}: expected --nproc-per-node, too",
@@ -403,6 +407,7 @@ class PytorchScript(Script):
             witnesses=spec.witnesses,
             folders=[folder],
             flight_folder=ctx.flight_folder,
+            check_replicas=spec.check_replicas,
             **options,
         )
         with bridged as run:

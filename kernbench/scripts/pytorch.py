@@ -99,6 +99,22 @@ def check_same_ranks(spec: RunSpec) -> None:
         witnesses_of(spec.witnesses, spec.nproc_per_node * spec.nodes)
 
 
+def check_numbers(spec: RunSpec) -> None:
+    """Checks that a run that compares replicas has numbers.
+
+    Args:
+        spec: Specification of the run.
+
+    Raises:
+        UsageError: If it has none.
+    """
+    if spec.check_replicas and spec.data is not True:
+        raise UsageError(
+            "--check-replicas: without numbers there is nothing to compare",
+            hint="--data on; in code, data=True",
+        )
+
+
 def check_ranks(spec: RunSpec, ctx: RuntimeContext) -> None:
     """Checks that the ranks of each node have devices of one node of the machine.
 
@@ -179,8 +195,10 @@ def document_of(ctx: RuntimeContext, spec: RunSpec, run: Any) -> dict[str, Any]:
     end, ranks = max([loop.now, *clocks]), max(len(ctx.processes), 1)
     used = ctx.devices[:ranks]
     ordered = sorted(run.unknown.items(), key=lambda item: (-item[1][1], item[0]))
+    replicas = {} if run.replicas is None else {"replicas_compared": run.replicas.compared}
     return {
         DOCUMENT: {
+            **replicas,
             "numbers": "CPU" if spec.data is True else "none",
             "ranks": ranks,
             "time_us": end / 1e6,
@@ -217,6 +235,13 @@ def run_lines(ctx: RuntimeContext) -> list[str]:
             f"simulated time {time}, peak memory {peak}; numbers: {told['numbers']}; late events: "
             f"{told['late_events']}"
         )
+        compared = told.get("replicas_compared")
+        if compared:
+            lines.append(f"replicas of DistributedDataParallel: compared {compared} times, alike")
+        elif compared is not None:
+            lines.append(
+                "replicas: nothing was compared; no DistributedDataParallel has several ranks"
+            )
         unknown = told["unknown_operations"]
         if unknown:
             shown = ", ".join(f"{each['name']} {each['share']:.1%}" for each in unknown[:_MOST])

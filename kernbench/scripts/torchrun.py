@@ -11,6 +11,7 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.scripts.calls import spec_of_arguments
 from kernbench.scripts.pytorch import (
     DOCUMENT,
+    check_numbers,
     check_ranks,
     check_same_ranks,
     document_of,
@@ -47,6 +48,7 @@ def torchrun_spawn(
     data: Data = True,
     same_ranks: bool = False,
     witnesses: Sequence[int] | None = None,
+    check_replicas: bool = False,
     **fields: Any,
 ) -> Torchrun:
     """Calls `worker(rank, *args)` in each rank of a program of PyTorch, on a simulated machine.
@@ -66,6 +68,8 @@ def torchrun_spawn(
             and the others repeat what rank 0 does; only without values.
         witnesses: With `same_ranks`, ranks that call the worker in place of the last one, as
             `(3, 17)`; each is compared with rank 0, step by step.
+        check_replicas: Whether the parameters of DDP's replicas are compared in each step; only
+            with values.
         fields: Further fields of `RunSpec`, such as `record="full"` or `seed=3`.
 
     Returns:
@@ -74,19 +78,21 @@ def torchrun_spawn(
     Raises:
         UsageError: If PyTorch is not installed or of a version that is not known to work, if the
             machine has not the devices, if ranks that do the same have values, if there are no
-            such witnesses, or if an argument cannot be used.
+            such witnesses, if replicas without values are to be compared, or if an argument cannot
+            be used.
         SpawnException: If a rank failed; the text tells each rank's failure with its line.
     """
     __tracebackhide__ = True
     given = {"topology": topology, "overrides": tuple(overrides), "data": data, **fields}
-    own = ("args", "nprocs", "nodes", "same_ranks", "witnesses")
+    own = ("args", "nprocs", "nodes", "same_ranks", "witnesses", "check_replicas")
     spec = spec_of_arguments("kernbench.torchrun_spawn", given, own)
     if nprocs % nodes:
         raise UsageError(f"torchrun_spawn: {nprocs} ranks on {nodes} nodes: expected as many each")
     spec = replace(spec, pytorch=True, nodes=nodes, nproc_per_node=nprocs // nodes)
     compared = None if witnesses is None else tuple(witnesses)
-    spec = replace(spec, same_ranks=same_ranks, witnesses=compared)
+    spec = replace(spec, same_ranks=same_ranks, witnesses=compared, check_replicas=check_replicas)
     check_same_ranks(spec)
+    check_numbers(spec)
     spec = with_devices(spec)
     bridge = the_bridge()
     returned: list[Any] = [None] * nprocs
@@ -103,6 +109,7 @@ def torchrun_spawn(
                 same_ranks=spec.same_ranks,
                 witnesses=spec.witnesses,
                 ranks_per_node=nprocs // nodes,
+                check_replicas=spec.check_replicas,
             ) as bridged:
                 bridged.run(run, (), nprocs)
             document = document_of(ctx, spec, bridged)[DOCUMENT]

@@ -597,6 +597,7 @@ def test_the_options_are_these() -> None:
         "torchrun": [
             "--breakdown",
             "--ccl",
+            "--check-replicas",
             "--data",
             "--devices",
             "--eager-limit",

@@ -315,4 +315,6 @@ class DirectMode(TimeMode):
             out: What it has given.
         """
         del out
+        if type(args[0]) not in _PLAIN:  # a number, as in `5 // tensor`
+            return None
         return watched(way.func, widened(way.func, args[0].dtype)), None
