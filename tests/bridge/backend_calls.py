@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -157,6 +158,34 @@ MOVING: Final[list[Call]] = [
 ]
 
 
+SPLITS: Final[dict[str, Callable[[], Any]]] = {
+    "list": lambda: [2, 2],
+    "tuple": lambda: (2, 2),
+    "range of none": lambda: range(0),
+    "generator": lambda: (2 for _ in range(2)),
+    "Size": lambda: torch.Size([2, 2]),
+    "array": lambda: np.array([2, 2]),
+    "array of int32": lambda: np.array([2, 2], dtype=np.int32),
+    "array of none": lambda: np.array([], dtype=np.int64),
+    "array of floats": lambda: np.array([2.0, 2.0]),
+    "array of rows": lambda: np.array([[2, 2]]),
+    "list of NumPy's": lambda: [np.int64(2), np.int32(2)],
+    "list of tensors": lambda: [torch.tensor(2), torch.tensor(2)],
+    "list of floats": lambda: [2.0, 2.0],
+    "tensor": lambda: torch.tensor([2, 2]),
+    "tensor of none": lambda: torch.tensor([]),
+    "text": lambda: "22",
+    "number": lambda: 4,
+    "too few": lambda: [4],
+}
+
+
+def split(form: str) -> Any:
+    out = _full(torch.float32, 4)
+    dist.all_to_all_single(out, _mine(torch.float32), SPLITS[form](), SPLITS[form]())
+    return out
+
+
 def _op(name: str) -> Any:
     return dist._make_nccl_premul_sum(2.0) if name == "PREMUL_SUM" else getattr(dist.ReduceOp, name)
 
@@ -198,6 +227,8 @@ def calls() -> dict[str, str]:
                 told[f"{call.__name__}/{op}/{name}"] = _told(call, dtype, _op(op))
         for call in MOVING:
             told[f"{call.__name__}//{name}"] = _told(call, dtype)
+    for form in SPLITS:
+        told[f"split/{form}/float32"] = _told(split, form)
     return told
 
 

@@ -36,7 +36,7 @@ def _simulated(rank: int, folder: str, name: str) -> Any:
     return found
 
 
-KINDS = ("ReductionError", "CollectiveArgumentError", "UnsupportedError", "ValueError")
+KINDS = ("ReductionError", "CollectiveArgumentError", "UnsupportedError", "ValueError", "TypeError")
 
 
 def test_each_collective_reduction_and_type_is_as_with_pytorchs_gloo(of_gloo: list[Any]) -> None:

@@ -1,11 +1,13 @@
 """Methods of tensors and of storages that tell where they are, or that bring them elsewhere."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
 
 from kernbench.bridge.here import HERE, Rank
+from kernbench.bridge.refused import Once
 from kernbench.bridge.replaced import Patch
 from kernbench.bridge.tensors import storages
 from kernbench.bridge.tensors.devices import (
@@ -21,6 +23,7 @@ from kernbench.bridge.tensors.no_numbers import MADE_UP
 from kernbench.bridge.tensors.resizing import before_resize, settle
 from kernbench.bridge.tensors.storages import PINNED, STORAGES
 from kernbench.errors import NoDataError, site_fact
+from kernbench.process.access import AccessError
 
 _TENSOR: Final = torch.Tensor
 _STORAGE: Final = torch.UntypedStorage
@@ -71,6 +74,37 @@ def numpy(self: torch.Tensor, *, force: bool = False) -> Any:
             "the tensor to host memory first."
         )
     return _REAL_NUMPY(_to_host(rank, self), force=True)
+
+
+def _sharing(once: Once) -> Callable[..., Any]:
+    """Returns `Tensor.numpy`: an array over the bytes of a tensor of the host, at once.
+
+    To make the array reads nothing, and nobody sees when the program reads its elements.
+
+    Args:
+        once: Says so of the first tensor that a command still writes.
+    """
+    of_device = giving_bytes(numpy, reads=True)
+
+    @functools.wraps(numpy)
+    def shared(self: torch.Tensor, *, force: bool = False) -> Any:
+        rank = HERE.rank
+        if rank is None or not rank.hazards.alert or type(self) not in _PLAIN or on_device(self):
+            return of_device(self, force=force)
+        try:
+            rank.hazards.check_read(self)
+        except AccessError:
+            once.say(_SHARED)
+        rank.hazards.note_written(self)
+        return numpy(self, force=force)
+
+    return shared
+
+
+_SHARED: Final = (
+    "Tensor.numpy() of a tensor that a command still writes: whether the host waits before it "
+    "reads the array's elements is not checked (C15)"
+)
 
 
 def tolist(self: torch.Tensor) -> Any:
@@ -352,7 +386,7 @@ def patches() -> Iterator[Patch]:
     """Yields what is replaced of tensors and of storages."""
     data = property(_REAL_DATA.__get__, set_data, _REAL_DATA.__delete__)
     of_tensors: dict[str, Any] = {
-        "numpy": giving_bytes(numpy, reads=True, writes=True),
+        "numpy": _sharing(Once()),
         "tolist": giving_bytes(tolist, reads=True),
         "__repr__": giving_bytes(shown, reads=True),
         "type": type_,
