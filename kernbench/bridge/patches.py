@@ -13,7 +13,7 @@ import torch.multiprocessing as mp
 from torch._C._distributed_c10d import _set_thread_isolation_mode
 from torch.utils._device import _device_constructors
 
-from kernbench.bridge import clocks, endings, loading, passed, processes, profiling, saving
+from kernbench.bridge import clocks, endings, loading, passed, processes, profiling, saving, scripts
 from kernbench.bridge.cuda import accelerator, autocast, cuda, randomness
 from kernbench.bridge.distributed import (
     futures,
@@ -244,6 +244,8 @@ def patched(spawn: Callable[..., Any], more: Iterable[Patch | WhenImported] = ()
                 if callable(was):
                     autocast.REAL[patch.value] = autocast.REAL.get(was, was)
             replacing.add(patch)
+        jit = scripts.script(torch.jit.script, replacing.undone, replacing.real_of)
+        replacing.add(Patch(torch.jit, "script", jit))
         _set_thread_isolation_mode(True)
         sys.meta_path.insert(0, replacing)
         yield

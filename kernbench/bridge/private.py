@@ -126,6 +126,7 @@ PRIVATE: Final[Mapping[str, tuple[str, ...]]] = {
     "torch.distributed.fsdp._init_utils": ("torch",),
     "torch.distributed.tensor._dispatch": ("run_dtensor_rng_op.py_kernels",),
     "torch.distributed.tensor._random": ("OffsetBasedRNGTracker._distribute_region",),
+    "torch.jit._builtins": ("_find_builtin",),
     "torch.nn.attention.flex_attention": (
         "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG",
         "_create_empty_block_mask",
