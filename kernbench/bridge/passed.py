@@ -116,7 +116,6 @@ def patches() -> Iterator[Patch | WhenImported]:
     yield WhenImported("torch.distributed.checkpoint", _of_checkpoints)
     yield WhenImported("torch.export", _of_export)
     yield _refused("torch.distributed._symmetric_memory", memory, _RPC)
-    yield _refused("torch.distributed.rpc", ("init_rpc",), _RPC)
 
 
 def _of_checkpoints(checkpoint: Any) -> Iterator[Patch]:

@@ -20,6 +20,7 @@ from kernbench.bridge.distributed import (
     objects,
     opened_stores,
     pipelines,
+    rpc,
     splitting,
 )
 from kernbench.bridge.distributed.comm_hooks import registering
@@ -215,6 +216,7 @@ def _distributed() -> Iterator[Patch]:
     yield from futures.patches()
     yield from splitting.patches()
     yield from opened_stores.patches()
+    yield from rpc.patches()
     reducers = Reducers(dist.Reducer)
     yield Patch(dist.Reducer, "_rebuild_buckets", _method(reducers.rebuild))
     yield Patch(dist, "Reducer", reducers.make)
