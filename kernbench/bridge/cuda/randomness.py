@@ -172,7 +172,9 @@ def generator_of(rank: Rank) -> DeviceGenerator:
     return generator
 
 
-def draw(rank: Rank, func: Callable[..., Any], on_device: bool, *args: Any, **kwargs: Any) -> Any:
+def draw(
+    rank: Rank, func: Callable[..., Any], on_device: bool, /, *args: Any, **kwargs: Any
+) -> Any:
     """Runs an operation that draws random numbers, from the generator of the place of its result.
 
     Args:
