@@ -112,6 +112,7 @@ PRIVATE: Final[Mapping[str, tuple[str, ...]]] = {
     "torch.distributed._functional_collectives": ("AsyncCollectiveTensor",),
     "torch.distributed.checkpoint.filesystem": ("_FileSystemWriter.write_data",),
     "torch.distributed.distributed_c10d": (
+        "_resolve_process_group",
         "_find_pg_by_ranks_and_tag",
         "_new_process_group_helper",
         "_process_group_name",
