@@ -132,6 +132,7 @@ PRIVATE: Final[Mapping[str, tuple[str, ...]]] = {
         "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG",
         "_create_empty_block_mask",
     ),
+    "torch.nn.init": ("_no_grad_trunc_normal_",),
     "torch.nn.parallel.distributed": ("_setup_mixed_precision_params",),
     "torch.overrides": ("_get_current_function_mode_stack",),
     "torch.utils._device": ("DeviceContext", "_device_constructors"),

@@ -156,6 +156,49 @@ def test_no_name_of_an_argument_is_one_that_runs_it() -> None:
         assert not by_name & names, function
 
 
+def _begins(rank: int) -> None:
+    import torch
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+
+    torch.cuda.set_device(rank)
+    mesh = init_device_mesh("cuda", (2,))
+    init = torch.nn.init
+    plain = torch.nn.Parameter(torch.empty(4, 4, device="cuda"))
+    on_host = torch.nn.Parameter(torch.ones(4, 4))
+    parts = [
+        torch.nn.Parameter(distribute_tensor(torch.ones(4, 4, device="cuda"), mesh, [placement]))
+        for placement in (Shard(0), Replicate())
+    ]
+    begins: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        init.trunc_normal_,
+        lambda tensor: init.trunc_normal_(tensor, std=0.02),
+        lambda tensor: init.trunc_normal_(tensor, 3.0, 1.0, 4.0, 5.0),  # draws in another way
+        init.normal_,
+        init.uniform_,
+        init.xavier_normal_,
+        init.kaiming_uniform_,
+        init.orthogonal_,
+        init.eye_,
+    ]
+    for begin in begins:
+        for tensor in (plain, *parts, on_host):
+            assert begin(tensor) is tensor
+    with torch.no_grad():
+        assert (init.trunc_normal_(on_host, 0.0, 1.0, 1.5, 5.0) >= 1.5).all()
+    _SEEN.append((rank, 0, 0))
+
+
+@pytest.mark.parametrize("fake", [True, False])
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_parameters_begin_with_random_numbers(fake: bool) -> None:
+    from kernbench.bridge.tensors.no_numbers import MADE_UP
+
+    _SEEN.clear()
+    _run(data=False, worker=_begins, ranks=2, fake=fake)
+    assert sorted(_SEEN) == [(0, 0, 0), (1, 0, 0)]
+    assert MADE_UP.count == 0
+
+
 def test_a_value_that_is_read_is_refused() -> None:
     from kernbench.bridge.tensors.no_numbers import MADE_UP
 
