@@ -9,7 +9,7 @@ import torch
 from kernbench.bridge.here import HERE, Rank
 from kernbench.bridge.refused import Once
 from kernbench.bridge.replaced import Patch
-from kernbench.bridge.tensors import storages
+from kernbench.bridge.tensors import old_classes, storages
 from kernbench.bridge.tensors.devices import (
     device_of,
     moved,
@@ -41,22 +41,6 @@ _REAL_WRITE: Final = _STORAGE._write_file
 _REAL_STORAGE_TO: Final = _STORAGE.to
 _REAL_STORAGE_DEVICE: Final = _STORAGE.device
 _REAL_COMPATIBLE: Final = torch._has_compatible_shallow_copy_type
-
-_LEGACY: Final = {
-    torch.float32: "FloatTensor",
-    torch.float64: "DoubleTensor",
-    torch.float16: "HalfTensor",
-    torch.bfloat16: "BFloat16Tensor",
-    torch.uint8: "ByteTensor",
-    torch.int8: "CharTensor",
-    torch.int16: "ShortTensor",
-    torch.int32: "IntTensor",
-    torch.int64: "LongTensor",
-    torch.bool: "BoolTensor",
-}
-"""How `Tensor.type()` and the classes of `torch.cuda` call the element types."""
-
-_DTYPES: Final = {name: dtype for dtype, name in _LEGACY.items()}
 
 
 def numpy(self: torch.Tensor, *, force: bool = False) -> Any:
@@ -156,7 +140,7 @@ def type_(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **o
     if rank is None or (dtype is None and not on_device(self)):
         return _REAL_TYPE(self, *(() if dtype is None else (dtype, non_blocking)), **options)
     if dtype is None:
-        return f"torch.cuda.{_LEGACY[self.dtype]}"
+        return old_classes.name_of(self.dtype)
     if isinstance(dtype, torch.dtype):
         return to(self, dtype)
     if isinstance(dtype, str):
@@ -164,31 +148,9 @@ def type_(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **o
     else:
         name = f"{getattr(dtype, '__module__', 'torch')}.{getattr(dtype, '__name__', dtype)}"
     place, _, kind = name.rpartition(".")
-    if kind not in _DTYPES or place not in {"torch", "torch.cuda"}:
+    if kind not in old_classes.DTYPES or place not in {"torch", "torch.cuda"}:
         raise ValueError(f"invalid type: '{name}'")
-    return to(self, "cuda" if place == "torch.cuda" else "cpu", _DTYPES[kind])
-
-
-class _OldClass(type):
-    """Class of the classes `torch.cuda.FloatTensor` and so on, which no tensor is an object of."""
-
-    dtype: torch.dtype
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, torch.Tensor) and value.dtype == cls.dtype and on_device(value)
-
-    def __call__(cls, *args: Any, **_: Any) -> torch.Tensor:
-        if len(args) == 1 and not isinstance(args[0], int):
-            return torch.tensor(args[0], dtype=cls.dtype, device="cuda")
-        return torch.empty(args, dtype=cls.dtype, device="cuda")
-
-
-def old_classes() -> dict[str, Any]:
-    """Returns `torch.cuda.FloatTensor` and so on, by name."""
-    return {
-        name: _OldClass(name, (), {"dtype": dtype, "__module__": "torch.cuda"})
-        for dtype, name in _LEGACY.items()
-    }
+    return to(self, "cuda" if place == "torch.cuda" else "cpu", old_classes.DTYPES[kind])
 
 
 def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
@@ -204,9 +166,8 @@ def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
         RuntimeError: If the tensor is on a device.
     """
     if HERE.rank is not None and on_device(self):
-        raise RuntimeError(
-            f"cannot pin 'torch.cuda.{_LEGACY[self.dtype]}' only dense CPU tensors can be pinned"
-        )
+        kind = old_classes.name_of(self.dtype)
+        raise RuntimeError(f"cannot pin '{kind}' only dense CPU tensors can be pinned")
     if is_pinned(self, device):
         return self
     pinned = self.clone()
@@ -410,4 +371,5 @@ def patches() -> Iterator[Patch]:
     for owner, names in ((_TENSOR, of_tensors), (_STORAGE, of_storages)):
         for name, value in names.items():
             yield Patch(owner, name, value)
+    yield from old_classes.patches()
     yield Patch(torch, "_has_compatible_shallow_copy_type", compatible)
