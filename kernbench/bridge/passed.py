@@ -13,10 +13,9 @@ from torch.nn.parallel import distributed as ddp
 
 from kernbench.bridge.distributed.works import unseen
 from kernbench.bridge.here import HERE
-from kernbench.bridge.refused import not_simulated, refused
+from kernbench.bridge.refused import Once, not_simulated, refused
 from kernbench.bridge.replaced import Patch, WhenImported
 from kernbench.bridge.tensors.devices import on_device
-from kernbench.errors import warn_at_call
 
 _COMPILE: Final = (
     "torch.compile is not simulated: the function runs as it is, one kernel an operation, so its "
@@ -32,20 +31,7 @@ _SAVES: Final = (
 )
 
 
-class _Once:
-    """Says a thing once in a run."""
-
-    def __init__(self) -> None:
-        self._said = False
-
-    def say(self, text: str) -> None:
-        """Warns at the user's line, unless it was said already."""
-        if not self._said:
-            self._said = True
-            warn_at_call(text)
-
-
-def _compile(real: Callable[..., Any], once: _Once) -> Callable[..., Any]:
+def _compile(real: Callable[..., Any], once: Once) -> Callable[..., Any]:
     @functools.wraps(real)
     def compile_(model: Any = None, **options: Any) -> Any:
         if HERE.rank is None:
@@ -56,7 +42,7 @@ def _compile(real: Callable[..., Any], once: _Once) -> Callable[..., Any]:
     return compile_
 
 
-def _module_compile(real: Callable[..., Any], once: _Once) -> Callable[..., Any]:
+def _module_compile(real: Callable[..., Any], once: Once) -> Callable[..., Any]:
     @functools.wraps(real)
     def compile_(self: Any, *args: Any, **options: Any) -> None:
         if HERE.rank is None:
@@ -68,7 +54,7 @@ def _module_compile(real: Callable[..., Any], once: _Once) -> Callable[..., Any]
 
 
 def _async_save(real: Callable[..., Any]) -> Callable[..., Any]:
-    once = _Once()
+    once = Once()
 
     @functools.wraps(real)
     def async_save(state_dict: Any, *, async_checkpointer_type: Any = None, **options: Any) -> Any:
@@ -119,7 +105,7 @@ def _in_ranks(real: Any, name: str, hint: str) -> Any:
 
 def patches() -> Iterator[Patch | WhenImported]:
     """Yields what is passed through or refused."""
-    once = _Once()
+    once = Once()
     yield Patch(torch, "compile", _compile(torch.compile, once))
     yield Patch(torch.nn.Module, "compile", _module_compile(torch.nn.Module.compile, once))
     mp = torch.multiprocessing
@@ -130,7 +116,6 @@ def patches() -> Iterator[Patch | WhenImported]:
     yield WhenImported("torch.distributed.checkpoint", _of_checkpoints)
     yield WhenImported("torch.export", _of_export)
     yield _refused("torch.distributed._symmetric_memory", memory, _RPC)
-    yield _refused("torch.distributed.rpc", ("init_rpc",), _RPC)
 
 
 def _of_checkpoints(checkpoint: Any) -> Iterator[Patch]:

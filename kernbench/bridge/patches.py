@@ -13,13 +13,14 @@ import torch.multiprocessing as mp
 from torch._C._distributed_c10d import _set_thread_isolation_mode
 from torch.utils._device import _device_constructors
 
-from kernbench.bridge import clocks, endings, loading, passed, processes, profiling, saving
+from kernbench.bridge import clocks, endings, loading, passed, processes, profiling, saving, scripts
 from kernbench.bridge.cuda import accelerator, autocast, cuda, randomness
 from kernbench.bridge.distributed import (
     futures,
     objects,
     opened_stores,
     pipelines,
+    rpc,
     splitting,
 )
 from kernbench.bridge.distributed.comm_hooks import registering
@@ -215,6 +216,7 @@ def _distributed() -> Iterator[Patch]:
     yield from futures.patches()
     yield from splitting.patches()
     yield from opened_stores.patches()
+    yield from rpc.patches()
     reducers = Reducers(dist.Reducer)
     yield Patch(dist.Reducer, "_rebuild_buckets", _method(reducers.rebuild))
     yield Patch(dist, "Reducer", reducers.make)
@@ -241,6 +243,8 @@ def patched(spawn: Callable[..., Any], more: Iterable[Patch | WhenImported] = ()
         for patch in [*patches(spawn), *more]:
             seen = isinstance(patch, Patch) and takes_tensors(patch)
             replacing.add(seen_once(patch) if seen else patch)
+        jit = scripts.script(torch.jit.script, replacing.undone, replacing.real_of)
+        replacing.add(Patch(torch.jit, "script", jit))
         _set_thread_isolation_mode(True)
         sys.meta_path.insert(0, replacing)
         yield

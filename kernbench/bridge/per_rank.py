@@ -21,6 +21,7 @@ from kernbench.bridge import states
 from kernbench.bridge.here import HERE
 from kernbench.bridge.library_state import LibraryState
 from kernbench.bridge.replaced import Patch
+from kernbench.bridge.warned import Warned
 from kernbench.des import EventLoop, Task
 from kernbench.process.process import Process, RankLocal
 
@@ -49,14 +50,17 @@ class Modules:
 
     Args:
         roots: Folders whose modules are the program's.
+
+    Attributes:
+        names: Names of modules of the program.
     """
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self._roots: Final = tuple(f"{root.resolve()}/" for root in roots)
-        self._names: Final = {"__mp_main__"}
+        self.names: Final = {"__mp_main__"}
         for name, module in list(sys.modules.items()):
             if name != "__main__" and self._is_own(getattr(module, "__file__", None)):
-                self._names.add(name)
+                self.names.add(name)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Finds a module as Python does, and notes whether it is one of the program.
@@ -74,7 +78,7 @@ class Modules:
         places = [spec.origin, *(spec.submodule_search_locations or ())]
         if not any(map(self._is_own, places)):
             return None
-        self._names.add(name)
+        self.names.add(name)
         return spec
 
     def _is_own(self, place: object) -> bool:
@@ -87,7 +91,7 @@ class Modules:
         """Takes the program's modules out of `sys.modules`, and returns them."""
         locks: Any = vars(importlib._bootstrap).get("_module_locks", {})
         taken = {}
-        for name in self._names:
+        for name in self.names:
             module = sys.modules.pop(name, None)
             if module is not None:
                 taken[name] = module
@@ -165,6 +169,7 @@ class PerRank:
         self._libraries: Final = libraries
         self._without: Final = without
         self._states: Final[dict[int, _State]] = {}
+        self._warned: Final = Warned(self._own_modules)
         self._rank = -1  # whose state stands; -1: that of code outside of ranks
         logging.getLogger(_KEPT_BY_THREADS)
 
@@ -178,13 +183,18 @@ class PerRank:
         before, output = loop.on_resume, (sys.stdout, sys.stderr)
         loop.on_resume = self._resumed
         try:
-            yield
+            with self._warned.watching():
+                yield
         finally:
             loop.on_resume = before
             self._let_stand(-1)
             self._libraries.forget_ranks()
             sys.stdout, sys.stderr = output  # those that stood for them while ranks ran are closed
             self._states.clear()
+
+    def _own_modules(self) -> Collection[str]:
+        names = set() if self._modules is None else self._modules.names
+        return {"__main__", *names}
 
     def _resumed(self, task: Task) -> None:
         subject = task.subject
@@ -201,6 +211,7 @@ class PerRank:
         left = self._states.get(self._rank)
         if left is None:
             left = self._states[self._rank] = self._new()
+        self._warned.leave(self._rank)
         self._keep(left)
         self._rank = rank
         state = self._states.get(rank)
@@ -215,6 +226,7 @@ class PerRank:
                 {name: copy.copy(value) for name, value in kept.items()} for kept in outside.hooks
             ]
         self._put(state, left.set)
+        self._warned.enter(rank)
         self._libraries.let_stand(rank)
 
     def _new(self) -> _State:

@@ -116,6 +116,7 @@ PRIVATE: Final[Mapping[str, tuple[str, ...]]] = {
     "torch.distributed._functional_collectives": ("AsyncCollectiveTensor",),
     "torch.distributed.checkpoint.filesystem": ("_FileSystemWriter.write_data",),
     "torch.distributed.distributed_c10d": (
+        "_resolve_process_group",
         "_find_pg_by_ranks_and_tag",
         "_new_process_group_helper",
         "_process_group_name",
@@ -130,10 +131,12 @@ PRIVATE: Final[Mapping[str, tuple[str, ...]]] = {
     "torch.distributed.fsdp._init_utils": ("torch",),
     "torch.distributed.tensor._dispatch": ("run_dtensor_rng_op.py_kernels",),
     "torch.distributed.tensor._random": ("OffsetBasedRNGTracker._distribute_region",),
+    "torch.jit._builtins": ("_find_builtin",),
     "torch.nn.attention.flex_attention": (
         "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG",
         "_create_empty_block_mask",
     ),
+    "torch.nn.init": ("_no_grad_trunc_normal_",),
     "torch.nn.parallel.distributed": ("_setup_mixed_precision_params",),
     "torch.overrides": ("_get_current_function_mode_stack",),
     "torch.utils._device": ("DeviceContext", "_device_constructors"),

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.errors import UnsupportedError, call_site, site_fact, warn_at_call
 
 
 def not_simulated(name: str, hint: str) -> UnsupportedError:
@@ -14,6 +14,19 @@ def not_simulated(name: str, hint: str) -> UnsupportedError:
         hint: What to do instead.
     """
     return UnsupportedError(f"{name} is not simulated", [site_fact(call_site())], hint=hint)
+
+
+class Once:
+    """Says a thing once in a run."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def say(self, text: str) -> None:
+        """Warns at the user's line, unless it was said already."""
+        if not self._said:
+            self._said = True
+            warn_at_call(text)
 
 
 def refused(name: str, hint: str) -> Callable[..., NoReturn]:

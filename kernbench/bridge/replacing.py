@@ -60,6 +60,11 @@ class Replacing:
                 setattr(patch.owner, patch.name, patch.value)
         self._before.clear()
 
+    def real_of(self) -> dict[int, Any]:
+        """Returns PyTorch's own names, by the identities of what stands for them."""
+        pairs = zip(self._patches, self._before, strict=True)
+        return {id(patch.value): before.value for patch, before in pairs}
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Finds a module of PyTorch or Triton as Python does; it runs as it does outside of ranks.
 
@@ -78,12 +83,12 @@ class Replacing:
 
     @contextlib.contextmanager
     def _importing(self, module: ModuleType) -> Iterator[None]:
-        with self._undone():
+        with self.undone():
             yield
             self._imported.append(module.__name__)
 
     @contextlib.contextmanager
-    def _undone(self) -> Iterator[None]:
+    def undone(self) -> Iterator[None]:
         """Lets PyTorch's own names stand until the end of the block."""
         if self._depth:  # a module imports others
             yield

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kernbench.caches import cached
+from kernbench.distributed.libraries import LIBRARIES
 from kernbench.errors import CallSite, KernbenchError, OperandError, call_site, site_fact
 from kernbench.process.access import other_device
 from kernbench.process.called import called
@@ -37,12 +38,6 @@ Group = ProcessGroup | None
 
 BACKENDS: Final = ("nccl", "gloo", "ccl", "cpu:gloo,cuda:nccl")
 """Names of libraries, and an example of a list by type of device; see `libraries_of`."""
-
-_TYPES: Final[dict[str, tuple[str, ...]]] = {
-    "nccl": ("cuda",),
-    "gloo": ("cpu", "cuda"),
-    "ccl": ("cpu", "cuda"),
-}
 
 
 class UnknownGroupError(OperandError, ValueError):
@@ -118,12 +113,14 @@ def libraries_of(backend: str) -> Mapping[str, str]:
     Returns:
         The names by type of device; empty if there is no such backend.
     """
-    if backend in _TYPES:
-        return dict.fromkeys(_TYPES[backend], backend)
+    if backend in LIBRARIES:
+        return dict.fromkeys(LIBRARIES[backend].devices, backend)
     found = {}
     for part in backend.split(","):
         device, _, library = part.partition(":")
-        if device in found or device not in _TYPES.get(library, ()):
+        if device in found or library not in LIBRARIES:
+            return {}
+        if device not in LIBRARIES[library].devices:
             return {}
         found[device] = library
     return found

@@ -97,7 +97,8 @@ def _load_pytorch(spec: RunSpec, path: Path) -> Program:
         _put_first(Path.cwd())
     else:
         _put_first(path.parent)
-        _check_does_something(tree, path)
+        if _only_defines(tree):
+            print(f"kernbench: {path.name} calls none of its functions", file=sys.stderr)
     code = compile(tree, str(path), "exec", dont_inherit=True)
     script = PytorchScript(path, code, spec)
     return script.run_on_main if spec.nproc_per_node is None else script.run_in_ranks
@@ -228,18 +229,23 @@ _DEFINITIONS: Final = (
 
 
 def _check_does_something(tree: ast.Module, path: Path) -> None:
+    if _only_defines(tree):
+        raise UsageError(
+            f"{path} has no run(ctx), and as a script it calls none of its functions",
+            hint="write `def run(ctx): ctx.multiprocessing.spawn(worker, nprocs=...)`, or call the "
+            "function under `if __name__ == '__main__':`",
+        )
+
+
+def _only_defines(tree: ast.Module) -> bool:
+    """Returns whether a file has functions, and does nothing at its top but to define things."""
     statements = [
         node
         for node in tree.body
         if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
     ]
     functions = [node for node in statements if isinstance(node, ast.FunctionDef)]
-    if functions and all(isinstance(node, _DEFINITIONS) for node in statements):
-        raise UsageError(
-            f"{path} has no run(ctx), and as a script it calls none of its functions",
-            hint="write `def run(ctx): ctx.multiprocessing.spawn(worker, nprocs=...)`, or call the "
-            "function under `if __name__ == '__main__':`",
-        )
+    return bool(functions) and all(isinstance(node, _DEFINITIONS) for node in statements)
 
 
 def _uses_pytorch(tree: ast.Module) -> bool:

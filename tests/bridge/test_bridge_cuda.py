@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from bridge_devices import machine, on_ranks
 
-from kernbench.errors import UnsupportedError
+from kernbench.errors import KernbenchError, UnsupportedError
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
@@ -92,6 +92,44 @@ def test_memory_is_that_of_the_simulated_device() -> None:
         return total - free, peak
 
     assert _one(worker) == (4 * MIB, 8 * MIB)
+
+
+def test_a_program_may_ask_about_every_device_of_its_node() -> None:
+    def worker(rank: int) -> Any:
+        import torch.distributed as dist
+
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+        x = torch.ones(MIB * (rank + 1), device="cuda")
+        dist.all_reduce(torch.ones(1, device="cuda"))
+        torch.cuda.synchronize()
+        cuda, found = torch.cuda, []
+        for index in range(cuda.device_count()):
+            assert cuda.get_device_name(index) == "NVIDIA H200"
+            assert cuda.get_device_capability(f"cuda:{index}") == (9, 0)
+            assert cuda.get_device_properties(torch.device("cuda", index)).total_memory > 1 << 30
+            assert "supported_dtypes" in torch.accelerator.get_device_capability(index)
+            free, total = cuda.mem_get_info(index)
+            assert torch.accelerator.get_memory_info(index) == (free, total)
+            mine = cuda.memory_allocated(index)
+            assert cuda.memory_stats(index)["allocated_bytes.all.current"] == mine
+            assert cuda.max_memory_allocated(index) == cuda.max_memory_reserved(index)
+            cuda.reset_peak_memory_stats(index)
+            found.append((total - free >= 4 * MIB * (index + 1), mine >= x.nbytes, mine))
+        for ask in (cuda.get_device_properties, cuda.get_device_name, cuda.mem_get_info):
+            for index in (-1, cuda.device_count()):
+                with pytest.raises(AssertionError, match="Invalid device id"):
+                    ask(index)
+        with pytest.raises(KernbenchError, match=f"its device is cuda:{rank}"):
+            torch.ones(1, device=f"cuda:{1 - rank}")
+        dist.all_reduce(torch.ones(1, device="cuda"))
+        return found
+
+    first, second = on_ranks(worker, 2)
+    assert [used for used, _, _ in first[:2]] == [used for used, _, _ in second[:2]] == [True, True]
+    for rank, found in enumerate((first, second)):
+        assert [owned for _, owned, _ in found] == [index == rank for index in range(len(found))]
+        assert all(mine == 0 for index, (_, _, mine) in enumerate(found) if index != rank)
 
 
 @pytest.mark.parametrize("data", [True, False])

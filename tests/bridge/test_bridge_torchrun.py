@@ -131,6 +131,16 @@ def test_processes_that_a_script_starts_are_ranks(
     assert len(lines) == 4, lines
 
 
+@pytest.mark.parametrize("options", [(), ("--nproc-per-node", 2)])
+def test_a_script_with_nothing_but_functions_ends_well_and_is_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[object, ...]
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import torch\n\ndef main():\n    print(1)\n")
+    assert run(*options, script) == 0
+    assert "kernbench: script.py calls none of its functions\n" in capsys.readouterr().err
+
+
 def test_a_mistake_is_reported_with_the_lines_of_the_script_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,6 @@ from kernbench.bridge.cuda.cuda_devices import check
 from kernbench.bridge.here import HERE, this_rank
 from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.replaced import Patch
-from kernbench.bridge.tensors.tensor_methods import old_classes
 from kernbench.operations import cuda as simulated
 from kernbench.runtime_api import nvtx
 from kernbench.runtime_api.profiler import record_function
@@ -274,8 +273,6 @@ def patches() -> Iterator[Patch]:
                 yield Patch(module, name, stands)
     yield Patch(torch, "Stream", any_kind(torch.Stream, Stream))
     yield Patch(torch, "Event", any_kind(torch.Event, Event))
-    for name, ours in old_classes().items():
-        yield Patch(torch.cuda, name, ours)
     for name, ours in NVTX.items():
         yield Patch(torch.cuda.nvtx, name, facade(name, ours, getattr(torch.cuda.nvtx, name)))
     for name, ours in refused.MEMORY.items():

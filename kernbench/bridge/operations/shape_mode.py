@@ -283,8 +283,11 @@ def _repeats(func: Any, kind: str, args: Any, kwargs: Any) -> bool:
     return True
 
 
-def _first(value: Any, *_: Any, **__: Any) -> Any:
-    """Does what an operation does that only writes numbers to its first operand: there are none."""
+def _first(value: Any, /, *_: Any, **__: Any) -> Any:
+    """Does what an operation does that only writes numbers to its first operand: there are none.
+
+    Operations have arguments by any name, such as `value`.
+    """
     return value
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from kernbench.bridge.here import Rank
+from kernbench.bridge.refused import not_simulated
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import (
     Buffer,
@@ -378,12 +379,18 @@ def block_of(rank: Rank, tensor: torch.Tensor, *, of_host: bool = False) -> Tens
 
     Args:
         rank: The rank that has the tensor.
-        tensor: A plain tensor, of a type that simulated devices have.
+        tensor: A plain tensor.
         of_host: Whether it is known to be on the host. Otherwise, what C++ code has made in a
             backward pass is on the device.
+
+    Raises:
+        UnsupportedError: If simulated devices do not have its type.
     """
     tensor = tensor.detach()
-    storage, dtype = tensor.untyped_storage(), DTYPES[tensor.dtype]
+    storage, dtype = tensor.untyped_storage(), DTYPES.get(tensor.dtype)
+    if dtype is None:
+        name = f"a collective or message of {tensor.dtype}"
+        raise not_simulated(name, "send its bytes: tensor.view(torch.uint8)")
     held = STORAGES.get(storage._cdata)
     if held is None:
         label = Label(dtype, tuple(tensor.shape))
