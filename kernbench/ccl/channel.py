@@ -655,7 +655,7 @@ class Channel:
                     args,
                     flow,
                     command.ranges,
-                    command.dispatch,
+                    command.took,
                 )
             )
 

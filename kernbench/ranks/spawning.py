@@ -164,7 +164,7 @@ class Spawn:
         if self._eager is not None:
             hidden = hidden_deadlock(self._eager, ctx.spec.eager_limit)
         clocks = [process.host.clock for process in self._processes]
-        self._main.host.clock = max(loop.now, start, *clocks)
+        self._main.host.clock = self._main.host.since = max(loop.now, start, *clocks)
         failed, self._errors = self._errors, {}  # their tracebacks refer to this spawn
         for raised in failed.values():
             if isinstance(raised, KeyboardInterrupt):
