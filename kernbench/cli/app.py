@@ -1,5 +1,6 @@
 """Commands and options."""
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -46,11 +47,19 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", help="Show the version.", callback=_version, is_eager=True),
     ] = False,
-) -> None: ...
+) -> None:
+    if context.invoked_subcommand not in _RUN_PROGRAMS and sys.stdout is not None:
+        # Names come from files, and need not fit the terminal; half of a surrogate pair fits none.
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+_RUN_PROGRAMS: Final = frozenset({"run", "torchrun", "test"})
+"""Commands in whose process programs print: what these print is refused as Python refuses it."""
 
 
 @app.command(context_settings={"ignore_unknown_options": False})

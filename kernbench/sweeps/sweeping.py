@@ -61,8 +61,10 @@ class Files:
             raise UsageError(
                 f"{twice} is named for two outputs", hint="give each a file of its own"
             )
-        for path in (*given, *([self.journal] if self.journal else [])):
+        for path in given:
             check_writable(path)
+        if self.journal is not None:  # its name is made of one that can be written
+            check_writable(self.journal)
         if self.plot is not None:
             self.plot.check()
 
