@@ -1,5 +1,6 @@
 """Commands and options."""
 
+import io
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -53,9 +54,10 @@ def _root(
         typer.Option("--version", help="Show the version.", callback=_version, is_eager=True),
     ] = False,
 ) -> None:
-    if context.invoked_subcommand not in _RUN_PROGRAMS and sys.stdout is not None:
+    out: object = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and context.invoked_subcommand not in _RUN_PROGRAMS:
         # Names come from files, and need not fit the terminal; half of a surrogate pair fits none.
-        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        out.reconfigure(errors="backslashreplace")
 
 
 _RUN_PROGRAMS: Final = frozenset({"run", "torchrun", "test"})

@@ -231,3 +231,12 @@ def test_a_folder_is_no_output_file(tmp_path: Path, option: str, place: str) -> 
     assert done.exit_code == 2
     assert done.stderr.startswith(f"kernbench: [F15] cannot write {Path(place)}: it is no file\n")
     assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_algorithms_of_the_working_directory_are_named(tmp_path: Path) -> None:
+    bench = grid_of(tmp_path)[0].spec.bench or ""
+    Path("ccl.yaml").write_text("defaults: {algorithm: ring}\nalgorithms: {}\n")
+    said = f"kernbench: algorithms are those of {Path('ccl.yaml').resolve()}; "
+    assert _invoke(bench).stderr.startswith(said)
+    assert said not in _invoke(bench, "--ccl", "ccl.yaml").stderr
+    assert said not in _invoke(bench, "--quiet").stderr
