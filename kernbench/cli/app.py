@@ -338,19 +338,26 @@ def check(
     files: Annotated[
         list[Path], typer.Argument(help="Python files with `import torch` or kernbench.torch.")
     ],
+    torchrun: Annotated[
+        bool,
+        typer.Option(
+            "--torchrun", help="Lists what `kernbench torchrun` refuses, which has all else."
+        ),
+    ] = False,
 ) -> None:
-    """List the names of torch that files use and that are not there.
+    """List the names of torch that files use and that kernbench.torch lacks.
 
     \f
     Args:
         files: The files; modules beside them that they import are read, too.
+        torchrun: Whether to list what `kernbench torchrun` refuses instead.
 
     Raises:
         typer.Exit: Always at the end, with the exit code.
     """  # noqa: D301
     from kernbench.cli.checking import print_check
 
-    raise typer.Exit(print_check(files))
+    raise typer.Exit(print_check(files, torchrun=torchrun))
 
 
 @app.command()

@@ -166,14 +166,14 @@ def test_ranks_that_main_starts_as_processes(
             IMPORTS + "torch.ones(1).cholesky_solve\n",
             {"nproc_per_node": 2},
             1,
-            "AttributeError: torch.Tensor.cholesky_solve is not simulated; it will come with real",
+            "AttributeError: torch.Tensor.cholesky_solve is not in kernbench.torch; `kernbench",
         ),
         (IMPORTS + "torch.ones(1).summ()\n", {}, 1, "did you mean `torch.Tensor.sum`?"),
         (
             IMPORTS + "torch.nn.Linear(2, 2).get_extra_state\n",
             {},
             1,
-            "torch.nn.Module.get_extra_state is not simulated",
+            "torch.nn.Module.get_extra_state is not in kernbench.torch",
         ),
         (IMPORTS + "torch.nn.Linear(2, 2).mine\n", {}, 1, "'Linear' object has no attribute"),
         (
