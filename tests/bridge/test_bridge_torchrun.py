@@ -258,3 +258,36 @@ def test_a_case_of_pytorch_runs_on_simulated_devices() -> None:
     assert len(result.failures) == 1
     assert not result.errors, result.errors[0][1]
     assert [reason for _, reason in result.skipped] == ["not today"]
+
+
+@pytest.mark.parametrize(
+    ("package", "way"),
+    [
+        ("triton.language", "pip install triton; `kernbench torchrun` runs its kernels"),
+        ("apex.optimizers", "apex has kernels of its own for CUDA, which are not simulated; "),
+    ],
+)
+def test_a_package_that_is_not_installed_is_told_with_the_way_out(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    package: str,
+    way: str,
+) -> None:
+    root = package.partition(".")[0]
+
+    class Absent:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> None:
+            if name == root:
+                raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+    monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
+    for name in [each for each in sys.modules if each.partition(".")[0] == root]:
+        monkeypatch.delitem(sys.modules, name)
+    file = tmp_path / "train.py"
+    file.write_text(f"import torch\nimport {package} as wanted\nprint(wanted)\n")
+    assert run("--nproc-per-node", 2, file) == 1
+    told = capsys.readouterr().err
+    assert f"ModuleNotFoundError: No module named '{root}'\nhint: {way}" in told
+    assert f"{file}" in told

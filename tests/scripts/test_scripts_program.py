@@ -237,7 +237,10 @@ def test_a_script_that_imports_pytorch_is_told_of_the_option(
     assert _run(tmp_path, "import torch\n")[0] == 1
     assert "hint: --as-torch lets `import torch` mean kernbench.torch" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
-    said = "script.py imports PyTorch itself, which is not simulated; --as-torch lets"
+    said = (
+        "script.py imports PyTorch itself, which `kernbench run` does not simulate; `kernbench "
+        "torchrun` does, and --as-torch lets `import torch` mean kernbench.torch\n"
+    )
     assert _run(tmp_path, "import torch\n")[0] == 0
     assert said in capsys.readouterr().err
     for text in "import torch\nimport kernbench.torch\n", "from os import path\n":
