@@ -102,10 +102,7 @@ class Sweep:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        empty = not len(self._journal)
         self._journal.close()
-        if empty:
-            self._journal.remove()
 
     def run(self, executor: Executor) -> Generator[Record, None, None]:
         """Runs what has no record yet, and yields each record once it is kept.

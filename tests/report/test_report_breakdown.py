@@ -81,9 +81,7 @@ def count(found: list[Record], dispatch: int) -> list[RankBreakdown]:
                 sum(at in copy and at not in kernel and at not in message for at in span),
                 sum(at not in kernel | message | copy for at in span),
                 sum(
-                    at in host
-                    and at not in kernel | message | copy
-                    and _waits_for_host(found, *at)
+                    at in host and at not in kernel | message | copy and _waits_for_host(found, *at)
                     for at in span
                 ),
             )
