@@ -1,9 +1,10 @@
 """Interrupts a call at its n-th bytecode, as a signal's handler or another thread may."""
 
+import signal
 import sys
 from collections.abc import Callable, Collection, Iterator
 from types import CodeType, FrameType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 
 class Shot(KeyboardInterrupt):
@@ -46,13 +47,17 @@ def shoot(call: Callable[[], Any], within: Collection[ModuleType], at: int) -> b
         return trace
 
     before = sys.gettrace()
+    handler = signal.signal(
+        signal.SIGUSR1, cast(Any, trace)
+    )  # by which its frame is known as from outside
     sys.settrace(trace)
     try:
         call()
-    except Shot:
-        pass
+    except KeyboardInterrupt:  # as it is, or as the interrupt of a spawn
+        assert left < 0
     finally:
         sys.settrace(before)
+        signal.signal(signal.SIGUSR1, handler)
     return left < 0
 
 
