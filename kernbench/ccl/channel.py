@@ -656,7 +656,7 @@ class Channel:
                     args,
                     flow,
                     command.ranges,
-                    command.dispatch,
+                    command.took,
                 )
             )
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from kernbench.ccl.config import check_default
+from kernbench.ccl.config import check_default, local_file_notice
 from kernbench.cli import leaving, loading, ownership
 from kernbench.cli.failures import end_at_terminate, end_process, failed
 from kernbench.cli.hash_seeds import Listener, try_seeds
@@ -99,6 +99,8 @@ def _run(spec: RunSpec, output: Output, tries: Tries) -> int:
         raise UsageError("--hash-seeds takes 2 seeds or more")
     if hash_seeds and explore:
         raise UsageError("--hash-seeds and --explore: expected one of them")
+    if not output.quiet and listener is None and (notice := local_file_notice([spec.ccl])):
+        print(f"kernbench: {notice}", file=sys.stderr)
     file = None if spec.ccl is None else Path(spec.ccl)
     check_default(file, spec.ccl_overrides, load_machine(spec).machine.system)
     if output.trace_kineto is not None and spec.fidelity == "functional":

@@ -4,7 +4,9 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from sys import _getframe as getframe
 from threading import RLock
+from types import FrameType
 from typing import Final
 
 from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
@@ -13,6 +15,10 @@ from kernbench.units import format_bytes, parse_bytes
 
 ALIGNMENT: Final = {Space.HOST: 64, Space.HBM: 512, Space.SRAM: 64, Space.TCM: 16}
 """Bytes to which blocks are rounded; 512 is what CUDA's caching allocator in PyTorch uses."""
+
+
+_NO_LIMIT: Final = 1 << 62
+"""Bytes of a memory without a capacity."""
 
 
 class OutOfMemoryError(KernbenchError, MemoryError, RuntimeError):
@@ -65,6 +71,9 @@ class Allocator:
     this class's own code, too, and in any thread. So while the holes change, a block that is
     given back only waits its turn.
 
+    An interrupt may cut a change short, in a finalizer even without anybody hearing of it. Blocks
+    say what is in use, and holes and sums follow from them: the next change finds them anew.
+
     Args:
         space: Kind of memory.
         sip: Index of the SIP; for host memory, the rank whose host it is.
@@ -93,7 +102,7 @@ class Allocator:
         self.peak = 0
         self._capacity_at = capacity_at
         self._alignment = ALIGNMENT[space]
-        self._holes: list[tuple[int, int]] = [(0, capacity if capacity is not None else 1 << 62)]
+        self._holes: list[tuple[int, int]] = [(0, capacity if capacity is not None else _NO_LIMIT)]
         self._live: dict[int, Allocation] = {}
         self._count = 0
         self._lock = RLock()  # against other threads
@@ -133,7 +142,7 @@ class Allocator:
     def _take(self, nbytes: int, label: object, site: CallSite | None) -> Allocation | None:
         """Returns a new block in the first hole that is large enough; None if there is none."""
         if self._changing:
-            raise self._nested()
+            self._mend(getframe().f_back)
         self._changing = True
         try:
             reserved = -(-(nbytes or 1) // self._alignment) * self._alignment
@@ -146,6 +155,7 @@ class Allocator:
                     del holes[index]
                     break
             else:
+                self._changing = False
                 return None
             number = self._count = self._count + 1
             allocated = self.allocated = self.allocated + reserved
@@ -153,9 +163,11 @@ class Allocator:
                 self.peak = allocated
             block = Allocation(self, number, offset, nbytes, reserved, label, site)
             self._live[number] = block
-            return block
-        finally:
-            self._changing = False
+        except BaseException:
+            self._live.pop(self._count, None)  # nobody gets it; `_mend` does the rest
+            raise
+        self._changing = False
+        return block
 
     def free(self, block: Allocation, site: CallSite | None = None) -> None:
         """Gives a block back.
@@ -194,20 +206,46 @@ class Allocator:
 
     def _release(self, block: Allocation, site: CallSite | None) -> None:
         if self._changing:
-            raise self._nested()
+            self._mend(getframe().f_back)
+        live, number = self._live, block.number
+        if live.get(number) is not block:
+            raise self._bad_free(block, site)
         self._changing = True
-        try:
-            live, number = self._live, block.number
-            if live.get(number) is not block:
-                raise self._bad_free(block, site)
-            del live[number]
-            if not block.aside:
-                self.allocated -= block.reserved
-            block.freed = True
-            block.freed_at = site
-            self._merge(block.offset, block.reserved)
-        finally:
-            self._changing = False
+        block.freed_at = site
+        block.freed = True
+        del live[number]
+        if not block.aside:
+            self.allocated -= block.reserved
+        self._merge(block.offset, block.reserved)
+        self._changing = False  # not after an interrupt, which leaves it to `_mend`
+
+    def _mend(self, frame: FrameType | None) -> None:
+        """Finds holes and sums anew, after a change that was cut short.
+
+        Args:
+            frame: Innermost frame that may be in the middle of a change.
+
+        Raises:
+            KernbenchError: If it is: a finalizer asks for what only a program may.
+        """
+        while frame is not None:
+            if frame.f_code in _CHANGES and frame.f_locals.get("self") is self:
+                raise self._nested()
+            frame = frame.f_back
+        for number in [number for number, block in self._live.items() if block.freed]:
+            del self._live[number]
+        end = 0
+        holes: list[tuple[int, int]] = []
+        for block in sorted(self._live.values(), key=lambda block: block.offset):
+            if block.offset > end:
+                holes.append((end, block.offset - end))
+            end = block.offset + block.reserved
+        capacity = self.capacity if self.capacity is not None else _NO_LIMIT
+        if end < capacity:
+            holes.append((end, capacity - end))
+        self._holes = holes
+        self.allocated = sum(each.reserved for each in self._live.values() if not each.aside)
+        self._changing = False
 
     def set_aside(self, block: Allocation) -> None:
         """Counts a block as free, but keeps its place for `take_back` while nobody else needs it.
@@ -428,3 +466,7 @@ class NotedAllocator(Allocator):
         if there:
             self.note(self.sip, block.reserved)
         return there
+
+
+_CHANGES: Final = frozenset({Allocator._take.__code__, Allocator._release.__code__})
+"""Code in whose middle holes and blocks do not agree."""

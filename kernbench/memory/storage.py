@@ -234,7 +234,12 @@ class Storage:
             return
         # When the interpreter ends, the names of this module may be gone already.
         if not block.freed and not at_the_end():
-            block.memory.give_back(block)
+            try:
+                block.memory.give_back(block)
+            except BaseException:  # an interrupt, of which nobody hears: Python prints and drops it
+                if not block.freed:
+                    block.memory.give_back(block)
+                raise
 
     @property
     def nbytes(self) -> int:

@@ -133,7 +133,7 @@ class RuntimeContext:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if error is None:
+            if error is None and not self.engine.loop.unsettled:
                 run_started(at_end=True)
                 self.main.synchronize()
         finally:

@@ -130,8 +130,9 @@ def _load(spec: RunSpec, path: Path) -> Program:
     _check_does_something(tree, path)
     if not spec.as_torch and _uses_pytorch(tree):
         print(
-            f"kernbench: {path.name} imports PyTorch itself, which is not simulated; "
-            "--as-torch lets `import torch` mean kernbench.torch",
+            f"kernbench: {path.name} imports PyTorch itself, which `kernbench run` does not "
+            "simulate; `kernbench torchrun` does, and --as-torch lets `import torch` mean "
+            "kernbench.torch",
             file=sys.stderr,
         )
     code = compile(tree, str(path), "exec", dont_inherit=True)

@@ -58,6 +58,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(summary.Summary(), "kernbench-summary")
 
 
+def pytest_report_header() -> str | None:
+    """Returns a line about a `ccl.yaml` that tests use since it lies in the working directory."""
+    if not os.path.exists("ccl.yaml"):  # most projects do not use the package: nothing is imported
+        return None
+    from kernbench.ccl.config import local_file_notice
+
+    notice = local_file_notice()
+    return None if notice is None else f"kernbench: {notice}"
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") -> None:
     """Notes what the error of a test says of its runs."""

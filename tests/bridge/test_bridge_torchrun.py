@@ -292,3 +292,36 @@ def test_what_every_rank_says_of_its_own_device_is_told_once(
     assert "two devices, cuda:<local rank> and cpu!" in told
     assert "[M10] each of ranks 12-15 read a tensor before " in told
     assert "it runs on stream <rank>.1" in told
+
+
+@pytest.mark.parametrize(
+    ("package", "way"),
+    [
+        ("triton.language", "pip install triton; `kernbench torchrun` runs its kernels"),
+        ("apex.optimizers", "apex has kernels of its own for CUDA, which are not simulated; "),
+    ],
+)
+def test_a_package_that_is_not_installed_is_told_with_the_way_out(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    package: str,
+    way: str,
+) -> None:
+    root = package.partition(".")[0]
+
+    class Absent:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> None:
+            if name == root:
+                raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+    monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
+    for name in [each for each in sys.modules if each.partition(".")[0] == root]:
+        monkeypatch.delitem(sys.modules, name)
+    file = tmp_path / "train.py"
+    file.write_text(f"import torch\nimport {package} as wanted\nprint(wanted)\n")
+    assert run("--nproc-per-node", 2, file) == 1
+    told = capsys.readouterr().err
+    assert f"ModuleNotFoundError: No module named '{root}'\nhint: {way}" in told
+    assert f"{file}" in told

@@ -84,9 +84,16 @@ def test_a_corrupted_algorithm_is_seen(
     )
     monkeypatch.chdir(tmp_path)
     assert _run("ccl_allreduce", "-e", "1K") == 1
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
     assert "skewed" in out
     assert "FAILED" in out
+    assert err == (
+        f"kernbench: algorithms are those of {tmp_path / 'ccl.yaml'}; --ccl FILE names others\n"
+    )
+    assert _run("ccl_allreduce", "-e", "1K", ccl="ccl.yaml") == 1
+    assert capsys.readouterr().err == ""
+    assert _run("ccl_allreduce", "-e", "1K", quiet=True) == 1
+    assert capsys.readouterr().err == ""
 
 
 def test_run_spawns_once_over_all_sips_and_looks_worker_up(

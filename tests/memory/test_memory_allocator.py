@@ -1,12 +1,14 @@
 """The allocator against a map of every unit of the memory, and what it says when it fails."""
 
 import gc
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shooting import shots
 
 from kernbench.errors import CallSite, KernbenchError, call_site
 from kernbench.memory import (
@@ -19,6 +21,7 @@ from kernbench.memory import (
     Space,
     Storage,
 )
+from kernbench.memory import allocator as allocator_module
 from kernbench.memory.allocator import ALIGNMENT, NotedAllocator
 
 CAPACITY = 1024
@@ -300,3 +303,46 @@ def test_a_full_memory_takes_what_was_set_aside() -> None:
     assert memory.allocate(CAPACITY, "all", None).offset == 0
     assert not memory.take_back(blocks[0])
     assert all(block.freed for block in blocks)
+
+
+def _agree(memory: Allocator) -> None:
+    """Blocks, holes and sums tell the same."""
+    places = [(block.offset, block.reserved) for block in memory._live.values()]
+    spans = sorted([*places, *memory._holes])
+    ends = [start + size for start, size in spans]
+    assert [start for start, _ in spans] == [0, *ends[:-1]], "no gap, and nothing twice"
+    assert memory.allocated == sum(size for _, size in places)
+    holes = memory._holes
+    assert all(one[0] + one[1] < two[0] for one, two in itertools.pairwise(holes)), "merged"
+
+
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_interrupt_at_any_bytecode_leaves_a_memory_that_is_right(step: int) -> None:
+    memories: list[Allocator] = []
+
+    def fresh() -> Callable[[], None]:
+        memory = Allocator(Space.HBM, 0, 0, 1 << 16)
+        memories.append(memory)
+
+        def call() -> None:
+            blocks = [memory.allocate(1000, "x", None) for _ in range(4)]
+            memory.free(blocks[1])
+            memory.give_back(blocks[2])
+            blocks[1] = memory.allocate(500, "y", None)
+            memory.free(blocks[3])
+            memory.give_back(blocks[0])
+            memory.free(blocks[1])
+
+        return call
+
+    for _ in shots(fresh, [allocator_module], step):
+        memory = memories.pop()
+        last = memory.allocate(700, "z", None)
+        _agree(memory)
+        memory.free(last)
+        _agree(memory)
+        for block in memory.live():
+            memory.free(block)
+        assert memory.allocated == 0
+        assert memory._holes == [(0, 1 << 16)]
+        assert last.freed

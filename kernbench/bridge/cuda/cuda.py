@@ -205,7 +205,6 @@ FUNCTIONS: Final[dict[str, Any]] = {
     "init": cuda_memory.nothing,
     "_lazy_init": cuda_memory.nothing,
     "_is_in_bad_fork": lambda: False,
-    "_sleep": refused.refused("torch.cuda._sleep", "launch an operation that takes as long"),
     "is_bf16_supported": lambda including_emulation=True: True,
     "is_tf32_supported": lambda: True,
     "is_current_stream_capturing": lambda: False,
@@ -238,10 +237,6 @@ def any_kind(real: type, ours: type) -> type:
     return Kind(real.__name__, (), {"__module__": "torch", "__doc__": real.__doc__})
 
 
-_PARTS: Final = ("memory", "random", "streams")
-"""Modules of `torch.cuda` that define some of its names, and may be asked for them."""
-
-
 def facade(name: str, ours: Any, real: Any) -> Any:
     """Returns what stands for a name of `torch.cuda`: ours in a rank, the real one elsewhere.
 
@@ -267,7 +262,7 @@ def patches() -> Iterator[Patch]:
         real = getattr(torch.cuda, name, None)
         stands = facade(name, ours, real)
         yield Patch(torch.cuda, name, stands)
-        for part in _PARTS:
+        for part in refused.CUDA_PARTS:
             module = getattr(torch.cuda, part)
             if real is not None and vars(module).get(name) is real:
                 yield Patch(module, name, stands)

@@ -16,9 +16,9 @@ from kernbench.bridge.refused import not_simulated, refused
 from kernbench.bridge.replaced import Patch, WhenImported
 from kernbench.process.process import MAIN, RankLocal
 from kernbench.ranks.world import world_of
+from kernbench.runtime_api.refused_names import refused_by_module
 
-_HINT: Final = "use collectives, or send and recv, of torch.distributed"
-_CALLS: Final = ("rpc_sync", "rpc_async", "remote", "method_factory", "new_method")
+_REFUSED: Final = refused_by_module()["torch.distributed.rpc"]
 
 
 class _Agent(NamedTuple):
@@ -130,7 +130,7 @@ def _in_ranks(real: Any, ours: Callable[..., Any]) -> Any:
 
 def _reference(real: Any) -> Any:
     """Returns the class `RRef`, of which ranks make no objects; annotations may name it."""
-    refuse = refused("torch.distributed.rpc.RRef", _HINT)
+    refuse = refused("torch.distributed.rpc.RRef", _REFUSED["RRef"])
 
     def new(cls: Any, *args: Any, **options: Any) -> Any:
         if HERE.rank is not None:
@@ -144,7 +144,7 @@ def _reference(real: Any) -> Any:
 
 def _of_rpc(rpc: ModuleType) -> Iterator[Patch]:
     ours: dict[str, Callable[..., Any]] = {
-        name: refused(f"torch.distributed.rpc.{name}", _HINT) for name in _CALLS
+        name: refused(f"torch.distributed.rpc.{name}", hint) for name, hint in _REFUSED.items()
     }
     ours |= {"init_rpc": functools.partial(init_rpc, rpc.WorkerInfo), "shutdown": shutdown}
     ours["get_worker_info"] = get_worker_info

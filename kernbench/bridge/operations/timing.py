@@ -50,6 +50,7 @@ from kernbench.bridge.tensors.storages import (
 )
 from kernbench.process.act import Alone, act
 from kernbench.process.process import Process
+from kernbench.runtime_api.refused_names import REFUSED
 from kernbench.sim_engine.engine import Hold
 
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -277,7 +278,8 @@ class TimeMode(TorchDispatchMode):
         rank, name = self._rank, func.name()
         operation = OPERATIONS.get(name)
         if operation is None:
-            raise not_simulated(f"torch.ops.higher_order.{name}", _PLAIN_WAY)
+            way = REFUSED.get(f"torch.{name}", _PLAIN_WAY)
+            raise not_simulated(f"torch.ops.higher_order.{name}", way)
         if not is_on_device(args[0]):
             return func(*args)
         if operands_on(args, rank.process) >= BOTH:
