@@ -384,6 +384,8 @@ def block_of(rank: Rank, tensor: torch.Tensor, *, of_host: bool = False) -> Tens
     """
     tensor = tensor.detach()
     storage, dtype = tensor.untyped_storage(), DTYPES[tensor.dtype]
+    if rank.numbers is not None:
+        rank.numbers.forget(tensor)  # who takes the block may write it
     held = STORAGES.get(storage._cdata)
     if held is None:
         label = Label(dtype, tuple(tensor.shape))
