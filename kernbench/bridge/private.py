@@ -1,14 +1,52 @@
-"""Private names of PyTorch 2.13 on which the bridge stands, and a check that they are there."""
+"""Private names of PyTorch on which the bridge stands, for each version, and a check of them."""
 
 import importlib
 import sys
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
 from kernbench.errors import UsageError
+from kernbench.runtime_api.pytorch_versions import minor_of
+
+VERSION: Final = minor_of(torch.__version__)
+"""The version of this PyTorch, such as (2, 13)."""
+
+
+class Place(NamedTuple):
+    """A private name that is not the same in all versions.
+
+    Attributes:
+        module: The module that has it.
+        names: The name in it, by the first version (major and minor) that has it so.
+    """
+
+    module: str
+    names: Mapping[tuple[int, int], str]
+
+    def name(self, version: tuple[int, int] = VERSION) -> str:
+        """Returns the name in a version of PyTorch.
+
+        Args:
+            version: The version.
+        """
+        return self.names[max(first for first in self.names if first <= version)]
+
+
+PIPELINE_STARTS: Final = Place(
+    "torch.distributed.pipelining.schedules",
+    {
+        (2, 13): "_PipelineSchedule._warmup_p2p",
+        (2, 15): "_PipelineSchedule._initialize_pipeline_distributed_state",
+    },
+)
+"""What lets stages vote whether shapes are known, and connects them. Its arguments: the stages,
+whether there is a pass back, and a flag of the connections."""
+
+PLACES: Final = (PIPELINE_STARTS,)
+"""Names that differ from version to version: they are chosen here and nowhere else."""
 
 PRIVATE: Final[Mapping[str, tuple[str, ...]]] = {
     "torch": (
@@ -18,7 +56,9 @@ PRIVATE: Final[Mapping[str, tuple[str, ...]]] = {
         "_GLOBAL_DEVICE_CONTEXT",
         "_has_compatible_shallow_copy_type",
         "_tensor_str.PRINT_OPTS",
+        "ops.aten._foreach_copy_",
         "ops.aten._fused_rms_norm",
+        "ops.aten._local_scalar_dense",
         "ops.aten._scaled_dot_product_attention_math",
         "ops.aten._scaled_dot_product_cudnn_attention",
         "ops.aten._scaled_dot_product_efficient_attention",
@@ -26,10 +66,14 @@ PRIVATE: Final[Mapping[str, tuple[str, ...]]] = {
         "ops.aten._scaled_dot_product_flash_attention_for_cpu",
     ),
     "torch._C": (
+        "DisableTorchFunction",
+        "DisableTorchFunctionSubclass",
+        "DispatchKey.Autograd",
+        "DispatchKey.CUDA",
         "_AutoDispatchBelowAutograd",
         "_EnableTorchFunction",
         "_ForceDispatchKeyGuard",
-        "_TorchDispatchModeKey",
+        "_TorchDispatchModeKey.FAKE",
         "_dispatch_has_kernel_for_dispatch_key",
         "_dispatch_tls_local_exclude_set",
         "_dispatch_tls_local_include_set",
@@ -102,17 +146,22 @@ PRIVATE: Final[Mapping[str, tuple[str, ...]]] = {
         "math_attention",
     ),
     "torch._library.simple_registry": ("singleton.find",),
+    "torch._subclasses.fake_tensor": ("FakeTensor",),
     "torch._ops": ("HigherOrderOperator", "OpOverload"),
     "torch.autograd.graph": ("_engine_run_backward",),
     "torch.distributed": (
         "Reducer._install_post_backward_futures",
         "Reducer._run_allreduce_hook",
         "_register_comm_hook",
+        "_verify_params_across_processes",
     ),
     "torch.distributed._functional_collectives": ("AsyncCollectiveTensor",),
     "torch.distributed.checkpoint.filesystem": ("_FileSystemWriter.write_data",),
     "torch.distributed.distributed_c10d": (
+        "_World",
+        "_check_p2p_op_list",
         "_find_pg_by_ranks_and_tag",
+        "_get_default_group",
         "_new_process_group_helper",
         "_process_group_name",
         "_rank_not_in_group",
@@ -121,7 +170,7 @@ PRIVATE: Final[Mapping[str, tuple[str, ...]]] = {
         "_warn_not_in_group",
         "_world",
     ),
-    "torch.distributed.pipelining.schedules": ("_PipelineSchedule._warmup_p2p",),
+    "torch.distributed.pipelining.schedules": (PIPELINE_STARTS.name(),),
     "torch.distributed.fsdp._debug_utils": ("SimpleProfiler.profiling", "SimpleProfiler.results"),
     "torch.distributed.fsdp._init_utils": ("torch",),
     "torch.distributed.tensor._dispatch": ("run_dtensor_rng_op.py_kernels",),
@@ -133,8 +182,16 @@ PRIVATE: Final[Mapping[str, tuple[str, ...]]] = {
     "torch.nn.parallel.distributed": ("_setup_mixed_precision_params",),
     "torch.overrides": ("_get_current_function_mode_stack",),
     "torch.utils._device": ("DeviceContext", "_device_constructors"),
-    "torch.utils.data._utils.worker": ("_generate_state", "_worker_info"),
-    "torch.utils.data.dataloader": ("DataLoader._get_iterator", "_BaseDataLoaderIter"),
+    "torch.utils._python_dispatch": ("TorchDispatchMode",),
+    "torch.utils._pytree": ("tree_leaves", "tree_map_only"),
+    "torch.utils.data._utils.pin_memory": ("pin_memory",),
+    "torch.utils.data._utils.worker": ("WorkerInfo", "_generate_state", "_worker_info"),
+    "torch.utils.data.dataloader": (
+        "DataLoader._get_iterator",
+        "_BaseDataLoaderIter",
+        "_DatasetKind.Iterable",
+        "_DatasetKind.create_fetcher",
+    ),
 }
 """The names, by module. Those of a module that a program does not import need not be there."""
 

@@ -56,7 +56,10 @@ _GRAPHS: Final = "run the program without CUDA graphs; --set can lower the host'
 CUDA: Final[dict[str, Any]] = {
     name: (refused_class if name[0].isupper() else refused)(f"torch.cuda.{name}", hint)
     for hint, names in (
-        (_GRAPHS, "CUDAGraph make_graphed_callables graph_pool_handle"),
+        (
+            _GRAPHS,
+            "CUDAGraph make_graphed_callables graph_pool_handle export_dot export_graph_data",
+        ),
         ("make a stream with torch.cuda.Stream()", "ExternalStream get_stream_from_external"),
         (
             _ALLOCATOR,
