@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import torch
 
 from kernbench.errors import UsageError
-from kernbench.runtime_api.pytorch_versions import minor_of
+from kernbench.runtime_api.pytorch_versions import NEWEST, minor_of
 
 VERSION: Final = minor_of(torch.__version__)
 """The version of this PyTorch, such as (2, 13)."""
@@ -219,7 +219,7 @@ def check_private_names(modules: Iterable[str] | None = None) -> None:
         raise UsageError(
             f"PyTorch {torch.__version__} lacks what programs of PyTorch need here",
             [f"missing: {', '.join(missing)}"],
-            hint="pip install 'kernbench[torch]' takes a version that is known to work",
+            hint=f"pip install 'torch<{NEWEST[0]}.{NEWEST[1] + 1}', which is known to work",
         )
 
 
