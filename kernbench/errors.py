@@ -95,7 +95,10 @@ def _installed(program: str | None) -> list[str]:
     file = Path(program or "").resolve()
     if program is not None and file.suffix != ".py":
         own.add(program.partition(".")[0])
-    for folder in map(Path, {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}):
+    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    # Those of the system, of the user, or of an environment below this one.
+    folders |= {each for each in sys.path if Path(each).name in {"site-packages", "dist-packages"}}
+    for folder in map(Path, folders):
         names = {entry.stem for entry in folder.iterdir()} if folder.is_dir() else set()
         found |= {name for name in names if name.isidentifier()}
         if folder in file.parents:

@@ -43,6 +43,7 @@ class Rank:
         casts: Parameters that autocast has cast, by `id`: a weak reference to each, and the cast.
         generator: What random numbers of the device are drawn from, once there were any.
         coalesced: What was called since a group of operations was begun; None: none was.
+        numbers: Numbers of its device that are known, where reads are made up; None elsewhere.
         mode: The mode that sees the operations of the process.
         hazards: Storages in use by collectives, and those that nothing has written.
         hooked: While a communication hook of DDP runs, works for whose future it has asked.
@@ -75,6 +76,7 @@ class Rank:
         "local_devices",
         "making",
         "mode",
+        "numbers",
         "outstanding",
         "physical",
         "pid",
@@ -114,6 +116,7 @@ class Rank:
         self.casts: dict[int, tuple[Any, torch.Tensor]] = {}
         self.coalesced: list[Any] | None = None
         self.mode: Any = None
+        self.numbers: Any = None
         self.hazards: Any = None
         self.races: Any = None
         self.flight: Any = None

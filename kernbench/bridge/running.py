@@ -18,6 +18,7 @@ from kernbench.bridge.endings import at_end
 from kernbench.bridge.here import HERE, Rank
 from kernbench.bridge.library_state import LibraryState
 from kernbench.bridge.operations.direct import DirectMode
+from kernbench.bridge.operations.fake_mode import FakeMode
 from kernbench.bridge.operations.shape_mode import ShapeMode, Shapes
 from kernbench.bridge.packing import Packed, packed
 from kernbench.bridge.patches import patched
@@ -310,7 +311,10 @@ def as_rank(
     number = max(process.rank, 0)
     rank = Rank(process, number % local, process.ctx.devices[number], local, data=data, fake=fake)
     rank.hazards = Hazards(rank)
-    rank.mode = DirectMode(rank) if data else ShapeMode(rank, shapes or Shapes())
+    if data:
+        rank.mode = DirectMode(rank)
+    else:
+        rank.mode = (FakeMode if fake else ShapeMode)(rank, shapes or Shapes())
     HERE.rank = rank
     try:
         with states.kept(states.THREAD), rank.mode:

@@ -164,7 +164,8 @@ def _torchrun(
         Numbers,
         typer.Option(
             help="Whether tensors hold values; off: only time is simulated; fake: as off, and a "
-            "value that the program reads of a device is 0."
+            "value that the program reads of a device is 0 unless it follows from values of the "
+            "host."
         ),
     ] = Numbers.on,
     same_ranks: Annotated[

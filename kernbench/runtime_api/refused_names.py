@@ -17,7 +17,7 @@ _ONE_DEVICE: Final = "a rank has one device; use torch.nn.parallel.DistributedDa
 _GROUPS: Final = (
     (
         "torch.cuda torch.cuda.graphs",
-        "CUDAGraph graph make_graphed_callables graph_pool_handle",
+        "CUDAGraph graph make_graphed_callables graph_pool_handle export_dot export_graph_data",
         _GRAPHS,
     ),
     ("torch.accelerator torch.accelerator.graphs", "Graph", _GRAPHS),

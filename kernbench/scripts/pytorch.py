@@ -15,11 +15,9 @@ from kernbench.errors import UsageError
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.engines import load_machine
+from kernbench.runtime_api.pytorch_versions import check_version
 from kernbench.topology import Topology
 from kernbench.units import format_bytes, format_time
-
-SUPPORTED: Final = "2.13"
-"""Minor version of PyTorch that is known to work."""
 
 
 def the_bridge() -> Any:
@@ -38,11 +36,7 @@ def the_bridge() -> Any:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         version = "of unknown version"
-    if not f"{version}.".startswith(f"{SUPPORTED}."):
-        raise UsageError(
-            f"PyTorch {version} is installed, and programs run with {SUPPORTED} only",
-            hint=f"pip install 'torch>={SUPPORTED},<2.14'",
-        )
+    check_version(version)
     from kernbench import bridge
 
     return bridge

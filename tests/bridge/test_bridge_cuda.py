@@ -22,15 +22,25 @@ def test_every_name_of_torch_cuda_is_simulated_or_refused_by_name() -> None:
     from kernbench.bridge.cuda.cuda import FUNCTIONS
 
     of_classes = {"AcceleratorError", "CudaError", "DeferredCudaCallError", "OutOfMemoryError"}
-    helpers = {"Any", "Callable", "NewType", "Optional", "cast", "classproperty", "cudaStatus"}
+    helpers = {"classproperty", "cudaStatus"}  # as is what PyTorch imports for itself
     left = {
         name
-        for name in dir(torch.cuda)
+        for name, value in vars(torch.cuda).items()
         if not name.startswith("_")
-        and callable(getattr(torch.cuda, name))
+        and callable(value)
         and not name.endswith(("Storage", "Tensor"))
+        and getattr(value, "__module__", "torch").partition(".")[0] == "torch"
     }
-    assert left - set(FUNCTIONS) == of_classes | helpers | {"lru_cache"}
+    assert left - set(FUNCTIONS) == of_classes | helpers
+
+
+@pytest.mark.parametrize(("base", "ours"), [("Stream", "Stream"), ("Event", "Event")])
+def test_streams_and_events_have_every_name_of_pytorchs(base: str, ours: str) -> None:
+    from kernbench.bridge.cuda import cuda
+
+    for real in (getattr(torch, base), getattr(torch.cuda, base)):
+        names = {name for name in dir(real) if not name.startswith("_")}
+        assert names - {"priority"} <= set(dir(getattr(cuda, ours)))  # which each stream has
 
 
 def test_programs_find_cuda_before_and_in_ranks() -> None:
@@ -49,8 +59,9 @@ def test_programs_find_cuda_before_and_in_ranks() -> None:
             torch.version.cuda is not None and torch.cuda.nccl.version() >= (2, 10),
         )
 
+    before = torch.version.cuda
     assert _one(worker) == ("NVIDIA H200", (9, 0), "cuda", "torch.cuda", True)
-    assert torch.version.cuda is None
+    assert torch.version.cuda == before
 
 
 def test_events_measure_simulated_time() -> None:

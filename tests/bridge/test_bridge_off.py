@@ -60,7 +60,7 @@ def _reads(rank: int) -> None:
     import torch
 
     del rank
-    value = torch.ones(3, device="cuda")
+    value = torch.rand(3, device="cuda")  # of numbers that follow from the program, none is made up
     _SEEN.append((int(value.sum().item()), len(value.nonzero()), int(value.cpu()[0])))
 
 
@@ -267,7 +267,7 @@ def _makes_of_parts(rank: int) -> None:
     import torch
 
     torch.cuda.set_device(rank)
-    x = torch.arange(3.0, device="cuda")
+    x = torch.rand(3, device="cuda")
     assert torch.tensor([[x[0], 1.0], [x[1], 2.0]]).tolist() == [[0.0, 1.0], [0.0, 2.0]]
     assert torch.tensor([x[2], 1.0], device="cuda").shape == (2,)
 

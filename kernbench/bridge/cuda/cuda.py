@@ -18,6 +18,11 @@ from kernbench.runtime_api.profiler import record_function
 _HIGHEST: Final = -5
 """The greatest priority that CUDA has (cudaDeviceGetStreamPriorityRange of an H200)."""
 
+_CUDA: Final = 1
+"""`c10::DeviceType::CUDA`."""
+
+_NO_IPC: Final = "let ranks meet in a collective or a message, which orders their streams"
+
 
 class Stream(simulated.Stream):
     """`torch.cuda.Stream`. A priority changes nothing: engines are shared in the order of calls."""
@@ -55,11 +60,16 @@ class Stream(simulated.Stream):
         return this_rank().local
 
     @property
+    def device_type(self) -> int:
+        """The number of CUDA among PyTorch's kinds of devices."""
+        return _CUDA
+
+    @property
     def stream_id(self) -> int:
         """A number of the stream."""
         return id(self._line)
 
-    cuda_stream = stream_id
+    cuda_stream = native_handle = stream_id
 
 
 class Event(simulated.Event):
@@ -77,6 +87,16 @@ class Event(simulated.Event):
     def event_id(self) -> int:
         """A number of the event."""
         return id(self)
+
+    cuda_event = event_id
+
+    @property
+    def device(self) -> Any:
+        """Device of the event."""
+        return this_rank().device
+
+    ipc_handle = refused.refused("Event.ipc_handle", _NO_IPC)
+    from_ipc_handle = refused.refused("Event.from_ipc_handle", _NO_IPC)
 
 
 def _of(stream: simulated.Stream) -> Stream:
@@ -243,7 +263,7 @@ def facade(name: str, ours: Any, real: Any) -> Any:
     Args:
         name: The name.
         ours: What a rank gets.
-        real: What PyTorch has; None if it has nothing.
+        real: What PyTorch has.
     """
     if isinstance(ours, type) or name in cuda_devices.EVERYWHERE:
         return ours
@@ -259,12 +279,14 @@ def facade(name: str, ours: Any, real: Any) -> Any:
 def patches() -> Iterator[Patch]:
     """Yields what is replaced of `torch.cuda`."""
     for name, ours in FUNCTIONS.items():
-        real = getattr(torch.cuda, name, None)
+        if not hasattr(torch.cuda, name):
+            continue  # of another version of PyTorch
+        real = getattr(torch.cuda, name)
         stands = facade(name, ours, real)
         yield Patch(torch.cuda, name, stands)
         for part in refused.CUDA_PARTS:
             module = getattr(torch.cuda, part)
-            if real is not None and vars(module).get(name) is real:
+            if vars(module).get(name) is real:
                 yield Patch(module, name, stands)
     yield Patch(torch, "Stream", any_kind(torch.Stream, Stream))
     yield Patch(torch, "Event", any_kind(torch.Event, Event))

@@ -2,11 +2,11 @@
 
 import os
 import threading
-import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 from weakref import WeakSet
 
+import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
@@ -27,25 +27,32 @@ from kernbench.process.effort import EFFORT
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.world import world_of
 
-_FIELDS: Final[dict[str, Callable[[], Any]]] = {
-    "default_pg": lambda: None,
-    "pg_map": dict,
-    "pg_names": dict,
-    "pg_group_ranks": dict,
-    "pg_backend_config": dict,
-    "group_count": int,
-    "tags_to_pg": dict,
-    "pg_to_tag": dict,
-    "pg_coalesce_state": dict,
-}
-"""What `distributed_c10d._World` keeps, as private variables of that module."""
+OF_MODULE: Final = (
+    "pg_map",
+    "pg_names",
+    "pg_group_ranks",
+    "pg_backend_config",
+    "tags_to_pg",
+    "pg_to_tag",
+)
+"""What `distributed_c10d._World` keeps in variables of its module, beside `group_count`."""
+
+
+class _World(c10d._World):
+    """`distributed_c10d._World` of one rank, with variables of its own in place of the module's."""
+
+    pg_map = pg_names = pg_group_ranks = pg_backend_config = tags_to_pg = pg_to_tag = None
+    group_count = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in OF_MODULE:
+            setattr(self, name, {})
 
 
 class _OfThread(threading.local):
     def __init__(self) -> None:
-        self.state = types.SimpleNamespace(
-            **{name: kind() for name, kind in _FIELDS.items()}, comms=[]
-        )
+        self.state = _World()
 
 
 class RankWorld:
@@ -338,16 +345,20 @@ def end_of_backward(real: Callable[..., Any]) -> Callable[..., Any]:
         real: The function of PyTorch.
     """
 
-    def run(roots: Any, *args: Any, **options: Any) -> Any:
+    def run(roots: Any, gradients: Any, *args: Any, **options: Any) -> Any:
         rank = HERE.rank
         if rank is None:
-            return real(roots, *args, **options)
+            return real(roots, gradients, *args, **options)
         before, rank.backward = rank.backward, True
         if not before:
             EFFORT.backward(rank.process.rank, max(len(rank.process.ctx.main.ranks), 1))
+        # A root may be a `GradientEdge`, which has no memory; its gradient is where its tensor was.
+        there = any(
+            isinstance(one, torch.Tensor) and on_device(one) for one in (*roots, *gradients)
+        )
         try:
-            with ambient(rank, any(on_device(root) for root in roots)):
-                result = real(roots, *args, **options)
+            with ambient(rank, there):
+                result = real(roots, gradients, *args, **options)
         finally:
             rank.backward = before
         if not before:  # not after a pass inside of one, such as that of a checkpoint

@@ -359,7 +359,15 @@ def made(
             setattr(result.untyped_storage(), PINNED, True)
         return result
     with placed(rank, True):
-        return _noticed(rank, real(*args, **{**kwargs, "device": rank.physical}), True)
+        result = _noticed(rank, real(*args, **{**kwargs, "device": rank.physical}), True)
+    if rank.numbers is not None and real in _OF_VALUES and not isinstance(args[0], torch.Tensor):
+        with placed(rank, False):  # no mode sees the values
+            rank.numbers.keep(result, lambda: real(*args, **{**kwargs, "device": _CPU}))
+    return result
+
+
+_OF_VALUES: Final = frozenset((torch.tensor, torch.asarray, torch.as_tensor))
+"""What makes tensors of values of Python."""
 
 
 def _values(rank: Rank, given: Any) -> Any:

@@ -391,6 +391,8 @@ def block_of(rank: Rank, tensor: torch.Tensor, *, of_host: bool = False) -> Tens
     if dtype is None:
         name = f"a collective or message of {tensor.dtype}"
         raise not_simulated(name, "send its bytes: tensor.view(torch.uint8)")
+    if rank.numbers is not None:
+        rank.numbers.forget(tensor)  # who takes the block may write it
     held = STORAGES.get(storage._cdata)
     if held is None:
         label = Label(dtype, tuple(tensor.shape))
