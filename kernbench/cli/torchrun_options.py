@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from kernbench.cli.output import Output
-from kernbench.run_spec import RunSpec
+from kernbench.run_spec import Races, RunSpec
 
 _ONE_NODE: Final = "h200x8"
 _MORE_NODES: Final = "h200x8_x4_nodes"
@@ -183,6 +183,13 @@ def _torchrun(
             "3,17; each is compared with rank 0, step by step.",
         ),
     ] = None,
+    races: Annotated[
+        Races,
+        typer.Option(
+            help="What an access does that no stream and no wait orders (M10, C14, C15): error "
+            "ends the run; warn goes on, and lists them at the end, such as those of a library.",
+        ),
+    ] = "error",
     flight_recorder: Annotated[
         Path | None,
         typer.Option(
@@ -208,6 +215,7 @@ def _torchrun(
         data: Whether tensors hold values.
         same_ranks: Whether some ranks run the program, and the others repeat it.
         witnesses: Ranks that run it beside rank 0; None for the last one.
+        races: What an access does that nothing orders.
         flight_recorder: Folder for the files of PyTorch's flight recorder; None for no files.
         shared: Options of `kernbench run`.
 
@@ -236,6 +244,7 @@ def _torchrun(
         "as_module": module,
         "same_ranks": same_ranks,
         "witnesses": witnesses,
+        "races": races,
         "nproc_per_node": None,
     }
     try:

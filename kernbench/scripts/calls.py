@@ -12,7 +12,10 @@ from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 
 _OF_THE_COMMAND: Final = frozenset(
-    {"nproc_per_node", "as_torch", "pytorch", "nodes", "as_module", "same_ranks", "witnesses"}
+    {
+        *("nproc_per_node", "as_torch", "pytorch", "nodes", "as_module"),
+        *("same_ranks", "witnesses", "races"),
+    }
 )
 """Fields that only a command can follow: they say how it runs a file."""
 

@@ -54,9 +54,11 @@ def program_of(spec: RunSpec, path: Path) -> Iterator[Program]:
         with libraries_passed_over(str(path)):
             yield _load_pytorch(spec, path)
         return
-    if spec.nodes > 1 or spec.as_module or spec.same_ranks or spec.witnesses:
+    of_pytorch = spec.nodes > 1, spec.as_module, spec.same_ranks, spec.witnesses
+    if any(of_pytorch) or spec.races != "error":
         raise UsageError(
-            "nodes, as_module, same_ranks and witnesses: only a program of PyTorch can run so",
+            "nodes, as_module, same_ranks, witnesses and races: only a program of PyTorch can run "
+            "so",
             hint="kernbench torchrun",
         )
     with as_torch() if spec.as_torch else nullcontext():

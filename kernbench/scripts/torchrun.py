@@ -6,7 +6,7 @@ from typing import Any
 
 from kernbench.errors import UsageError, libraries_passed_over
 from kernbench.ranks.spawn_errors import SpawnException
-from kernbench.run_spec import Data
+from kernbench.run_spec import Data, Races
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.scripts.calls import spec_of_arguments
 from kernbench.scripts.pytorch import (
@@ -47,6 +47,7 @@ def torchrun_spawn(
     data: Data = True,
     same_ranks: bool = False,
     witnesses: Sequence[int] | None = None,
+    races: Races = "error",
     **fields: Any,
 ) -> Torchrun:
     """Calls `worker(rank, *args)` in each rank of a program of PyTorch, on a simulated machine.
@@ -66,6 +67,8 @@ def torchrun_spawn(
             and the others repeat what rank 0 does; only without values.
         witnesses: With `same_ranks`, ranks that call the worker in place of the last one, as
             `(3, 17)`; each is compared with rank 0, step by step.
+        races: What an access does that nothing orders, as of `RunSpec`; with `warn`, `races` of the
+            document lists them.
         fields: Further fields of `RunSpec`, such as `record="full"` or `seed=3`.
 
     Returns:
@@ -79,13 +82,13 @@ def torchrun_spawn(
     """
     __tracebackhide__ = True
     given = {"topology": topology, "overrides": tuple(overrides), "data": data, **fields}
-    own = ("args", "nprocs", "nodes", "same_ranks", "witnesses")
+    own = ("args", "nprocs", "nodes", "same_ranks", "witnesses", "races")
     spec = spec_of_arguments("kernbench.torchrun_spawn", given, own)
     if nprocs % nodes:
         raise UsageError(f"torchrun_spawn: {nprocs} ranks on {nodes} nodes: expected as many each")
     spec = replace(spec, pytorch=True, nodes=nodes, nproc_per_node=nprocs // nodes)
     compared = None if witnesses is None else tuple(witnesses)
-    spec = replace(spec, same_ranks=same_ranks, witnesses=compared)
+    spec = replace(spec, same_ranks=same_ranks, witnesses=compared, races=races)
     check_same_ranks(spec)
     spec = with_devices(spec)
     bridge = the_bridge()

@@ -611,6 +611,7 @@ def test_the_options_are_these() -> None:
             "--nnodes",
             "--nproc-per-node",
             "--quiet",
+            "--races",
             "--report",
             "--same-ranks",
             "--schedule",

@@ -45,6 +45,7 @@ class Known:
         plain: Whether it runs as it is, with numbers.
         reads: Whether it gives the host a value.
         run: Does it on this computer, with numbers.
+        sizes: Whether the shape of what it makes may depend on values, which the host reads then.
         sparse: Whether it makes or takes apart a sparse tensor.
         shards: Whether it is one of FSDP2 for which Python runs once for each parameter.
         repeats: Whether equal operands take equal times.
@@ -69,6 +70,7 @@ class Known:
         "run",
         "shards",
         "size",
+        "sizes",
         "sparse",
     )
 
@@ -82,7 +84,8 @@ class Known:
         self.plain: Final = data and not (self.draws or func in OF_FLOATS or self.resizes.some)
         self.reads: Final = func in _READS
         self.size: Final = place_of_size(func)
-        self.repeats: Final = torch.Tag.dynamic_output_shape not in func.tags
+        self.sizes: Final = torch.Tag.dynamic_output_shape in func.tags
+        self.repeats: Final = not self.sizes
         self.shards: Final = func.namespace == "fsdp" and "copy_in" not in str(func)
         self.sparse: Final = "sparse" in func.name()
         self.run: Final = widened(func)

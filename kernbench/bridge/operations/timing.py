@@ -10,6 +10,7 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernbench.bridge.cuda.ordering import copy_rule
 from kernbench.bridge.cuda.randomness import draw
 from kernbench.bridge.here import Rank
 from kernbench.bridge.operations.costs import FREE, Cost, cost_of
@@ -20,6 +21,7 @@ from kernbench.bridge.operations.known import OF_FLOATS, Known, known_of
 from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.tensors.devices import placed, wanted
 from kernbench.bridge.tensors.hazards import Operands
+from kernbench.bridge.tensors.no_numbers import depends_now
 from kernbench.bridge.tensors.operands import (
     BOTH,
     DEVICE,
@@ -38,6 +40,7 @@ from kernbench.bridge.tensors.operands import (
 from kernbench.bridge.tensors.room import check_room
 from kernbench.bridge.tensors.storages import (
     DTYPES,
+    PINNED,
     STORAGES,
     Held,
     block_of,
@@ -223,7 +226,9 @@ class TimeMode(TorchDispatchMode):
             return out
         if cost.fresh and given and making != touched and not known.reads:
             later = bool(kwargs and kwargs.get("non_blocking"))
-            self._copy(out, args[0], to_device=making, later=later)
+            if later and not making:
+                setattr(out.untyped_storage(), PINNED, True)  # as PyTorch does for such a copy
+            self._copy(out, args[0] if making else out, to_device=making, later=later)
             return out
         if not (touched or making):
             return out
@@ -243,6 +248,8 @@ class TimeMode(TorchDispatchMode):
             if signature is not None and len(known.durations) < _MOST_DURATIONS:
                 known.durations[signature] = duration
         self._issue(cost, duration)
+        if known.sizes and depends_now(func, args):
+            self.copy_out(_PCIE_VALUE)  # the host asks how large the result is
         return out
 
     def on_named_device(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -335,30 +342,32 @@ class TimeMode(TorchDispatchMode):
         for to, given in pairs:
             to_device = is_on_device(to)
             if to_device != is_on_device(given):
-                pinned = is_pinned(given if to_device else to)
-                self._copy(to, given, to_device=to_device, later=later and pinned)
+                self._copy(to, given if to_device else to, to_device=to_device, later=later)
             elif to_device:
                 self._issue(_COPY, _COPY.duration(self._library, (to, given), {}, to))
         return True
 
     def _copy(
-        self, out: torch.Tensor, given: Any = None, *, to_device: bool, later: bool = False
+        self, out: torch.Tensor, host: Any = None, *, to_device: bool, later: bool = False
     ) -> None:
-        """Issues a copy between the host and the device.
+        """Issues a copy between the host and the device; the host waits as `copy_rule` says.
 
         Args:
             out: The result.
-            given: What is copied.
+            host: The tensor of the host; None if it is none of the program's.
             to_device: Which way.
-            later: Whether the host goes on before it has ended: `non_blocking` with pinned memory.
-                To the host, PyTorch pins what it makes for such a copy.
+            later: Whether the program asks that the host goes on before it has ended.
         """
+        pinned = host is not None and is_pinned(host)
+        rule = copy_rule(to_device=to_device, pinned=pinned, non_blocking=later)
         nbytes = out.numel() * out.element_size()
-        if not to_device:
-            self.copy_out(nbytes, out if later else None)
-            return
-        host = given if later and is_pinned(given) else None
-        self._transfer("Memcpy HtoD", self._device.to_device, nbytes, host, writes=False)
+        lent = host if rule.lends else None
+        if to_device:
+            self._transfer("Memcpy HtoD", self._device.to_device, nbytes, lent, writes=False)
+        else:
+            self._transfer("Memcpy DtoH", self._device.to_host, nbytes, lent, writes=True)
+        if rule.waits:
+            self._process.wait_stream(self._process.current_stream(self._rank.sip))
 
     def _transfer(
         self, name: str, engine: Any, nbytes: int, host: torch.Tensor | None, *, writes: bool
@@ -397,16 +406,14 @@ class TimeMode(TorchDispatchMode):
         self._hold(made, _UPLOAD)
         self._copy(made, to_device=True)
 
-    def copy_out(self, nbytes: int, later: torch.Tensor | None = None) -> None:
+    def copy_out(self, nbytes: int) -> None:
         """Issues a copy from the device to the host, for which the host waits.
 
         Args:
             nbytes: Its size.
-            later: What is copied to, if the host does not wait.
         """
-        self._transfer("Memcpy DtoH", self._device.to_host, nbytes, later, writes=True)
-        if later is None:
-            self._process.wait_stream(self._process.current_stream(self._rank.sip))
+        self._transfer("Memcpy DtoH", self._device.to_host, nbytes, None, writes=True)
+        self._process.wait_stream(self._process.current_stream(self._rank.sip))
 
 
 def _look(values: Any, process: Process, key: list[Any]) -> int:

@@ -15,7 +15,7 @@ import torch
 from kernbench.bridge.here import HERE, Rank
 from kernbench.bridge.tensors.operands import tensors_in
 from kernbench.bridge.tensors.races import Races
-from kernbench.bridge.tensors.storages import DTYPES, STORAGES, Held, Ref, hold
+from kernbench.bridge.tensors.storages import DTYPES, STORAGES, Held, Ref, hold, is_on_device
 from kernbench.errors import CallSite, site_fact
 from kernbench.memory import UninitialisedReadError, View, dtypes
 from kernbench.process.access import Verb
@@ -23,6 +23,14 @@ from kernbench.sim_engine.command import Command, Stream
 from kernbench.tensors.tensor import Tensor
 
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
+
+_COPIES: Final = frozenset(
+    (
+        torch.ops.aten.copy_.default,
+        torch.ops.aten._foreach_copy_.default,
+        torch.ops.aten._to_copy.default,
+    )
+)
 
 _FULL: Final = 256
 """Storages after which those are looked for that need no watch any more."""
@@ -102,15 +110,24 @@ class Hazards:
             if held is None:
                 continue
             if held in self._used and not operands.free and tensor.dtype in DTYPES:
-                self._check(held, tensor, "wrote" if verb == "wrote" else "read")
+                crosses = operands.copies and not held.on_device and self._crosses(args)
+                self._check(held, tensor, "wrote" if verb == "wrote" else "read", crosses=crosses)
             if races is not None and held.on_device:
                 races.touch(held, tensor, writes=verb == "wrote")
             if verb != "read" and self._blank.pop(held, self) is not self:
                 self._changed()
 
-    def _check(self, held: Held, tensor: torch.Tensor, verb: Verb) -> None:
+    def _crosses(self, args: Sequence[Any]) -> bool:
+        """Returns whether a copy with a tensor of the host is one from or to the device."""
+        return bool(self._rank.making) or any(map(is_on_device, tensors_in(args)))
+
+    def _check(
+        self, held: Held, tensor: torch.Tensor, verb: Verb, *, crosses: bool = False
+    ) -> None:
+        """Checks an access; `crosses` says that a copy of the current stream has it, no host."""
         process = self._rank.process
-        stream = process.current_stream(held.sip) if held.on_device else None
+        at_device = held.on_device or crosses
+        stream = process.current_stream(self._rank.sip) if at_device else None
         shape, strides = tuple(tensor.shape), tuple(tensor.stride())
         dtype, offset = DTYPES[tensor.dtype], tensor.storage_offset()
         held.check(process, stream, View(held.buffer, dtype, shape, strides, offset), verb)
@@ -273,13 +290,15 @@ class Operands:
         free: Whether it touches no element, such as a view.
 
     Attributes:
+        copies: Whether it only copies, and so may go from host to device or back.
         free: As above.
         writes: Whether it writes any of them.
     """
 
-    __slots__ = ("_names", "_places", "_told", "free", "writes")
+    __slots__ = ("_names", "_places", "_told", "copies", "free", "writes")
 
     def __init__(self, func: Any, free: bool) -> None:
+        self.copies: Final = func in _COPIES
         self.free: Final = free
         arguments = func._schema.arguments
         # What an operation of another library writes, its schema need not say.
