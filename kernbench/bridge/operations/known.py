@@ -22,6 +22,15 @@ _READS: Final = frozenset(
 )
 """Operations that give the host a value."""
 
+_BLANK: Final = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in (
+        *("empty", "empty_like", "empty_permuted", "empty_strided"),
+        *("new_empty", "new_empty_strided"),
+    )
+)
+"""Operations that make a tensor without values."""
+
 ONTO: Final = frozenset((torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default))
 """Copies into tensors that are there, also ones on the other side of the bus."""
 
@@ -37,6 +46,7 @@ class Known:
         data: Whether tensors have numbers.
 
     Attributes:
+        blank: Whether it makes a tensor without values.
         collective: What does it on a device if it is a functional collective.
         cost: What it is on a device.
         draws: Whether it draws random numbers.
@@ -56,6 +66,7 @@ class Known:
     """
 
     __slots__ = (
+        "blank",
         "collective",
         "cost",
         "draws",
@@ -76,6 +87,7 @@ class Known:
 
     def __init__(self, func: Any, data: bool) -> None:
         self.func: Final = func
+        self.blank: Final = func._overloadpacket in _BLANK
         self.collective: Final = collective(func)
         self.cost: Final = cost_of(func)
         self.draws: Final = torch.Tag.nondeterministic_seeded in func.tags

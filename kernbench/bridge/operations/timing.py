@@ -51,6 +51,7 @@ from kernbench.bridge.tensors.storages import (
     let_go,
     no_memory,
 )
+from kernbench.bridge.tensors.unwritten import zeroed
 from kernbench.process.act import Alone, act
 from kernbench.process.process import Process
 from kernbench.sim_engine.engine import Hold
@@ -189,8 +190,9 @@ class TimeMode(TorchDispatchMode):
         if known.collective is not None and touched:
             with self:
                 return known.collective(rank, *args, **(kwargs or {}))
-        if self._hazards.alert:
-            self._hazards.look(known.operands, cost.name, args, kwargs)
+        carries = self._hazards.watch and self._hazards.look(
+            known.operands, cost.name, args, kwargs
+        )
         making = rank.making
         if making is None:
             making = touched or (rank.ambient and not given)
@@ -203,6 +205,8 @@ class TimeMode(TorchDispatchMode):
                 raise no_memory(rank, error, on_device=making) from None
         else:
             out = self._run(known, func, args, kwargs, making)
+        if known.blank:
+            zeroed(out)
         if known.operands.writes and rank.races is None:
             known.operands.note_written(args, kwargs, self._line.count + 1)
         if known.onto and touched and self._copied_across(args, kwargs):
@@ -220,6 +224,8 @@ class TimeMode(TorchDispatchMode):
                             rank.races.made(fresh)
             else:
                 self._hold(out, cost)
+        if carries:
+            self._hazards.unwritten.carry(known.operands.operation, args, kwargs, out)
         if not making and cost.fresh and rank.making is None:
             if is_from_nothing(args) if given else not where:
                 note_from_nothing(out)
@@ -289,7 +295,7 @@ class TimeMode(TorchDispatchMode):
             return func(*args)
         if operands_on(args, rank.process) >= BOTH:
             checked(rank, Named(name), args)
-        if self._hazards.alert:
+        if self._hazards.watch:
             self._hazards.look(Operands(Named(name), free=False), name, args, None)
         ran = operation(rank, self._library, *args)
         cost = Cost(name, FREE.duration)
