@@ -10,7 +10,6 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernbench.bridge.cuda.ordering import copy_rule
 from kernbench.bridge.cuda.randomness import draw
 from kernbench.bridge.here import Rank
 from kernbench.bridge.operations.costs import FREE, Cost, cost_of
@@ -18,6 +17,7 @@ from kernbench.bridge.operations.costs_gemm import precision
 from kernbench.bridge.operations.eager import Eager
 from kernbench.bridge.operations.flex import OPERATIONS, Named
 from kernbench.bridge.operations.known import OF_FLOATS, Known, known_of
+from kernbench.bridge.operations.transfers import VALUE, Transfers
 from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.tensors.devices import placed, wanted
 from kernbench.bridge.tensors.hazards import Operands
@@ -39,29 +39,20 @@ from kernbench.bridge.tensors.operands import (
 )
 from kernbench.bridge.tensors.room import check_room
 from kernbench.bridge.tensors.storages import (
-    DTYPES,
     PINNED,
     STORAGES,
     Held,
-    block_of,
     hold,
     hold_new,
     is_on_device,
-    is_pinned,
-    let_go,
     no_memory,
 )
 from kernbench.bridge.tensors.unwritten import zeroed
-from kernbench.process.act import Alone, act
+from kernbench.process.act import Alone
 from kernbench.process.process import Process
-from kernbench.sim_engine.engine import Hold
 
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
-_PCIE_VALUE: Final = 8
-"""Bytes of a value that the host reads."""
-
-
 _COPY: Final = cost_of(torch.ops.aten.copy_.default)
 _UPLOAD: Final = Cost("copy", FREE.duration)
 
@@ -94,6 +85,7 @@ class TimeMode(TorchDispatchMode):
         unknown: Operations without a cost of their own, timed by their bytes: how often, and their
             time in picoseconds.
         eager: What PyTorch itself takes on the host.
+        copy_out: Issues a copy from the device to the host, for which the host waits.
     """
 
     supports_higher_order_operators = True
@@ -111,6 +103,9 @@ class TimeMode(TorchDispatchMode):
         self._line = process.default_stream(rank.sip)
         self._known: Final = known_of(self._engine, self._library, rank.data)
         self.eager: Final = Eager(rank)
+        self._walks = 0
+        self._transfers: Final = Transfers(rank)
+        self.copy_out: Final = self._transfers.copy_out
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -141,6 +136,7 @@ class TimeMode(TorchDispatchMode):
             if isinstance(func, HigherOrderOperator):
                 return self._higher_order(func, args)
             known = self._known[id(func)] = Known(func, self._rank.data)
+        self._walks += 1
         rank, cost, process, find = self._rank, known.cost, self._process, STORAGES.get
         try:
             # One pass over the operands, as every operation comes here: where they are, and what
@@ -224,6 +220,9 @@ class TimeMode(TorchDispatchMode):
                             rank.races.made(fresh)
             else:
                 self._hold(out, cost)
+        if known.reads and not touched:
+            self._transfers.note_read(args[0], out, self._walks)
+            return out
         if carries:
             self._hazards.unwritten.carry(known.operands.operation, args, kwargs, out)
         if not making and cost.fresh and rank.making is None:
@@ -234,7 +233,9 @@ class TimeMode(TorchDispatchMode):
             later = bool(kwargs and kwargs.get("non_blocking"))
             if later and not making:
                 setattr(out.untyped_storage(), PINNED, True)  # as PyTorch does for such a copy
-            self._copy(out, args[0] if making else out, to_device=making, later=later)
+            self._transfers.copy(out, args[0] if making else out, to_device=making, later=later)
+            if not (making or later):
+                self._transfers.note_read(args[0], out, self._walks)
             return out
         if not (touched or making):
             return out
@@ -245,7 +246,8 @@ class TimeMode(TorchDispatchMode):
             process.host.clock += self.eager.view[rank.ambient or is_grad_enabled()]
             return out
         if known.reads:
-            self.copy_out(_PCIE_VALUE)
+            self.copy_out(VALUE)
+            self._transfers.note_read(args[0], out, self._walks)
             return out
         signature = tuple(key) if repeats and given else None
         duration = known.durations.get(signature)
@@ -255,7 +257,7 @@ class TimeMode(TorchDispatchMode):
                 known.durations[signature] = duration
         self._issue(cost, duration)
         if known.sizes and depends_now(func, args):
-            self.copy_out(_PCIE_VALUE)  # the host asks how large the result is
+            self.copy_out(VALUE)  # the host asks how large the result is
         return out
 
     def on_named_device(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -348,58 +350,12 @@ class TimeMode(TorchDispatchMode):
         for to, given in pairs:
             to_device = is_on_device(to)
             if to_device != is_on_device(given):
-                self._copy(to, given if to_device else to, to_device=to_device, later=later)
+                self._transfers.copy(
+                    to, given if to_device else to, to_device=to_device, later=later
+                )
             elif to_device:
                 self._issue(_COPY, _COPY.duration(self._library, (to, given), {}, to))
         return True
-
-    def _copy(
-        self, out: torch.Tensor, host: Any = None, *, to_device: bool, later: bool = False
-    ) -> None:
-        """Issues a copy between the host and the device; the host waits as `copy_rule` says.
-
-        Args:
-            out: The result.
-            host: The tensor of the host; None if it is none of the program's.
-            to_device: Which way.
-            later: Whether the program asks that the host goes on before it has ended.
-        """
-        pinned = host is not None and is_pinned(host)
-        rule = copy_rule(to_device=to_device, pinned=pinned, non_blocking=later)
-        nbytes = out.numel() * out.element_size()
-        lent = host if rule.lends else None
-        if to_device:
-            self._transfer("Memcpy HtoD", self._device.to_device, nbytes, lent, writes=False)
-        else:
-            self._transfer("Memcpy DtoH", self._device.to_host, nbytes, lent, writes=True)
-        if rule.waits:
-            self._process.wait_stream(self._process.current_stream(self._rank.sip))
-
-    def _transfer(
-        self, name: str, engine: Any, nbytes: int, host: torch.Tensor | None, *, writes: bool
-    ) -> None:
-        """Issues a copy; the host may not touch its tensor `host` before it has waited (C14, C15).
-
-        Args:
-            name: Name of the command.
-            engine: What copies.
-            nbytes: Its size.
-            host: A tensor of the host that the copy uses while the host goes on.
-            writes: Whether the copy writes it.
-        """
-        device, process, rank = self._device, self._process, self._rank
-        work = Hold(
-            self._engine, engine, device.pcie_ps(nbytes), None, device.spec.host.pcie.latency
-        )
-        blocks: list[Any] = []
-        if host is not None and host.dtype in DTYPES:
-            blocks.append(block_of(rank, host, of_host=True))
-        reads, writes_to = ((), blocks) if writes else (blocks, ())
-        stream, told = process.current_stream(rank.sip), {"bytes": nbytes}
-        act(process, name, "copy", stream, work, reads=reads, writes=writes_to, args=told)
-        if blocks:
-            rank.hazards.note_used(blocks)
-            let_go(blocks)
 
     def uploaded(self, made: torch.Tensor) -> None:
         """Places a tensor on the device that was made of values of the host.
@@ -410,16 +366,7 @@ class TimeMode(TorchDispatchMode):
         if self._rank.races is not None:
             self._rank.races.begin(_UPLOAD.name)
         self._hold(made, _UPLOAD)
-        self._copy(made, to_device=True)
-
-    def copy_out(self, nbytes: int) -> None:
-        """Issues a copy from the device to the host, for which the host waits.
-
-        Args:
-            nbytes: Its size.
-        """
-        self._transfer("Memcpy DtoH", self._device.to_host, nbytes, None, writes=True)
-        self._process.wait_stream(self._process.current_stream(self._rank.sip))
+        self._transfers.copy(made, to_device=True)
 
 
 def _look(values: Any, process: Process, key: list[Any]) -> int:
