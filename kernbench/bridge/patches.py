@@ -38,7 +38,8 @@ from kernbench.bridge.private import PRIVATE, check_private_names
 from kernbench.bridge.replaced import Patch, WhenImported, seen_once, takes_tensors
 from kernbench.bridge.replacing import Replacing
 from kernbench.bridge.tensors import devices, tensor_methods
-from kernbench.bridge.tensors.hazards import giving_bytes, noting_blank
+from kernbench.bridge.tensors.hazards import giving_bytes
+from kernbench.bridge.tensors.unwritten import noting_blank
 
 FACTORIES: Final = [
     "arange",

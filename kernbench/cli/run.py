@@ -38,7 +38,7 @@ from kernbench.runtime_api.engines import load_machine
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.scripts import program
 from kernbench.scripts.failures import failure_of, repeated
-from kernbench.scripts.pytorch import made_up_lines, run_lines
+from kernbench.scripts.pytorch import made_up_lines, race_lines, run_lines
 from kernbench.scripts.running import Outcome, head_of, run_once
 from kernbench.sim_engine.op_log import OpLog
 from kernbench.units import format_time
@@ -257,7 +257,7 @@ def _tell_failure(outcome: Outcome, output: Output, tries: Tries) -> None:
     error, context = outcome.error, outcome.context
     if context is None or not isinstance(error, Exception | KeyboardInterrupt):
         return
-    for line in made_up_lines(context):
+    for line in made_up_lines(context) + race_lines(context):
         print(f"kernbench: {line}", file=sys.stderr)
     if tries.listener is not None and isinstance(error, Exception):
         tries.listener.failed(error)

@@ -70,6 +70,7 @@ def spec_of_options(options: Mapping[str, Any]) -> RunSpec:
         same_ranks=options.get("same_ranks", False),
         witnesses=None if witnesses is None else _numbers(witnesses, _WITNESSES, ","),
         check_replicas=options.get("check_replicas", False),
+        races=options.get("races", USUAL.races),
     )
 
 

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from kernbench.cli.output import Output
-from kernbench.run_spec import RunSpec
+from kernbench.run_spec import Races, RunSpec
 
 _ONE_NODE: Final = "h200x8"
 _MORE_NODES: Final = "h200x8_x4_nodes"
@@ -192,6 +192,13 @@ def _torchrun(
             "and after the optimizer of each step; the first difference ends the run.",
         ),
     ] = False,
+    races: Annotated[
+        Races,
+        typer.Option(
+            help="What an access does that no stream and no wait orders (M10, C14, C15): error "
+            "ends the run; warn goes on, and lists them at the end, such as those of a library.",
+        ),
+    ] = "error",
     flight_recorder: Annotated[
         Path | None,
         typer.Option(
@@ -218,6 +225,7 @@ def _torchrun(
         same_ranks: Whether some ranks run the program, and the others repeat it.
         witnesses: Ranks that run it beside rank 0; None for the last one.
         check_replicas: Whether the parameters of DDP's replicas are compared.
+        races: What an access does that nothing orders.
         flight_recorder: Folder for the files of PyTorch's flight recorder; None for no files.
         shared: Options of `kernbench run`.
 
@@ -247,6 +255,7 @@ def _torchrun(
         "same_ranks": same_ranks,
         "witnesses": witnesses,
         "check_replicas": check_replicas,
+        "races": races,
         "nproc_per_node": None,
     }
     try:

@@ -391,6 +391,11 @@ class View:
             self._mark_written()
         return self.array()
 
+    def note_written(self) -> None:
+        """Notes that something else has written all elements."""
+        if self.buffer.unwritten is not None:
+            self._mark_written()
+
     def store(self, values: Any) -> None:
         """Writes all elements; the values may have any type and must broadcast to the shape."""
         self.write()[...] = cast(values, self.dtype)

@@ -8,6 +8,7 @@ from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import HOST_SIP, Buffer, View, dtypes
 from kernbench.memory.windows import is_contiguous
 from kernbench.process.called import called, issued
+from kernbench.process.disorder import ORDER_STREAMS, hint, refuse
 from kernbench.process.process import MAIN, Process
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.sim_engine.op_log import stream_in_words
@@ -160,8 +161,9 @@ class Guard:
         low, high = part.extent()
         mine_low, mine_high = window.extent()
         block = part.buffer.allocation
-        raise AccessError(
-            f"{process.name} {verb} a tensor before {command.name} on it was waited for",
+        what = f"{verb} a tensor before {command.name} on it was waited for"
+        error = AccessError(
+            f"{process.name} {what}",
             [
                 called(process, verb),
                 issued(command),
@@ -169,9 +171,10 @@ class Guard:
                 f"{block.label}, bytes {max(low, mine_low)}..{min(high, mine_high)}: "
                 f"{'read' if verb == 'read' else 'write'} after {earlier}",
             ],
-            hint=_hint(command, stream),
+            hint=hint(process, _hint(process, command, stream)),
             code=("C14" if verb == "wrote" else "C15") if collective or stream is None else "M10",
         )
+        refuse(process, error, what, command.site)
 
     def wrote(self, command: Command, view: View, counts: bool = True) -> None:
         """Notes that a command writes a view.
@@ -216,13 +219,14 @@ class Guard:
         return View(self.buffer, dtypes.uint8, (self.buffer.allocation.nbytes,), (1,), 0)
 
 
-def _hint(command: Command, stream: Stream | None) -> str:
+def _hint(process: Process, command: Command, stream: Stream | None) -> str:
     # A collective that the program waits for by its call runs on a stream of the program.
-    if command.category == "collective" and not command.stream.name.startswith("stream "):
+    apart = command.category == "collective" and not command.stream.name.startswith("stream ")
+    if apart and not process.knows(command):  # otherwise another stream has waited for it
         return "call work.wait() first"
     if stream is None:
         return "let the host wait first: synchronize() of the device, the stream, or an event"
-    return "order the streams with wait_stream(), an event, or synchronize()"
+    return ORDER_STREAMS
 
 
 def stream_in_report(stream: Stream) -> str:

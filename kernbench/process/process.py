@@ -26,7 +26,7 @@ from kernbench.process.types import CPU, Device
 from kernbench.run_spec import RunSpec
 from kernbench.sim_engine.command import Action, Command, Stream
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.host import Host
+from kernbench.sim_engine.host import READS, Host, Read
 from kernbench.sim_engine.op_log import Awaited, Wait
 from kernbench.tl.program import Program
 from kernbench.tl.recording import Recording
@@ -437,6 +437,23 @@ class Process:
             or self.seen.get(line, 0) >= writer.number
             or writer.host is not self.host
         )
+
+    def have_read(self, what: Callable[[], Read | None]) -> None:
+        """Notes that the host has read a value in memory; tells it now and then, see `Host`.
+
+        Args:
+            what: Returns what was read; None if that need not be the same the next time.
+
+        Raises:
+            LivelockError: If the rank reads the same values for ever, and nothing else is left to
+                happen (K6).
+        """
+        host = self.host
+        host.reads += 1
+        if host.reads < READS:
+            return
+        issued, self.issued_at_read = host.issued - self.issued_at_read, host.issued
+        host.have_read(what() if issued == host.copies_read else None)
 
     def knows(self, command: Command) -> bool:
         """Returns whether the host, or another stream of the process, has waited for a command."""

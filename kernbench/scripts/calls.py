@@ -13,14 +13,8 @@ from kernbench.runtime_api.context import RuntimeContext
 
 _OF_THE_COMMAND: Final = frozenset(
     {
-        "nproc_per_node",
-        "as_torch",
-        "pytorch",
-        "nodes",
-        "as_module",
-        "same_ranks",
-        "witnesses",
-        "check_replicas",
+        *("nproc_per_node", "as_torch", "pytorch", "nodes", "as_module"),
+        *("same_ranks", "witnesses", "races", "check_replicas"),
     }
 )
 """Fields that only a command can follow: they say how it runs a file."""

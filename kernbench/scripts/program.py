@@ -55,11 +55,12 @@ def program_of(spec: RunSpec, path: Path) -> Iterator[Program]:
         with libraries_passed_over(str(path)):
             yield _load_pytorch(spec, path)
         return
-    of_pytorch = spec.as_module or spec.same_ranks or spec.witnesses or spec.check_replicas
-    if spec.nodes > 1 or of_pytorch:
+    of_pytorch = spec.nodes > 1, spec.as_module, spec.same_ranks, spec.witnesses
+    of_pytorch += (spec.check_replicas,)
+    if any(of_pytorch) or spec.races != "error":
         raise UsageError(
-            "nodes, as_module, same_ranks, witnesses and check_replicas: only a program of PyTorch "
-            "can run so",
+            "nodes, as_module, same_ranks, witnesses, check_replicas and races: only a program of "
+            "PyTorch can run so",
             hint="kernbench torchrun",
         )
     with as_torch() if spec.as_torch else nullcontext():

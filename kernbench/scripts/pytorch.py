@@ -12,6 +12,9 @@ from typing import Any, Final
 
 from kernbench.distributed.witnesses import witnesses_of
 from kernbench.errors import UsageError
+from kernbench.process.disorder import disorder_line, disorders
+from kernbench.process.process import MAIN
+from kernbench.ranks.meeting import folded
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.engines import load_machine
@@ -199,6 +202,7 @@ def document_of(ctx: RuntimeContext, spec: RunSpec, run: Any) -> dict[str, Any]:
             "peak_memory_bytes": max(ctx.engine.devices[sip].hbm.peak for sip in used),
             "late_events": loop.late_calls,
             "made_up_values": run.made_up.as_json(),
+            "races": [each.as_json() for each in disorders((ctx.main, *ctx.processes))],
             "unknown_operations": [
                 {
                     "name": name,
@@ -241,7 +245,7 @@ def run_lines(ctx: RuntimeContext) -> list[str]:
             shown = ", ".join(f"{each['name']} {each['share']:.1%}" for each in unknown[:_MOST])
             more = f", and {len(unknown) - _MOST} more" if len(unknown) > _MOST else ""
             lines.append(f"timed by their bytes (share of the ranks' time): {shown}{more}")
-    return lines + made_up_lines(ctx)
+    return lines + made_up_lines(ctx) + race_lines(ctx)
 
 
 def made_up_lines(ctx: RuntimeContext) -> list[str]:
@@ -257,6 +261,22 @@ def made_up_lines(ctx: RuntimeContext) -> list[str]:
         for each in told
         if each["count"]
     ]
+
+
+def race_lines(ctx: RuntimeContext) -> list[str]:
+    """Returns what a command says of accesses that nothing orders, after which a run has gone on.
+
+    Args:
+        ctx: The context, after the run.
+    """
+    found = [race for each in ctx.results if DOCUMENT in each for race in each[DOCUMENT]["races"]]
+    if not found:
+        return []
+    lines = [f"races: {len(found)} kind{'s' if len(found) > 1 else ''} of access in no order"]
+    for race in found:
+        ranks = [rank for rank in race["ranks"] if rank != MAIN]
+        lines.append(f"  {disorder_line(race, folded(ranks) if ranks else 'main')}")
+    return lines
 
 
 _MOST: Final = 8

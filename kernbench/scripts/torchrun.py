@@ -6,7 +6,7 @@ from typing import Any
 
 from kernbench.errors import UsageError, libraries_passed_over
 from kernbench.ranks.spawn_errors import SpawnException
-from kernbench.run_spec import Data
+from kernbench.run_spec import Data, Races
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.scripts.calls import spec_of_arguments
 from kernbench.scripts.pytorch import (
@@ -49,6 +49,7 @@ def torchrun_spawn(
     same_ranks: bool = False,
     witnesses: Sequence[int] | None = None,
     check_replicas: bool = False,
+    races: Races = "error",
     **fields: Any,
 ) -> Torchrun:
     """Calls `worker(rank, *args)` in each rank of a program of PyTorch, on a simulated machine.
@@ -70,6 +71,8 @@ def torchrun_spawn(
             `(3, 17)`; each is compared with rank 0, step by step.
         check_replicas: Whether the parameters of DDP's replicas are compared in each step; only
             with values.
+        races: What an access does that nothing orders, as of `RunSpec`; with `warn`, `races` of the
+            document lists them.
         fields: Further fields of `RunSpec`, such as `record="full"` or `seed=3`.
 
     Returns:
@@ -84,13 +87,14 @@ def torchrun_spawn(
     """
     __tracebackhide__ = True
     given = {"topology": topology, "overrides": tuple(overrides), "data": data, **fields}
-    own = ("args", "nprocs", "nodes", "same_ranks", "witnesses", "check_replicas")
+    own = ("args", "nprocs", "nodes", "same_ranks", "witnesses", "check_replicas", "races")
     spec = spec_of_arguments("kernbench.torchrun_spawn", given, own)
     if nprocs % nodes:
         raise UsageError(f"torchrun_spawn: {nprocs} ranks on {nodes} nodes: expected as many each")
     spec = replace(spec, pytorch=True, nodes=nodes, nproc_per_node=nprocs // nodes)
     compared = None if witnesses is None else tuple(witnesses)
-    spec = replace(spec, same_ranks=same_ranks, witnesses=compared, check_replicas=check_replicas)
+    spec = replace(spec, same_ranks=same_ranks, witnesses=compared)
+    spec = replace(spec, check_replicas=check_replicas, races=races)
     check_same_ranks(spec)
     check_numbers(spec)
     spec = with_devices(spec)

@@ -300,7 +300,7 @@ class Host:
         """
         task = self.task
         if task is None:
-            return False
+            return self.loop.idle
         if self.tape is not None:  # it goes on as soon as it knows when, and waits for nobody
             self.loop.check_limit(self.clock)
             return False

@@ -24,7 +24,7 @@ from kernbench.ranks.roll import roll_of
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.data_executor import in_effect
 from kernbench.sim_engine.engine import Hold, tell_writer
-from kernbench.sim_engine.host import READS, Read
+from kernbench.sim_engine.host import Read
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.tensor import Tensor
 
@@ -167,18 +167,13 @@ def host_array(tensor: Tensor, what: str) -> Array:
     schedule = roll_of(process).schedule
     if schedule is not None:
         schedule.read(process.rank, copied[0])
-    host.reads += 1
-    if host.reads == READS:
-        _have_read(process, tensor)
+    process.have_read(lambda: _read_of(tensor))
     return copied[0]
 
 
-def _have_read(process: Process, tensor: Tensor) -> None:
-    """Tells the host after a number of reads what it reads, and whether it does nothing else."""
-    host, window = process.host, tensor.window
-    issued, process.issued_at_read = host.issued - process.issued_at_read, host.issued
-    read = Read(window.buffer.allocation, tensor.memory.version, window.offset, window.shape)
-    host.have_read(read if issued == host.copies_read else None)
+def _read_of(tensor: Tensor) -> Read:
+    window = tensor.window
+    return Read(window.buffer.allocation, tensor.memory.version, window.offset, window.shape)
 
 
 def plain(value: Any) -> Any:

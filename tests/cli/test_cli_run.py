@@ -619,6 +619,7 @@ def test_the_options_are_these() -> None:
             "--nnodes",
             "--nproc-per-node",
             "--quiet",
+            "--races",
             "--report",
             "--same-ranks",
             "--schedule",

@@ -213,7 +213,7 @@ class DirectMode(TimeMode):
                 kind = type(value)
                 if kind in _PLAIN:
                     held = find(value.untyped_storage()._cdata)
-                    if held is None or not held.on_device or held.owner is not process:
+                    if held is None or not held.direct or held.owner is not process:
                         break
                     key.append(value.shape)
                     key.append(value.dtype)

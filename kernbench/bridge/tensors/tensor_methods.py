@@ -68,7 +68,7 @@ def _sharing(once: Once) -> Callable[..., Any]:
     Args:
         once: Says so of the first tensor that a command still writes.
     """
-    of_device = giving_bytes(numpy, reads=True)
+    of_device = giving_bytes(numpy, reads=True, writes=True)
 
     @functools.wraps(numpy)
     def shared(self: torch.Tensor, *, force: bool = False) -> Any:
@@ -244,6 +244,9 @@ def address(self: torch.Tensor) -> int:
 def storage_address(self: Any) -> int:
     """`UntypedStorage.data_ptr`; without numbers, a number of its own that stands for memory."""
     rank = HERE.rank
+    held = None if rank is None else STORAGES.get(self._cdata)
+    if rank is not None and held is not None:
+        rank.hazards.unwritten.forget(held)  # who has the address may write there
     if rank is None or rank.data or not holds_device_memory(self):
         address: int = _REAL_ADDRESS(self)
         return address
@@ -333,6 +336,19 @@ def storage_cpu(self: Any) -> Any:
     return storage_to(self, device="cpu")
 
 
+def _written(real: Any) -> Any:
+    """Returns a method of storages that writes their bytes where no mode sees it."""
+
+    @functools.wraps(real)
+    def method(self: Any, *args: Any, **options: Any) -> Any:
+        rank, held = HERE.rank, STORAGES.get(self._cdata)
+        if rank is not None and held is not None:
+            rank.hazards.unwritten.forget(held)
+        return real(self, *args, **options)
+
+    return method
+
+
 def _whole(storage: Any) -> torch.Tensor:
     """Returns the bytes of a storage as a tensor."""
     place = _REAL_STORAGE_DEVICE.__get__(storage)
@@ -348,8 +364,10 @@ def patches() -> Iterator[Patch]:
     data = property(_REAL_DATA.__get__, set_data, _REAL_DATA.__delete__)
     of_tensors: dict[str, Any] = {
         "numpy": _sharing(Once()),
-        "tolist": giving_bytes(tolist, reads=True),
-        "__repr__": giving_bytes(shown, reads=True),
+        "tolist": giving_bytes(tolist, reads=True, shows="tolist"),
+        "__repr__": giving_bytes(shown, reads=True, shows="print"),
+        "__dlpack__": giving_bytes(_TENSOR.__dlpack__, reads=True, writes=True),
+        "share_memory_": giving_bytes(_TENSOR.share_memory_, writes=True),
         "type": type_,
         "is_pinned": is_pinned,
         "pin_memory": pin_memory,
@@ -362,6 +380,8 @@ def patches() -> Iterator[Patch]:
         "is_cuda": property(lambda self: storage_device(self).type == "cuda"),
         "data_ptr": storage_address,
         "resize_": storage_resize,
+        "copy_": _written(_STORAGE.copy_),
+        "__setitem__": _written(_STORAGE.__setitem__),
         "clone": storage_clone,
         "to": storage_to,
         "cuda": storage_cuda,
