@@ -3,6 +3,8 @@
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from types import ModuleType
 from typing import Any, Final
 
 import torch
@@ -227,19 +229,24 @@ def _distributed() -> Iterator[Patch]:
 
 
 @contextlib.contextmanager
-def patched(spawn: Callable[..., Any], more: Iterable[Patch | WhenImported] = ()) -> Iterator[None]:
+def patched(
+    spawn: Callable[..., Any],
+    more: Iterable[Patch | WhenImported],
+    importing: Callable[[ModuleType], AbstractContextManager[None]],
+) -> Iterator[None]:
     """Replaces names of PyTorch until the end of the block.
 
     Args:
         spawn: Stands for `torch.multiprocessing.spawn`.
         more: Further names, of other modules.
+        importing: Takes a module of PyTorch, and gives a block inside of which it is imported.
 
     Raises:
         UsageError: If this PyTorch lacks a name that is needed.
     """
     check_private_names(each for each in PRIVATE if each in sys.modules)
     _device_constructors()  # it lists the functions that are there when it is called first
-    replacing = Replacing(lambda module: check_private_names((module,)))
+    replacing = Replacing(lambda module: check_private_names((module,)), importing)
     try:
         for patch in [*patches(spawn), *more]:
             seen = isinstance(patch, Patch) and takes_tensors(patch)

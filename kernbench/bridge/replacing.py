@@ -6,6 +6,7 @@ Python runs such a module as it does outside of ranks: what it takes from others
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FunctionType, ModuleType
 from typing import Any, Final
@@ -20,10 +21,16 @@ class Replacing:
 
     Args:
         check: Called with the name of each module of PyTorch that has been imported.
+        importing: Takes a module, and gives a block inside of which it is imported.
     """
 
-    def __init__(self, check: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        check: Callable[[str], None],
+        importing: Callable[[ModuleType], AbstractContextManager[None]],
+    ) -> None:
         self._check: Final = check
+        self._around: Final = importing
         self._patches: list[Patch] = []
         self._before: list[Patch] = []
         self._waiting: list[WhenImported] = []
@@ -83,7 +90,7 @@ class Replacing:
 
     @contextlib.contextmanager
     def _importing(self, module: ModuleType) -> Iterator[None]:
-        with self.undone():
+        with self._around(module), self.undone():
             yield
             self._imported.append(module.__name__)
 

@@ -17,12 +17,13 @@ from kernbench.bridge.distributed.replicas import Replicas
 from kernbench.bridge.endings import at_end
 from kernbench.bridge.here import HERE, Rank
 from kernbench.bridge.library_state import LibraryState
+from kernbench.bridge.modules import Modules
 from kernbench.bridge.operations.direct import DirectMode
 from kernbench.bridge.operations.fake_mode import FakeMode
 from kernbench.bridge.operations.shape_mode import ShapeMode, Shapes
 from kernbench.bridge.packing import Packed, packed
 from kernbench.bridge.patches import patched
-from kernbench.bridge.per_rank import Modules, PerRank, own_process
+from kernbench.bridge.per_rank import PerRank, own_process
 from kernbench.bridge.processes import SpawnedProcesses
 from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.replaced import Patch, WhenImported
@@ -89,8 +90,9 @@ def bridged(
     with (
         libraries_passed_over(),
         own_process(modules, libraries) as run.begun,
-        patched(run.spawn, _patches(run, process.ctx.spec.seed)),
+        patched(run.spawn, _patches(run, process.ctx.spec.seed), libraries.importing),
     ):
+        libraries.begin()
         try:
             yield run
         finally:

@@ -449,6 +449,10 @@ class PytorchScript(Script):
 
     def _run_as_rank(self, rank: int, ranks: int) -> None:
         os.environ.update(_variables(rank, ranks, self._spec.nodes))
+        if self._spec.as_module and self._spec.bench == "pytest":
+            # Ranks have one standard output, which pytest would take from the others.
+            given = os.environ.get("PYTEST_ADDOPTS", "")
+            os.environ["PYTEST_ADDOPTS"] = f"--capture=sys {given}"
         exec(self._code, vars(sys.modules["__main__"]))
 
     def _new_main(self) -> ModuleType:
