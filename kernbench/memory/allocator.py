@@ -310,7 +310,7 @@ class Allocator:
     def _out_of_memory(self, nbytes: int, label: object, site: CallSite | None) -> OutOfMemoryError:
         assert self.capacity is not None
         free = self.capacity - self.allocated
-        used = _by_line(self.live())
+        used = [some for some in _by_line(self.live()) if _bytes(some) * 1000 >= self.allocated]
         facts = [
             site_fact(site),
             f"requested {format_bytes(nbytes)} ({nbytes} B) for {label}",

@@ -203,6 +203,8 @@ class Gathering(Generic[M]):
                 known.summary, known.differing = summary, differing
                 if code == "C2":
                     known.hint = error.hint
+                else:  # the first says what the first two ranks gave
+                    error.hint = known.hint
         return error
 
     def _refuse(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar, Final, NamedTuple
 
 from kernbench.errors import CallSite, Fact, Involved, KernbenchError, site_fact
@@ -9,6 +10,9 @@ from kernbench.process.process import Process
 from kernbench.ranks.joint import Joint
 from kernbench.sim_engine.command import Command
 from kernbench.units import format_span, format_time
+
+_MOST_CALLS: Final = 8
+"""Most different calls of one meeting that a report lists."""
 
 NUMBER: Final = "\0"
 """Placeholder for the sequence numbers of calls."""
@@ -155,20 +159,39 @@ class Meeting:
         return [rank for rank in self.members if rank not in self.calls]
 
     def grouped(self) -> list[Fact]:
-        """Returns a line for each different call, with the ranks that made it."""
-        alike: dict[tuple[str, object], list[Call]] = {}
+        """Returns a line for each different call, with the ranks that made it.
+
+        If there are many, calls that differ in their own rank only, as by `src=rank`, are one line.
+        """
+        alike: dict[tuple[str, str], list[int]] = {}
         for rank in sorted(self.calls):
             call = self.calls[rank]
             where = str(call.site) if call.site is not None else ""
-            alike.setdefault((call.text, where), []).append(call)
-        return [
-            Fact(
-                f"{folded([call.rank for call in calls])}: {calls[0].text} at "
-                f"{format_span([call.time for call in calls])}, {site_fact(calls[0].site)}",
-                [call.involved() for call in calls],
-            )
-            for calls in alike.values()
-        ]
+            alike.setdefault((call.text, where), []).append(rank)
+        if len(alike) <= _MOST_CALLS:
+            return [self._line(ranks, text) for (text, _), ranks in alike.items()]
+        from kernbench.ranks.folding import fold, shape_of  # which needs `folded`
+
+        shapes: dict[tuple[str, str], dict[int, str]] = {}
+        for (text, where), ranks in alike.items():
+            texts = shapes.setdefault((shape_of(text), where), {})
+            texts |= dict.fromkeys(ranks, text)
+        told = [form for texts in shapes.values() for form in fold(texts, most=None)]
+        told.sort(key=lambda form: form.ranks)
+        lines = [self._line(form.ranks, form.text) for form in told[:_MOST_CALLS]]
+        if len(told) > _MOST_CALLS:
+            others = sorted(rank for form in told[_MOST_CALLS:] for rank in form.ranks)
+            involved = [self.calls[rank].involved() for rank in others]
+            lines.append(Fact(f"{folded(others)}: {len(told) - _MOST_CALLS} more calls", involved))
+        return lines
+
+    def _line(self, ranks: Sequence[int], text: str) -> Fact:
+        calls = [self.calls[rank] for rank in ranks]
+        when = format_span([call.time for call in calls])
+        return Fact(
+            f"{folded(ranks)}: {text} at {when}, {site_fact(calls[0].site)}",
+            [call.involved() for call in calls],
+        )
 
 
 class Needs(NamedTuple):
@@ -283,16 +306,35 @@ def _rank_of(item: int | Command) -> int:
 
 
 def folded(ranks: Sequence[int]) -> str:
-    """Returns a text for ascending ranks: `rank 3`, or `ranks 0-2, 5`."""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {runs(ranks, ', ')}"
+    """Returns a text for ascending ranks: `rank 3`, `ranks 0-2, 5`, or `ranks 0, 2, ..., 62`."""
+    found = _runs(ranks)
+    texts = _texts(found)
+    if len(found) >= _MANY_RUNS:
+        steps = {after[0] - before[0] for before, after in pairwise(found)}
+        widths = {run[-1] - run[0] for run in found}
+        if len(steps) == len(widths) == 1:
+            texts = [*texts[:2], "...", texts[-1]]
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(texts)}"
+
+
+_MANY_RUNS: Final = 6
+"""Runs of ranks from which on, if they are at equal distances, some are left out."""
 
 
 def runs(ranks: Sequence[int], separator: str) -> str:
     """Returns ascending ranks as text in which neighbours are joined, such as `0-2,5`."""
+    return separator.join(_texts(_runs(ranks)))
+
+
+def _texts(found: Sequence[Sequence[int]]) -> list[str]:
+    return ["-".join(str(end) for end in run) for run in found]
+
+
+def _runs(ranks: Sequence[int]) -> list[list[int]]:
     found: list[list[int]] = []
     for rank in ranks:
         if found and found[-1][-1] == rank - 1:
             found[-1] = [found[-1][0], rank]
         else:
             found.append([rank])
-    return separator.join("-".join(str(end) for end in run) for run in found)
+    return found

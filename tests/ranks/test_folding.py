@@ -1,8 +1,12 @@
 """Texts of many ranks as few."""
 
 import pytest
+from report_text import Worker, failure
 
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
 from kernbench.ranks.folding import fold, shape_of
+from kernbench.testing import Kernbench
 
 RANKS = range(64)
 
@@ -70,3 +74,37 @@ def test_words_make_the_shape() -> None:
     assert shape_of("cuda:3 at 2 us") == shape_of("cuda:41 at 1.5 ms")
     assert shape_of("cuda:3 at 2 us") != shape_of("cuda:3 at 2 rows")
     assert shape_of("[4, 8]") != shape_of("[4]")
+
+
+def test_calls_that_differ_on_every_rank_are_few_lines(kernbench: Kernbench) -> None:
+    def root(rank: int) -> None:
+        dist.init_process_group("nccl")
+        dist.broadcast(torch.ones(4, device="cuda"), src=rank)
+
+    def shape(rank: int) -> None:
+        dist.init_process_group("nccl")
+        dist.all_reduce(torch.ones(4 + rank, device="cuda"))
+
+    def half(rank: int) -> None:
+        dist.init_process_group("nccl")
+        if rank % 2:
+            dist.all_reduce(torch.ones(4, device="cuda"))
+        else:
+            dist.barrier()
+
+    def told(worker: Worker) -> list[str]:
+        failed = failure(kernbench, worker, 64, topology="ring1024")
+        assert len(failed.as_json()["errors"]["0"]["ranks"]) == 64, "each call is in the document"
+        return str(failed).splitlines()
+
+    lines = told(root)
+    assert len(lines) == 5
+    assert lines[0] == "ranks 0-63 failed"
+    assert lines[2].startswith("  ranks 0-63: broadcast([4], torch.float32, src=<rank>) at ")
+    lines = told(shape)
+    assert len(lines) == 13
+    assert lines[9].startswith("  rank 7: all_reduce([11], torch.float32, sum) at ")
+    assert lines[10] == "  ranks 8-63: 56 more calls"
+    lines = told(half)
+    assert lines[2].startswith("  ranks 0, 2, ..., 62: barrier() at ")
+    assert lines[3].startswith("  ranks 1, 3, ..., 63: all_reduce([4], torch.float32, sum) at ")
