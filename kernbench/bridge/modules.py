@@ -35,6 +35,18 @@ class Modules:
                 if any(place.startswith(folders) for place in places):
                     self._names.add(name)
 
+    @property
+    def names(self) -> set[str]:
+        """Names of the program's modules, with those that have come since the last `take`."""
+        return self._names | set(self._new())
+
+    def _new(self) -> list[str]:
+        return [
+            name
+            for name in sorted(sys.modules.keys() - self._judged)
+            if name != "__main__" and is_of_rank(name, sys.modules[name])
+        ]
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Finds a library of machine code that another rank has imported: all have the same.
 
@@ -69,9 +81,7 @@ class Modules:
     def _judge(self, taken: dict[str, ModuleType]) -> None:
         """Adds modules of the program that have come since."""
         modules = sys.modules
-        for name in sorted(modules.keys() - self._judged):
-            if name == "__main__" or not is_of_rank(name, modules[name]):
-                continue
+        for name in self._new():
             module = modules[name]
             self._names.add(name)
             parent = name.rpartition(".")[0]
