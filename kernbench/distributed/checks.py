@@ -18,7 +18,7 @@ from kernbench.memory.windows import has_no_gaps, numel
 from kernbench.process.called import called
 from kernbench.process.process import Process
 from kernbench.ranks.groups import GroupError, ProcessGroup
-from kernbench.ranks.meeting import folded
+from kernbench.ranks.ranges import folded
 from kernbench.tensors.tensor import Tensor
 
 

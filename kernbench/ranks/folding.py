@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from kernbench.ranks.meeting import folded
+from kernbench.ranks.ranges import folded
 from kernbench.units import TIME_UNITS, format_span
 
 _MOST: Final = 4

@@ -7,14 +7,8 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from kernbench.errors import CallSite, Fact, Involved, site_fact
 from kernbench.process.process import Process
 from kernbench.ranks.departures import departure
-from kernbench.ranks.meeting import (
-    Amount,
-    Call,
-    CollectiveMismatchError,
-    Meeting,
-    Splits,
-    folded,
-)
+from kernbench.ranks.meeting import Amount, Call, CollectiveMismatchError, Meeting, Splits
+from kernbench.ranks.ranges import folded
 
 HOST_SUFFIX: Final = " on cpu"
 """Suffix of the name of an operation on tensors of the host."""

@@ -7,7 +7,7 @@ from typing import Final
 from kernbench.errors import call_site, site_fact, site_in
 from kernbench.process.process import Process
 from kernbench.ranks.exploring import choose_late
-from kernbench.ranks.meeting import folded
+from kernbench.ranks.ranges import folded
 from kernbench.ranks.standings import standings
 from kernbench.ranks.verdicts import RankDeadlockError, Verdict, blame_faults
 from kernbench.ranks.waiting import WaitGraph

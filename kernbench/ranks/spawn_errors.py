@@ -18,7 +18,8 @@ from kernbench.errors import (
     site_fact,
 )
 from kernbench.ranks.folding import Folded, fold, shape_of
-from kernbench.ranks.meeting import CollectiveMismatchError, folded
+from kernbench.ranks.meeting import CollectiveMismatchError
+from kernbench.ranks.ranges import folded
 from kernbench.ranks.transfers import TransferMismatchError
 from kernbench.ranks.verdicts import RankDeadlockError
 from kernbench.run_spec import RunSpec, schedule_text

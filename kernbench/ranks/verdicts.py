@@ -11,7 +11,8 @@ from kernbench.hw.queue import MOST_SLOTS
 from kernbench.process.process import Process
 from kernbench.ranks.departures import departure
 from kernbench.ranks.gathering import Gathering
-from kernbench.ranks.meeting import Call, Meeting, folded
+from kernbench.ranks.meeting import Call, Meeting
+from kernbench.ranks.ranges import folded
 from kernbench.ranks.transfers import Transfer
 from kernbench.ranks.waiting import Head, WaitGraph
 from kernbench.ranks.world import World

@@ -11,7 +11,8 @@ from kernbench.ranks.creations import Creations
 from kernbench.ranks.eager import EagerLog
 from kernbench.ranks.gathering import Whereabouts
 from kernbench.ranks.groups import ProcessGroup
-from kernbench.ranks.meeting import Term, folded
+from kernbench.ranks.meeting import Term
+from kernbench.ranks.ranges import folded
 from kernbench.ranks.roll import Roll
 from kernbench.ranks.transfers import Mailbox
 from kernbench.sim_engine.command import Command

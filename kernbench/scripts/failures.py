@@ -15,7 +15,7 @@ from kernbench.errors import (
     is_ours,
     is_passed_over,
 )
-from kernbench.ranks.meeting import folded
+from kernbench.ranks.ranges import folded
 from kernbench.ranks.spawn_errors import SpawnException, error_as_json, text_of
 from kernbench.run_spec import RunSpec, schedule_text
 
