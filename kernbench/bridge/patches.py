@@ -203,7 +203,7 @@ def _get_device(tensor: torch.Tensor) -> int:
     return -1 if index is None else index
 
 
-def _distributed() -> Iterator[Patch]:
+def _distributed() -> Iterator[Patch | WhenImported]:
     ours = Distributed()
     yield Patch(c10d, "_world", RankWorld(c10d._world))
     yield Patch(c10d, "_new_process_group_helper", ours.new_group_helper)

@@ -110,7 +110,14 @@ def shutdown(graceful: bool = True, timeout: float = 0) -> None:
 
 
 def get_worker_info(worker_name: str | None = None) -> Any:
-    """`torch.distributed.rpc.get_worker_info`: name and number of a rank; None: of this one."""
+    """`torch.distributed.rpc.get_worker_info`: name and number of a rank.
+
+    Args:
+        worker_name: Its name; None: the calling rank's.
+
+    Raises:
+        RuntimeError: If no rank has the name.
+    """
     agent = _agent()
     if worker_name is None:
         return agent.workers[agent.rank]
