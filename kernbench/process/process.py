@@ -483,7 +483,7 @@ def _folded(indices: Sequence[int]) -> str:
     return ", ".join(map(str, indices))
 
 
-_ENTERED: Final[ContextVar[tuple[Process, ...]]] = ContextVar("entered contexts", default=())
+ENTERED: Final[ContextVar[tuple[Process, ...]]] = ContextVar("entered contexts", default=())
 """Main processes of the contexts that are entered, the innermost last; each thread has its own."""
 
 _MADE: Final[ContextVar["weakref.ref[Process] | None"]] = ContextVar("latest context", default=None)
@@ -502,14 +502,14 @@ def made(process: Process) -> None:
 
 def enter(process: Process) -> None:
     """Makes a main process the one that code outside of workers runs on, in this thread."""
-    _ENTERED.set((*_ENTERED.get(), process))
+    ENTERED.set((*ENTERED.get(), process))
 
 
 def leave(process: Process) -> None:
     """Undoes the latest `enter` of this process."""
-    entered = _ENTERED.get()
+    entered = ENTERED.get()
     last = len(entered) - 1 - entered[::-1].index(process)
-    _ENTERED.set(entered[:last] + entered[last + 1 :])
+    ENTERED.set(entered[:last] + entered[last + 1 :])
 
 
 def host_time(main: Host) -> int:
@@ -543,7 +543,7 @@ def current_process() -> Process:
                 hint="a kernel uses kernbench.tl only; compute host values before the launch",
                 code="C20",
             )
-    entered = _ENTERED.get()
+    entered = ENTERED.get()
     main = entered[-1] if entered else _latest_main()
     driver = main.engine.loop.driver
     if driver is not None and driver != get_ident():

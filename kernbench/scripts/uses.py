@@ -333,7 +333,13 @@ def _is_for_types(test: ast.expr) -> bool:
 
 
 def beside(path: Path, name: str, level: int) -> Iterator[Path]:
-    """Yields the file of a user's own module that lies beside a file, or in its package."""
+    """Yields the file of a user's own module that lies beside a file, or in its package.
+
+    Args:
+        path: The file.
+        name: Name of the module, as it is imported.
+        level: Number of dots before it.
+    """
     folder = path.parent
     for _ in range(level - 1):
         folder = folder.parent

@@ -675,7 +675,7 @@ def test_the_options_are_these() -> None:
         ],
         "compare": ["--both", "--json", "--metric", "--only-common", "--rows", "--tolerance"],
         "test": ["--jobs", "--machine", "--mode", "--seed", "-n"],
-        "check": [],
+        "check": ["--torchrun"],
         "explain": [],
         "new-machine": ["--from"],
         "show-machine": [],

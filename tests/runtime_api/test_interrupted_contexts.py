@@ -1,5 +1,6 @@
 """A context that was interrupted inside of kernbench says so at its next use, at any bytecode."""
 
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,13 @@ def _worker(rank: int) -> None:
     x = torch.full((64,), float(rank), device="cuda")
     dist.all_reduce(x)
     assert x[0].item() == 1.0
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    """Lets no context of a test live on: the only one there is would be the current one."""
+    yield
+    gc.collect()
 
 
 class LateError(Exception):
