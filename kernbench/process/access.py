@@ -222,7 +222,9 @@ class Guard:
 def _hint(process: Process, command: Command, stream: Stream | None) -> str:
     # A collective that the program waits for by its call runs on a stream of the program.
     apart = command.category == "collective" and not command.stream.name.startswith("stream ")
-    if apart and not process.knows(command):  # otherwise another stream has waited for it
+    others = process.computing_streams(command.stream.sip)
+    waited = any(one.seen.get(command.stream, 0) >= command.number for one in others)
+    if apart and not waited:  # otherwise another stream of the program has waited for it
         return "call work.wait() first"
     if stream is None:
         return "let the host wait first: synchronize() of the device, the stream, or an event"

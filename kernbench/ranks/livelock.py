@@ -1,6 +1,7 @@
 """Finds ranks that poll for ever for what cannot happen (K6); counts polls, not seconds."""
 
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -105,9 +106,11 @@ def on_main(process: Process) -> Callable[[], None]:
     Args:
         process: Main.
     """
+    known = weakref.ref(process)  # its host keeps the function
 
     def looked() -> None:
-        if process.host.repeats >= READS:
+        process = known()
+        if process is not None and process.host.repeats >= READS:
             raise LivelockError(
                 f"{process.name} polls for ever, and nothing else is left to happen",
                 _reads_again(process, site_fact(call_site())),

@@ -330,3 +330,17 @@ def test_a_collective_that_is_read_too_early_is_listed_too() -> None:
 
     outcome = kernbench.torchrun_spawn(early, nprocs=2, races="warn")
     assert [each["code"] for each in outcome.document["races"]] == ["C15"]
+
+
+def test_what_another_stream_has_waited_for_is_to_be_ordered() -> None:
+    def run(rank: int) -> None:
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl", rank=rank, world_size=2, init_method="tcp://x:1")
+        x, side = torch.ones(4, device="cuda"), torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            dist.all_reduce(x)
+        x + 1
+
+    with pytest.raises(SpawnException, match=r"(?s)\[C15\].*hint: order the streams with"):
+        on_ranks(run, 2)

@@ -12,6 +12,10 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 
+_NEWER = {"torch.cuda.export_dot", "torch.cuda.export_graph_data"}
+"""Names that PyTorch 2.13 does not have."""
+
+
 @pytest.mark.filterwarnings("ignore:torch.compile is not simulated")  # `cond` compiles itself
 def test_every_name_of_the_table_is_refused_in_ranks() -> None:
     def rank_main(rank: int) -> dict[str, str]:
@@ -21,6 +25,8 @@ def test_every_name_of_the_table_is_refused_in_ranks() -> None:
         told = {}
         for path in REFUSED:
             module, _, name = path.rpartition(".")
+            if path in _NEWER and not hasattr(importlib.import_module(module), name):
+                continue
             call = getattr(importlib.import_module(module), name)
             with pytest.raises(UnsupportedError) as raised:
                 call(*given.get(path, ()))
@@ -28,7 +34,9 @@ def test_every_name_of_the_table_is_refused_in_ranks() -> None:
         return told
 
     (told,) = on_ranks(rank_main)
-    for path, hint in REFUSED.items():
+    assert told.keys() >= REFUSED.keys() - _NEWER
+    for path in told:
+        hint = REFUSED[path]
         title, *_, last = told[path].splitlines()
         assert title.endswith(f".{path.rpartition('.')[2]} is not simulated"), path
         assert last == f"  hint: {hint}" if hint else "hint" not in told[path], path
