@@ -1,7 +1,6 @@
 """What `torch.distributed` keeps for a whole process, one for each rank."""
 
 import os
-import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -40,11 +39,9 @@ _FIELDS: Final[dict[str, Callable[[], Any]]] = {
 """What `distributed_c10d._World` keeps, as private variables of that module."""
 
 
-class _OfThread(threading.local):
-    def __init__(self) -> None:
-        self.state = types.SimpleNamespace(
-            **{name: kind() for name, kind in _FIELDS.items()}, comms=[]
-        )
+def _new_state() -> Any:
+    fields = {name: kind() for name, kind in _FIELDS.items()}
+    return types.SimpleNamespace(**fields, comms=[])
 
 
 class RankWorld:
@@ -56,11 +53,14 @@ class RankWorld:
 
     def __init__(self, real: Any) -> None:
         object.__setattr__(self, "_real", real)
-        object.__setattr__(self, "_here", _OfThread())
 
     def _state(self) -> Any:
-        here = object.__getattribute__(self, "_here")
-        return object.__getattribute__(self, "_real") if HERE.rank is None else here.state
+        rank = HERE.rank
+        if rank is None:
+            return object.__getattribute__(self, "_real")
+        if rank.groups is None:
+            rank.groups = _new_state()
+        return rank.groups
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._state(), name)
