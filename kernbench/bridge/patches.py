@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import _set_thread_isolation_mode
 from torch.utils._device import _device_constructors
 
 from kernbench.bridge import (
+    children,
     clocks,
     endings,
     loading,
@@ -145,6 +146,7 @@ def patches(spawn: Callable[..., Any]) -> Iterator[Patch | WhenImported]:
     yield from processes.patches(spawn)
     yield from clocks.patches()
     yield from endings.patches()
+    yield from children.patches()
     yield from rank_threads.patches()
     yield from _distributed()
     yield from dispatch_rules.patches()

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch.multiprocessing
 
 from kernbench.bridge import per_rank, states
+from kernbench.bridge.children import forks_end
 from kernbench.bridge.distributed.flight_records import FlightRecords
 from kernbench.bridge.distributed.opened_stores import OPENED
 from kernbench.bridge.endings import ProcessEnded, at_end
@@ -297,7 +298,8 @@ def as_rank(
     try:
         with states.kept(states.THREAD), rank.mode:
             try:
-                yield rank
+                with forks_end(rank):
+                    yield rank
             except (RankAborted, Killed, KeyboardInterrupt):
                 raise  # the others, or the user, end it
             except ProcessEnded:
