@@ -112,7 +112,7 @@ class RunSpec:
     watchdog_s: float = 30.0
     max_time_ps: int = 0
     step_budget: int = 0
-    group_limit: int = 128
+    group_limit: int = 4096
     schedule: tuple[int, ...] | None = None
     bench: str | None = None
     arguments: tuple[str, ...] = ()

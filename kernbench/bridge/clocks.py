@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from kernbench.bridge.here import HERE, Rank
+from kernbench.bridge.rank_threads import pass_on
 from kernbench.bridge.replaced import Patch
 from kernbench.units import PS_PER_S
 
@@ -60,6 +61,7 @@ def _sleep(real: Callable[[float], None]) -> Callable[[float], None]:
             real(seconds)  # which refuses what is below 0
         else:
             rank.process.host.sleep(round(seconds * PS_PER_S))
+            pass_on()
 
     return sleep
 

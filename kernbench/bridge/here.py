@@ -45,6 +45,7 @@ class Rank:
         coalesced: What was called since a group of operations was begun; None: none was.
         numbers: Numbers of its device that are known, where reads are made up; None elsewhere.
         mode: The mode that sees the operations of the process.
+        groups: What `distributed_c10d` keeps for a process; None before it is asked.
         hazards: Storages in use by collectives, and those that nothing has written.
         hooked: While a communication hook of DDP runs, works for whose future it has asked.
         hbm: Memory of its device.
@@ -52,6 +53,7 @@ class Rank:
         spares: Memory of storages that are gone, by its bytes, for storages to come.
         tape: Notes what the rank does, for ranks that do the same; None if nobody asks.
         flight: Notes its collectives and messages for PyTorch's analyser; None if nobody asks.
+        turns: Which of its threads runs, once it has started some; None before.
         stashed: Memory that collectives keep for which nobody waits by a handle, each with the host
             time from which on the next collective lets it go.
     """
@@ -69,6 +71,7 @@ class Rank:
         "fake",
         "flight",
         "generator",
+        "groups",
         "hazards",
         "hbm",
         "hooked",
@@ -86,6 +89,7 @@ class Rank:
         "spares",
         "stashed",
         "tape",
+        "turns",
     )
 
     def __init__(
@@ -127,6 +131,8 @@ class Rank:
         self.spares: dict[int, list[Any]] = {}
         self.stashed: list[tuple[int, list[Any]]] = []
         self.tape: Tape | None = None
+        self.turns: Any = None
+        self.groups: Any = None
 
 
 class _Here(threading.local):

@@ -15,7 +15,18 @@ import torch.multiprocessing as mp
 from torch._C._distributed_c10d import _set_thread_isolation_mode
 from torch.utils._device import _device_constructors
 
-from kernbench.bridge import clocks, endings, loading, passed, processes, profiling, saving, scripts
+from kernbench.bridge import (
+    children,
+    clocks,
+    endings,
+    loading,
+    passed,
+    processes,
+    profiling,
+    rank_threads,
+    saving,
+    scripts,
+)
 from kernbench.bridge.cuda import accelerator, autocast, cuda, randomness
 from kernbench.bridge.distributed import (
     futures,
@@ -138,6 +149,8 @@ def patches(spawn: Callable[..., Any]) -> Iterator[Patch | WhenImported]:
     yield from processes.patches(spawn)
     yield from clocks.patches()
     yield from endings.patches()
+    yield from children.patches()
+    yield from rank_threads.patches()
     yield from _distributed()
     yield from dispatch_rules.patches()
     graph = torch.autograd.graph

@@ -11,10 +11,11 @@ from typing import Any, Final
 import torch.multiprocessing
 
 from kernbench.bridge import per_rank, states
+from kernbench.bridge.children import forks_end
 from kernbench.bridge.distributed.flight_records import FlightRecords
 from kernbench.bridge.distributed.opened_stores import OPENED
 from kernbench.bridge.distributed.replicas import Replicas
-from kernbench.bridge.endings import at_end
+from kernbench.bridge.endings import ProcessEnded, at_end
 from kernbench.bridge.here import HERE, Rank
 from kernbench.bridge.library_state import LibraryState
 from kernbench.bridge.modules import Modules
@@ -321,16 +322,31 @@ def as_rank(
     try:
         with states.kept(states.THREAD), rank.mode:
             try:
-                yield rank
+                with forks_end(rank):
+                    yield rank
             except (RankAborted, Killed, KeyboardInterrupt):
                 raise  # the others, or the user, end it
-            except BaseException:
+            except ProcessEnded:
                 at_end(rank)
                 raise
-            at_end(rank)
+            except BaseException:
+                _finish(rank)
+                raise
+            else:
+                _finish(rank)
+            finally:
+                if rank.turns is not None:
+                    rank.turns.close()
     finally:
         HERE.rank = None
         _forget_backward()
+
+
+def _finish(rank: Rank) -> None:
+    """Does what Python does at the end of a process."""
+    if rank.turns is not None:
+        rank.turns.finish()
+    at_end(rank)
 
 
 def _forget_backward() -> None:

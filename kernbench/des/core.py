@@ -303,6 +303,17 @@ class Task:
             loop.polling -= 1
         return len(loop._queue) <= loop.polling
 
+    def step_aside(self) -> bool:
+        """Parks until whatever comes next has happened, for a wait of which the loop knows nothing.
+
+        Returns:
+            Whether nothing else is left to happen, apart from tasks that poll as well.
+        """
+        queue = self.loop._queue
+        if queue and queue[0][0] >= self.clock:
+            self.clock = queue[0][0] + 1
+        return self.give_way()
+
     def _queue_for_turn(self) -> None:
         ticket = self._ticket = self._ticket + 1
         self.loop.at(self.clock, self.owner, self._resume, ticket)

@@ -1,7 +1,6 @@
 """What `torch.distributed` keeps for a whole process, one for each rank."""
 
 import os
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 from weakref import WeakSet
@@ -50,11 +49,6 @@ class _World(c10d._World):
             setattr(self, name, {})
 
 
-class _OfThread(threading.local):
-    def __init__(self) -> None:
-        self.state = _World()
-
-
 class RankWorld:
     """`distributed_c10d._world` of each rank; outside of ranks, the real one.
 
@@ -64,11 +58,14 @@ class RankWorld:
 
     def __init__(self, real: Any) -> None:
         object.__setattr__(self, "_real", real)
-        object.__setattr__(self, "_here", _OfThread())
 
     def _state(self) -> Any:
-        here = object.__getattribute__(self, "_here")
-        return object.__getattribute__(self, "_real") if HERE.rank is None else here.state
+        rank = HERE.rank
+        if rank is None:
+            return object.__getattribute__(self, "_real")
+        if rank.groups is None:
+            rank.groups = _World()
+        return rank.groups
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._state(), name)
