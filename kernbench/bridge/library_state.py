@@ -50,8 +50,10 @@ _CLASS: Final = "cls"
 _NEVER: Final = sys.stdlib_module_names | SYSTEM | {"numpy"}
 """Packages whose code is not searched for state."""
 
-_UNWATCHED: Final = frozenset(("kernbench", "sys"))
-"""Packages in which nobody looks at what is written: a table has the state of `sys`."""
+_UNWATCHED: Final = frozenset(("kernbench", "sys", "warnings"))
+"""Packages in which nobody looks at what is written: `states` and `Warned` have what is a rank's of
+`sys` and `warnings`.
+"""
 
 _ELSEWHERE: Final = frozenset((("builtins", "print"), ("threading", "excepthook")))
 """Names of modules that `per_rank` and `states` keep for each rank."""

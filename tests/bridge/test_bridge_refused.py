@@ -12,7 +12,11 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 
-_NEWER = {"torch.cuda.export_dot", "torch.cuda.export_graph_data"}
+_NEWER = {
+    f"{module}.{name}"
+    for module in ("torch.cuda", "torch.cuda.graphs")
+    for name in ("export_dot", "export_graph_data")
+}
 """Names that PyTorch 2.13 does not have."""
 
 
