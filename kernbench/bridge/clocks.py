@@ -45,7 +45,7 @@ def _clock(real: Callable[[], Any], origin_ns: int, *, whole: bool) -> Callable[
         rank = _asking()
         if rank is None:
             return real()
-        ps = rank.process.host.clock
+        ps = rank.process.host.clock if rank.aside is None else rank.aside
         if whole:
             return origin_ns + ps * _NS_PER_S // PS_PER_S
         return origin_ns / _NS_PER_S + ps / PS_PER_S
@@ -59,6 +59,8 @@ def _sleep(real: Callable[[float], None]) -> Callable[[float], None]:
         rank = _asking()
         if rank is None or seconds < 0:
             real(seconds)  # which refuses what is below 0
+        elif rank.aside is not None:
+            rank.aside += round(seconds * PS_PER_S)
         else:
             rank.process.host.sleep(round(seconds * PS_PER_S))
             pass_on()

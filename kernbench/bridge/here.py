@@ -37,6 +37,7 @@ class Rank:
         making: Whether what is made now goes to the device, whatever the operands are; None: where
             the operands are.
         ambient: Whether what C++ code makes from nothing goes to the device, as in a backward pass.
+        aside: The clock of the worker of a `DataLoader` whose work is done; None outside of it.
         backward: Whether a backward pass runs.
         begun: Functional collectives for which nobody has waited yet, by the storage of the result,
             which the work keeps.
@@ -60,6 +61,7 @@ class Rank:
 
     __slots__ = (
         "ambient",
+        "aside",
         "backward",
         "begun",
         "casts",
@@ -132,6 +134,7 @@ class Rank:
         self.stashed: list[tuple[int, list[Any]]] = []
         self.tape: Tape | None = None
         self.turns: Any = None
+        self.aside: int | None = None
         self.groups: Any = None
 
 

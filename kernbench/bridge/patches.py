@@ -50,9 +50,14 @@ from kernbench.bridge.operations import as_cuda, dispatch_rules, eager, flex, tr
 from kernbench.bridge.private import PRIVATE, check_private_names
 from kernbench.bridge.replaced import Patch, WhenImported, seen_once, takes_tensors
 from kernbench.bridge.replacing import Replacing
+<<<<<<< HEAD
 from kernbench.bridge.tensors import devices, tensor_methods
 from kernbench.bridge.tensors.hazards import giving_bytes
 from kernbench.bridge.tensors.unwritten import noting_blank
+=======
+from kernbench.bridge.tensors import device_type, devices, tensor_methods
+from kernbench.bridge.tensors.hazards import giving_bytes, noting_blank
+>>>>>>> ranks
 
 FACTORIES: Final = [
     "arange",
@@ -130,10 +135,7 @@ def patches(spawn: Callable[..., Any]) -> Iterator[Patch | WhenImported]:
     yield from cuda.patches()
     yield from accelerator.patches()
     yield Patch(torch._C._nn, "_parse_to", _numbered(torch._C._nn._parse_to))
-    yield WhenImported(
-        "torch.distributed.fsdp._init_utils",
-        lambda module: [Patch(module, "torch", _TorchOfFsdp1())],
-    )
+    yield Patch(torch, "device", device_type.DEVICE)
     yield from autocast.patches()
     yield from pipelines.patches()
     yield from tensor_methods.patches()
@@ -161,30 +163,6 @@ def patches(spawn: Callable[..., Any]) -> Iterator[Patch | WhenImported]:
     yield Patch(torch.autograd, "_engine_run_backward", backward)
     yield Patch(mp, "spawn", spawn)
     yield Patch(mp, "start_processes", spawn)
-
-
-class _AnyDevice(type):
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, torch.device)
-
-
-class _Device(metaclass=_AnyDevice):
-    """`torch.device`, to which a number alone names a device, as on a build for CUDA."""
-
-    def __new__(cls, first: Any, *rest: Any) -> Any:
-        """Makes a `torch.device`."""
-        if HERE.rank is not None and type(first) is int:
-            return torch.device("cuda", first)
-        return torch.device(first, *rest)
-
-
-class _TorchOfFsdp1:
-    """What `torch` is in FSDP1's module that makes devices of numbers."""
-
-    device = _Device
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
 
 
 def _numbered(real: Callable[..., Any]) -> Callable[..., Any]:
