@@ -50,14 +50,9 @@ from kernbench.bridge.operations import as_cuda, dispatch_rules, eager, flex, tr
 from kernbench.bridge.private import PRIVATE, check_private_names
 from kernbench.bridge.replaced import Patch, WhenImported, seen_once, takes_tensors
 from kernbench.bridge.replacing import Replacing
-<<<<<<< HEAD
-from kernbench.bridge.tensors import devices, tensor_methods
+from kernbench.bridge.tensors import device_type, devices, tensor_methods
 from kernbench.bridge.tensors.hazards import giving_bytes
 from kernbench.bridge.tensors.unwritten import noting_blank
-=======
-from kernbench.bridge.tensors import device_type, devices, tensor_methods
-from kernbench.bridge.tensors.hazards import giving_bytes, noting_blank
->>>>>>> ranks
 
 FACTORIES: Final = [
     "arange",
