@@ -36,6 +36,7 @@ class Place(NamedTuple):
 
 
 PIPELINE_STARTS: Final = Place(
+    "torch._utils": ("ExceptionWrapper",),
     "torch.distributed.pipelining.schedules",
     {
         (2, 13): "_PipelineSchedule._warmup_p2p",
@@ -70,8 +71,12 @@ PRIVATE: Final[Mapping[str, tuple[str, ...]]] = {
         "DisableTorchFunction",
         "DisableTorchFunctionSubclass",
         "DispatchKey.Autograd",
+        "DispatchKey.AutocastCPU",
+        "DispatchKey.AutocastCUDA",
         "DispatchKey.CUDA",
+        "DispatchKeySet",
         "_AutoDispatchBelowAutograd",
+        "_DisableAutocast",
         "_EnableTorchFunction",
         "_ExcludeDispatchKeyGuard",
         "_ForceDispatchKeyGuard",
@@ -138,7 +143,11 @@ PRIVATE: Final[Mapping[str, tuple[str, ...]]] = {
         "_set_warnAlways",
         "_swap_tensor_impl",
     ),
-    "torch._C._distributed_c10d": ("Work", "_set_thread_isolation_mode"),
+    "torch._C._distributed_c10d": (
+        "Work",
+        "_register_process_group",
+        "_set_thread_isolation_mode",
+    ),
     "torch._dynamo._trace_wrapped_higher_order_op": ("TransformGetItemToIndex",),
     "torch._higher_order_ops.flex_attention": (
         "_permute_strides",
