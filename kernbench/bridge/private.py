@@ -36,7 +36,6 @@ class Place(NamedTuple):
 
 
 PIPELINE_STARTS: Final = Place(
-    "torch._utils": ("ExceptionWrapper",),
     "torch.distributed.pipelining.schedules",
     {
         (2, 13): "_PipelineSchedule._warmup_p2p",
@@ -168,6 +167,7 @@ PRIVATE: Final[Mapping[str, tuple[str, ...]]] = {
         "_register_comm_hook",
         "_verify_params_across_processes",
     ),
+    "torch._utils": ("ExceptionWrapper",),
     "torch.distributed._functional_collectives": ("AsyncCollectiveTensor",),
     "torch.distributed.checkpoint.filesystem": ("_FileSystemWriter.write_data",),
     "torch.distributed.distributed_c10d": (
