@@ -235,8 +235,10 @@ def patched(
     replacing = Replacing(lambda module: check_private_names((module,)), importing)
     try:
         for patch in [*patches(spawn), *more]:
-            seen = isinstance(patch, Patch) and takes_tensors(patch)
-            replacing.add(seen_once(patch) if seen else patch)
+            if isinstance(patch, Patch) and takes_tensors(patch):
+                replacing.add(seen_once(patch))
+            else:
+                replacing.add(patch)
         jit = scripts.script(torch.jit.script, replacing.undone, replacing.real_of)
         replacing.add(Patch(torch.jit, "script", jit))
         _set_thread_isolation_mode(True)

@@ -60,6 +60,7 @@ PRIVATE: Final[Mapping[str, tuple[str, ...]]] = {
         "ops.aten._foreach_copy_",
         "ops.aten._fused_rms_norm",
         "ops.aten._local_scalar_dense",
+        "ops.aten._to_copy.default",
         "ops.aten._scaled_dot_product_attention_math",
         "ops.aten._scaled_dot_product_cudnn_attention",
         "ops.aten._scaled_dot_product_efficient_attention",
@@ -168,6 +169,7 @@ PRIVATE: Final[Mapping[str, tuple[str, ...]]] = {
         "_verify_params_across_processes",
     ),
     "torch._utils": ("ExceptionWrapper",),
+    "torch.cuda": ("_lazy_init",),
     "torch.distributed._functional_collectives": ("AsyncCollectiveTensor",),
     "torch.distributed.checkpoint.filesystem": ("_FileSystemWriter.write_data",),
     "torch.distributed.distributed_c10d": (

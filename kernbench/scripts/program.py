@@ -56,8 +56,7 @@ def program_of(spec: RunSpec, path: Path) -> Iterator[Program]:
             yield _load_pytorch(spec, path)
         return
     of_pytorch = spec.nodes > 1, spec.as_module, spec.same_ranks, spec.witnesses
-    of_pytorch += (spec.check_replicas,)
-    if any(of_pytorch) or spec.races != "error":
+    if any(of_pytorch) or spec.check_replicas or spec.races != "error":
         raise UsageError(
             "nodes, as_module, same_ranks, witnesses, check_replicas and races: only a program of "
             "PyTorch can run so",

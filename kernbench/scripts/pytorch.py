@@ -14,7 +14,7 @@ from kernbench.distributed.witnesses import witnesses_of
 from kernbench.errors import UsageError
 from kernbench.process.disorder import disorder_line, disorders
 from kernbench.process.process import MAIN
-from kernbench.ranks.meeting import folded
+from kernbench.ranks.ranges import folded
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.engines import load_machine

@@ -48,16 +48,19 @@ def test_it_is_the_class_of_devices() -> None:
             case _:
                 raise AssertionError
 
-        @torch.library.custom_op("kernbench_tests::moved", mutates_args=())
-        def moved(x: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
+        def moved(x: Any, device: Any = None) -> Any:
             return x + 1
 
+        kinds = {"x": torch.Tensor, "device": torch.device | None, "return": torch.Tensor}
+        moved.__annotations__ |= kinds
+        moved = torch.library.custom_op("kernbench_tests::moved", moved, mutates_args=())
         assert moved(torch.ones(2, device=device)).tolist() == [2.0, 2.0]
 
-        def scripted(x: Any, device: torch.device) -> Any:
+        def scripted(x: Any, device: Any) -> Any:
             return x.to(device)
 
-        scripted.__annotations__ |= {"x": torch.Tensor, "return": torch.Tensor}
+        kinds = {"x": torch.Tensor, "device": torch.device, "return": torch.Tensor}
+        scripted.__annotations__ |= kinds
         assert torch.jit.script(scripted)(torch.ones(2), torch.device("cpu")).tolist() == [1.0, 1.0]
         with pytest.raises(RuntimeError, match="nonsense"):
             torch.device("nonsense")

@@ -158,7 +158,7 @@ def test_a_worker_that_ends_is_an_error_that_the_program_catches(how: str, place
     end, kind, told = ENDS[how]
 
     def worker(_: int = 0) -> list[list[int]]:
-        found = []
+        found: list[list[int]] = []
         loader = iter(data.DataLoader(Ends(end), batch_size=2, num_workers=2))
         with pytest.raises(kind, match=told):
             found.extend(batch.tolist() for batch in loader)

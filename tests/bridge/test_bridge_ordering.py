@@ -307,7 +307,7 @@ def _wrapped_on_a_side_stream(rank: int) -> float:
         model = torch.nn.parallel.DistributedDataParallel(module, device_ids=[rank])
     loss = model(torch.ones(2, 4, device="cuda")).sum()  # read
     loss.backward()
-    return loss.item()
+    return float(loss.item())
 
 
 def test_a_race_of_a_library_is_listed_if_the_run_is_to_go_on() -> None:

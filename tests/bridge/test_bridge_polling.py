@@ -103,6 +103,6 @@ def test_reads_that_end_are_no_mistake() -> None:
             count += 1
             if count.item() == 3000:
                 break
-        return total
+        return float(total)
 
     assert on_ranks(run, 2) == [4501500.0 + 4498500.0 + 12000.0] * 2

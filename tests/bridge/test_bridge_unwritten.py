@@ -264,10 +264,15 @@ def test_operations_on_what_is_written_take_the_short_way_beside_what_is_not() -
         from kernbench.bridge.here import this_rank
 
         kept, x = torch.empty(8, device="cuda"), torch.ones(8, device="cuda")
-        hazards, mode, walks = this_rank().hazards, this_rank().mode, []
+        hazards, mode, walks = this_rank().hazards, this_rank().mode, list[Any]()
         x + 1
         real = mode.walk
-        mode.walk = lambda *args, **options: (walks.append(args[0]), real(*args, **options))[1]
+
+        def noted(*args: Any, **options: Any) -> Any:
+            walks.append(args[0])
+            return real(*args, **options)
+
+        mode.walk = noted
         for _ in range(3):
             x + 1
         short = not walks

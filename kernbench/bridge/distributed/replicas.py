@@ -26,7 +26,7 @@ from kernbench.bridge.distributed.works import unseen
 from kernbench.bridge.here import HERE, Rank
 from kernbench.bridge.replaced import Patch
 from kernbench.errors import CallSite, KernbenchError
-from kernbench.ranks.meeting import folded
+from kernbench.ranks.ranges import folded
 
 _MOST: Final = 8
 """Most parameters that an error names."""
