@@ -1,7 +1,11 @@
 """The summary of a session, and `kernbench test`, which tells it."""
 
+import os
 import re
+import signal
+import subprocess
 import sys
+from pathlib import Path
 from typing import get_args
 from xml.etree import ElementTree
 
@@ -180,6 +184,76 @@ def test_a_test_that_leaks_twice_has_one_verdict(pytester: pytest.Pytester, mode
         [section] = re.findall(rf"^_+ {name} _+\n(.*?)(?=^_+ \w+ _+\n|\Z)", failures, re.M | re.S)
         assert "Captured leaks teardown" in section
         assert spans in section
+
+
+ENDLESS = """
+import kernbench.torch as torch
+import pytest
+from kernbench.testing import dist_case
+
+def forever(rank):
+    x = torch.ones(4, device="cuda")
+    if rank == 0:
+        with open("fifo", "w") as begun:
+            begun.write("begun")
+    while True:
+        x += 1
+
+@dist_case
+def endless(ctx, rank):
+    forever(rank)
+
+def test_first(kernbench):
+    kernbench.spawn(lambda rank: None, nprocs=2)
+def test_endless(kernbench):
+    kernbench.spawn(forever, nprocs=2)
+def test_caught(kernbench):
+    with pytest.raises(KeyboardInterrupt):
+        kernbench.spawn(forever, nprocs=2)
+def test_case(request, world_batch):
+    world_batch.run(request, case="endless", world_size=2)
+def test_last():
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "passed"),
+    [
+        ("inline", "endless", 1),
+        ("inline", "caught", 2),
+        ("inline", "case", 1),
+        *(
+            pytest.param(mode, name, 1, marks=pytest.mark.slow)
+            for mode in ("pool", "batch")
+            for name in ("endless", "case")
+        ),
+    ],
+)
+def test_sigterm_ends_a_suite_with_its_summary(
+    tmp_path: Path, mode: str, name: str, passed: int
+) -> None:
+    (tmp_path / "test_end.py").write_text(ENDLESS)
+    os.mkfifo(tmp_path / "fifo")
+    arguments = [f"--mode={mode}", "--", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    arguments += ["--junitxml=j.xml", "-k", f"first or {name} or last"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "kernbench", "test", "test_end.py", *arguments],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert (tmp_path / "fifo").read_text() == "begun"
+        process.terminate()
+        output, errors = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert errors.splitlines()[-1] == "terminated"
+    assert re.search(rf"^{passed} cases?, {passed} worlds?: ", output, re.MULTILINE)
+    assert re.search(rf"^{passed} passed, ", output, re.MULTILINE), "and not the last one"
+    names = [case.get("name") for case in ElementTree.parse(tmp_path / "j.xml").iter("testcase")]
+    assert "test_first" in names
+    assert "test_last" not in names
 
 
 @pytest.mark.parametrize(
