@@ -67,7 +67,7 @@ def pytest_report_header() -> str | None:
         return None
     from kernbench.ccl.config import local_file_notice
 
-    notice = local_file_notice()
+    notice = local_file_notice(way_out="kernbench.spawn(..., ccl=FILE)")
     return None if notice is None else f"kernbench: {notice}"
 
 
