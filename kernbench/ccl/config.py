@@ -299,14 +299,17 @@ def local_ccl_file() -> Path | None:
     return here if here.exists() and not here.samefile(shipped) else None
 
 
-def local_file_notice(named: Iterable[str | None] = (None,)) -> str | None:
+def local_file_notice(
+    named: Iterable[str | None] = (None,), way_out: str = "--ccl FILE"
+) -> str | None:
     """Returns a line about a `ccl.yaml` that is used since it lies in the working directory.
 
     Args:
         named: The files that runs name, None for each that names none.
+        way_out: How a run names another file.
     """
     used = local_ccl_file() if None in set(named) else None
-    return None if used is None else f"algorithms are those of {used}; --ccl FILE names others"
+    return None if used is None else f"algorithms are those of {used}; {way_out} names others"
 
 
 def load_ccl(path: Path, overrides: tuple[str, ...] = ()) -> Loaded[CclFile]:

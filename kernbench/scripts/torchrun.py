@@ -8,7 +8,7 @@ from kernbench.errors import UsageError, libraries_passed_over
 from kernbench.ranks.spawn_errors import SpawnException
 from kernbench.run_spec import Data, Races
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.scripts.calls import spec_of_arguments
+from kernbench.scripts.calls import spec_of_arguments, warn_of_local_file
 from kernbench.scripts.pytorch import (
     DOCUMENT,
     check_numbers,
@@ -98,6 +98,7 @@ def torchrun_spawn(
     check_same_ranks(spec)
     check_numbers(spec)
     spec = with_devices(spec)
+    warn_of_local_file(spec)
     bridge = the_bridge()
     returned: list[Any] = [None] * nprocs
 

@@ -32,7 +32,8 @@ def test_a_ccl_yaml_of_the_working_directory_is_named(pytester: pytest.Pytester)
     file = pytester.path / "ccl.yaml"
     file.write_text("")
     shown = pytester.runpytest_inprocess("-p", "no:cacheprovider").stdout
-    shown.fnmatch_lines([f"kernbench: algorithms are those of {file}; --ccl FILE names others"])
+    names = "kernbench.spawn(..., ccl=FILE) names others"
+    shown.fnmatch_lines([f"kernbench: algorithms are those of {file}; {names}"])
 
 
 def test_a_failing_worker_fails_the_test(pytester: pytest.Pytester) -> None:
