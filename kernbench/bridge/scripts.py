@@ -57,6 +57,9 @@ def script(
             return real(obj, *args, _frames_up=_frames_up + 1, **options)
         once.say(_NOT_FUSED)
         names, find = real_of(), _builtins._find_builtin
+        if inspect.isfunction(obj):
+            kinds = obj.__annotations__.items()
+            obj.__annotations__ = {name: names.get(id(kind), kind) for name, kind in kinds}
         with undone():
             # A program may have taken a function by its name while another stood for it.
             _builtins._find_builtin = lambda function: find(names.get(id(function), function))
