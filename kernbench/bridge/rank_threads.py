@@ -38,8 +38,8 @@ _PAUSE_S: Final = 0.0005
 _PATIENCE_S: Final = 5.0
 """Seconds for which the end of a rank waits for daemons that are in a call of C."""
 
-_WITHOUT: Final = frozenset(("multiprocessing",))
-"""Packages whose threads only serve processes of this computer, and run by themselves."""
+_WITHOUT: Final = frozenset(("kernbench", "multiprocessing"))
+"""Packages whose threads are not the program's, and run by themselves."""
 
 
 class Turns:

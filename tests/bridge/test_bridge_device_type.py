@@ -35,7 +35,7 @@ def test_it_is_the_class_of_devices() -> None:
         assert type(device) is real
         assert isinstance(device, torch.device)
         assert not isinstance("cuda", torch.device)
-        assert type(device) == torch.device
+        assert {type(device)} == {torch.device}
         assert {real: 1}[torch.device] == 1
         assert pickle.loads(pickle.dumps(device)) == copy.deepcopy(device) == device
         file = io.BytesIO()
@@ -48,17 +48,19 @@ def test_it_is_the_class_of_devices() -> None:
             case _:
                 raise AssertionError
 
-        @torch.library.custom_op("kernbench_tests::moved", mutates_args=())
-        def moved(x: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
+        def more(x: Any, device: Any = None) -> Any:
             return x + 1
 
+        kinds = {"x": torch.Tensor, "device": torch.device | None, "return": torch.Tensor}
+        more.__annotations__ = kinds
+        moved = torch.library.custom_op("kernbench_tests::moved", more, mutates_args=())
         assert moved(torch.ones(2, device=device)).tolist() == [2.0, 2.0]
 
-        def scripted(x: Any, device: torch.device) -> Any:
-            return x.to(device)
-
-        scripted.__annotations__ |= {"x": torch.Tensor, "return": torch.Tensor}
-        assert torch.jit.script(scripted)(torch.ones(2), torch.device("cpu")).tolist() == [1.0, 1.0]
+        scripted = torch.jit.CompilationUnit("""
+            def moved(x: Tensor, device: Device) -> Tensor:
+                return x.to(device)
+        """)
+        assert scripted.moved(torch.ones(2), torch.device("cpu")).tolist() == [1.0, 1.0]
         with pytest.raises(RuntimeError, match="nonsense"):
             torch.device("nonsense")
         with pytest.raises(TypeError):
