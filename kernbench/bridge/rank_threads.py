@@ -38,8 +38,8 @@ _PAUSE_S: Final = 0.0005
 _PATIENCE_S: Final = 5.0
 """Seconds for which the end of a rank waits for daemons that are in a call of C."""
 
-_WITHOUT: Final = frozenset(("multiprocessing", "kernbench"))
-"""Packages whose threads run by themselves: they serve processes of this computer, or run ranks."""
+_WITHOUT: Final = frozenset(("kernbench", "multiprocessing"))
+"""Packages whose threads are not the program's, and run by themselves."""
 
 
 class Turns:
@@ -363,9 +363,12 @@ def _init(real: Callable[..., None]) -> Callable[..., None]:
 def _start(real: Callable[[Any], None]) -> Callable[[Any], None]:
     def start(thread: Any) -> None:
         rank = HERE.rank
-        if rank is not None and not thread._started.is_set() and not _is_without():
-            turns_of(rank).admit(thread)
-            thread._turns = rank.turns
+        if rank is not None and not thread._started.is_set():
+            if _is_without():  # the rank waits for its beginning, and keeps the turn meanwhile
+                thread._started = _Started(lambda: None)
+            else:
+                turns_of(rank).admit(thread)
+                thread._turns = rank.turns
         real(thread)
 
     return start
