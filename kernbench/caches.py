@@ -56,6 +56,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "parallel.groups": 1024,
     "parallel.layouts": 64,
     "pp.plans": 256,  # some messages and passes for each microbatch of a stage
+    "process.last_frames": 1024,  # a place of a program each, which keeps its code alive
     "runtime_api.names": 1,
     "runtime_api.pytorch_names": 1,
     "tensors.annotations": 4096,

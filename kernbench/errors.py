@@ -42,6 +42,9 @@ _libraries: list[str] = []
 _skipped: Final[set[str]] = set(_PASSING)
 """Names of modules whose frames are skipped: those of `_known`, and of libraries seen so far."""
 
+_users: Final[set[str]] = set()
+"""Names of the user's modules that were seen so far."""
+
 
 def is_ours(frame: FrameType) -> bool:
     """Returns whether a frame is not the user's: it runs kernbench, or only passes control on."""
@@ -92,7 +95,10 @@ def _installed(program: str | None) -> list[str]:
     file = Path(program or "").resolve()
     if program is not None and file.suffix != ".py":
         own.add(program.partition(".")[0])
-    for folder in map(Path, {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}):
+    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    # Those of the system, of the user, or of an environment below this one.
+    folders |= {each for each in sys.path if Path(each).name in {"site-packages", "dist-packages"}}
+    for folder in map(Path, folders):
         names = {entry.stem for entry in folder.iterdir()} if folder.is_dir() else set()
         found |= {name for name in names if name.isidentifier()}
         if folder in file.parents:
@@ -104,6 +110,7 @@ def _forget_frames() -> None:
     """Forgets whose frames are whose, after `_libraries` has changed."""
     _skipped.clear()
     _skipped.update(_PASSING)
+    _users.clear()
     _SITES.clear()
 
 
@@ -117,11 +124,15 @@ def is_passed_over(frame: FrameType) -> bool:
     return False
 
 
-def _is_skipped(frame: FrameType) -> bool:
+def is_skipped(frame: FrameType) -> bool:
     """Returns whether a frame is not the user's, be it ours or a library's."""
+    name = frame.f_globals.get("__name__", "")
+    if name in _skipped:
+        return True
+    if name in _users:
+        return False
     skipped = is_ours(frame) or is_passed_over(frame)
-    if skipped:
-        _skipped.add(frame.f_globals.get("__name__", ""))
+    (_skipped if skipped else _users).add(name)
     return skipped
 
 
@@ -182,10 +193,24 @@ def call_site() -> CallSite | None:
             site = _SITES.get(key)
             if site is not None:
                 return site
-            if not _is_skipped(frame):
+            if not is_skipped(frame):
                 return _SITES.keep(key, CallSite(frame.f_code, frame.f_lasti))
         frame = frame.f_back
     return _outermost_of_libraries(sys._getframe(1)) if _libraries else None
+
+
+def users_frames() -> list[FrameType]:
+    """Returns the frames of the user's code in the running stack, the innermost first."""
+    skipped, users = _skipped, _users
+    found = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        # Every collective comes here, so what is known is found without a call.
+        name = frame.f_globals.get("__name__")
+        if name not in skipped and (name in users or not is_skipped(frame)):
+            found.append(frame)
+        frame = frame.f_back
+    return found
 
 
 def _outermost_of_libraries(frame: FrameType | None) -> CallSite | None:
@@ -211,7 +236,7 @@ def site_in(frame: FrameType | None) -> CallSite | None:
         frame: Innermost frame of the stack, such as that of a task that waits.
     """
     innermost = frame
-    while frame is not None and _is_skipped(frame):
+    while frame is not None and is_skipped(frame):
         frame = frame.f_back
     if frame is None:
         return _outermost_of_libraries(innermost) if _libraries else None
@@ -333,8 +358,12 @@ class KernbenchError(Exception):
         return (self.code,) if self.code else ()
 
     def __str__(self) -> str:
+        return self._told(self.facts)
+
+    def _told(self, facts: Iterable[str]) -> str:
+        """Returns the text with some facts."""
         lines = [f"[{self.code}] {self.summary}" if self.code else self.summary]
-        lines += [f"  {fact}" for fact in self.facts]
+        lines += [f"  {fact}" for fact in facts]
         if self.hint:
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)

@@ -25,6 +25,9 @@ DefaultDevice = Literal["cuda", "cpu"]
 Data = bool | Literal["fake"]
 """Whether tensors hold values; `fake`: no, and what a program of PyTorch reads of them is 0."""
 
+Races = Literal["error", "warn"]
+"""What becomes of an access to memory that nothing orders."""
+
 VERSION: Final = 1
 """Version of the JSON form."""
 
@@ -85,6 +88,11 @@ class RunSpec:
             the others repeat what rank 0 does; of a program of PyTorch without values.
         witnesses: Ranks that run the program beside rank 0, with which they are compared; None for
             the last rank. Only with `same_ranks`.
+        check_replicas: Whether the parameters of DDP's replicas are compared in each step; of a
+            program of PyTorch with values.
+        races: What an access does that nothing orders behind what is under way (C14, C15, M10): an
+            `error` ends the run; after a `warn` it goes on, and lists them at its end; of a program
+            of PyTorch.
 
     Raises:
         ConfigError: If values are of other kinds; the error lists all of them by field (F2, F3).
@@ -104,7 +112,7 @@ class RunSpec:
     watchdog_s: float = 30.0
     max_time_ps: int = 0
     step_budget: int = 0
-    group_limit: int = 128
+    group_limit: int = 4096
     schedule: tuple[int, ...] | None = None
     bench: str | None = None
     arguments: tuple[str, ...] = ()
@@ -115,6 +123,8 @@ class RunSpec:
     as_module: bool = False
     same_ranks: bool = False
     witnesses: tuple[int, ...] | None = None
+    check_replicas: bool = False
+    races: Races = "error"
 
     def __post_init__(self) -> None:
         wrong: dict[str, Problem] = {}
@@ -458,6 +468,8 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
         "different ranks from 1, beside rank 0, or None",
         _or_none(_different(_each(_whole(1)))),
     ),
+    "check_replicas": ("true or false", _flag),
+    "races": _choice(Races),
 }
 """For each field, which values it accepts, and the function that makes the kept value."""
 
@@ -475,6 +487,8 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any], str] | None]]] = {
     "fidelity": ("--fidelity", str),
     "same_ranks": ("--same-ranks", None),
     "witnesses": ("--witnesses", _with_commas),
+    "check_replicas": ("--check-replicas", None),
+    "races": ("--races", str),
     "shadow": ("--shadow", None),
     "eager_limit": ("--eager-limit", str),
     "watchdog_s": ("--watchdog", str),

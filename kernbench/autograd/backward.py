@@ -19,6 +19,7 @@ from kernbench.operations.copies import to
 from kernbench.operations.creation import ones_like
 from kernbench.operations.fused import broadcasts, reduced
 from kernbench.operations.pointwise import add
+from kernbench.process.effort import EFFORT
 from kernbench.process.process import Process, current_process
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.nodes import (
@@ -85,6 +86,7 @@ def run_backward(
     tape.chosen = inputs is not None
     tape.passes += 1
     tape.running = tape.passes
+    EFFORT.backward(process.rank, len(process.ctx.main.ranks) or 1)
     try:
         with recording(process, False):
             roots = [
@@ -100,6 +102,7 @@ def run_backward(
                 callback()
             return found
     finally:
+        EFFORT.stepped(process.rank)
         process.site = before
         tape.at_end, tape.chosen, tape.running = around
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from kernbench.bridge.here import HERE, Rank
+from kernbench.bridge.rank_threads import pass_on
 from kernbench.bridge.replaced import Patch
 from kernbench.units import PS_PER_S
 
@@ -44,7 +45,7 @@ def _clock(real: Callable[[], Any], origin_ns: int, *, whole: bool) -> Callable[
         rank = _asking()
         if rank is None:
             return real()
-        ps = rank.process.host.clock
+        ps = rank.process.host.clock if rank.aside is None else rank.aside
         if whole:
             return origin_ns + ps * _NS_PER_S // PS_PER_S
         return origin_ns / _NS_PER_S + ps / PS_PER_S
@@ -58,8 +59,11 @@ def _sleep(real: Callable[[float], None]) -> Callable[[float], None]:
         rank = _asking()
         if rank is None or seconds < 0:
             real(seconds)  # which refuses what is below 0
+        elif rank.aside is not None:
+            rank.aside += round(seconds * PS_PER_S)
         else:
             rank.process.host.sleep(round(seconds * PS_PER_S))
+            pass_on()
 
     return sleep
 

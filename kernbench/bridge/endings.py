@@ -5,6 +5,7 @@ exception: so its `finally` blocks run, which a process that ends so would not d
 """
 
 import atexit
+import contextlib
 import os
 import signal
 import sys
@@ -61,17 +62,37 @@ def at_end(rank: Rank) -> None:
             _tell(function, stop)
 
 
+@contextlib.contextmanager
+def as_child(rank: Rank) -> Iterator[None]:
+    """Puts back at the end of the block what a process of its own would change of itself.
+
+    Args:
+        rank: The rank that would have started the process.
+    """
+    handlers, signals = _HANDLERS.of(rank.process), _SIGNALS.of(rank.process)
+    before, handled = list(handlers), dict(signals)
+    try:
+        yield
+    finally:
+        handlers[:] = before
+        signals.clear()
+        signals.update(handled)
+
+
 def _tell(function: Any, error: BaseException) -> None:
     print(f"Exception ignored in atexit callback: {function!r}", file=sys.stderr)
     traceback.print_exception(error, file=sys.stderr)
 
 
 def _own(pid: int) -> Rank | None:
-    """Returns the rank that runs, if its process has the number: a fork's child is no rank."""
+    """Returns the rank that runs, if its process has the number: a fork's child is no rank.
+
+    Main is this process itself, but for a worker of its `DataLoader`.
+    """
     rank = HERE.rank
-    if rank is None or rank.process.rank == MAIN or not os.getpid() == rank.pid == pid:
+    if rank is None or not os.getpid() == rank.pid == pid:
         return None
-    return rank
+    return None if rank.process.rank == MAIN and rank.aside is None else rank
 
 
 def _register(real: Callable[..., Any]) -> Callable[..., Any]:

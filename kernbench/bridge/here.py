@@ -37,12 +37,16 @@ class Rank:
         making: Whether what is made now goes to the device, whatever the operands are; None: where
             the operands are.
         ambient: Whether what C++ code makes from nothing goes to the device, as in a backward pass.
+        aside: The clock of the worker of a `DataLoader` whose work is done; None outside of it.
         backward: Whether a backward pass runs.
         begun: Functional collectives for which nobody has waited yet, by the storage of the result,
             which the work keeps.
+        casts: Parameters that autocast has cast, by `id`: a weak reference to each, and the cast.
         generator: What random numbers of the device are drawn from, once there were any.
         coalesced: What was called since a group of operations was begun; None: none was.
+        numbers: Numbers of its device that are known, where reads are made up; None elsewhere.
         mode: The mode that sees the operations of the process.
+        groups: What `distributed_c10d` keeps for a process; None before it is asked.
         hazards: Storages in use by collectives, and those that nothing has written.
         hooked: While a communication hook of DDP runs, works for whose future it has asked.
         hbm: Memory of its device.
@@ -50,14 +54,17 @@ class Rank:
         spares: Memory of storages that are gone, by its bytes, for storages to come.
         tape: Notes what the rank does, for ranks that do the same; None if nobody asks.
         flight: Notes its collectives and messages for PyTorch's analyser; None if nobody asks.
+        turns: Which of its threads runs, once it has started some; None before.
         stashed: Memory that collectives keep for which nobody waits by a handle, each with the host
             time from which on the next collective lets it go.
     """
 
     __slots__ = (
         "ambient",
+        "aside",
         "backward",
         "begun",
+        "casts",
         "chosen",
         "coalesced",
         "current",
@@ -66,6 +73,7 @@ class Rank:
         "fake",
         "flight",
         "generator",
+        "groups",
         "hazards",
         "hbm",
         "hooked",
@@ -73,6 +81,7 @@ class Rank:
         "local_devices",
         "making",
         "mode",
+        "numbers",
         "outstanding",
         "physical",
         "pid",
@@ -82,6 +91,7 @@ class Rank:
         "spares",
         "stashed",
         "tape",
+        "turns",
     )
 
     def __init__(
@@ -109,8 +119,10 @@ class Rank:
         self.ambient = False
         self.backward = False
         self.begun: dict[int, Any] = {}
+        self.casts: dict[int, tuple[Any, torch.Tensor]] = {}
         self.coalesced: list[Any] | None = None
         self.mode: Any = None
+        self.numbers: Any = None
         self.hazards: Any = None
         self.races: Any = None
         self.flight: Any = None
@@ -121,6 +133,9 @@ class Rank:
         self.spares: dict[int, list[Any]] = {}
         self.stashed: list[tuple[int, list[Any]]] = []
         self.tape: Tape | None = None
+        self.turns: Any = None
+        self.aside: int | None = None
+        self.groups: Any = None
 
 
 class _Here(threading.local):

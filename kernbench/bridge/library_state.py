@@ -2,7 +2,8 @@
 
 What is state is read from a library: variables of a module that its functions assign, attributes
 of classes and functions that its code assigns, and containers that are empty once it is imported.
-A rank's own value stands while the rank runs.
+Beside that it is what a rank writes: an attribute of a class, or of a module (ADR 0040). A rank's
+own value stands while the rank runs.
 """
 
 import contextlib
@@ -12,14 +13,17 @@ import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from enum import EnumMeta
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.abc import FileLoader
+from importlib.machinery import ModuleSpec
 from operator import is_not
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
+from kernbench.bridge.belonging import SYSTEM, is_installed, is_of_rank, places_of
 from kernbench.bridge.here import HERE
 from kernbench.bridge.replaced import run_within
+from kernbench.bridge.written import MISSING, Written
 
 TORCH: Final = (
     "torch.distributed._shard.sharded_tensor.api._sharded_tensor_current_id",
@@ -40,12 +44,24 @@ TORCH: Final = (
 
 _CONTAINERS: Final = frozenset((dict, list, set, OrderedDict, defaultdict, deque))
 _PLAIN: Final = frozenset((type(None), bool, int, float, str))
-_MISSING: Final = object()
 _STORE_GLOBAL: Final = dis.opmap["STORE_GLOBAL"]
 _STORE_ATTR: Final = dis.opmap["STORE_ATTR"]
 _CLASS: Final = "cls"
-_NEVER: Final = sys.stdlib_module_names | {"kernbench", "numpy", "torch", "torchgen", "triton"}
-"""Packages in which nothing is looked for."""
+_NEVER: Final = sys.stdlib_module_names | SYSTEM | {"numpy"}
+"""Packages whose code is not searched for state."""
+
+_UNWATCHED: Final = frozenset(("kernbench", "sys", "warnings"))
+"""Packages in which nobody looks at what is written: `states` and `Warned` have what is a rank's of
+`sys` and `warnings`.
+"""
+
+_ELSEWHERE: Final = frozenset((("builtins", "print"), ("threading", "excepthook")))
+"""Names of modules that `per_rank` and `states` keep for each rank."""
+
+_BOOKKEPT: Final = frozenset(
+    ("__abstractmethods__", "__annotations__", "__annotations_cache__", "__annotate_func__")
+)
+"""What Python itself writes."""
 
 
 class _Slot(NamedTuple):
@@ -79,34 +95,51 @@ class LibraryState:
         self._rank = -1
         self._found: list[ModuleType] | None = None
         self._torch = list(TORCH)
+        self._written: Final = Written()
+        self._watched: set[str] = set()
+        self._count, self._newest = 0, ""  # of modules
+
+    def begin(self) -> None:
+        """Takes what libraries have now for what all ranks begin with."""
         for name, module in list(sys.modules.items()):
-            if name.partition(".")[0] not in _NEVER and _is_installed(module):
+            if name.partition(".")[0] not in _NEVER and _is_library(name, module):
                 self._watch(module)
+        self._watch_writes()
+        self._written.look()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Finds a module of a library as Python does, and looks for state in it once it has run.
+        """Finds a module that ranks share as Python does, and looks at its state once it has run.
 
         Args:
             name: Name of the module.
             path: Where the package of the module looks; None: `sys.path`.
             target: The module that is loaded anew, if any.
         """
-        if HERE.rank is None or name.partition(".")[0] in _NEVER:
+        if HERE.rank is None or name.partition(".")[0] in SYSTEM:
             return None
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is None or not hasattr(spec.loader, "exec_module"):
-            return None
-        run_within(spec, self._importing)
-        return spec
+        finders = sys.meta_path
+        for finder in finders[finders.index(self) + 1 :]:
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None else find(name, path, target)
+            if spec is not None:
+                if isinstance(spec.loader, FileLoader) and not is_of_rank(name, spec):
+                    run_within(spec, self.importing)
+                return spec
+        return None
 
     @contextlib.contextmanager
-    def _importing(self, module: ModuleType) -> Iterator[None]:
-        """Lets all ranks have what a module changes while it is imported, as in each process."""
+    def importing(self, module: ModuleType) -> Iterator[None]:
+        """Lets all ranks have what a module changes while it is imported, as in each process.
+
+        Args:
+            module: The module, which ranks share.
+        """
         if self._found is not None:  # a module imports others
             self._found.append(module)
             yield
             return
         self._found = [module]
+        self._notice()
         before = self._now()
         copies = [copy.copy(value) for value in self._contents(before)]
         try:
@@ -115,7 +148,10 @@ class LibraryState:
             found, self._found = self._found, None
             self._spread(before, copies)
             for each in found:
-                self._watch(each)
+                if each.__name__.partition(".")[0] not in _NEVER:
+                    self._watch(each)
+            self._watch_writes()
+            self._written.absorb()
 
     def _contents(self, values: list[Any]) -> list[Any]:
         return [value if type(value) in _CONTAINERS else () for value in values]
@@ -138,9 +174,50 @@ class LibraryState:
         for owner, name in _state_of(module):
             self._add(owner, name)
 
+    def _watch_writes(self) -> None:
+        """Looks at what is written in modules that ranks share and that have come since."""
+        for name in sys.modules.keys() - self._watched:
+            self._watched.add(name)
+            module = sys.modules[name]
+            if (
+                isinstance(module, ModuleType)
+                and name.partition(".")[0] not in _UNWATCHED
+                and name not in _MAINS
+                and not is_of_rank(name, module)
+            ):
+                self._written.add(module)
+
+    def _notice(self) -> None:
+        """Makes state of what the rank that stands has written."""
+        for owner, name, was in self._written.changed():
+            if (id(owner), name) in self._seen or not self._is_own(owner, name, was):
+                continue
+            self._seen.add((id(owner), name))
+            self._slots.append(_Slot(owner, name, vars(owner), copied=False))
+            self._standing.append(was)
+            self._origins.append(was)
+            self._first.append(was)
+            self._blank.append(())
+
+    def _is_own(self, owner: Any, name: str, was: Any) -> bool:
+        """Returns whether what was written is the rank's, and not of the process of all ranks."""
+        value = vars(owner).get(name, MISSING)
+        if isinstance(was if value is MISSING else value, ModuleType) and (
+            was is MISSING or value is MISSING or value.__name__ == f"{owner.__name__}.{name}"
+        ):
+            return False  # the import of a module binds its name
+        if isinstance(owner, type):
+            return name not in _BOOKKEPT
+        if was is MISSING:  # perhaps a library only makes it when it is asked for the first time
+            return _home_of(value) not in self._watched
+        if (owner.__name__, name) in _ELSEWHERE:
+            return False
+        root = owner.__name__.partition(".")[0]
+        return callable(was) or isinstance(was, ModuleType) or root not in _NEVER
+
     def _add(self, owner: Any, name: str) -> None:
         space = vars(owner)
-        value = space.get(name, _MISSING)
+        value = space.get(name, MISSING)
         if isinstance(value, ModuleType) or (id(owner), name) in self._seen:
             return
         self._seen.add((id(owner), name))
@@ -174,30 +251,17 @@ class LibraryState:
         assert self._rank == -1
         self._own = {-1: self._own[-1]}
 
-    def let_stand(self, rank: int) -> None:
-        """Lets a rank's state stand, and keeps that of the one before.
+    def leave(self) -> None:
+        """Keeps the state of the rank that stands, before anything else of its process is put away.
 
-        Args:
-            rank: Number of the rank; -1: of code outside of ranks.
+        The program's own modules are not in `sys.modules`.
         """
-        if rank == self._rank:
-            return
         if self._torch:
             self._watch_torch()
-        self._leave()
-        self._rank = rank
-        own = self._own.get(rank)
-        if own is None:
-            own = self._own[rank] = {}
-        for number in self._live:
-            if number not in own:
-                own[number] = self._fresh(number, own)
-            self._put(number, own[number])
-
-    def _now(self) -> list[Any]:
-        return [slot.space.get(slot.name, _MISSING) for slot in self._slots]
-
-    def _leave(self) -> None:
+        if len(sys.modules) != self._count or next(reversed(sys.modules)) != self._newest:
+            self._watch_writes()
+            self._count, self._newest = len(sys.modules), next(reversed(sys.modules))
+        self._notice()
         now = self._now()
         if any(map(is_not, now, self._standing)) or any(self._blank):
             known = set(self._live)
@@ -208,6 +272,25 @@ class LibraryState:
         own = self._own[self._rank]
         for number in self._live:
             own[number] = now[number]
+
+    def let_stand(self, rank: int) -> None:
+        """Lets a rank's state stand, after `leave`.
+
+        Args:
+            rank: Number of the rank; -1: of code outside of ranks.
+        """
+        self._rank = rank
+        own = self._own.get(rank)
+        if own is None:
+            own = self._own[rank] = {}
+        for number in self._live:
+            if number not in own:
+                own[number] = self._fresh(number, own)
+            self._put(number, own[number])
+        self._written.look()
+
+    def _now(self) -> list[Any]:
+        return [slot.space.get(slot.name, MISSING) for slot in self._slots]
 
     def _fresh(self, number: int, own: dict[int, Any]) -> Any:
         """Returns what a rank begins with: one copy for all names of one container."""
@@ -222,9 +305,9 @@ class LibraryState:
     def _put(self, number: int, value: Any) -> None:
         self._standing[number] = value
         owner, name, space, _ = self._slots[number]
-        if space.get(name, _MISSING) is value:
+        if space.get(name, MISSING) is value:
             return
-        if value is _MISSING:
+        if value is MISSING:
             delattr(owner, name)
         else:
             setattr(owner, name, value)
@@ -272,9 +355,22 @@ def _code_of(module: ModuleType) -> CodeType | None:
     return code if isinstance(code, CodeType) else None
 
 
-def _is_installed(module: Any) -> bool:
-    place = getattr(module, "__file__", None)
-    return isinstance(place, str) and "-packages" in place
+_MAINS: Final = frozenset(("__main__", "__mp_main__"))
+
+
+def _is_library(name: str, module: Any) -> bool:
+    """Returns whether a module is of an installed distribution."""
+    return isinstance(module, ModuleType) and any(
+        is_installed(place, name.count(".") + 2) for place in places_of(module)
+    )
+
+
+def _home_of(value: Any) -> str:
+    """Returns the name of the module that has made a value; an empty one if none is known."""
+    if isinstance(value, FunctionType):
+        return str(value.__globals__.get("__name__"))
+    home = value.__module__ if isinstance(value, type) else type(value).__module__
+    return "" if home in ("builtins", "unittest.mock") else str(home)
 
 
 def _is_class_of(value: Any, module: ModuleType) -> bool:

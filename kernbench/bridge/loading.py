@@ -1,24 +1,32 @@
-"""`DataLoader` with workers: their work is done in the thread of the rank.
+"""`DataLoader` with workers: their work is done in the thread of the rank, and takes its own time.
 
-A worker of PyTorch is a process of its own. Here each has a shallow copy of the data set, and its
-own state of the random generators; batches come in PyTorch's order. Loading takes no simulated
-time, as all code of the host, so `prefetch_factor`, `pin_memory`, `timeout` and
-`persistent_workers` change no time.
+A worker of PyTorch is a process of its own. Here each has a shallow copy of the data set, its own
+state of the random generators, and its own clock; batches come in PyTorch's order. A worker begins
+with a batch when PyTorch would send for it (`prefetch_factor` for each worker ahead of the rank)
+and it has done the ones before. The rank waits for a batch that is not ready then, and for nothing
+else. What a worker takes is what it sleeps: code of the host takes no simulated time.
 """
 
 import copy
+import os
 import random
+import signal
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 import torch
+from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 from torch.utils.data import dataloader as real
 
-from kernbench.bridge.here import HERE
+from kernbench.bridge.endings import as_child
+from kernbench.bridge.here import HERE, this_rank
 from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.replaced import Patch
+from kernbench.errors import KernbenchError
+from kernbench.sim_engine.host import Host
 
 _ITERABLE: Final = real._DatasetKind.Iterable
 _END: Final = object()
@@ -52,6 +60,8 @@ class _Worker:
     def __init__(self, loader: "WorkersIter", number: int, dataset: Any, init: Any) -> None:
         self.ended = False
         self._loader = loader
+        self._number = number
+        self._clock = _host().clock
         seed = loader._base_seed + number
         self._dataset = copy.copy(dataset)
         self._info = _utils.worker.WorkerInfo(
@@ -82,12 +92,14 @@ class _Worker:
             )
         )
 
-    def fetch(self, index: Any) -> Any:
-        """Returns a batch; `_END` if an iterable data set has no more.
+    def fetch(self, index: Any, asked: int) -> Any:
+        """Returns a batch once it is ready; `_END` if an iterable data set has no more.
 
         Args:
             index: What the sampler gives for the batch.
+            asked: Host time at which the rank asks for it, in picoseconds.
         """
+        self._clock = max(self._clock, asked)
         try:
             data = self._run(lambda: self._fetcher.fetch(index))
         except StopIteration:
@@ -96,20 +108,50 @@ class _Worker:
             self.ended = True
             return _END
         self.ended = getattr(self._fetcher, "ended", False)
+        host = _host()
+        if self._clock > host.clock:
+            host.sleep(self._clock - host.clock)
         return data
 
     def _run(self, work: Any) -> Any:
         """Runs a function as in the worker's own process."""
-        module = _utils.worker
+        module, rank = _utils.worker, this_rank()
         outside, info = _Randomness(), module._worker_info
         self._random.restore()
         module._worker_info = self._info
+        rank.aside = self._clock
         try:
-            return work()
+            with as_child(rank):
+                return work()
+        except SystemExit as stop:
+            self._loader.broken = True
+            raise RuntimeError(_told(stop)) from stop
+        except (StopIteration, KernbenchError):
+            raise
+        except Exception:
+            caught = ExceptionWrapper(where=f"in DataLoader worker process {self._number}")
+            return caught.reraise()
         finally:
+            self._clock, rank.aside = rank.aside, None
             module._worker_info = info
             self._random = _Randomness()
             outside.restore()
+
+
+def _host() -> Host:
+    return this_rank().process.host
+
+
+def _told(stop: SystemExit) -> str:
+    """Returns what PyTorch says of a worker that has ended."""
+    worker = f"DataLoader worker (pid {os.getpid()})"
+    code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    if code < 0:
+        return f"{worker} is killed by signal: {signal.strsignal(-code)}. "
+    return (
+        f"{worker} exited unexpectedly with exit code {code}. Details are lost due to "
+        "multiprocessing. Rerunning with num_workers=0 may give better error trace."
+    )
 
 
 class WorkersIter(real._BaseDataLoaderIter):
@@ -117,10 +159,15 @@ class WorkersIter(real._BaseDataLoaderIter):
 
     Args:
         loader: The `DataLoader`.
+
+    Attributes:
+        broken: Whether a worker has ended before its time; then there are no more batches.
     """
 
     def __init__(self, loader: Any) -> None:
         super().__init__(loader)
+        self.broken = False
+        self._ask(loader)
         self._workers = [
             _Worker(self, number, loader.dataset, loader.worker_init_fn)
             for number in range(self._num_workers)
@@ -130,18 +177,28 @@ class WorkersIter(real._BaseDataLoaderIter):
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         super()._reset(loader, first_iter)
         self._turn = 0
+        self._ask(loader)
         for worker in getattr(self, "_workers", ()):
             worker.begin()
 
+    def _ask(self, loader: Any) -> None:
+        """Asks for the first batches, of all workers."""
+        ahead = loader.prefetch_factor * loader.num_workers
+        self._asked = deque([_host().clock] * ahead)
+
     def _next_data(self) -> Any:
         while True:
-            if all(worker.ended for worker in self._workers):
+            if self.broken or all(worker.ended for worker in self._workers):
                 raise StopIteration
             worker = self._workers[self._turn]
             self._turn = (self._turn + 1) % len(self._workers)
             if worker.ended:
                 continue
-            data = worker.fetch(self._next_index())
+            index = self._next_index()
+            try:
+                data = worker.fetch(index, self._asked.popleft())
+            finally:
+                self._asked.append(_host().clock)
             if data is _END:
                 continue
             if self._pin_memory:
@@ -161,4 +218,11 @@ def patches() -> Iterator[Patch]:
             raise not_simulated("a data pipe with num_workers > 0", "use num_workers=0")
         return WorkersIter(self)
 
+    check = loader.check_worker_number_rationality
+
+    def check_number(self: Any) -> None:
+        if HERE.rank is None:  # how many cores this computer has says nothing of a simulated one
+            check(self)
+
     yield Patch(loader, "_get_iterator", iterator)
+    yield Patch(loader, "check_worker_number_rationality", check_number)

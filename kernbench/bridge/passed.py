@@ -2,50 +2,33 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from types import ModuleType
 from typing import Any, Final
 
 import torch
-import torch.multiprocessing
 from torch.nn.parallel import distributed as ddp
 
 from kernbench.bridge.distributed.works import unseen
 from kernbench.bridge.here import HERE
-from kernbench.bridge.refused import not_simulated, refused
+from kernbench.bridge.refused import OTHERS, Once, not_simulated, refused
 from kernbench.bridge.replaced import Patch, WhenImported
 from kernbench.bridge.tensors.devices import on_device
-from kernbench.errors import warn_at_call
 
 _COMPILE: Final = (
     "torch.compile is not simulated: the function runs as it is, one kernel an operation, so its "
     "predicted time is that of eager PyTorch"
 )
-_PROCESSES: Final = "ranks are started by torch.multiprocessing.spawn or kernbench torchrun"
 _MIXED: Final = "DistributedDataParallel(mixed_precision=...)"
 _PRECISION: Final = "use torch.autocast, or fully_shard with a MixedPrecisionPolicy"
-_RPC: Final = "use collectives, or send and recv, of torch.distributed"
 _SAVES: Final = (
     "torch.distributed.checkpoint.async_save saves at once: the files are the same, but the ranks "
     "wait until they are written"
 )
 
 
-class _Once:
-    """Says a thing once in a run."""
-
-    def __init__(self) -> None:
-        self._said = False
-
-    def say(self, text: str) -> None:
-        """Warns at the user's line, unless it was said already."""
-        if not self._said:
-            self._said = True
-            warn_at_call(text)
-
-
-def _compile(real: Callable[..., Any], once: _Once) -> Callable[..., Any]:
+def _compile(real: Callable[..., Any], once: Once) -> Callable[..., Any]:
     @functools.wraps(real)
     def compile_(model: Any = None, **options: Any) -> Any:
         if HERE.rank is None:
@@ -56,7 +39,7 @@ def _compile(real: Callable[..., Any], once: _Once) -> Callable[..., Any]:
     return compile_
 
 
-def _module_compile(real: Callable[..., Any], once: _Once) -> Callable[..., Any]:
+def _module_compile(real: Callable[..., Any], once: Once) -> Callable[..., Any]:
     @functools.wraps(real)
     def compile_(self: Any, *args: Any, **options: Any) -> None:
         if HERE.rank is None:
@@ -68,7 +51,7 @@ def _module_compile(real: Callable[..., Any], once: _Once) -> Callable[..., Any]
 
 
 def _async_save(real: Callable[..., Any]) -> Callable[..., Any]:
-    once = _Once()
+    once = Once()
 
     @functools.wraps(real)
     def async_save(state_dict: Any, *, async_checkpointer_type: Any = None, **options: Any) -> Any:
@@ -119,18 +102,15 @@ def _in_ranks(real: Any, name: str, hint: str) -> Any:
 
 def patches() -> Iterator[Patch | WhenImported]:
     """Yields what is passed through or refused."""
-    once = _Once()
+    once = Once()
     yield Patch(torch, "compile", _compile(torch.compile, once))
     yield Patch(torch.nn.Module, "compile", _module_compile(torch.nn.Module.compile, once))
-    mp = torch.multiprocessing
-    yield Patch(mp, "Pool", _in_ranks(mp.Pool, "torch.multiprocessing.Pool", _PROCESSES))
     setup = ddp._setup_mixed_precision_params
     yield Patch(ddp, setup.__name__, _in_ranks(setup, _MIXED, _PRECISION))
-    memory = ("empty", "rendezvous", "enable_symm_mem_for_group")
     yield WhenImported("torch.distributed.checkpoint", _of_checkpoints)
     yield WhenImported("torch.export", _of_export)
-    yield _refused("torch.distributed._symmetric_memory", memory, _RPC)
-    yield _refused("torch.distributed.rpc", ("init_rpc",), _RPC)
+    for module, names in OTHERS.items():
+        yield _refused(module, names)
 
 
 def _of_checkpoints(checkpoint: Any) -> Iterator[Patch]:
@@ -143,13 +123,18 @@ def _of_export(module: Any) -> Iterator[Patch]:
     yield Patch(module, "export", _export(module.export))
 
 
-def _refused(module: str, names: tuple[str, ...], hint: str) -> WhenImported:
-    """Returns what lets ranks not call functions of a module."""
+def _refused(module: str, names: Mapping[str, str]) -> WhenImported:
+    """Returns what lets ranks not call names of a module."""
 
     def patches(imported: ModuleType) -> Iterator[Patch]:
-        for name in names:
-            if hasattr(imported, name):
-                real = getattr(imported, name)
-                yield Patch(imported, name, _in_ranks(real, f"{module}.{name}", hint))
+        for name, hint in names.items():
+            real: Any = getattr(imported, name, None)
+            whole = f"{module}.{name}"
+            if isinstance(real, type) and issubclass(real, torch.nn.Module):
+                # It stays the class: programs ask whether a model is one of it.
+                made = vars(real)["__init__"]
+                yield Patch(real, "__init__", _in_ranks(made, whole, hint))
+            elif real is not None:
+                yield Patch(imported, name, _in_ranks(real, whole, hint))
 
     return WhenImported(module, patches)

@@ -3,6 +3,8 @@
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from types import ModuleType
 from typing import Any, Final
 
 import torch
@@ -13,13 +15,25 @@ import torch.multiprocessing as mp
 from torch._C._distributed_c10d import _set_thread_isolation_mode
 from torch.utils._device import _device_constructors
 
-from kernbench.bridge import clocks, endings, loading, passed, processes, profiling, saving
+from kernbench.bridge import (
+    children,
+    clocks,
+    endings,
+    loading,
+    passed,
+    processes,
+    profiling,
+    rank_threads,
+    saving,
+    scripts,
+)
 from kernbench.bridge.cuda import accelerator, autocast, cuda, randomness
 from kernbench.bridge.distributed import (
     futures,
     objects,
     opened_stores,
     pipelines,
+    rpc,
     splitting,
 )
 from kernbench.bridge.distributed.comm_hooks import registering
@@ -34,10 +48,11 @@ from kernbench.bridge.distributed.world import (
 from kernbench.bridge.here import HERE
 from kernbench.bridge.operations import as_cuda, dispatch_rules, eager, flex, triton_kernels
 from kernbench.bridge.private import PRIVATE, check_private_names
-from kernbench.bridge.replaced import Patch, WhenImported
+from kernbench.bridge.replaced import Patch, WhenImported, seen_once, takes_tensors
 from kernbench.bridge.replacing import Replacing
-from kernbench.bridge.tensors import devices, tensor_methods
-from kernbench.bridge.tensors.hazards import giving_bytes, noting_blank
+from kernbench.bridge.tensors import device_type, devices, tensor_methods
+from kernbench.bridge.tensors.hazards import giving_bytes
+from kernbench.bridge.tensors.unwritten import noting_blank
 
 FACTORIES: Final = [
     "arange",
@@ -115,10 +130,7 @@ def patches(spawn: Callable[..., Any]) -> Iterator[Patch | WhenImported]:
     yield from cuda.patches()
     yield from accelerator.patches()
     yield Patch(torch._C._nn, "_parse_to", _numbered(torch._C._nn._parse_to))
-    yield WhenImported(
-        "torch.distributed.fsdp._init_utils",
-        lambda module: [Patch(module, "torch", _TorchOfFsdp1())],
-    )
+    yield Patch(torch, "device", device_type.DEVICE)
     yield from autocast.patches()
     yield from pipelines.patches()
     yield from tensor_methods.patches()
@@ -134,6 +146,8 @@ def patches(spawn: Callable[..., Any]) -> Iterator[Patch | WhenImported]:
     yield from processes.patches(spawn)
     yield from clocks.patches()
     yield from endings.patches()
+    yield from children.patches()
+    yield from rank_threads.patches()
     yield from _distributed()
     yield from dispatch_rules.patches()
     graph = torch.autograd.graph
@@ -144,30 +158,6 @@ def patches(spawn: Callable[..., Any]) -> Iterator[Patch | WhenImported]:
     yield Patch(torch.autograd, "_engine_run_backward", backward)
     yield Patch(mp, "spawn", spawn)
     yield Patch(mp, "start_processes", spawn)
-
-
-class _AnyDevice(type):
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, torch.device)
-
-
-class _Device(metaclass=_AnyDevice):
-    """`torch.device`, to which a number alone names a device, as on a build for CUDA."""
-
-    def __new__(cls, first: Any, *rest: Any) -> Any:
-        """Makes a `torch.device`."""
-        if HERE.rank is not None and type(first) is int:
-            return torch.device("cuda", first)
-        return torch.device(first, *rest)
-
-
-class _TorchOfFsdp1:
-    """What `torch` is in FSDP1's module that makes devices of numbers."""
-
-    device = _Device
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
 
 
 def _numbered(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -199,7 +189,7 @@ def _get_device(tensor: torch.Tensor) -> int:
     return -1 if index is None else index
 
 
-def _distributed() -> Iterator[Patch]:
+def _distributed() -> Iterator[Patch | WhenImported]:
     ours = Distributed()
     yield Patch(c10d, "_world", RankWorld(c10d._world))
     yield Patch(c10d, "_new_process_group_helper", ours.new_group_helper)
@@ -215,6 +205,7 @@ def _distributed() -> Iterator[Patch]:
     yield from futures.patches()
     yield from splitting.patches()
     yield from opened_stores.patches()
+    yield from rpc.patches()
     reducers = Reducers(dist.Reducer)
     yield Patch(dist.Reducer, "_rebuild_buckets", _method(reducers.rebuild))
     yield Patch(dist, "Reducer", reducers.make)
@@ -224,26 +215,32 @@ def _distributed() -> Iterator[Patch]:
 
 
 @contextlib.contextmanager
-def patched(spawn: Callable[..., Any], more: Iterable[Patch | WhenImported] = ()) -> Iterator[None]:
+def patched(
+    spawn: Callable[..., Any],
+    more: Iterable[Patch | WhenImported],
+    importing: Callable[[ModuleType], AbstractContextManager[None]],
+) -> Iterator[None]:
     """Replaces names of PyTorch until the end of the block.
 
     Args:
         spawn: Stands for `torch.multiprocessing.spawn`.
         more: Further names, of other modules.
+        importing: Takes a module of PyTorch, and gives a block inside of which it is imported.
 
     Raises:
         UsageError: If this PyTorch lacks a name that is needed.
     """
     check_private_names(each for each in PRIVATE if each in sys.modules)
     _device_constructors()  # it lists the functions that are there when it is called first
-    replacing = Replacing(lambda module: check_private_names((module,)))
+    replacing = Replacing(lambda module: check_private_names((module,)), importing)
     try:
         for patch in [*patches(spawn), *more]:
-            if isinstance(patch, Patch) and patch.owner is torch.Tensor:
-                was = getattr(patch.owner, patch.name, None)
-                if callable(was):
-                    autocast.REAL[patch.value] = autocast.REAL.get(was, was)
-            replacing.add(patch)
+            if isinstance(patch, Patch) and takes_tensors(patch):
+                replacing.add(seen_once(patch))
+            else:
+                replacing.add(patch)
+        jit = scripts.script(torch.jit.script, replacing.undone, replacing.real_of)
+        replacing.add(Patch(torch.jit, "script", jit))
         _set_thread_isolation_mode(True)
         sys.meta_path.insert(0, replacing)
         yield
@@ -251,6 +248,6 @@ def patched(spawn: Callable[..., Any], more: Iterable[Patch | WhenImported] = ()
         if replacing in sys.meta_path:
             sys.meta_path.remove(replacing)
         _set_thread_isolation_mode(False)
-        autocast.REAL.clear()
+        autocast.withdraw()
         replacing.undo()
     assert HERE.rank is None, "ranks have ended"

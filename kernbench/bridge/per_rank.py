@@ -8,9 +8,7 @@ import logging
 import random
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator
 from types import ModuleType
 from typing import Any, Final
 
@@ -20,7 +18,9 @@ import torch
 from kernbench.bridge import states
 from kernbench.bridge.here import HERE
 from kernbench.bridge.library_state import LibraryState
+from kernbench.bridge.modules import Modules
 from kernbench.bridge.replaced import Patch
+from kernbench.bridge.warned import Warned
 from kernbench.des import EventLoop, Task
 from kernbench.process.process import Process, RankLocal
 
@@ -36,63 +36,6 @@ _KEPT_BY_THREADS: Final = "torch.distributed.tensor._dispatch"
 """A logger that C++ keeps for each thread and lets go at the thread's end without the lock of the
 interpreter (pytorch#180081). It must not be the last to do so: the logger of a rank would be freed
 then, which ends the interpreter. One made outside of ranks is every rank's, and is never freed."""
-
-
-_INSTALLED: Final = tuple(
-    {f"{path}/" for path in (sys.prefix, sys.base_prefix, Path(__file__).parents[1])}
-)
-"""Where Python, installed packages and this one are."""
-
-
-class Modules:
-    """Modules of the program, which each rank imports for itself.
-
-    Args:
-        roots: Folders whose modules are the program's.
-    """
-
-    def __init__(self, roots: Sequence[Path]) -> None:
-        self._roots: Final = tuple(f"{root.resolve()}/" for root in roots)
-        self._names: Final = {"__mp_main__"}
-        for name, module in list(sys.modules.items()):
-            if name != "__main__" and self._is_own(getattr(module, "__file__", None)):
-                self._names.add(name)
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Finds a module as Python does, and notes whether it is one of the program.
-
-        Args:
-            name: Name of the module.
-            path: Where the package of the module looks; None: `sys.path`.
-            target: The module that is loaded anew, if any.
-        """
-        if HERE.rank is None:
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is None:
-            return None
-        places = [spec.origin, *(spec.submodule_search_locations or ())]
-        if not any(map(self._is_own, places)):
-            return None
-        self._names.add(name)
-        return spec
-
-    def _is_own(self, place: object) -> bool:
-        # A program's folder often has its virtual environment, whose modules are no part of it.
-        if not isinstance(place, str) or place.startswith(_INSTALLED) or "/site-packages/" in place:
-            return False
-        return f"{Path(place).resolve()}/".startswith(self._roots)
-
-    def take(self) -> dict[str, ModuleType]:
-        """Takes the program's modules out of `sys.modules`, and returns them."""
-        locks: Any = vars(importlib._bootstrap).get("_module_locks", {})
-        taken = {}
-        for name in self._names:
-            module = sys.modules.pop(name, None)
-            if module is not None:
-                taken[name] = module
-            locks.pop(name, None)  # another rank may import it before this one is done
-        return taken
 
 
 _MODULES: Final = vars(importlib.import_module("torch.nn.modules.module"))
@@ -114,6 +57,7 @@ class _State:
 
     __slots__ = (
         "argv",
+        "finding",
         "handlers",
         "hooks",
         "level",
@@ -129,6 +73,7 @@ class _State:
     def __init__(self, rng: torch.Tensor, loggers: dict[str, Any]) -> None:
         self.rng = rng
         self.argv = list(sys.argv)
+        self.finding = (sys.path, sys.meta_path, sys.path_hooks)
         self.printing = builtins.print
         self.handlers = list(logging.root.handlers)
         self.level = logging.root.level
@@ -165,6 +110,7 @@ class PerRank:
         self._libraries: Final = libraries
         self._without: Final = without
         self._states: Final[dict[int, _State]] = {}
+        self._warned: Final = Warned(self._own_modules)
         self._rank = -1  # whose state stands; -1: that of code outside of ranks
         logging.getLogger(_KEPT_BY_THREADS)
 
@@ -178,13 +124,18 @@ class PerRank:
         before, output = loop.on_resume, (sys.stdout, sys.stderr)
         loop.on_resume = self._resumed
         try:
-            yield
+            with self._warned.watching():
+                yield
         finally:
             loop.on_resume = before
             self._let_stand(-1)
             self._libraries.forget_ranks()
             sys.stdout, sys.stderr = output  # those that stood for them while ranks ran are closed
             self._states.clear()
+
+    def _own_modules(self) -> Collection[str]:
+        names = set() if self._modules is None else self._modules.names
+        return {"__main__", *names}
 
     def _resumed(self, task: Task) -> None:
         subject = task.subject
@@ -201,6 +152,7 @@ class PerRank:
         left = self._states.get(self._rank)
         if left is None:
             left = self._states[self._rank] = self._new()
+        self._warned.leave(self._rank)
         self._keep(left)
         self._rank = rank
         state = self._states.get(rank)
@@ -208,13 +160,17 @@ class PerRank:
             outside = self._states[-1]
             state = self._states[rank] = self._new()
             state.argv, state.printing = list(outside.argv), outside.printing
+            path, finders, hooks = outside.finding
+            state.finding = (list(path), list(finders), list(hooks))
             state.handlers, state.level = list(outside.handlers), outside.level
             state.loggers, state.main = dict(outside.loggers), outside.main
             state.output, state.set = outside.output, states.copied(self._begun)
             state.hooks = [
                 {name: copy.copy(value) for name, value in kept.items()} for kept in outside.hooks
             ]
+        self._libraries.leave()
         self._put(state, left.set)
+        self._warned.enter(rank)
         self._libraries.let_stand(rank)
 
     def _new(self) -> _State:
@@ -223,6 +179,7 @@ class PerRank:
     def _keep(self, state: _State) -> None:
         state.rng = torch.default_generator.get_state()
         state.argv = sys.argv
+        state.finding = (sys.path, sys.meta_path, sys.path_hooks)
         state.printing = builtins.print
         state.handlers, state.level = logging.root.handlers, logging.root.level
         state.loggers = logging.Logger.manager.loggerDict
@@ -246,7 +203,9 @@ class PerRank:
         states.swap(now, state.set)
         _MODULES.update(state.hooks[0])
         _OPTIMIZERS.update(state.hooks[1])
-        sys.modules.update(state.modules)
+        if self._modules is not None:
+            self._modules.put(state.modules)
+        sys.path, sys.meta_path, sys.path_hooks = state.finding
 
 
 @contextlib.contextmanager

@@ -1,10 +1,13 @@
 """`multiprocessing.Process`: what a main program starts becomes the ranks of a spawn.
 
+What a rank starts is a process of this computer, which has no device.
+
 Programs take the class from `torch.multiprocessing`, from `multiprocessing`, or from a context of
 either. Pools, managers and executors take it, too: for them it stays Python's own.
 """
 
 import functools
+import inspect
 import multiprocessing
 import os
 import sys
@@ -14,10 +17,15 @@ from typing import Any, ClassVar, Final
 
 import torch.multiprocessing
 
-from kernbench.bridge.here import HERE
+from kernbench.bridge.children import Work
+from kernbench.bridge.here import HERE, this_rank
+from kernbench.bridge.rank_threads import pass_on, turns_of
+from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.replaced import Patch
 from kernbench.process.process import MAIN
 from kernbench.runtime_api.processes import Process, run_started
+
+_PRIVATE: Final = ("_Popen", "_after_fork")
 
 _LIBRARIES: Final = frozenset(("multiprocessing", "concurrent"))
 
@@ -30,6 +38,7 @@ class RankProcess(Process):
         spawn: Stands for `torch.multiprocessing.spawn`.
     """
 
+    _beside: Any
     real: ClassVar[Any]
     spawn: ClassVar[Callable[..., None]]
 
@@ -38,12 +47,82 @@ class RankProcess(Process):
         caller: str = sys._getframe(1).f_globals.get("__name__", "")
         if HERE.rank is None or caller.partition(".")[0] in _LIBRARIES:
             return cls.real(*args, **kwargs)
-        return super().__new__(cls)
+        process = super().__new__(cls)
+        process._beside = None
+        return process
 
     @property
     def pid(self) -> int | None:
-        """Number of this process, in which ranks run; None before the start."""
+        """Number of this process, in which ranks run, or of its own; None before the start."""
+        if self._beside is not None:
+            number: int | None = self._beside.pid
+            return number
         return os.getpid() if self._started else None
+
+    def start(self) -> None:
+        """Makes the process the next rank; in a rank, starts a process without a device."""
+        rank = HERE.rank
+        if rank is None or rank.process.rank == MAIN or self._started:
+            super().start()
+            return
+        real: Any = self.real
+        work = Work(_work(self), rank.process.name)
+        self._beside = real(target=work, name=self.name, daemon=self.daemon or None)
+        self._started = True
+        self._beside.start()
+        self.name = self._beside.name
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits for the end of the process; see `Process`.
+
+        Args:
+            timeout: Seconds of this computer, for a process that a rank has started.
+        """
+        __tracebackhide__ = True
+        if self._beside is None:
+            super().join(timeout)
+            return
+        turns = turns_of(this_rank())
+        if turns.until(lambda: self._beside.exitcode is not None, timeout):
+            self._beside.join()
+            self.exitcode = self._beside.exitcode
+
+    def is_alive(self) -> bool:
+        """Returns whether a process of a rank runs; see `Process`."""
+        __tracebackhide__ = True
+        if self._beside is None:
+            return super().is_alive()
+        pass_on()
+        alive: bool = self._beside.is_alive()
+        self.exitcode = self._beside.exitcode
+        return alive
+
+    @property
+    def sentinel(self) -> int:
+        """What becomes ready when a process ends that a rank has started."""
+        if self._beside is None:
+            raise not_simulated("Process.sentinel", "join() waits for all ranks")
+        number: int = self._beside.sentinel
+        return number
+
+    def terminate(self) -> None:
+        """Ends a process that a rank has started; refused for ranks."""
+        if self._beside is None:
+            super().terminate()
+        else:
+            self._beside.terminate()
+
+    def kill(self) -> None:
+        """Kills a process that a rank has started; refused for ranks."""
+        if self._beside is None:
+            super().terminate()
+        else:
+            self._beside.kill()
+
+    def close(self) -> None:
+        """Frees what the process holds."""
+        if self._beside is not None:
+            self._beside.close()
 
     @classmethod
     def _run_all(cls, started: Sequence[Process]) -> None:
@@ -134,7 +213,9 @@ def patches(spawn: Callable[..., None]) -> Iterator[Patch]:
     )
     for owner in owners:
         real: Any = vars(owner)["Process"]
-        content = {"real": real, "spawn": staticmethod(spawn)}
+        # Python starts a process of no context by private names of this class.
+        content = {name: inspect.getattr_static(real, name) for name in _PRIVATE}
+        content |= {"real": real, "spawn": staticmethod(spawn)}
         yield Patch(owner, "Process", type("Process", (RankProcess,), content))
     for queue in (queues.Queue, queues.SimpleQueue):
         yield Patch(queue, "get", _getting(queue.get))

@@ -11,7 +11,7 @@ import torch.autograd.profiler
 import torch.profiler
 
 from kernbench.bridge.here import HERE
-from kernbench.bridge.refused import not_simulated, refused
+from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.replaced import Patch
 from kernbench.errors import warn_at_call
 from kernbench.runtime_api import profiler as ranges
@@ -127,5 +127,3 @@ def patches() -> Iterator[Patch]:
     for owner in (new, old):
         real = owner.record_function
         yield Patch(owner, "record_function", _either(real, ranges.record_function))
-    emit = refused("torch.autograd.profiler.emit_nvtx", "--trace names every operation")
-    yield Patch(old, "emit_nvtx", _either(old.emit_nvtx, emit))

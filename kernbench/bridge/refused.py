@@ -1,9 +1,16 @@
-"""Names of PyTorch that are not simulated: each says so, and what to do instead."""
+"""Names of PyTorch that are not simulated: each says so, and what to do instead.
 
-from collections.abc import Callable
+Which they are says `runtime_api.refused_names`, which can be read without PyTorch.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
-from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.errors import UnsupportedError, call_site, site_fact, warn_at_call
+from kernbench.runtime_api.refused_names import refused_by_module
+
+CUDA_PARTS: Final = ("graphs", "green_contexts", "memory", "profiler", "random", "streams")
+"""Modules of `torch.cuda` that define some of its names, and may be asked for them."""
 
 
 def not_simulated(name: str, hint: str) -> UnsupportedError:
@@ -14,6 +21,19 @@ def not_simulated(name: str, hint: str) -> UnsupportedError:
         hint: What to do instead.
     """
     return UnsupportedError(f"{name} is not simulated", [site_fact(call_site())], hint=hint)
+
+
+class Once:
+    """Says a thing once in a run."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def say(self, text: str) -> None:
+        """Warns at the user's line, unless it was said already."""
+        if not self._said:
+            self._said = True
+            warn_at_call(text)
 
 
 def refused(name: str, hint: str) -> Callable[..., NoReturn]:
@@ -49,44 +69,29 @@ def refused_class(name: str, hint: str) -> type:
     return made
 
 
-_ALLOCATOR: Final = "tensors take memory of the simulated HBM; there is one allocator"
-_SENSORS: Final = "a simulated device has no sensors"
-_GRAPHS: Final = "run the program without CUDA graphs; --set can lower the host's cost of a launch"
+_BY_MODULE: Final = refused_by_module()
 
 CUDA: Final[dict[str, Any]] = {
-    name: (refused_class if name[0].isupper() else refused)(f"torch.cuda.{name}", hint)
-    for hint, names in (
-        (_GRAPHS, "CUDAGraph make_graphed_callables graph_pool_handle"),
-        ("make a stream with torch.cuda.Stream()", "ExternalStream get_stream_from_external"),
-        (
-            _ALLOCATOR,
-            "MemPool CUDAPluggableAllocator change_current_allocator use_mem_pool "
-            "caching_allocator_alloc caching_allocator_delete",
-        ),
-        (
-            "torch.cuda.memory_summary() tells what is in use, and the error about a full memory "
-            "the largest tensors",
-            "memory_snapshot",
-        ),
-        (
-            _SENSORS,
-            "utilization memory_usage temperature power_draw clock_rate list_gpu_processes "
-            "device_memory_used",
-        ),
-        ("", "current_blas_handle current_solver_handle GreenContext"),
+    name: (refused_class if name[0].isupper() or name == "graph" else refused)(
+        f"torch.cuda.{name}", hint
     )
-    for name in names.split()
-} | {"graph": refused_class("torch.cuda.graph", _GRAPHS)}
+    for name, hint in _BY_MODULE.pop("torch.cuda").items()
+}
 """What `torch.cuda` has and is not simulated, by name."""
 
 MEMORY: Final = {
-    name: refused(f"torch.cuda.memory.{name}", "--trace shows the memory of each device over time")
-    for name in (
-        "_record_memory_history",
-        "_snapshot",
-        "_dump_snapshot",
-        "_save_segment_usage",
-        "_save_memory_usage",
-    )
+    name: refused(f"torch.cuda.memory.{name}", hint)
+    for name, hint in _BY_MODULE.pop("torch.cuda.memory").items()
+    if name not in CUDA
 }
-"""What `torch.cuda.memory` has and is not simulated, by name."""
+"""What `torch.cuda.memory` has of its own and is not simulated, by name."""
+
+OTHERS: Final[Mapping[str, Mapping[str, str]]] = {
+    module: names
+    for module, names in _BY_MODULE.items()
+    # Others have those of `torch.cuda` by other names, operations of higher order, and calls of
+    # other ranks.
+    if module
+    not in {"torch", "torch.distributed.rpc", *(f"torch.cuda.{part}" for part in CUDA_PARTS)}
+}
+"""What to do instead of names of other modules, by module and name."""

@@ -6,6 +6,7 @@ Python runs such a module as it does outside of ranks: what it takes from others
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FunctionType, ModuleType
 from typing import Any, Final
@@ -20,10 +21,16 @@ class Replacing:
 
     Args:
         check: Called with the name of each module of PyTorch that has been imported.
+        importing: Takes a module, and gives a block inside of which it is imported.
     """
 
-    def __init__(self, check: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        check: Callable[[str], None],
+        importing: Callable[[ModuleType], AbstractContextManager[None]],
+    ) -> None:
         self._check: Final = check
+        self._around: Final = importing
         self._patches: list[Patch] = []
         self._before: list[Patch] = []
         self._waiting: list[WhenImported] = []
@@ -60,6 +67,11 @@ class Replacing:
                 setattr(patch.owner, patch.name, patch.value)
         self._before.clear()
 
+    def real_of(self) -> dict[int, Any]:
+        """Returns PyTorch's own names, by the identities of what stands for them."""
+        pairs = zip(self._patches, self._before, strict=True)
+        return {id(patch.value): before.value for patch, before in pairs}
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Finds a module of PyTorch or Triton as Python does; it runs as it does outside of ranks.
 
@@ -78,12 +90,12 @@ class Replacing:
 
     @contextlib.contextmanager
     def _importing(self, module: ModuleType) -> Iterator[None]:
-        with self._undone():
+        with self._around(module), self.undone():
             yield
             self._imported.append(module.__name__)
 
     @contextlib.contextmanager
-    def _undone(self) -> Iterator[None]:
+    def undone(self) -> Iterator[None]:
         """Lets PyTorch's own names stand until the end of the block."""
         if self._depth:  # a module imports others
             yield

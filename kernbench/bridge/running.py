@@ -11,18 +11,23 @@ from typing import Any, Final
 import torch.multiprocessing
 
 from kernbench.bridge import per_rank, states
+from kernbench.bridge.children import forks_end
 from kernbench.bridge.distributed.flight_records import FlightRecords
 from kernbench.bridge.distributed.opened_stores import OPENED
-from kernbench.bridge.endings import at_end
+from kernbench.bridge.distributed.replicas import Replicas
+from kernbench.bridge.endings import ProcessEnded, at_end
 from kernbench.bridge.here import HERE, Rank
 from kernbench.bridge.library_state import LibraryState
+from kernbench.bridge.modules import Modules
 from kernbench.bridge.operations.direct import DirectMode
+from kernbench.bridge.operations.fake_mode import FakeMode
 from kernbench.bridge.operations.shape_mode import ShapeMode, Shapes
 from kernbench.bridge.packing import Packed, packed
 from kernbench.bridge.patches import patched
-from kernbench.bridge.per_rank import Modules, PerRank, own_process
+from kernbench.bridge.per_rank import PerRank, own_process
 from kernbench.bridge.processes import SpawnedProcesses
 from kernbench.bridge.refused import not_simulated
+from kernbench.bridge.replaced import Patch, WhenImported
 from kernbench.bridge.same_ranks import SameRanks
 from kernbench.bridge.tensors.hazards import Hazards
 from kernbench.bridge.tensors.no_numbers import MADE_UP
@@ -46,6 +51,7 @@ def bridged(
     script: Callable[[], ModuleType] | None = None,
     folders: Sequence[Path] = (),
     flight_folder: Path | None = None,
+    check_replicas: bool = False,
 ) -> Iterator["Run"]:
     """Lets programs of PyTorch run on the current context until the end of the block.
 
@@ -62,6 +68,7 @@ def bridged(
         folders: Where the program's modules are, which each rank imports for itself.
         flight_folder: Where the files of PyTorch's flight recorder go at the end of ranks, however
             they end; None for none.
+        check_replicas: Whether the parameters of DDP's replicas are compared; only with numbers.
     """
     process = current_process()
     local = ranks_per_node or len(process.ctx.devices)
@@ -78,18 +85,26 @@ def bridged(
         modules=modules,
         libraries=libraries,
         flights=None if flight_folder is None else FlightRecords(flight_folder),
+        replicas=Replicas() if check_replicas else None,
     )
     MADE_UP.clear()
     with (
         libraries_passed_over(),
         own_process(modules, libraries) as run.begun,
-        patched(run.spawn, per_rank.patches(process.ctx.spec.seed)),
+        patched(run.spawn, _patches(run, process.ctx.spec.seed), libraries.importing),
     ):
+        libraries.begin()
         try:
             yield run
         finally:
             STORAGES.clear()
             OPENED.clear()
+
+
+def _patches(run: "Run", seed: int) -> Iterator[Patch | WhenImported]:
+    yield from per_rank.patches(seed)
+    if run.replicas is not None:
+        yield from run.replicas.patches()
 
 
 class Run:
@@ -106,8 +121,10 @@ class Run:
         modules: The program's modules.
         libraries: State of libraries.
         flights: Notes what ranks call together; None if nobody asks.
+        replicas: Compares DDP's replicas; None if nobody asks.
 
     Attributes:
+        replicas: Compares DDP's replicas; None if nobody asks.
         shapes: What is known of operations without numbers.
         unknown: Operations without a cost of their own, of all ranks: how often, and their time in
             picoseconds.
@@ -128,7 +145,9 @@ class Run:
         modules: Modules | None,
         libraries: LibraryState,
         flights: FlightRecords | None,
+        replicas: Replicas | None,
     ) -> None:
+        self.replicas: Final = replicas
         self.shapes: Final = Shapes()
         self.unknown: Final[dict[str, list[int]]] = {}
         self.made_up: Final = MADE_UP
@@ -209,6 +228,8 @@ class Run:
         loop.clamps_late = True
         same = SameRanks(nprocs, self._witnesses) if self._same_ranks else None
         self._same = same
+        if self.replicas is not None:
+            self.replicas.begin()
         light = () if same is None else same.followers
         seed = self._process.ctx.spec.seed
         own = PerRank(seed, self.begun, self._modules, self._libraries, light)
@@ -237,12 +258,15 @@ class Run:
         if same is not None and number in same.followers:
             same.follow(process)
             return
-        with self._as_rank(process) as rank, self._noting(rank):
+        with self._as_rank(process) as rank, self._noting(rank), self._watching(rank):
             if same is None:
                 fn(number, *args)
             else:
                 with same.noting(rank):
                     fn(number, *args)
+
+    def _watching(self, rank: Rank) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self.replicas is None else self.replicas.of_rank(rank)
 
     @contextlib.contextmanager
     def _noting(self, rank: Rank) -> Iterator[None]:
@@ -290,21 +314,39 @@ def as_rank(
     number = max(process.rank, 0)
     rank = Rank(process, number % local, process.ctx.devices[number], local, data=data, fake=fake)
     rank.hazards = Hazards(rank)
-    rank.mode = DirectMode(rank) if data else ShapeMode(rank, shapes or Shapes())
+    if data:
+        rank.mode = DirectMode(rank)
+    else:
+        rank.mode = (FakeMode if fake else ShapeMode)(rank, shapes or Shapes())
     HERE.rank = rank
     try:
         with states.kept(states.THREAD), rank.mode:
             try:
-                yield rank
+                with forks_end(rank):
+                    yield rank
             except (RankAborted, Killed, KeyboardInterrupt):
                 raise  # the others, or the user, end it
-            except BaseException:
+            except ProcessEnded:
                 at_end(rank)
                 raise
-            at_end(rank)
+            except BaseException:
+                _finish(rank)
+                raise
+            else:
+                _finish(rank)
+            finally:
+                if rank.turns is not None:
+                    rank.turns.close()
     finally:
         HERE.rank = None
         _forget_backward()
+
+
+def _finish(rank: Rank) -> None:
+    """Does what Python does at the end of a process."""
+    if rank.turns is not None:
+        rank.turns.finish()
+    at_end(rank)
 
 
 def _forget_backward() -> None:

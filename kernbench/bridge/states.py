@@ -85,8 +85,8 @@ def _set_anomaly(mode: tuple[bool, bool]) -> None:
 
 
 def _set_filters(filters: list[Any]) -> None:
+    # Without `_filters_mutated`, which lets each warning be shown again: see `warned`.
     warnings.filters = filters
-    warnings._filters_mutated()  # type: ignore[attr-defined]  # as `catch_warnings` does
 
 
 def _set_recursion(limit: int) -> None:
@@ -156,6 +156,8 @@ PROCESS: Final[tuple[State, ...]] = (
             (sys, "excepthook"),
             (sys, "unraisablehook"),
             (threading, "excepthook"),
+            (warnings, "showwarning"),
+            (warnings, "_showwarnmsg_impl"),
         )
     ),
     State("filters of warnings", lambda: warnings.filters, _set_filters, alone=True),
@@ -170,7 +172,7 @@ def _autocast(device: str) -> Iterator[State]:
     yield State(
         f"autocast of {device}",
         partial(torch.is_autocast_enabled, device),
-        partial(torch.set_autocast_enabled, device),
+        lambda on: torch.set_autocast_enabled(device, on),  # which is replaced while ranks run
     )
     yield State(
         f"type of autocast of {device}",

@@ -25,6 +25,7 @@ from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.op_log import Category, Record
 from kernbench.sim_engine.shadow import compare
+from kernbench.tl.misfits import told
 from kernbench.tl.program import Program, Trace
 from kernbench.tl.tile import Pointer
 from kernbench.topology import Topology
@@ -593,7 +594,7 @@ class Channel:
         try:
             end = self._run_algorithm(rank, task, pe)
         except BaseException as error:
-            engine.fail(command, error)
+            engine.fail(command, told(error))
             end = later(pe.clock, engine.loop.now)  # its local time may be behind the loop
         self._ranks.timed(rank, self._number, end)
 
@@ -655,7 +656,7 @@ class Channel:
                     args,
                     flow,
                     command.ranges,
-                    command.dispatch,
+                    command.took,
                 )
             )
 
@@ -664,6 +665,8 @@ class Channel:
 
 class _Channels:
     """The queues of one rank, by the peer's rank in the group."""
+
+    peers_are = "the ranks of the group"
 
     def __init__(self, queue: Callable[[int, int], Queue], rank: int, peers: int) -> None:
         self.peers = peers

@@ -382,7 +382,7 @@ class Collective:
                     {"bytes": nbytes, "links": links},
                     flow,
                     sender.ranges,
-                    sender.dispatch,
+                    sender.took,
                 )
             )
             log.add(
@@ -398,6 +398,6 @@ class Collective:
                     {"bytes": nbytes},
                     flow,
                     receiver.ranges,
-                    receiver.dispatch,
+                    receiver.took,
                 )
             )

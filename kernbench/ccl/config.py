@@ -5,7 +5,7 @@ import inspect
 import math
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -290,10 +290,26 @@ def shipped_ccl_file() -> Path:
 
 def find_ccl_file(path: Path | None = None) -> Path:
     """Returns the given `ccl.yaml`, else the working directory's, else the shipped one."""
-    if path is not None:
-        return path
-    here = Path.cwd() / FILE_NAME
-    return here if here.exists() else shipped_ccl_file()
+    return path or local_ccl_file() or shipped_ccl_file()
+
+
+def local_ccl_file() -> Path | None:
+    """Returns the working directory's `ccl.yaml`; None if it has none, or is the shipped one's."""
+    here, shipped = Path.cwd() / FILE_NAME, shipped_ccl_file()
+    return here if here.exists() and not here.samefile(shipped) else None
+
+
+def local_file_notice(
+    named: Iterable[str | None] = (None,), way_out: str = "--ccl FILE"
+) -> str | None:
+    """Returns a line about a `ccl.yaml` that is used since it lies in the working directory.
+
+    Args:
+        named: The files that runs name, None for each that names none.
+        way_out: How a run names another file.
+    """
+    used = local_ccl_file() if None in set(named) else None
+    return None if used is None else f"algorithms are those of {used}; {way_out} names others"
 
 
 def load_ccl(path: Path, overrides: tuple[str, ...] = ()) -> Loaded[CclFile]:
@@ -377,7 +393,7 @@ def default_algorithms(
         UsageError: If the machine names what the shipped file does not have (F7).
     """
     named = any(text.startswith("defaults.algorithm=") for text in overrides)
-    own = given is not None or find_ccl_file() != shipped_ccl_file()
+    own = given is not None or local_ccl_file() is not None
     if not own:
         _check_names(loaded, system)
     if system.algorithms and not (own or named):

@@ -1,5 +1,7 @@
 """Commands and options."""
 
+import io
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -46,11 +48,20 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", help="Show the version.", callback=_version, is_eager=True),
     ] = False,
-) -> None: ...
+) -> None:
+    out: object = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and context.invoked_subcommand not in _RUN_PROGRAMS:
+        # Names come from files, and need not fit the terminal; half of a surrogate pair fits none.
+        out.reconfigure(errors="backslashreplace")
+
+
+_RUN_PROGRAMS: Final = frozenset({"run", "torchrun", "test"})
+"""Commands in whose process programs print: what these print is refused as Python refuses it."""
 
 
 @app.command(context_settings={"ignore_unknown_options": False})
@@ -327,19 +338,26 @@ def check(
     files: Annotated[
         list[Path], typer.Argument(help="Python files with `import torch` or kernbench.torch.")
     ],
+    torchrun: Annotated[
+        bool,
+        typer.Option(
+            "--torchrun", help="Lists what `kernbench torchrun` refuses, which has all else."
+        ),
+    ] = False,
 ) -> None:
-    """List the names of torch that files use and that are not there.
+    """List the names of torch that files use and that kernbench.torch lacks.
 
     \f
     Args:
         files: The files; modules beside them that they import are read, too.
+        torchrun: Whether to list what `kernbench torchrun` refuses instead.
 
     Raises:
         typer.Exit: Always at the end, with the exit code.
     """  # noqa: D301
     from kernbench.cli.checking import print_check
 
-    raise typer.Exit(print_check(files))
+    raise typer.Exit(print_check(files, torchrun=torchrun))
 
 
 @app.command()

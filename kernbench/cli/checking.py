@@ -8,14 +8,15 @@ from kernbench.errors import UsageError
 from kernbench.scripts.checking import check_files
 
 
-def print_check(files: Sequence[Path]) -> int:
+def print_check(files: Sequence[Path], *, torchrun: bool = False) -> int:
     """Prints the names of torch that files use and that are not there; returns the exit code.
 
     Args:
         files: The files.
+        torchrun: Whether to print what `kernbench torchrun` refuses, and nothing else.
     """
     try:
-        findings, read = check_files(files)
+        findings, read = check_files(files, torchrun=torchrun)
     except UsageError as error:
         return failed(error)
     for finding in findings:
@@ -23,7 +24,11 @@ def print_check(files: Sequence[Path]) -> int:
     number = len(findings)
     many = f"{len(read)} file{'s' if len(read) > 1 else ''}"
     if not number:
-        print(f"all names of torch in {many} are there")
+        print(
+            f"kernbench torchrun refuses no name in {many}"
+            if torchrun
+            else f"all names of torch in {many} are there"
+        )
         return Exit.OK
     print(f"{number} name{'s' if number > 1 else ''} in {many} to change")
     return Exit.FAILED

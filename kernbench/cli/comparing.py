@@ -134,11 +134,12 @@ def _compare(
         with replacing(json_file) as file:
             json.dump({"kernbench": 1, "compare": head, **found.to_json()}, file, indent=2)
             file.write("\n")
-    _print(found, names, most, tolerance)
+    _print(found, names, most)
+    print(f"{'passed' if good else 'failed'}: {_summary(found, names, tolerance, only_common)}")
     return good
 
 
-def _print(found: "Comparison", names: tuple[str, str], most: int, tolerance: Fraction) -> None:
+def _print(found: "Comparison", names: tuple[str, str], most: int) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -169,7 +170,6 @@ def _print(found: "Comparison", names: tuple[str, str], most: int, tolerance: Fr
         ([_difference(each) for each in found.differences], "differs"),
     ):
         _print_some(rows, told)
-    print(_summary(found, tolerance))
 
 
 def _print_some(lines: Sequence[str], told: str) -> None:
@@ -188,16 +188,29 @@ def _short(text: str) -> str:
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
 
 
-def _summary(found: "Comparison", tolerance: Fraction) -> str:
+def _summary(
+    found: "Comparison", names: tuple[str, str], tolerance: Fraction, only_common: bool
+) -> str:
+    """Returns what decides, in a line: how many figures became what, and what has no figures."""
     counted = Counter(row.verdict for row in found.rows)
     total = len(found.rows)
     figures = f"{total} figure{'s' if total != 1 else ''}"
     within = f" within {float(100 * tolerance):g}%" if tolerance else ""
     same = counted.pop("same", 0)
     if same == total:
-        return f"{figures}, all the same{within}"
-    parts = [f"{number} {verdict}" for verdict, number in counted.items()]
-    return f"{figures}: {', '.join([*parts, f'{same} the same{within}'])}"
+        parts = [f"{figures}, all the same{within}" if total else figures]
+    else:
+        each = [f"{number} {verdict}" for verdict, number in counted.items()]
+        parts = [f"{figures}: {', '.join([*each, f'{same} the same{within}'])}"]
+    parts += [f"{len(found.failed_after)} failed in {names[1]} only"] * bool(found.failed_after)
+    if not only_common:
+        for rows, told in (
+            (found.failed_before, f"failed in {names[0]} only"),
+            (found.only_before, f"only in {names[0]}"),
+            (found.only_after, f"only in {names[1]}"),
+        ):
+            parts += [f"{len(rows)} {told}"] * bool(rows)
+    return "; ".join(parts)
 
 
 def _number(value: float) -> str:

@@ -60,16 +60,29 @@ class Terminated(KeyboardInterrupt):
     """The process was asked to end, by SIGTERM."""
 
 
+_asked = False
+"""Whether this process was asked to end, whatever has become of the exception since."""
+
+
+def terminated() -> bool:
+    """Returns whether this process was asked to end since `end_at_terminate`."""
+    return _asked
+
+
 def end_at_terminate() -> None:
     """Handles SIGTERM from now on: what is under way in this process ends as after Ctrl-C.
 
     Processes that the program forks end at once, as Python's own do.
     """
+    global _asked  # noqa: PLW0603 - a signal belongs to the process
+    _asked = False
     signal.signal(signal.SIGTERM, _on_terminate)
     os.register_at_fork(after_in_child=_forget)
 
 
 def _on_terminate(number: int, frame: FrameType | None) -> None:
+    global _asked  # noqa: PLW0603
+    _asked = True
     raise Terminated
 
 

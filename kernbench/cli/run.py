@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from kernbench.ccl.config import check_default
+from kernbench.ccl.config import check_default, local_file_notice
 from kernbench.cli import leaving, loading, ownership
 from kernbench.cli.failures import end_at_terminate, end_process, failed
 from kernbench.cli.hash_seeds import Listener, try_seeds
@@ -38,7 +38,7 @@ from kernbench.runtime_api.engines import load_machine
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.scripts import program
 from kernbench.scripts.failures import failure_of, repeated
-from kernbench.scripts.pytorch import made_up_lines, run_lines
+from kernbench.scripts.pytorch import made_up_lines, race_lines, run_lines
 from kernbench.scripts.running import Outcome, head_of, run_once
 from kernbench.sim_engine.op_log import OpLog
 from kernbench.units import format_time
@@ -99,6 +99,8 @@ def _run(spec: RunSpec, output: Output, tries: Tries) -> int:
         raise UsageError("--hash-seeds takes 2 seeds or more")
     if hash_seeds and explore:
         raise UsageError("--hash-seeds and --explore: expected one of them")
+    if not output.quiet and listener is None and (notice := local_file_notice([spec.ccl])):
+        print(f"kernbench: {notice}", file=sys.stderr)
     file = None if spec.ccl is None else Path(spec.ccl)
     check_default(file, spec.ccl_overrides, load_machine(spec).machine.system)
     if output.trace_kineto is not None and spec.fidelity == "functional":
@@ -255,7 +257,7 @@ def _tell_failure(outcome: Outcome, output: Output, tries: Tries) -> None:
     error, context = outcome.error, outcome.context
     if context is None or not isinstance(error, Exception | KeyboardInterrupt):
         return
-    for line in made_up_lines(context):
+    for line in made_up_lines(context) + race_lines(context):
         print(f"kernbench: {line}", file=sys.stderr)
     if tries.listener is not None and isinstance(error, Exception):
         tries.listener.failed(error)

@@ -69,6 +69,8 @@ def spec_of_options(options: Mapping[str, Any]) -> RunSpec:
         as_module=options.get("as_module", False),
         same_ranks=options.get("same_ranks", False),
         witnesses=None if witnesses is None else _numbers(witnesses, _WITNESSES, ","),
+        check_replicas=options.get("check_replicas", False),
+        races=options.get("races", USUAL.races),
     )
 
 

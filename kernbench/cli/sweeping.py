@@ -8,6 +8,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
+from kernbench.ccl.config import local_file_notice
 from kernbench.cli import loading, ownership
 from kernbench.cli.failures import Exit, end_at_terminate, failed
 from kernbench.cli.spec_options import Varied
@@ -50,6 +51,8 @@ def run_sweep(
     finished = False
     try:
         runs = grid.runs_of_file(what) if isinstance(what, Path) else _grid(what, varied)
+        if not quiet and (notice := local_file_notice(run.spec.ccl for run in runs)):
+            print(f"kernbench: {notice}", file=sys.stderr)
         if files.report is not None:
             runs = grid.with_breakdowns(runs)
         with Sweep(runs, files, resume=resume) as sweep:

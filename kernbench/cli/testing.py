@@ -1,5 +1,6 @@
 """`kernbench test`: pytest, told where worlds run, and with a summary of them."""
 
+import sys
 from collections.abc import Iterator
 from enum import StrEnum
 from importlib import metadata, util
@@ -8,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from kernbench.cli import loading
+from kernbench.cli import loading, ownership
 
 _PLUGIN: Final = "kernbench.testing.plugin"
 """The plugin by its module; by its name if the package is installed."""
@@ -94,15 +95,34 @@ def run_tests(
         options.append(f"--kb-seed={seed}")
     if jobs is not None:
         options += _of_jobs(jobs)
-
-    import pytest
-
     loading.end()  # leaks are looked for among all objects, so none is left out
     given = [*_plugin(), "-W", _IMPORTED, "--kb-summary", *options, path, *(arguments or ())]
-    code = int(pytest.main(given))
-    from kernbench.cli.failures import Exit
+    raise typer.Exit(_run(given))
 
-    raise typer.Exit(Exit.USAGE if code == _MISUSED else code)
+
+def _run(given: list[str]) -> int:
+    """Runs pytest and returns the exit code of the process; SIGTERM ends it as Ctrl-C does."""
+    import pytest
+
+    from kernbench.cli.failures import Exit, Terminated, end_at_terminate, failed, terminated
+
+    class Ending:
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtest_protocol(self) -> None:
+            if terminated():  # a test has caught the exception
+                raise Terminated
+
+    owned = ownership.owned()
+    if owned:
+        end_at_terminate()
+    try:
+        code = int(pytest.main(given, plugins=[Ending()] if owned else []))
+    except KeyboardInterrupt as error:  # before or after the session, which answers it itself
+        return failed(error)
+    if owned and terminated():
+        print("terminated", file=sys.stderr)
+        return Exit.TERMINATED
+    return Exit.USAGE if code == _MISUSED else code
 
 
 def _plugin() -> Iterator[str]:

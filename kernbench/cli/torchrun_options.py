@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from kernbench.cli.output import Output
-from kernbench.run_spec import RunSpec
+from kernbench.run_spec import Races, RunSpec
 
 _ONE_NODE: Final = "h200x8"
 _MORE_NODES: Final = "h200x8_x4_nodes"
@@ -164,7 +164,8 @@ def _torchrun(
         Numbers,
         typer.Option(
             help="Whether tensors hold values; off: only time is simulated; fake: as off, and a "
-            "value that the program reads of a device is 0."
+            "value that the program reads of a device is 0 unless it follows from values of the "
+            "host."
         ),
     ] = Numbers.on,
     same_ranks: Annotated[
@@ -183,6 +184,21 @@ def _torchrun(
             "3,17; each is compared with rank 0, step by step.",
         ),
     ] = None,
+    check_replicas: Annotated[
+        bool,
+        typer.Option(
+            "--check-replicas",
+            help="Compares the parameters of DistributedDataParallel's replicas before the forward "
+            "and after the optimizer of each step; the first difference ends the run.",
+        ),
+    ] = False,
+    races: Annotated[
+        Races,
+        typer.Option(
+            help="What an access does that no stream and no wait orders (M10, C14, C15): error "
+            "ends the run; warn goes on, and lists them at the end, such as those of a library.",
+        ),
+    ] = "error",
     flight_recorder: Annotated[
         Path | None,
         typer.Option(
@@ -208,6 +224,8 @@ def _torchrun(
         data: Whether tensors hold values.
         same_ranks: Whether some ranks run the program, and the others repeat it.
         witnesses: Ranks that run it beside rank 0; None for the last one.
+        check_replicas: Whether the parameters of DDP's replicas are compared.
+        races: What an access does that nothing orders.
         flight_recorder: Folder for the files of PyTorch's flight recorder; None for no files.
         shared: Options of `kernbench run`.
 
@@ -236,6 +254,8 @@ def _torchrun(
         "as_module": module,
         "same_ranks": same_ranks,
         "witnesses": witnesses,
+        "check_replicas": check_replicas,
+        "races": races,
         "nproc_per_node": None,
     }
     try:

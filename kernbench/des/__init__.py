@@ -13,6 +13,7 @@ from kernbench.des.core import (
     turn,
 )
 from kernbench.des.fifo import Fifo
+from kernbench.des.interrupts import InterruptedContextError, cut_short
 from kernbench.des.stacks import stacks
 from kernbench.des.threads import ThreadCarrier, ThreadPool, is_outermost, raise_in
 
@@ -24,6 +25,7 @@ __all__ = [
     "Event",
     "EventLoop",
     "Fifo",
+    "InterruptedContextError",
     "Killed",
     "Owner",
     "SwallowedAbortError",
@@ -32,6 +34,7 @@ __all__ = [
     "ThreadPool",
     "current_carrier",
     "current_task",
+    "cut_short",
     "is_outermost",
     "raise_in",
     "stacks",

@@ -19,6 +19,7 @@ from kernbench.des.carrier import (
     current_subject,
     in_carriers_thread,
 )
+from kernbench.des.interrupts import InterruptedContextError, cut_short
 
 _CALLS_OF_A_TURN: Final = 40
 """Bits of the number of calls that an owner, or a turn of an owner, may queue."""
@@ -302,6 +303,17 @@ class Task:
             loop.polling -= 1
         return len(loop._queue) <= loop.polling
 
+    def step_aside(self) -> bool:
+        """Parks until whatever comes next has happened, for a wait of which the loop knows nothing.
+
+        Returns:
+            Whether nothing else is left to happen, apart from tasks that poll as well.
+        """
+        queue = self.loop._queue
+        if queue and queue[0][0] >= self.clock:
+            self.clock = queue[0][0] + 1
+        return self.give_way()
+
     def _queue_for_turn(self) -> None:
         ticket = self._ticket = self._ticket + 1
         self.loop.at(self.clock, self.owner, self._resume, ticket)
@@ -490,10 +502,13 @@ class EventLoop:
         most_late: How late the latest of them came, in picoseconds.
         polling: Number of tasks that are inside `Task.poll`.
         inner_steps: Number of steps made on other loops inside of calls of this one.
+        unsettled: Whether tasks are under way, or an interrupt has cut a change short: main then
+            waits for nothing.
     """
 
     def __init__(self) -> None:
         self.now = 0
+        self.unsettled = False
         self.limit: int | None = None
         self.on_limit: Callable[[], None] | None = None
         self.current: Task | None = None
@@ -616,7 +631,17 @@ class EventLoop:
         Raises:
             RuntimeError: If the loop runs already.
             DeadlockError: If nothing is left to happen while `until` is unsettled or tasks wait.
+            InterruptedContextError: If main waits after an interrupt has cut a change short.
         """
+        if until is not None and self.unsettled:
+            raise InterruptedContextError
+        try:
+            self._run(until)
+        except BaseException as error:
+            self.unsettled = self.unsettled or cut_short(error)
+            raise
+
+    def _run(self, until: Event | None) -> None:
         with turn():
             if self.driver is not None:
                 raise RuntimeError("the event loop runs already: only the hub drives it")

@@ -17,7 +17,9 @@ def stacks() -> str:
     Another thread than that of the loop may call this, and so may the handler of a signal.
     """
     # Loops are not registered anywhere, as making one is frequent and asking for all is rare.
-    loops = [loop for loop in gc.get_referrers(EventLoop) if isinstance(loop, EventLoop)]
+    # By their type: `isinstance` asks an object for `__class__`, which runs code of strangers.
+    holders = gc.get_referrers(EventLoop)
+    loops: list[EventLoop] = [each for each in holders if issubclass(type(each), EventLoop)]
     tasks = [(loop, task) for loop in loops for task in loop.tasks()]
     waiting = [_of_waiting(task) for loop, task in tasks if task is not loop.current]
     running = [_of_running(loop, task) for loop, task in tasks if task is loop.current]

@@ -42,6 +42,7 @@ class ThreadCarrier:
     whose code runs. All that a job raises comes out of `resume`.
 
     Attributes:
+        lent: The thread that runs in place of its own, which waits for it; None for its own.
         stuck: Called with the interrupt, in the thread of the hub, if the code that runs does not
             take it, since it is in a call of C that does not return; None for nothing.
     """
@@ -50,6 +51,7 @@ class ThreadCarrier:
 
     def __init__(self) -> None:
         self.subject: object = None
+        self.lent: int | None = None
         self._job: Callable[[], None] | None = None
         self._error: BaseException | None = None
         self._begun = self._ended = False
@@ -123,7 +125,11 @@ class ThreadCarrier:
     @property
     def frame(self) -> FrameType | None:
         """Innermost frame of a suspended job; None while it runs, and before it begins."""
-        return _of_thread(self._thread.ident) if self._begun and not self._running else None
+        return (
+            _of_thread(self.lent or self._thread.ident)
+            if self._begun and not self._running
+            else None
+        )
 
     @property
     def hub_frame(self) -> FrameType | None:
@@ -134,7 +140,7 @@ class ThreadCarrier:
     def thread(self) -> int | None:
         """The thread whose code runs while the job does."""
         inner = self._inner
-        return self._thread.ident if inner is None else inner.thread
+        return (self.lent or self._thread.ident) if inner is None else inner.thread
 
     def _live(self) -> None:
         here.carrier = self
@@ -154,7 +160,7 @@ class ThreadCarrier:
                 self._begun = True
                 job()
                 del job
-            self.subject, self._begun = None, False
+            self.subject, self.lent, self._begun = None, None, False
             self.suspend()
 
     def _relay(self, error: BaseException | None) -> None:

@@ -10,6 +10,7 @@ from kernbench.distributed.groups import (
     libraries_of,
     library_of,
 )
+from kernbench.distributed.libraries import LIBRARIES
 from kernbench.distributed.reduce_ops import ReductionError, check_reduction, reduction_of
 from kernbench.errors import KernbenchError, OperandError
 from kernbench.memory import DType
@@ -17,7 +18,7 @@ from kernbench.memory.windows import has_no_gaps, numel
 from kernbench.process.called import called
 from kernbench.process.process import Process
 from kernbench.ranks.groups import GroupError, ProcessGroup
-from kernbench.ranks.meeting import folded
+from kernbench.ranks.ranges import folded
 from kernbench.tensors.tensor import Tensor
 
 
@@ -98,6 +99,37 @@ def check_library(process: Process, group: ProcessGroup, name: str, device: str)
             + " and ".join(home if each == "cuda" else each for each in sorted(libraries)),
         ],
         hint=hint,
+    )
+
+
+def check_type(
+    process: Process, group: ProcessGroup, name: str, kind: str, device: str, dtype: DType
+) -> None:
+    """Checks that the library of a group for a type of device moves an element type.
+
+    Args:
+        process: The calling rank.
+        group: Process group, with a library for the device.
+        name: Name of the function that the user called.
+        kind: Name of the operation; `send_recv` for a message.
+        device: `cpu` or `cuda`.
+        dtype: Element type.
+
+    Raises:
+        CollectiveArgumentError: If the library does not move it (C6).
+    """
+    library = libraries_of(backend_of(process, group))[device]
+    if LIBRARIES[library].takes(kind, dtype):
+        return
+    hint = f"convert the tensor first, or send its bytes: {name} of tensor.view(torch.uint8)"
+    if dtype.is_complex:
+        hint = f"{name} of torch.view_as_real(tensor)"
+    raise CollectiveArgumentError(
+        f"rank {process.rank} called {name} on a tensor of {dtype}, which it is not defined for on "
+        f"backend {library}",
+        [called(process, name, group)],
+        hint=hint,
+        code="C6",
     )
 
 

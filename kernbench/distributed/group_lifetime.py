@@ -153,6 +153,8 @@ def destroy_process_group(group: Any = None) -> None:
         return
     world, rank = world_of(process), process.rank
     chosen = find_group(process, group, "destroy_process_group")
+    if process.frame is not None:  # perhaps the last that is seen of the rank
+        process.note_frame()
     everything = chosen is world.group
     doomed = list(world.held[rank].values()) if everything else [chosen]
     _check_idle(process, doomed)

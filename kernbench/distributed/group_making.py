@@ -24,7 +24,8 @@ from kernbench.operations import cuda
 from kernbench.process.process import Process, current_process
 from kernbench.ranks.groups import GroupError, ProcessGroup
 from kernbench.ranks.making import meet
-from kernbench.ranks.meeting import Call, Meeting, Term, runs
+from kernbench.ranks.meeting import Call, Meeting, Term
+from kernbench.ranks.ranges import runs
 from kernbench.ranks.world import GroupLeakWarning, Split, World, world_of
 from kernbench.tensors.errors import refuse
 

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kernbench.caches import cached
+from kernbench.distributed.libraries import LIBRARIES
 from kernbench.errors import CallSite, KernbenchError, OperandError, call_site, site_fact
+from kernbench.process.access import other_device
 from kernbench.process.called import called
 from kernbench.process.process import MAIN, Process, RankLocal, current_process
 from kernbench.process.types import Device
@@ -36,12 +38,6 @@ Group = ProcessGroup | None
 
 BACKENDS: Final = ("nccl", "gloo", "ccl", "cpu:gloo,cuda:nccl")
 """Names of libraries, and an example of a list by type of device; see `libraries_of`."""
-
-_TYPES: Final[dict[str, tuple[str, ...]]] = {
-    "nccl": ("cuda",),
-    "gloo": ("cpu", "cuda"),
-    "ccl": ("cpu", "cuda"),
-}
 
 
 class UnknownGroupError(OperandError, ValueError):
@@ -117,12 +113,14 @@ def libraries_of(backend: str) -> Mapping[str, str]:
     Returns:
         The names by type of device; empty if there is no such backend.
     """
-    if backend in _TYPES:
-        return dict.fromkeys(_TYPES[backend], backend)
+    if backend in LIBRARIES:
+        return dict.fromkeys(LIBRARIES[backend].devices, backend)
     found = {}
     for part in backend.split(","):
         device, _, library = part.partition(":")
-        if device in found or device not in _TYPES.get(library, ()):
+        if device in found or library not in LIBRARIES:
+            return {}
+        if device not in LIBRARIES[library].devices:
             return {}
         found[device] = library
     return found
@@ -165,13 +163,15 @@ def check_device_id(name: str, process: Process, device_id: Any) -> None:
         device_id: The argument: None, a device, or an index.
 
     Raises:
-        KernbenchError: If the argument means another device.
+        OwnershipError: If the argument means another device (M14).
     """
-    if device_id is not None and process.sip_of(Device(device_id)) != home_of(process):
-        raise KernbenchError(
-            f"{name}(device_id={device_id!r}) on rank {process.rank}",
-            [site_fact(call_site()), f"its device is cuda:{home_of(process)}"],
-        )
+    if device_id is None:
+        return
+    sip, own = process.sip_of(Device(device_id)), home_of(process)
+    if sip != own:
+        error = other_device(process.name, sip, own, process.ctx.rank_of_device(sip))
+        error.add_fact(f"by {name}(device_id={device_id!r})")
+        raise error
 
 
 def members_of(process: Process, group: Group, name: str) -> ProcessGroup | None:

@@ -8,8 +8,9 @@ from kernbench.ccl.collective import Collective, Joining
 from kernbench.ccl.jams import Jam
 from kernbench.ccl.operations import OPERATIONS
 from kernbench.ccl.prepared import CollectiveShape, Prepared
-from kernbench.distributed.checks import check_library
+from kernbench.distributed.checks import check_library, check_type
 from kernbench.distributed.comm_debug import EVERYWHERE, count
+from kernbench.distributed.libraries import PARTIAL
 from kernbench.distributed.signatures import Signature, on_hosts
 from kernbench.distributed.works import Work
 from kernbench.errors import CallSite, UsageError
@@ -91,6 +92,10 @@ def issue(
         if async_op:
             stream = communication_stream(process, group, sip)
             follow(stream, current)
+    if what.dtype in PARTIAL:
+        check_type(
+            process, group, what.name, what.operation, "cpu" if on_host else "cuda", what.dtype
+        )
     site = site or process.call_site()
     if process.giving is not None:
         process.giving(what.name, stream, sources, targets)

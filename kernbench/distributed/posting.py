@@ -5,9 +5,10 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from kernbench.distributed.checks import check_library, check_tensor, place_of
+from kernbench.distributed.checks import check_library, check_tensor, check_type, place_of
 from kernbench.distributed.groups import backend_of, find_group
 from kernbench.distributed.issuing import follow
+from kernbench.distributed.libraries import PARTIAL
 from kernbench.errors import Fact, KernbenchError, OptionError, call_site, site_fact
 from kernbench.memory import HOST_SIP
 from kernbench.process.act import Entered, act
@@ -65,6 +66,9 @@ class Post:
         self.hosted: Final = tensor.device.index is None
         if self.hosted or ":" in backend_of(self.process, self.group):
             check_library(self.process, self.group, name, tensor.device.type)
+        if tensor.window.dtype in PARTIAL:
+            kind, dtype = tensor.device.type, tensor.window.dtype
+            check_type(self.process, self.group, name, "send_recv", kind, dtype)
 
     def peer(
         self, rank: int | None, group_rank: int | None, argument: str, *, oneself: bool = False

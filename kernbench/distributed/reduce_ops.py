@@ -4,8 +4,9 @@ import math
 from typing import Any, Final
 
 from kernbench.ccl.operations import Reduction
+from kernbench.distributed.libraries import LIBRARIES, named
 from kernbench.errors import KernbenchError, OperandError, UnsupportedError, call_site, site_fact
-from kernbench.memory import DType, dtypes
+from kernbench.memory import DType
 from kernbench.tensors.tensor import Tensor
 
 
@@ -102,10 +103,10 @@ class ReduceOp(RedOpType):
     """`torch.distributed.ReduceOp`: how values of ranks are combined.
 
     `AVG` divides the sum by the number of ranks at the end; for integers it drops the fraction, as
-    NCCL does; it does not take bools. `PREMUL_SUM(factor)` multiplies before it adds, and takes
-    floats and complex numbers only. Complex numbers take `SUM`, `AVG` and `PREMUL_SUM`. As in
-    PyTorch, `nccl` has no `BAND`, `BOR` and `BXOR`, and `gloo` has no `AVG` and `PREMUL_SUM`; `ccl`
-    has all operations.
+    NCCL does; it does not take bools, and with `gloo` no integers. `PREMUL_SUM(factor)` multiplies
+    before it adds, and takes floats and complex numbers only. Complex numbers take `SUM`, `AVG` and
+    `PREMUL_SUM`. As in PyTorch, `nccl` has no `BAND`, `BOR` and `BXOR`, and `gloo` has no
+    `PREMUL_SUM`; `ccl` has all operations (`libraries.LIBRARIES` is the table).
 
     `nccl` and `ccl` reduce 8-bit floats, as NCCL does since 2.24 on GPUs that have them; `gloo`
     does not. Each sum and product of two values is rounded to the tensor's dtype, to nearest even,
@@ -167,15 +168,21 @@ def check_reduction(name: str, op: Reduction, dtype: DType, backend: str) -> Non
     Raises:
         ReductionError: If the backend lacks the operation, or lacks it for the type (C6).
     """
-    bits, scaled = op.combine.startswith("bitwise"), op.average or op.factor is not None
-    if (bits and backend == "nccl") or (scaled and backend == "gloo"):
+    library = LIBRARIES.get(backend)
+    if library is None:
+        return  # the group has none for this type of device, and `check_library` says so
+    kind = op.name.partition("(")[0]
+    takes = library.reduced.get(kind)
+    if takes is None:
+        lists = [f"{name} has {', '.join(each.reduced)}" for name, each in LIBRARIES.items()]
         raise ReductionError(
             f"{name}: {op.name} is not defined on backend {backend}",
             [site_fact(call_site())],
-            hint="nccl has sum, product, min, max, avg and premul_sum; gloo has sum, product, min, "
-            "max, band, bor and bxor; the backend ccl has all",
+            hint="; ".join(lists),
             code="C6",
         )
+    if dtype in takes:
+        return
     if dtype.is_complex and op.combine != "add":
         raise ReductionError(
             f"{name} does not support {op} on complex tensors",
@@ -183,21 +190,9 @@ def check_reduction(name: str, op: Reduction, dtype: DType, backend: str) -> Non
             hint="complex numbers travel as their parts: sum, avg and premul_sum take them",
             code="C6",
         )
-    if dtype.saturates and backend == "gloo":
-        raise ReductionError(
-            f"{name}: {op.name} is not defined for {dtype} on backend gloo",
-            [site_fact(call_site())],
-            hint="gloo moves 8-bit floats but does not add them: put the tensor on the device, or "
-            "reduce it as float32",
-            code="C6",
-        )
-    floats = dtype.is_floating_point or dtype.is_complex
-    averages = op.average and dtype is not dtypes.bool_
-    if (bits and floats) or (scaled and not floats and not averages):
-        raise ReductionError(
-            f"{name}: {op.name} is not defined for {dtype} on backend {backend}",
-            [site_fact(call_site())],
-            hint="sum, product, min and max take every type; avg all of them but bool; premul_sum "
-            "takes floats, band, bor and bxor integers",
-            code="C6",
-        )
+    raise ReductionError(
+        f"{name}: {op.name} is not defined for {dtype} on backend {backend}",
+        [site_fact(call_site())],
+        hint=f"{kind} takes {named(takes)} there: convert the tensor with .to() first",
+        code="C6",
+    )

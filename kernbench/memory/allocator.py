@@ -4,15 +4,21 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from sys import _getframe as getframe
 from threading import RLock
+from types import FrameType
 from typing import Final
 
 from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
 from kernbench.memory.address import HOST_SIP, Address, Space
-from kernbench.units import format_bytes
+from kernbench.units import format_bytes, parse_bytes
 
 ALIGNMENT: Final = {Space.HOST: 64, Space.HBM: 512, Space.SRAM: 64, Space.TCM: 16}
 """Bytes to which blocks are rounded; 512 is what CUDA's caching allocator in PyTorch uses."""
+
+
+_NO_LIMIT: Final = 1 << 62
+"""Bytes of a memory without a capacity."""
 
 
 class OutOfMemoryError(KernbenchError, MemoryError, RuntimeError):
@@ -65,6 +71,9 @@ class Allocator:
     this class's own code, too, and in any thread. So while the holes change, a block that is
     given back only waits its turn.
 
+    An interrupt may cut a change short, in a finalizer even without anybody hearing of it. Blocks
+    say what is in use, and holes and sums follow from them: the next change finds them anew.
+
     Args:
         space: Kind of memory.
         sip: Index of the SIP; for host memory, the rank whose host it is.
@@ -93,7 +102,7 @@ class Allocator:
         self.peak = 0
         self._capacity_at = capacity_at
         self._alignment = ALIGNMENT[space]
-        self._holes: list[tuple[int, int]] = [(0, capacity if capacity is not None else 1 << 62)]
+        self._holes: list[tuple[int, int]] = [(0, capacity if capacity is not None else _NO_LIMIT)]
         self._live: dict[int, Allocation] = {}
         self._count = 0
         self._lock = RLock()  # against other threads
@@ -133,7 +142,7 @@ class Allocator:
     def _take(self, nbytes: int, label: object, site: CallSite | None) -> Allocation | None:
         """Returns a new block in the first hole that is large enough; None if there is none."""
         if self._changing:
-            raise self._nested()
+            self._mend(getframe().f_back)
         self._changing = True
         try:
             reserved = -(-(nbytes or 1) // self._alignment) * self._alignment
@@ -146,6 +155,7 @@ class Allocator:
                     del holes[index]
                     break
             else:
+                self._changing = False
                 return None
             number = self._count = self._count + 1
             allocated = self.allocated = self.allocated + reserved
@@ -153,9 +163,11 @@ class Allocator:
                 self.peak = allocated
             block = Allocation(self, number, offset, nbytes, reserved, label, site)
             self._live[number] = block
-            return block
-        finally:
-            self._changing = False
+        except BaseException:
+            self._live.pop(self._count, None)  # nobody gets it; `_mend` does the rest
+            raise
+        self._changing = False
+        return block
 
     def free(self, block: Allocation, site: CallSite | None = None) -> None:
         """Gives a block back.
@@ -194,20 +206,46 @@ class Allocator:
 
     def _release(self, block: Allocation, site: CallSite | None) -> None:
         if self._changing:
-            raise self._nested()
+            self._mend(getframe().f_back)
+        live, number = self._live, block.number
+        if live.get(number) is not block:
+            raise self._bad_free(block, site)
         self._changing = True
-        try:
-            live, number = self._live, block.number
-            if live.get(number) is not block:
-                raise self._bad_free(block, site)
-            del live[number]
-            if not block.aside:
-                self.allocated -= block.reserved
-            block.freed = True
-            block.freed_at = site
-            self._merge(block.offset, block.reserved)
-        finally:
-            self._changing = False
+        block.freed_at = site
+        block.freed = True
+        del live[number]
+        if not block.aside:
+            self.allocated -= block.reserved
+        self._merge(block.offset, block.reserved)
+        self._changing = False  # not after an interrupt, which leaves it to `_mend`
+
+    def _mend(self, frame: FrameType | None) -> None:
+        """Finds holes and sums anew, after a change that was cut short.
+
+        Args:
+            frame: Innermost frame that may be in the middle of a change.
+
+        Raises:
+            KernbenchError: If it is: a finalizer asks for what only a program may.
+        """
+        while frame is not None:
+            if frame.f_code in _CHANGES and frame.f_locals.get("self") is self:
+                raise self._nested()
+            frame = frame.f_back
+        for number in [number for number, block in self._live.items() if block.freed]:
+            del self._live[number]
+        end = 0
+        holes: list[tuple[int, int]] = []
+        for block in sorted(self._live.values(), key=lambda block: block.offset):
+            if block.offset > end:
+                holes.append((end, block.offset - end))
+            end = block.offset + block.reserved
+        capacity = self.capacity if self.capacity is not None else _NO_LIMIT
+        if end < capacity:
+            holes.append((end, capacity - end))
+        self._holes = holes
+        self.allocated = sum(each.reserved for each in self._live.values() if not each.aside)
+        self._changing = False
 
     def set_aside(self, block: Allocation) -> None:
         """Counts a block as free, but keeps its place for `take_back` while nobody else needs it.
@@ -272,19 +310,19 @@ class Allocator:
     def _out_of_memory(self, nbytes: int, label: object, site: CallSite | None) -> OutOfMemoryError:
         assert self.capacity is not None
         free = self.capacity - self.allocated
-        largest = sorted(self.live(), key=lambda block: (-block.nbytes, block.number))[:5]
+        used = [some for some in _by_line(self.live()) if _bytes(some) * 1000 >= self.allocated]
         facts = [
             site_fact(site),
             f"requested {format_bytes(nbytes)} ({nbytes} B) for {label}",
-            f"free {format_bytes(free)} of {format_bytes(self.capacity)}, "
+            f"free {_unrounded(free)} of {format_bytes(self.capacity)}, "
             f"largest free block {format_bytes(self.largest_hole)}",
         ]
-        if largest:
-            facts.append("largest blocks in use:")
-        facts += [
-            f"  {format_bytes(block.nbytes)} {block.label} {site_fact(block.site)}"
-            for block in largest
-        ]
+        if used:
+            facts.append("in use, by line:")
+        facts += [f"  {_told(blocks)}" for blocks in used[:_MOST_LINES]]
+        if len(used) > _MOST_LINES:
+            rest = [block for blocks in used[_MOST_LINES:] for block in blocks]
+            facts.append(f"  {_amount(rest)} of {len(used) - _MOST_LINES} more lines")
         tcm = self.space is Space.TCM
         return OutOfMemoryError(
             f"{self.name} is out of memory",
@@ -316,6 +354,50 @@ class Allocator:
             [site_fact(site, "second free at"), site_fact(block.freed_at, "first free at")],
             code="M4",
         )
+
+
+_MOST_LINES: Final = 5
+"""Most lines of the user that a report on a full memory lists."""
+
+
+def _unrounded(nbytes: int) -> str:
+    """Returns bytes as text, with their number if the text is rounded: `1024 MiB` may be less."""
+    text = format_bytes(nbytes)
+    return text if parse_bytes(text) == nbytes else f"{text} ({nbytes} B)"
+
+
+def _by_line(blocks: list[Allocation]) -> list[list[Allocation]]:
+    """Returns the blocks of each line of the user, the line with the most bytes first."""
+    lines: dict[CallSite | None, tuple[str, int] | None] = {None: None}
+    found: dict[tuple[str, int] | None, list[Allocation]] = {}
+    for block in blocks:
+        site = block.site
+        if site not in lines:  # to find a line takes long
+            assert site is not None
+            lines[site] = site.file, site.line
+        found.setdefault(lines[site], []).append(block)
+    return sorted(found.values(), key=lambda some: (-_bytes(some), some[0].number))
+
+
+def _bytes(blocks: list[Allocation]) -> int:
+    return sum(block.nbytes for block in blocks)
+
+
+def _amount(blocks: list[Allocation]) -> str:
+    count = f"{len(blocks)} block{'' if len(blocks) == 1 else 's'}"
+    return f"{format_bytes(_bytes(blocks))} in {count}"
+
+
+def _told(blocks: list[Allocation]) -> str:
+    """Returns what a report says of the blocks of one line."""
+    largest = max(blocks, key=lambda block: (block.nbytes, -block.number))
+    if largest.site is None:  # a small one, or a library's outside of all calls of the user
+        return f"{_amount(blocks)}, of which no line is known"
+    what = f"{format_bytes(largest.nbytes)} {largest.label}"
+    if len(blocks) > 1:
+        each = "each" if largest.nbytes * len(blocks) == _bytes(blocks) else "the largest"
+        what = f"{_amount(blocks)}, {each} {what},"
+    return f"{what} {site_fact(largest.site)}"
 
 
 class NotedAllocator(Allocator):
@@ -384,3 +466,7 @@ class NotedAllocator(Allocator):
         if there:
             self.note(self.sip, block.reserved)
         return there
+
+
+_CHANGES: Final = frozenset({Allocator._take.__code__, Allocator._release.__code__})
+"""Code in whose middle holes and blocks do not agree."""

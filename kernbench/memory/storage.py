@@ -234,7 +234,12 @@ class Storage:
             return
         # When the interpreter ends, the names of this module may be gone already.
         if not block.freed and not at_the_end():
-            block.memory.give_back(block)
+            try:
+                block.memory.give_back(block)
+            except BaseException:  # an interrupt, of which nobody hears: Python prints and drops it
+                if not block.freed:
+                    block.memory.give_back(block)
+                raise
 
     @property
     def nbytes(self) -> int:
@@ -385,6 +390,11 @@ class View:
         if self.buffer.unwritten is not None:
             self._mark_written()
         return self.array()
+
+    def note_written(self) -> None:
+        """Notes that something else has written all elements."""
+        if self.buffer.unwritten is not None:
+            self._mark_written()
 
     def store(self, values: Any) -> None:
         """Writes all elements; the values may have any type and must broadcast to the shape."""

@@ -19,7 +19,7 @@ from kernbench.memory import DType
 from kernbench.nn.replicas import PARTS
 from kernbench.process.process import Process, RankLocal
 from kernbench.ranks.groups import ProcessGroup
-from kernbench.ranks.meeting import folded
+from kernbench.ranks.ranges import folded
 from kernbench.tensors.tensor import Tensor
 
 _Before = tuple[tuple[int, ...], int]

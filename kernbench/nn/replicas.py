@@ -15,7 +15,8 @@ from kernbench.operations.creation import empty
 from kernbench.operations.shaping import cat
 from kernbench.process.process import Process
 from kernbench.ranks.groups import ProcessGroup
-from kernbench.ranks.meeting import Role, folded
+from kernbench.ranks.meeting import Role
+from kernbench.ranks.ranges import folded
 from kernbench.ranks.world import world_of
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.nodes import recording

@@ -8,6 +8,7 @@ from typing import Final
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.memory import OutOfMemoryError
 from kernbench.operations import typed
+from kernbench.process.access import other_device
 from kernbench.process.act import act
 from kernbench.process.process import MAIN, Process, RankLocal, current_process
 from kernbench.process.types import Device, DeviceLike
@@ -238,17 +239,14 @@ def set_device(device: DeviceLike) -> None:
     """Makes a device the current one.
 
     Raises:
-        KernbenchError: If the device does not exist, or belongs to another rank.
+        KernbenchError: If the device does not exist.
+        OwnershipError: If it belongs to another rank (M14).
     """
     process = current_process()
     sip = _sip(process, device)
     owner = process.ctx.rank_of_device(sip)
     if process.rank != MAIN and owner not in {None, process.rank}:
-        raise KernbenchError(
-            f"{process.name} asks for cuda:{sip}, which belongs to rank {owner}",
-            [site_fact(call_site())],
-            hint="ranks have one device each",
-        )
+        raise other_device(process.name, sip, process.device_index, owner)
     process.device_index = sip
 
 

@@ -13,6 +13,7 @@ from kernbench.hw.library import Library
 from kernbench.memory import Array, DType, dtypes
 from kernbench.operations.elementwise import broadcast, check_out
 from kernbench.operations.pointwise import mul
+from kernbench.process.effort import EFFORT, LARGE
 from kernbench.process.process import current_process
 from kernbench.tensors import tape
 from kernbench.tensors.errors import TensorError, refuse
@@ -175,6 +176,10 @@ def product(
             rate = "tf32" if library.multiplies("tf32") else rate
         duration = _gemm_ps(library, rate, sizes, nbytes)
 
+    flops = 2 * prod(sizes)
+    if flops >= LARGE:
+        function = _watched(process.rank, name, flops, function)
+
     def effect() -> None:
         values = function(*[source.read().astype(wanted, copy=False) for source in sources])
         if out is None:
@@ -193,6 +198,11 @@ def product(
     if node is not None:
         tape.finish(node, result)
     return result
+
+
+def _watched(rank: int, name: str, flops: int, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that tells the user if what it computes takes minutes."""
+    return lambda *arrays: EFFORT.product(rank, name, flops, lambda: function(*arrays))
 
 
 def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:

@@ -1,11 +1,14 @@
 """Checks of memory accesses: only the owner's commands, in an order that no stream violates."""
 
+import sys
+from types import FrameType
 from typing import Final, Literal
 
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import HOST_SIP, Buffer, View, dtypes
 from kernbench.memory.windows import is_contiguous
 from kernbench.process.called import called, issued
+from kernbench.process.disorder import ORDER_STREAMS, hint, refuse
 from kernbench.process.process import MAIN, Process
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.sim_engine.op_log import stream_in_words
@@ -15,7 +18,44 @@ Verb = Literal["read", "wrote"]
 
 
 class OwnershipError(KernbenchError):
-    """A rank used a tensor of another rank (M14)."""
+    """A rank used a tensor or the device of another rank (M14)."""
+
+
+_LOADERS: Final = frozenset(("kernbench.nn.serialization", "torch.serialization"))
+"""Modules that put tensors on the device that a file names."""
+
+
+def other_device(name: str, index: int, own: int, owner: int | None) -> OwnershipError:
+    """Returns the error of a process that uses another device than its own (M14).
+
+    Args:
+        name: Name of the process.
+        index: Index of the device, as the program counts.
+        own: Index of the process's own device.
+        owner: The rank that has the device; None if no rank has it.
+    """
+    whose = f", the device of rank {owner}" if owner is not None else ""
+    hint = (
+        f"use cuda:{own}: torch.cuda.set_device(LOCAL_RANK), then device='cuda'; ranks exchange "
+        "data through torch.distributed, and a model over several devices needs a rank for each"
+    )
+    if _is_loading():
+        hint = (
+            f"torch.load(..., map_location='cuda:{own}'): a file names the device of who saved it"
+        )
+    return OwnershipError(
+        f"{name} used cuda:{index}{whose}",
+        [site_fact(call_site()), f"{name} has cuda:{own}"],
+        hint=hint,
+        code="M14",
+    )
+
+
+def _is_loading() -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") not in _LOADERS:
+        frame = frame.f_back
+    return frame is not None
 
 
 class AccessError(KernbenchError):
@@ -121,8 +161,9 @@ class Guard:
         low, high = part.extent()
         mine_low, mine_high = window.extent()
         block = part.buffer.allocation
-        raise AccessError(
-            f"{process.name} {verb} a tensor before {command.name} on it was waited for",
+        what = f"{verb} a tensor before {command.name} on it was waited for"
+        error = AccessError(
+            f"{process.name} {what}",
             [
                 called(process, verb),
                 issued(command),
@@ -130,9 +171,10 @@ class Guard:
                 f"{block.label}, bytes {max(low, mine_low)}..{min(high, mine_high)}: "
                 f"{'read' if verb == 'read' else 'write'} after {earlier}",
             ],
-            hint=_hint(command, stream),
+            hint=hint(process, _hint(process, command, stream)),
             code=("C14" if verb == "wrote" else "C15") if collective or stream is None else "M10",
         )
+        refuse(process, error, what, command.site)
 
     def wrote(self, command: Command, view: View, counts: bool = True) -> None:
         """Notes that a command writes a view.
@@ -177,13 +219,16 @@ class Guard:
         return View(self.buffer, dtypes.uint8, (self.buffer.allocation.nbytes,), (1,), 0)
 
 
-def _hint(command: Command, stream: Stream | None) -> str:
+def _hint(process: Process, command: Command, stream: Stream | None) -> str:
     # A collective that the program waits for by its call runs on a stream of the program.
-    if command.category == "collective" and not command.stream.name.startswith("stream "):
+    apart = command.category == "collective" and not command.stream.name.startswith("stream ")
+    others = process.computing_streams(command.stream.sip)
+    waited = any(one.seen.get(command.stream, 0) >= command.number for one in others)
+    if apart and not waited:  # otherwise another stream of the program has waited for it
         return "call work.wait() first"
     if stream is None:
         return "let the host wait first: synchronize() of the device, the stream, or an event"
-    return "order the streams with wait_stream(), an event, or synchronize()"
+    return ORDER_STREAMS
 
 
 def stream_in_report(stream: Stream) -> str:

@@ -1,6 +1,5 @@
 """A process, that is one rank or main: its host, its current device, its streams."""
 
-import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -11,24 +10,23 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from kernbench.caches import Table
 from kernbench.ccl.model import CollectiveModel
-from kernbench.des import Event, Task, current_task, is_outermost
+from kernbench.des import Event, Task, current_task
 from kernbench.errors import (
     CallSite,
     Fact,
     KernbenchError,
     call_site,
-    is_ours,
-    is_passed_over,
     site_fact,
 )
 from kernbench.memory import Allocator, Space, View
 from kernbench.process import types
+from kernbench.process.last_frame import last_frame
 from kernbench.process.recent_calls import RECENT, RecentCall
 from kernbench.process.types import CPU, Device
 from kernbench.run_spec import RunSpec
 from kernbench.sim_engine.command import Action, Command, Stream
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.host import Host
+from kernbench.sim_engine.host import READS, Host, Read
 from kernbench.sim_engine.op_log import Awaited, Wait
 from kernbench.tl.program import Program
 from kernbench.tl.recording import Recording
@@ -157,23 +155,6 @@ class NoContextError(KernbenchError):
     """A function of `torch` was called without a simulated machine to run it on."""
 
 
-def outermost_frame() -> FrameType | None:
-    """Returns the outermost frame of the running stack that is the user's; a library's if none is.
-
-    What has started the thread of a carrier is not looked at.
-    """
-    found: FrameType | None = None
-    library: FrameType | None = None
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_outermost(frame):
-        if is_passed_over(frame):
-            library = frame
-        elif not is_ours(frame):
-            found = frame
-        frame = frame.f_back
-    return found or library
-
-
 class StepBudgetError(KernbenchError):
     """A rank has issued more commands than the context allows."""
 
@@ -213,9 +194,9 @@ class Process:
             returns what the command does instead. None if nobody listens.
         giving: Called with the name of each collective that the rank is about to join, its stream,
             and the blocks that it reads and writes; may refuse it. None if nobody looks.
-        frame: Frame of the rank's function; None on main, before its first command, and after it
-            returned.
-        noted: Whether the search for `frame` is over.
+        frame: Frame whose return tells where the rank has left, see `last_frame`; None on main,
+            before its first command, and after it returned.
+        noted: Whether `frame` has been looked for.
         inference: Whether the process is in `inference_mode`; see `tensors.grad_modes`.
         dispatches: Host time that each call takes to issue its command, in picoseconds.
         budget: Number of commands that the rank may issue; None without a limit.
@@ -381,9 +362,9 @@ class Process:
     # Issuing and waiting
 
     def note_frame(self) -> None:
-        """Remembers the frame of the rank's function; the frame tells later where it returned."""
+        """Remembers the frame that tells, once the rank has left, where it returned."""
         self.noted = True
-        self.frame = outermost_frame()
+        self.frame = last_frame(self.frame)
 
     def call_site(self) -> CallSite | None:
         """Returns where the user called the running function of this package."""
@@ -457,6 +438,23 @@ class Process:
             or writer.host is not self.host
         )
 
+    def have_read(self, what: Callable[[], Read | None]) -> None:
+        """Notes that the host has read a value in memory; tells it now and then, see `Host`.
+
+        Args:
+            what: Returns what was read; None if that need not be the same the next time.
+
+        Raises:
+            LivelockError: If the rank reads the same values for ever, and nothing else is left to
+                happen (K6).
+        """
+        host = self.host
+        host.reads += 1
+        if host.reads < READS:
+            return
+        issued, self.issued_at_read = host.issued - self.issued_at_read, host.issued
+        host.have_read(what() if issued == host.copies_read else None)
+
     def knows(self, command: Command) -> bool:
         """Returns whether the host, or another stream of the process, has waited for a command."""
         line, number = command.stream, command.number
@@ -485,7 +483,7 @@ def _folded(indices: Sequence[int]) -> str:
     return ", ".join(map(str, indices))
 
 
-_ENTERED: Final[ContextVar[tuple[Process, ...]]] = ContextVar("entered contexts", default=())
+ENTERED: Final[ContextVar[tuple[Process, ...]]] = ContextVar("entered contexts", default=())
 """Main processes of the contexts that are entered, the innermost last; each thread has its own."""
 
 _MADE: Final[ContextVar["weakref.ref[Process] | None"]] = ContextVar("latest context", default=None)
@@ -504,14 +502,14 @@ def made(process: Process) -> None:
 
 def enter(process: Process) -> None:
     """Makes a main process the one that code outside of workers runs on, in this thread."""
-    _ENTERED.set((*_ENTERED.get(), process))
+    ENTERED.set((*ENTERED.get(), process))
 
 
 def leave(process: Process) -> None:
     """Undoes the latest `enter` of this process."""
-    entered = _ENTERED.get()
+    entered = ENTERED.get()
     last = len(entered) - 1 - entered[::-1].index(process)
-    _ENTERED.set(entered[:last] + entered[last + 1 :])
+    ENTERED.set(entered[:last] + entered[last + 1 :])
 
 
 def host_time(main: Host) -> int:
@@ -545,7 +543,7 @@ def current_process() -> Process:
                 hint="a kernel uses kernbench.tl only; compute host values before the launch",
                 code="C20",
             )
-    entered = _ENTERED.get()
+    entered = ENTERED.get()
     main = entered[-1] if entered else _latest_main()
     driver = main.engine.loop.driver
     if driver is not None and driver != get_ident():

@@ -5,7 +5,8 @@ from typing import Final
 
 from kernbench.errors import CallSite, Fact, site_fact
 from kernbench.ranks.graphs import around, components
-from kernbench.ranks.meeting import NUMBER, Call, Exchange, folded, runs
+from kernbench.ranks.meeting import NUMBER, Call, Exchange
+from kernbench.ranks.ranges import folded, runs
 from kernbench.ranks.transfers import Transfer
 from kernbench.ranks.verdicts import (
     Verdict,

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernbench.ranks.gathering import Gathering
-from kernbench.ranks.meeting import CollectiveMismatchError, Meeting, folded
+from kernbench.ranks.meeting import CollectiveMismatchError, Meeting
+from kernbench.ranks.ranges import folded
 
 
 class GroupMismatchError(CollectiveMismatchError):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from kernbench.errors import KernbenchError, call_site_of, site_fact
-from kernbench.ranks.meeting import folded
+from kernbench.ranks.ranges import folded
 from kernbench.ranks.schedules import Match, Schedule
 from kernbench.ranks.spawn_errors import SpawnException, text_of
 from kernbench.ranks.world import World

@@ -6,14 +6,9 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from kernbench.errors import CallSite, Fact, Involved, site_fact
 from kernbench.process.process import Process
-from kernbench.ranks.meeting import (
-    Amount,
-    Call,
-    CollectiveMismatchError,
-    Meeting,
-    Splits,
-    folded,
-)
+from kernbench.ranks.departures import departure
+from kernbench.ranks.meeting import Amount, Call, CollectiveMismatchError, Meeting, Splits
+from kernbench.ranks.ranges import folded
 
 HOST_SUFFIX: Final = " on cpu"
 """Suffix of the name of an operation on tensors of the host."""
@@ -34,6 +29,7 @@ class Whereabouts:
     Attributes:
         exited: Processes whose function has ended, by rank.
         exit_sites: Where the function of a rank returned, by rank.
+        left: Where a rank destroyed all groups, by rank; ranks that may use groups are left out.
         groups: Every group of the spawn.
         stuck: What reports say about a rank that waits elsewhere for ever, by rank.
         places: Where a rank waits now, by rank; ranks that do not wait are left out.
@@ -41,6 +37,7 @@ class Whereabouts:
 
     exited: Mapping[int, Process]
     exit_sites: Mapping[int, CallSite]
+    left: Mapping[int, CallSite | None]
     groups: Iterable["Gathering[Any]"]
     stuck: Mapping[int, str]
     places: Mapping[int, CallSite]
@@ -200,6 +197,8 @@ class Gathering(Generic[M]):
                 known.summary, known.differing = summary, differing
                 if code == "C2":
                     known.hint = error.hint
+                else:  # the first says what the first two ranks gave
+                    error.hint = known.hint
         return error
 
     def _refuse(
@@ -258,11 +257,15 @@ class Gathering(Generic[M]):
             code="C1",
         )
 
+    def _destroyed_at(self, rank: int, known: Whereabouts) -> CallSite | None:
+        """Returns where a rank destroyed what waits for it; None if it did not."""
+        return known.left.get(rank)
+
     def _whereabouts(self, rank: int, known: Whereabouts) -> Fact:
         """Returns what a missing rank did last, and where it is now."""
         site, state = known.exit_sites.get(rank), known.stuck.get(rank, "")
         if rank in known.exited:
-            state = "returned" if site is None else f"returned {site_fact(site)}"
+            state = departure(site, self._destroyed_at(rank, known))
         last = self.history.get(rank)
         done = Involved(rank, "", site, None, None) if last is None else last.involved()
         if last is not None:

@@ -114,6 +114,11 @@ class ProcessGroup(Gathering[Exchange]):
         call = self.birth.calls.get(rank) or next(iter(self.birth.calls.values()))
         return site_fact(call.site, f"group {self.name} was made by rank {call.rank} at")
 
+    def _destroyed_at(self, rank: int, known: Whereabouts) -> CallSite | None:
+        if self.birth is None:
+            return super()._destroyed_at(rank, known)
+        return self.destroyed.get(rank)
+
     def _whereabouts(self, rank: int, known: Whereabouts) -> Fact:
         said = super()._whereabouts(rank, known)
         if self.birth is not None and rank not in self.birth.calls:

@@ -1,13 +1,14 @@
 """Finds ranks that poll for ever for what cannot happen (K6); counts polls, not seconds."""
 
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kernbench.errors import site_fact, site_in
+from kernbench.errors import call_site, site_fact, site_in
 from kernbench.process.process import Process
 from kernbench.ranks.exploring import choose_late
-from kernbench.ranks.meeting import folded
+from kernbench.ranks.ranges import folded
 from kernbench.ranks.standings import standings
 from kernbench.ranks.verdicts import RankDeadlockError, Verdict, blame_faults
 from kernbench.ranks.waiting import WaitGraph
@@ -19,6 +20,8 @@ _LOOKS: Final = 10_000
 
 READS: Final = 100_000
 """Reads of unchanged values in a row, with nothing else left to happen, that make a livelock."""
+
+_HINT: Final = "call work.wait() or synchronize() instead of polling; they find out what is missing"
 
 _LEAST: Final = 100
 """Polls of one rank that make a livelock, at least, however many ranks there are."""
@@ -86,7 +89,7 @@ class LivelockGuard:
             "K6",
             f"{folded(ranks)} poll{'s' if len(ranks) == 1 else ''} for ever, and nothing else is "
             "left to happen",
-            "call work.wait() or synchronize() instead of polling; they find out what is missing",
+            _HINT,
             error=LivelockError,
         )
         graph = WaitGraph(self._world, self._processes)
@@ -97,6 +100,38 @@ class LivelockGuard:
         return verdict
 
 
+def on_main(process: Process) -> Callable[[], None]:
+    """Returns the function that main calls now and then while it reads the same values again.
+
+    Args:
+        process: Main.
+    """
+    known = weakref.ref(process)  # its host keeps the function
+
+    def looked() -> None:
+        process = known()
+        if process is not None and process.host.repeats >= READS:
+            raise LivelockError(
+                f"{process.name} polls for ever, and nothing else is left to happen",
+                _reads_again(process, site_fact(call_site())),
+                hint=_HINT,
+                code="K6",
+            )
+
+    return looked
+
+
+def _reads_again(process: Process, where: str) -> list[str]:
+    """Returns what a process reads without end; where it does is `where`."""
+    read = process.host.repeated
+    assert read is not None
+    label = read.block.label
+    return [
+        f"{process.name} reads {label} again and again {where}",
+        f"nothing is under way that writes {label}",
+    ]
+
+
 def _looks_at(process: Process, graph: WaitGraph) -> list[str]:
     """Returns where a rank polls, and what it polls."""
     polled, task = process.host.polled, process.task
@@ -104,13 +139,8 @@ def _looks_at(process: Process, graph: WaitGraph) -> list[str]:
     # The frame of a task that waits for its turn; the running task is the one that looks.
     frame = None if task is None else task.frame
     where = site_fact(site_in(frame or sys._getframe()))
-    read = process.host.repeated
-    if read is not None and process.host.repeats:
-        label = read.block.label
-        return [
-            f"rank {process.rank} reads {label} again and again {where}",
-            f"nothing is under way that writes {label}",
-        ]
+    if process.host.repeated is not None and process.host.repeats:
+        return _reads_again(process, where)
     facts = [f"rank {process.rank} polls {where}"]
     if not isinstance(command, Command):
         return facts

@@ -5,7 +5,8 @@ from typing import Any
 
 from kernbench.process.process import Process
 from kernbench.ranks.creations import Creations
-from kernbench.ranks.meeting import Call, CollectiveMismatchError, Meeting, runs
+from kernbench.ranks.meeting import Call, CollectiveMismatchError, Meeting
+from kernbench.ranks.ranges import runs
 from kernbench.ranks.world import world_of
 from kernbench.sim_engine.engine import OVER
 

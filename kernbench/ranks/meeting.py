@@ -6,9 +6,14 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from kernbench.errors import CallSite, Fact, Involved, KernbenchError, site_fact
 from kernbench.process.process import Process
+from kernbench.ranks.folding import fold, shape_of
 from kernbench.ranks.joint import Joint
+from kernbench.ranks.ranges import folded
 from kernbench.sim_engine.command import Command
 from kernbench.units import format_span, format_time
+
+_MOST_CALLS: Final = 8
+"""Most different calls of one meeting that a report lists."""
 
 NUMBER: Final = "\0"
 """Placeholder for the sequence numbers of calls."""
@@ -155,20 +160,37 @@ class Meeting:
         return [rank for rank in self.members if rank not in self.calls]
 
     def grouped(self) -> list[Fact]:
-        """Returns a line for each different call, with the ranks that made it."""
-        alike: dict[tuple[str, object], list[Call]] = {}
+        """Returns a line for each different call, with the ranks that made it.
+
+        If there are many, calls that differ in their own rank only, as by `src=rank`, are one line.
+        """
+        alike: dict[tuple[str, str], list[int]] = {}
         for rank in sorted(self.calls):
             call = self.calls[rank]
             where = str(call.site) if call.site is not None else ""
-            alike.setdefault((call.text, where), []).append(call)
-        return [
-            Fact(
-                f"{folded([call.rank for call in calls])}: {calls[0].text} at "
-                f"{format_span([call.time for call in calls])}, {site_fact(calls[0].site)}",
-                [call.involved() for call in calls],
-            )
-            for calls in alike.values()
-        ]
+            alike.setdefault((call.text, where), []).append(rank)
+        if len(alike) <= _MOST_CALLS:
+            return [self._line(ranks, text) for (text, _), ranks in alike.items()]
+        shapes: dict[tuple[str, str], dict[int, str]] = {}
+        for (text, where), ranks in alike.items():
+            texts = shapes.setdefault((shape_of(text), where), {})
+            texts |= dict.fromkeys(ranks, text)
+        told = [form for texts in shapes.values() for form in fold(texts, most=None)]
+        told.sort(key=lambda form: form.ranks)
+        lines = [self._line(form.ranks, form.text) for form in told[:_MOST_CALLS]]
+        if len(told) > _MOST_CALLS:
+            others = sorted(rank for form in told[_MOST_CALLS:] for rank in form.ranks)
+            involved = [self.calls[rank].involved() for rank in others]
+            lines.append(Fact(f"{folded(others)}: {len(told) - _MOST_CALLS} more calls", involved))
+        return lines
+
+    def _line(self, ranks: Sequence[int], text: str) -> Fact:
+        calls = [self.calls[rank] for rank in ranks]
+        when = format_span([call.time for call in calls])
+        return Fact(
+            f"{folded(ranks)}: {text} at {when}, {site_fact(calls[0].site)}",
+            [call.involved() for call in calls],
+        )
 
 
 class Needs(NamedTuple):
@@ -207,6 +229,8 @@ class Exchange(Meeting):
         while joined and joined[0].done.time is not None:
             joined.popleft()
         joined.append(command)
+        if process.frame is not None:  # it may have come nearer to its end
+            process.note_frame()
         process.recent.append((self.title, call.text, command.site, command.issued, command.done))
 
     def end(self) -> None:
@@ -278,19 +302,3 @@ class Exchange(Meeting):
 
 def _rank_of(item: int | Command) -> int:
     return item.host.rank if isinstance(item, Command) else item
-
-
-def folded(ranks: Sequence[int]) -> str:
-    """Returns a text for ascending ranks: `rank 3`, or `ranks 0-2, 5`."""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {runs(ranks, ', ')}"
-
-
-def runs(ranks: Sequence[int], separator: str) -> str:
-    """Returns ascending ranks as text in which neighbours are joined, such as `0-2,5`."""
-    found: list[list[int]] = []
-    for rank in ranks:
-        if found and found[-1][-1] == rank - 1:
-            found[-1] = [found[-1][0], rank]
-        else:
-            found.append([rank])
-    return separator.join("-".join(str(end) for end in run) for run in found)

@@ -55,6 +55,10 @@ class Roll:
     review: Callable[[], None] = _nothing
     blame: Callable[[Iterable[int], BaseException], None] = _nobody
 
+    def departed(self) -> dict[int, CallSite | None]:
+        """Returns where ranks have destroyed all groups, by rank, if they made none afterwards."""
+        return {rank: site for rank, site in self.left.items() if rank not in self.backend}
+
     def end(self) -> None:
         """Lets go of the ranks' stacks and of whoever was to be told: the spawn is over."""
         self.rank_by_carrier.clear()

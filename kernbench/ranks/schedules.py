@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from kernbench.errors import UsageError
-from kernbench.ranks.meeting import folded
+from kernbench.ranks.ranges import folded
 from kernbench.run_spec import schedule_text
 
 

@@ -1,9 +1,7 @@
 """The error of a failed spawn: what failed in each rank, and where other ranks were aborted."""
 
 import dis
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import CodeType, TracebackType
 from typing import Any, Final
 
@@ -19,7 +17,9 @@ from kernbench.errors import (
     rendered,
     site_fact,
 )
-from kernbench.ranks.meeting import CollectiveMismatchError, folded
+from kernbench.ranks.folding import Folded, fold, shape_of
+from kernbench.ranks.meeting import CollectiveMismatchError
+from kernbench.ranks.ranges import folded
 from kernbench.ranks.transfers import TransferMismatchError
 from kernbench.ranks.verdicts import RankDeadlockError
 from kernbench.run_spec import RunSpec, schedule_text
@@ -111,55 +111,52 @@ class SpawnException(Exception):  # noqa: N818 - the name users rely on
     def alike(self) -> list[tuple[list[int], BaseException, str]]:
         """Returns the different errors, each as its ranks, one error of theirs, and the text.
 
-        Errors that differ only in the name of their own rank are one entry.
+        Errors that differ only in what is their rank's own, such as its device, are one entry.
         """
-        alike: list[_Alike] = []
-        found: dict[object, _Alike] = {}
+        alike: dict[object, dict[int, str]] = {}
         for rank, error in self.errors.items():
-            alone, together, kind = text_of(error), "", (type(error), _trace(error))
-            times: list[int] = []
-            notes: list[str] = []
+            text, kind = text_of(error), _trace(error)
             if isinstance(error, RankDeadlockError):
                 # Ranks of one deadlock differ in one line, which says what each waits for.
-                together, kind = error.shared(), (type(error), ())
+                text, kind = error.shared(), ()
             elif isinstance(error, CollectiveMismatchError | TransferMismatchError):
                 # Its text names every rank's call; what a rank was handling stands in a note.
-                alone, kind = str(error), (type(error), ())
-                notes = _notes(error)
-            elif isinstance(error, KernbenchError):
-                together = re.sub(rf"\brank {rank}\b", _ANY, alone)
-                mine = [call for call in error.involved() if call.rank == rank]
-                times = [call.time_ps for call in mine if call.time_ps is not None]
-                for place, time in enumerate(times):
-                    said, any_time = f" at {format_time(time)}, ", f" at {_WHEN}{place}, "
-                    together = together.replace(said, any_time, 1)
-            same, almost = (alone, kind), (together or alone, kind)
-            known = found.get(same)
-            if known is None and (known := found.get(almost)) is not None:
-                known.text = together
-            if known is None:
-                known = _Alike([], error, alone, [], {})
-                alike.append(known)
-                # Both keys: an equal text may name one of the two ranks and not the other.
-                found[same] = found[almost] = known
-            known.ranks.append(rank)
-            known.times.append(times)
-            known.notes |= dict.fromkeys(notes)
-        for known in alike:
-            known.text = "\n  ".join([known.text, *known.notes])
-            known.text = known.text.replace(_ANY, f"each of {folded(sorted(known.ranks))}")
-            for place, when in enumerate(zip(*known.times, strict=False)):
-                known.text = known.text.replace(f"{_WHEN}{place}", format_span(when))
-        return [(sorted(known.ranks), known.error, known.text) for known in alike]
+                text, kind = str(error), ()
+            alike.setdefault((type(error), kind, shape_of(text)), {})[rank] = text
+        return [
+            (ranks, self.errors[ranks[0]], self._with_notes(ranks, text))
+            for texts in alike.values()
+            for ranks, text in self._folded(texts)
+        ]
+
+    def _folded(self, texts: Mapping[int, str]) -> list[Folded]:
+        ours = isinstance(self.errors[next(iter(texts))], KernbenchError)
+        return fold(texts, _EACH if ours else "", self.spec.nproc_per_node)
+
+    def _with_notes(self, ranks: Sequence[int], text: str) -> str:
+        """Returns what ranks say, with what only one of them says."""
+        error = self.errors[ranks[0]]
+        if isinstance(error, RankDeadlockError):
+            return text if len(ranks) > 1 else text_of(error)
+        if isinstance(error, CollectiveMismatchError | TransferMismatchError):
+            notes: dict[str, dict[int, str]] = {}
+            for rank in ranks:
+                for note in _notes(self.errors[rank]):
+                    notes.setdefault(shape_of(note), {})[rank] = note
+            told = [told.text for alike in notes.values() for told in fold(alike, _EACH)]
+            return "\n  ".join([text, *told])
+        return text
 
     def aborted_lines(self) -> list[str]:
         """Returns where ranks were aborted that had done nothing wrong, one line for each place."""
-        places: dict[str, list[int]] = {}
+        places: dict[str, dict[int, str]] = {}
         for rank, where in self.aborted.items():
             if rank not in self.errors:
-                places.setdefault(where, []).append(rank)
+                places.setdefault(shape_of(where), {})[rank] = where
         return [
-            f"{folded(ranks)} aborted {self._when(ranks)}{where}" for where, ranks in places.items()
+            f"{folded(ranks)} aborted {self._when(ranks)}{where}"
+            for alike in places.values()
+            for ranks, where in fold(alike, most=None)
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -214,30 +211,8 @@ class SpawnInterrupted(KeyboardInterrupt):
         super().__init__("\n  ".join([f"at {format_time(time_ps)} of simulated time", *places]))
 
 
-@dataclass(slots=True)
-class _Alike:
-    """Ranks whose errors say the same.
-
-    Attributes:
-        ranks: The ranks.
-        error: One of the errors.
-        text: Its text.
-        times: When each rank called.
-        notes: Lines that stand behind the text, each once.
-    """
-
-    ranks: list[int]
-    error: BaseException
-    text: str
-    times: list[list[int]]
-    notes: dict[str, None]
-
-
-_ANY: Final = "rank \0"
-"""Placeholder for the rank in which an error is raised."""
-
-_WHEN: Final = "\1"
-"""Placeholder, with a number behind it, for the time of one of the calls that an error lists."""
+_EACH: Final = "each of {}"
+"""What stands in a text in place of the rank that says it, if more ranks say the same."""
 
 
 def error_as_json(error: BaseException, *, ranks: bool = True) -> dict[str, Any]:

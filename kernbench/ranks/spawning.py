@@ -12,7 +12,9 @@ from kernbench.des import (
     DeadlockError,
     Killed,
     SwallowedAbortError,
+    Task,
     current_carrier,
+    cut_short,
     order,
 )
 from kernbench.errors import (
@@ -123,6 +125,8 @@ class Spawn:
         self._aborted_at: dict[int, int] = {}
         self._stopped: dict[int, CallSite | None] = {}
         self._aborting = False
+        self._cut_short = True  # until it is known
+        self._tasks: list[Task] = []
         self._interrupts = 0
         self._reviewer: Reviewer | None = None
         self._eager: EagerLog | None = None
@@ -142,6 +146,22 @@ class Spawn:
             SpawnInterrupted: If the user interrupted the run.
         """
         __tracebackhide__ = True  # pytest then shows the user's worker
+        loop = self._loop
+        loop.unsettled = (
+            True  # also if an interrupt comes between any two bytecodes of what follows
+        )
+        try:
+            self._run()
+        except (SpawnException, SpawnInterrupted):
+            loop.unsettled = self._cut_short
+            raise
+        except (KernbenchError, Warning) as error:
+            loop.unsettled = cut_short(error)
+            raise
+        loop.unsettled = self._cut_short
+
+    def _run(self) -> None:
+        __tracebackhide__ = True
         ctx, loop = self._ctx, self._loop
         start = max(self._main.host.clock, loop.now)
         interrupt: KeyboardInterrupt | None = None
@@ -155,18 +175,24 @@ class Spawn:
                 self._note_interrupt()
             finally:
                 loop.on_limit = on_limit
+                loop.current = loop.driver = None  # an interrupt may have cut a change short
                 try:
-                    self._abort()
-                finally:
-                    loop.carriers = usual
-                    self._clean_up()
+                    self._end(usual)
+                except Exception:
+                    if interrupt is None:
+                        raise
+                    # What the interrupt has cut short need not end in order.
+        self._take_up_errors()
         hidden = None
         if self._eager is not None:
             hidden = hidden_deadlock(self._eager, ctx.spec.eager_limit)
         clocks = [process.host.clock for process in self._processes]
-        self._main.host.clock = max(loop.now, start, *clocks)
+        self._main.host.clock = self._main.host.since = max(loop.now, start, *clocks)
         failed, self._errors = self._errors, {}  # their tracebacks refer to this spawn
+        self._cut_short = interrupt is not None  # it came to the hub
         for raised in failed.values():
+            if cut_short(raised, outside=isinstance(raised, watchdog.NoProgressError)):
+                self._cut_short = True
             if isinstance(raised, KeyboardInterrupt):
                 interrupt = raised
         if interrupt is not None:
@@ -186,6 +212,14 @@ class Spawn:
         for warning in (hidden, self._leaks):
             if warning is not None and site is not None:
                 warnings.warn_explicit(warning, type(warning), site.file, site.line)
+
+    def _take_up_errors(self) -> None:
+        """Finds errors that came beside the ranks' own code, such as an interrupt at its end."""
+        for rank, task in enumerate(self._tasks):
+            error = task.error
+            if error is not None and not isinstance(error, RankAborted | SwallowedAbortError):
+                self._errors.setdefault(rank, error)
+                self._failed_at.setdefault(rank, task.clock)
 
     def _set_up(self, start: int) -> None:
         ctx, nprocs = self._ctx, len(self._processes)
@@ -219,9 +253,17 @@ class Spawn:
                 clock=start,
             )
             process.task = process.host.task = task
+            self._tasks.append(task)
         self._loop.carriers = self._carriers or usual
         self._loop.on_limit = time_limit.on_ranks(ctx.spec.max_time_ps, world, self._processes)
         watchdog.begin(self._loop, ctx.spec.watchdog_s)
+
+    def _end(self, usual: Carriers) -> None:
+        try:
+            self._abort()
+        finally:
+            self._loop.carriers = usual
+            self._clean_up()
 
     def _clean_up(self) -> None:
         ctx, world = self._ctx, self._ctx.world
@@ -297,7 +339,7 @@ class Spawn:
         except SystemExit as stop:
             if stop.code:
                 raise
-            return call_site_of(stop)
+            return self._exit_site(process, stop)
         if inspect.isgenerator(result) or inspect.iscoroutine(result):
             result.close()
             raise KernbenchError(
@@ -305,6 +347,14 @@ class Spawn:
                 "runs nothing",
                 hint="give spawn a plain function",
             )
+        return self._return_site(process)
+
+    def _exit_site(self, process: Process, stop: SystemExit) -> CallSite | None:
+        """Returns where a rank called `sys.exit`, or where the function returned that it called."""
+        frame = process.frame
+        if frame is None or frame in [entry for entry, _ in traceback.walk_tb(stop.__traceback__)]:
+            process.frame = None
+            return call_site_of(stop)
         return self._return_site(process)
 
     def _misfit(self, error: TypeError) -> OperandError | None:

@@ -5,7 +5,7 @@ from typing import Final
 
 from kernbench.errors import CallSite, site_fact, site_in
 from kernbench.process.process import Process
-from kernbench.ranks.meeting import folded
+from kernbench.ranks.ranges import folded
 from kernbench.ranks.waiting import WaitGraph
 from kernbench.ranks.world import World
 from kernbench.units import format_span

@@ -9,8 +9,10 @@ from kernbench.des import DeadlockError, Task
 from kernbench.errors import Fact, Involved, KernbenchError, site_fact, site_in
 from kernbench.hw.queue import MOST_SLOTS
 from kernbench.process.process import Process
+from kernbench.ranks.departures import departure
 from kernbench.ranks.gathering import Gathering
-from kernbench.ranks.meeting import Call, Meeting, folded
+from kernbench.ranks.meeting import Call, Meeting
+from kernbench.ranks.ranges import folded
 from kernbench.ranks.transfers import Transfer
 from kernbench.ranks.waiting import Head, WaitGraph
 from kernbench.ranks.world import World
@@ -38,8 +40,12 @@ class RankDeadlockError(KernbenchError, RuntimeError):
     def __str__(self) -> str:
         if not self.view:
             return self.shared()
-        head, newline, rest = self.shared().partition("\n")
-        return f"{head}\n  {self.view}{newline}{rest}"
+        mine = self.view.involved if isinstance(self.view, Fact) else ()
+        # A fact about this rank's call alone would say the same again.
+        others = [
+            fact for fact in self.facts if not (isinstance(fact, Fact) and fact.involved == mine)
+        ]
+        return self._told([self.view, *others])
 
     def shared(self) -> str:
         """Returns the text without `view`, so that it is the same for all ranks."""
@@ -330,8 +336,7 @@ def _unmatched(world: World, ranks: Sequence[int]) -> list[str]:
 
 
 def _returned(world: World, rank: int) -> str:
-    site = world.exit_sites.get(rank)
-    return f"rank {rank} returned" + ("" if site is None else f" {site_fact(site)}")
+    return f"rank {rank} {departure(world.exit_sites.get(rank), world.departed().get(rank))}"
 
 
 def _have(ranks: Sequence[int]) -> str:

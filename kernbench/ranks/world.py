@@ -11,7 +11,8 @@ from kernbench.ranks.creations import Creations
 from kernbench.ranks.eager import EagerLog
 from kernbench.ranks.gathering import Whereabouts
 from kernbench.ranks.groups import ProcessGroup
-from kernbench.ranks.meeting import Term, folded
+from kernbench.ranks.meeting import Term
+from kernbench.ranks.ranges import folded
 from kernbench.ranks.roll import Roll
 from kernbench.ranks.transfers import Mailbox
 from kernbench.sim_engine.command import Command
@@ -95,7 +96,9 @@ class World(Roll):
             stuck: By rank, what reports say about a rank that waits for ever.
             places: Where a rank waits now, by rank.
         """
-        return Whereabouts(self.exited, self.exit_sites, self.groups.values(), stuck, places)
+        return Whereabouts(
+            self.exited, self.exit_sites, self.departed(), self.groups.values(), stuck, places
+        )
 
     def leaks(self) -> GroupLeakWarning | None:
         """Returns a warning about groups that ranks have not destroyed (C17); None without any.

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kernbench.report.intervals import difference, length, union
+from kernbench.report.intervals import Interval, difference, length, union
 from kernbench.report.records import full_records, is_engine
 from kernbench.sim_engine.op_log import OpLog, Record
 from kernbench.units import format_time
@@ -30,8 +30,8 @@ class RankBreakdown:
         rank: Global rank; -1 for main.
         span_ps: From the first action of any rank to the last; the same for all ranks, so that a
             rank that begins late or ends early is idle, and rows can be compared.
-        host_ps: The host is busy: it issues a command, or does something that has a record of its
-            own. Waiting does not count.
+        host_ps: The host is busy: it issues a command, does what the program asks between two of
+            them, or does something that has a record of its own. Waiting does not count.
         compute_ps: A kernel runs on a stream. The engines' part of a collective counts as part of
             the collective, so that the figure is the same at every fidelity.
         communication_ps: A collective, a send or a receive is under way on a stream, whether a
@@ -39,9 +39,10 @@ class RankBreakdown:
         exposed_ps: The part of `communication_ps` during which no kernel runs.
         copy_ps: A copy is under way, with neither kernel nor communication.
         idle_ps: The rest of the span: the device has nothing to do.
-        exposed_host_ps: The part of `idle_ps` until the command that ends it is issued: the device
-            waits for its host. What is idle after that waits for something else, such as another
-            rank, and what is idle after the last command waits for nobody.
+        exposed_host_ps: The part of `idle_ps` and of `host_ps` until the command that ends the idle
+            time is issued: the device waits for its host. What is idle after that, or while the
+            host waits or sleeps, waits for something else, such as another rank; and what is idle
+            after the last command waits for nobody.
     """
 
     rank: int
@@ -78,8 +79,7 @@ def breakdown(op_log: OpLog, dispatch_ps: int) -> list[RankBreakdown]:
     start = min((start for intervals in busy.values() for start, _ in intervals), default=0)
     end = max((record.end for records in by_rank.values() for record in records), default=0)
     return [
-        _of_rank(rank, by_rank[rank], length(union(busy[rank])), (start, end))
-        for rank in sorted(by_rank)
+        _of_rank(rank, by_rank[rank], union(busy[rank]), (start, end)) for rank in sorted(by_rank)
     ]
 
 
@@ -103,7 +103,7 @@ def print_breakdown(rows: Sequence[RankBreakdown], console: "Console") -> None:
 
 
 def _of_rank(
-    rank: int, records: Iterable[Record], host: int, span: tuple[int, int]
+    rank: int, records: Iterable[Record], host: Sequence[Interval], span: Interval
 ) -> RankBreakdown:
     kernels, messages, copies = [], [], []
     issued: dict[int, int] = {}  # when the first command was issued that begins at a time
@@ -125,17 +125,18 @@ def _of_rank(
     exposed = length(difference(communication, compute))
     copy = length(difference(union(copies), union([*compute, *communication])))
     idle = difference([span], union([*compute, *communication, *copies]))
-    waits = [min(issued.get(end, start), end) - start for start, end in idle]
+    until = [(start, min(issued.get(end, start), end)) for start, end in idle]
+    waits = [(start, end) for start, end in until if start < end]
     return RankBreakdown(
         rank,
         span[1] - span[0],
-        host,
+        length(host),
         length(compute),
         length(communication),
         exposed,
         copy,
         length(idle),
-        sum(max(wait, 0) for wait in waits),
+        length(waits) - length(difference(waits, host)),
     )
 
 

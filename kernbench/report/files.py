@@ -46,7 +46,8 @@ def make_folder(path: str | Path) -> None:
 def replacing(path: str | Path) -> Iterator[TextIO]:
     """Opens a text file that takes the place of `path` when the block ends without an error.
 
-    A file whose name ends in `.gz` is compressed. Equal texts give equal files: the compressed form
+    What UTF-8 cannot encode is written as a backslash and its number. A file whose name ends in
+    `.gz` is compressed. Equal texts give equal files: the compressed form
     holds neither name nor time.
 
     Args:
@@ -59,11 +60,11 @@ def replacing(path: str | Path) -> Iterator[TextIO]:
         if Path(path).suffix == ".gz":
             with (
                 gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
-                io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text,
+                _text(packed) as text,
             ):
                 yield text
         else:
-            with io.TextIOWrapper(raw, encoding="utf-8", newline="\n") as text:
+            with _text(raw) as text:
                 yield text
 
 
@@ -87,6 +88,11 @@ def replacing_bytes(path: str | Path) -> Iterator[BinaryIO]:
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def _text(raw: BinaryIO | gzip.GzipFile) -> io.TextIOWrapper:
+    # Half of a surrogate pair, which JSON can hold, has no bytes in UTF-8.
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
 def _partial(target: Path) -> Path:

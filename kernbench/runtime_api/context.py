@@ -17,7 +17,7 @@ from kernbench.process import flight_record as flight
 from kernbench.process import process as processes
 from kernbench.process.process import MAIN, Process, current_process, host_time
 from kernbench.process.types import DeviceSelector
-from kernbench.ranks import time_limit
+from kernbench.ranks import livelock, time_limit
 from kernbench.ranks.hash_seeds import Calls
 from kernbench.ranks.schedules import Schedule
 from kernbench.ranks.world import World
@@ -116,6 +116,7 @@ class RuntimeContext:
         self._progress: Final = progress
         self.main: Final = Process(self.shared, engine, MAIN, self.devices[0], 0)
         self.shared.set_main(self.main)
+        self.main.host.fruitless = livelock.on_main(self.main)
         if engine.op_log.full:
             engine.op_log.host_time = partial(host_time, self.main.host)
         self._bound: Namespace | None = None
@@ -133,7 +134,7 @@ class RuntimeContext:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if error is None:
+            if error is None and not self.engine.loop.unsettled:
                 run_started(at_end=True)
                 self.main.synchronize()
         finally:

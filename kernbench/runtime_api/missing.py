@@ -6,13 +6,12 @@ from typing import Final
 
 from kernbench.caches import cached
 from kernbench.config.near import nearest
+from kernbench.runtime_api.refused_names import refusal
 
-LATER: Final = "it will come with real PyTorch"
-"""What is said of names that PyTorch has and that are not simulated."""
+RUNS: Final = "`kernbench torchrun FILE` runs it"
+"""What is said of names that PyTorch has and the bridge does not refuse."""
 
 _INSTEAD: Final[Mapping[str, str]] = {
-    "torch.nn.DataParallel": "use torch.nn.parallel.DistributedDataParallel",
-    "torch.nn.parallel.DataParallel": "use torch.nn.parallel.DistributedDataParallel",
     "torch.distributed.launch": "use kernbench run FILE --nproc-per-node N",
     "torch.distributed.run": "use kernbench run FILE --nproc-per-node N",
     "torch.multiprocessing.Queue": "ranks exchange objects with torch.distributed",
@@ -20,9 +19,8 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "torch.multiprocessing.ProcessExitedException": "catch torch.multiprocessing.SpawnException",
     "torch.multiprocessing.ProcessRaisedException": "catch torch.multiprocessing.SpawnException",
     "torch.multiprocessing.get_context": "use torch.multiprocessing.Process and spawn themselves",
-    "torch.multiprocessing.Pool": "use torch.multiprocessing.spawn",
 }
-"""What a program may use today in place of a name; for others `LATER` is all that can be said."""
+"""What a program may use in `kernbench.torch` in place of a name."""
 
 _BUILT_ON_TORCH: Final = frozenset(
     {
@@ -55,6 +53,11 @@ _BUILT_ON_TORCH: Final = frozenset(
         "xformers",
     }
 )
+
+_CUDA_CODE: Final = frozenset(
+    {"apex", "bitsandbytes", "flash_attn", "transformer_engine", "vllm", "xformers"}
+)
+"""Packages that are kernels of their own for CUDA, which nothing here runs."""
 
 _BESIDE: Final[Mapping[str, str]] = {
     "apex": "torch.nn and torch.optim have what is simulated",
@@ -100,22 +103,24 @@ def missing(path: str, ours: Iterable[str]) -> str:
         ours: Names that are there in its place, such as those in `torch.nn`.
 
     Returns:
-        A sentence: that the name is not simulated, with the way out; or for a name that PyTorch
-        does not have either, the nearest name that one of both has.
+        A sentence: that the name is not in `kernbench.torch`, with the way out; that it is not
+        simulated, if programs of PyTorch may not use it either; or for a name that PyTorch does
+        not have, the nearest name that one of both has.
     """
     module, _, name = path.rpartition(".")
     here = [each for each in ours if not each.startswith("_")]
     if in_pytorch(path):
         near = None if module in pytorch_names() else nearest(name, here)
         if near is not None:  # of a class, of which the names are not known
-            return f"{path} is not simulated; did you mean `{module}.{near}`?"
-        return f"{path} is not simulated; {_INSTEAD.get(path, LATER)}"
+            return f"{path} is not in kernbench.torch; did you mean `{module}.{near}`?"
+        refused = refusal(path)
+        return refused or f"{path} is not in kernbench.torch; {_INSTEAD.get(path, RUNS)}"
     near = nearest(name, [*here, *pytorch_names().get(module, ())])
     text = f"PyTorch {_VERSION} has no {path}"
     if near is None:
         return text
     found = f"{text}; did you mean `{module}.{near}`"
-    return f"{found}?" if near in here else f"{found}, which is not simulated?"
+    return f"{found}?" if near in here else f"{found}, which is not in kernbench.torch?"
 
 
 _VERSION: Final = "2.13"
@@ -130,4 +135,21 @@ def missing_package(name: str) -> str | None:
     root = name.partition(".")[0]
     if root not in _BUILT_ON_TORCH:
         return None
-    return f"{root} is built on PyTorch itself and is not simulated; {_BESIDE.get(root, LATER)}"
+    nowhere = runs_nowhere(root)
+    if nowhere is not None:
+        return nowhere
+    text = f"{root} is built on PyTorch itself; {RUNS}"
+    return f"{text}; or: {_BESIDE[root]}" if root in _BESIDE else text
+
+
+def runs_nowhere(name: str) -> str | None:
+    """Returns what to say about a package that `kernbench torchrun` does not run, either; or None.
+
+    Args:
+        name: The name that is imported, such as `apex.optimizers`.
+    """
+    root = name.partition(".")[0]
+    if root not in _CUDA_CODE:
+        return None
+    text = f"{root} has kernels of its own for CUDA, which are not simulated"
+    return f"{text}; {_BESIDE[root]}" if root in _BESIDE else text

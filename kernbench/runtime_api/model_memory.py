@@ -13,7 +13,7 @@ from kernbench.nn.module import Module
 from kernbench.nn.optimizer import Optimizer
 from kernbench.process import process as processes
 from kernbench.process.process import Session
-from kernbench.ranks.meeting import folded
+from kernbench.ranks.ranges import folded
 from kernbench.runtime_api.multiprocessing import spawn
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import Topology

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from kernbench.des import Carriers, turn
+from kernbench.des import Carriers, InterruptedContextError, turn
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.process.process import MAIN, Session, current_process
 from kernbench.ranks.spawn_errors import SpawnException
@@ -75,10 +75,14 @@ def spawn_on(
         SpawnException: As `spawn` does.
         SpawnInterrupted: As `spawn` does.
         KernbenchError: As `spawn` does.
+        InterruptedContextError: If an interrupt has cut an earlier run short.
     """
     __tracebackhide__ = True
     process = current_process()
     ctx = session_of(process)
+    loop = ctx.engine.loop
+    if process.rank == MAIN and loop.unsettled and loop.driver is None:
+        raise InterruptedContextError
     if process.rank != MAIN or ctx.world.size:
         whose = f"inside rank {process.rank} of" if process.rank != MAIN else "during"
         raise KernbenchError(

@@ -262,11 +262,12 @@ class Namespace:
                         hint="use the context that the rank was spawned from",
                     )
                 return function(*args, **kwargs)
-            process.enter(main)
+            before = process.ENTERED.get()
             try:
+                process.ENTERED.set((*before, main))
                 return function(*args, **kwargs)
             finally:
-                process.leave(main)
+                process.ENTERED.set(before)  # no function: an interrupt may come when one begins
 
         return bound
 

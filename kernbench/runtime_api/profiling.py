@@ -347,6 +347,7 @@ class profile:  # noqa: N801 - PyTorch's name
         kept = _KEPT.setdefault(log, [(log.detail, log.full), 0])
         kept[1] += 1
         log.keep_records()
+        process.host.since = process.host.clock  # what came before is not the next command's
         self._first = (len(log.records), process.host.clock)
         self._begun = call_site()
         _RECORDS.of(process).append(self._begun)

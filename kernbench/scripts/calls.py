@@ -1,10 +1,12 @@
 """`kernbench.spawn` and `kernbench.context`: a run in a line, for scripts and notebooks."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import Any, Final
 
+from kernbench.ccl.config import local_file_notice
 from kernbench.config.near import did_you_mean
 from kernbench.errors import UsageError, call_site, site_fact
 from kernbench.ranks.spawn_errors import SpawnException
@@ -12,9 +14,32 @@ from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 
 _OF_THE_COMMAND: Final = frozenset(
-    {"nproc_per_node", "as_torch", "pytorch", "nodes", "as_module", "same_ranks", "witnesses"}
+    {
+        *("nproc_per_node", "as_torch", "pytorch", "nodes", "as_module"),
+        *("same_ranks", "witnesses", "races", "check_replicas"),
+    }
 )
 """Fields that only a command can follow: they say how it runs a file."""
+
+
+_warned: Final[dict[str, dict[Any, Any]]] = {}
+"""Python's record of what was said, by file, so that a call in a loop is told once."""
+
+
+class LocalFileWarning(UserWarning):
+    """A call uses the `ccl.yaml` of the working directory, and has not named it."""
+
+
+def warn_of_local_file(spec: RunSpec) -> None:
+    """Warns, at the user's line, that a `ccl.yaml` of the working directory is used.
+
+    Args:
+        spec: Specification of the run that begins.
+    """
+    notice, site = local_file_notice([spec.ccl], "ccl=FILE"), call_site()
+    if notice is not None and site is not None:
+        registry = _warned.setdefault(site.file, {})
+        warnings.warn_explicit(notice, LocalFileWarning, site.file, site.line, registry=registry)
 
 
 def spec_of_arguments(name: str, given: Mapping[str, Any], beside: tuple[str, ...] = ()) -> RunSpec:
@@ -76,6 +101,7 @@ def context(machine: str | Path | None = None, **fields: Any) -> RuntimeContext:
 def _context(name: str, given: Mapping[str, Any], beside: tuple[str, ...] = ()) -> RuntimeContext:
     __tracebackhide__ = True
     spec = spec_of_arguments(name, given, beside)
+    warn_of_local_file(spec)
     try:
         return RuntimeContext(spec)
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""`kernbench check`: the names of `torch` that a file uses and that are not there.
+"""`kernbench check`: the names of `torch` that a file uses and that are not there, or refused.
 
 The file is read, not run. What a name means is followed through imports, through assignments such
 as `F = torch.nn.functional`, and into the user's own modules beside the file.
@@ -9,7 +9,6 @@ import ast
 import builtins
 import collections
 import datetime
-import inspect
 import io
 import logging
 import pathlib
@@ -18,17 +17,15 @@ import random
 import string
 import subprocess
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kernbench.errors import UsageError
-from kernbench.runtime_api.missing import missing, missing_package, pytorch_names
+from kernbench.runtime_api.missing import pytorch_names
 from kernbench.scripts.as_torch import torch_modules
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-_SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+from kernbench.scripts.uses import MissingUses, RefusedUses, Uses, beside
 
 _KINDS: Final[Mapping[str, str]] = {
     "torch.Tensor": "a tensor",
@@ -36,11 +33,6 @@ _KINDS: Final[Mapping[str, str]] = {
     "torch.optim.Optimizer": "an optimizer",
 }
 """Classes of which an attribute is recognised by its name alone, and what reports call them."""
-
-_MISSES: Final = frozenset(
-    {"AttributeError", "BaseException", "Exception", "ImportError", "ModuleNotFoundError"}
-)
-"""Exceptions that a program catches if it can do without a name."""
 
 
 class Finding(NamedTuple):
@@ -67,11 +59,15 @@ def _shown(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def check_files(paths: Iterable[Path]) -> tuple[list[Finding], list[Path]]:
-    """Returns what is not there in files and in the users' modules that they import.
+def check_files(
+    paths: Iterable[Path], *, torchrun: bool = False
+) -> tuple[list[Finding], list[Path]]:
+    """Returns what is not there for files and for the users' modules that they import.
 
     Args:
         paths: The files.
+        torchrun: Whether the files are to run with PyTorch itself, by `kernbench torchrun`: then
+            what that refuses is found, and not what `kernbench.torch` lacks.
 
     Returns:
         The findings by file and line, and the files that were read.
@@ -82,6 +78,23 @@ def check_files(paths: Iterable[Path]) -> tuple[list[Finding], list[Path]]:
     trees: dict[Path, ast.Module] = {}
     for path in paths:
         _read(path.resolve(), trees)
+    findings: list[Finding] = []
+    for uses, path in _refused(trees) if torchrun else _missing(trees):
+        found: dict[str, list[int]] = {}
+        for line, text in sorted(uses.found):
+            lines = found.setdefault(text, [])
+            if line not in lines:
+                lines.append(line)
+        findings += [Finding(path, tuple(lines), text) for text, lines in found.items()]
+    return findings, list(trees)
+
+
+def _refused(trees: Mapping[Path, ast.Module]) -> Iterator[tuple[Uses, Path]]:
+    for path, tree in trees.items():
+        yield RefusedUses(path, tree), path
+
+
+def _missing(trees: Mapping[Path, ast.Module]) -> Iterator[tuple[Uses, Path]]:
     modules = torch_modules()
     known = _names_of_python().union(_names_of_ours(modules), *map(_own_attributes, trees.values()))
     recognised = {
@@ -89,16 +102,8 @@ def check_files(paths: Iterable[Path]) -> tuple[list[Finding], list[Path]]:
         for path, kind in reversed(list(_KINDS.items()))
         for name in pytorch_names()[path] - known
     }
-    findings: list[Finding] = []
     for path, tree in trees.items():
-        used = _Uses(path, tree, modules, recognised)
-        found: dict[str, list[int]] = {}
-        for line, text in sorted(used.missing):
-            lines = found.setdefault(text, [])
-            if line not in lines:
-                lines.append(line)
-        findings += [Finding(path, tuple(lines), text) for text, lines in found.items()]
-    return findings, list(trees)
+        yield MissingUses(path, tree, modules, recognised), path
 
 
 # Files
@@ -123,7 +128,7 @@ def _read(path: Path, trees: dict[Path, ast.Module]) -> None:
     trees[path] = tree
     for name, level in _imported(tree):
         if name.partition(".")[0] not in {"kernbench", "torch"} or level:
-            for found in _beside(path, name, level):
+            for found in beside(path, name, level):
                 _read(found, trees)
 
 
@@ -137,23 +142,6 @@ def _imported(tree: ast.Module) -> Iterator[tuple[str, int]]:
             yield base, node.level
             for alias in node.names:
                 yield f"{base}.{alias.name}".lstrip("."), node.level
-
-
-def _beside(path: Path, name: str, level: int) -> Iterator[Path]:
-    """Yields the file of a user's own module that lies beside a file, or in its package."""
-    folder = path.parent
-    for _ in range(level - 1):
-        folder = folder.parent
-    folders = [folder]
-    while not level and (folder / "__init__.py").is_file():
-        folder = folder.parent
-        folders.append(folder)
-    parts = [part for part in name.split(".") if part]
-    for each in folders:
-        place = each.joinpath(*parts)
-        for file in (place.with_suffix(".py") if parts else None, place / "__init__.py"):
-            if file is not None and file.is_file():
-                yield file.resolve()
 
 
 def _own_attributes(tree: ast.Module) -> frozenset[str]:
@@ -173,243 +161,6 @@ def _own_attributes(tree: ast.Module) -> frozenset[str]:
             # An option, which is an attribute of the parsed arguments.
             found.add(str(node.value)[2:].replace("-", "_"))
     return frozenset(found)
-
-
-# Names
-
-
-class _Uses:
-    """The names of `torch` that a file uses.
-
-    Args:
-        path: The file.
-        tree: Its content.
-        modules: Modules of `kernbench.torch`, by PyTorch's names.
-        recognised: Attributes that only PyTorch's classes have: class, and what reports call it.
-
-    Attributes:
-        missing: For each use of a name that is not there, the line and what to do.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        tree: ast.Module,
-        modules: Mapping[str, ModuleType],
-        recognised: Mapping[str, tuple[str, str]],
-    ) -> None:
-        self.missing: Final[set[tuple[int, str]]] = set()
-        self._path_of_file: Final = path
-        self._modules: Final = modules
-        self._scopes: list[dict[str, str | None]] = []
-        self._catching = 0
-        self._attributes: Final = recognised
-        self._asked: frozenset[str] = frozenset()
-        self._scope(tree, tree.body)
-
-    # Where names are bound
-
-    def _scope(self, owner: ast.AST, body: Sequence[ast.AST]) -> None:
-        bound: dict[str, str | None] = {}
-        taken = getattr(owner, "args", None)
-        if isinstance(taken, ast.arguments):
-            every = [*taken.posonlyargs, *taken.args, *taken.kwonlyargs, taken.vararg, taken.kwarg]
-            bound |= {each.arg: None for each in every if each is not None}
-        self._scopes.append(bound)
-        for node in _within(body):
-            self._bind(node, bound)
-        if isinstance(owner, ast.Module):
-            self._asked = frozenset(self._asked_for(owner))
-        for node in body:
-            self._visit(node)
-        self._scopes.pop()
-
-    def _bind(self, node: ast.AST, bound: dict[str, str | None]) -> None:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                whole = _torch_path(alias.name)
-                if alias.asname:
-                    bound[alias.asname] = whole or ""
-                elif alias.name.partition(".")[0] == "kernbench":
-                    bound["kernbench"] = "kernbench"
-                else:
-                    root = alias.name.partition(".")[0]
-                    bound[root] = root if root == "torch" else ""
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                self._bind_from(node, alias, bound)
-        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
-            target = node.targets[0]
-            if isinstance(target, ast.Name):
-                path = self._path(node.value)
-                if path or not bound.get(target.id):
-                    bound[target.id] = path or None
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            bound.setdefault(node.id, None)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            bound.setdefault(node.name, None)
-
-    def _bind_from(
-        self, node: ast.ImportFrom, alias: ast.alias, bound: dict[str, str | None]
-    ) -> None:
-        name = alias.asname or alias.name
-        module = _torch_path(node.module or "") if not node.level else None
-        if not node.level and node.module == "kernbench" and alias.name == "torch":
-            bound[name] = "torch"
-        elif module is None:
-            # A module of the user may give anything; anybody else's gives nothing of torch.
-            bound[name] = None
-        elif alias.name == "*":
-            there = self._modules.get(module)
-            names = () if there is None else (getattr(there, "__all__", None) or vars(there))
-            bound.update({each: f"{module}.{each}" for each in names if each[0] != "_"})
-        else:
-            bound[name] = f"{module}.{alias.name}"
-
-    def _asked_for(self, tree: ast.Module) -> Iterator[str]:
-        """Yields the names that a program asks for with `hasattr` or `getattr`."""
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and len(node.args) >= 2:
-                asks = isinstance(node.func, ast.Name) and node.func.id in {"hasattr", "getattr"}
-                path, name = self._path(node.args[0]), node.args[1]
-                if asks and path and isinstance(name, ast.Constant):
-                    yield f"{path}.{name.value!s}"
-
-    def _path(self, node: ast.AST) -> str | None:
-        """Returns the place in torch that an expression names; empty for another import's."""
-        names = []
-        while isinstance(node, ast.Attribute):
-            names.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name):
-            return None
-        for scope in reversed(self._scopes):
-            if node.id in scope:
-                root = scope[node.id]
-                break
-        else:
-            return None
-        if not root:
-            return root
-        whole = ".".join([root, *reversed(names)])
-        if root == "kernbench":
-            return _torch_path(whole) or ""
-        return whole
-
-    # Where names are used
-
-    def _visit(self, node: ast.AST) -> None:
-        if isinstance(node, ast.Attribute):
-            self._visit_attribute(node)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            self._visit_import(node)
-        elif isinstance(node, ast.Try) and _catches(node.handlers):
-            self._catching += 1
-            self._visit_all(node.body)
-            self._catching -= 1
-            self._visit_all([*node.handlers, *node.orelse, *node.finalbody])
-        elif isinstance(node, ast.If) and _is_for_types(node.test):
-            self._visit_all(node.orelse)
-        elif isinstance(node, _SCOPES):
-            # Decorators, bases, defaults and annotations belong to the scope around.
-            body = node.body if isinstance(node.body, list) else [node.body]
-            inside = set(map(id, body))
-            self._visit_all(each for each in ast.iter_child_nodes(node) if id(each) not in inside)
-            self._scope(node, body)
-        else:
-            self._visit_all(ast.iter_child_nodes(node))
-
-    def _visit_all(self, nodes: Iterable[ast.AST]) -> None:
-        for node in nodes:
-            self._visit(node)
-
-    def _visit_attribute(self, node: ast.Attribute) -> None:
-        path = self._path(node)
-        if path:
-            self._use(path, node.lineno)
-        elif path is None:
-            if node.attr in self._attributes and isinstance(node.ctx, ast.Load):
-                of, kind = self._attributes[node.attr]
-                text = missing(f"{of}.{node.attr}", ())
-                self._note(node.end_lineno or node.lineno, f"if this is {kind}: {text}")
-            self._visit(node.value)
-
-    def _visit_import(self, node: ast.Import | ast.ImportFrom) -> None:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                self._use_module(alias.name, node.lineno)
-            return
-        if node.level or node.module is None:
-            return
-        module = _torch_path(node.module)
-        if module is None:
-            self._use_module(node.module, node.lineno)
-            return
-        for alias in node.names:
-            self._use(module if alias.name == "*" else f"{module}.{alias.name}", node.lineno)
-
-    def _use_module(self, name: str, line: int) -> None:
-        path = _torch_path(name)
-        if path is not None:
-            self._use(path, line)
-        elif (said := missing_package(name)) is not None and not self._is_own(name):
-            self._note(line, said)
-
-    def _is_own(self, name: str) -> bool:
-        root = name.partition(".")[0]
-        folder = self._path_of_file.parent / root
-        return folder.is_dir() or any(_beside(self._path_of_file, root, 0))
-
-    def _use(self, path: str, line: int) -> None:
-        """Notes a name that is not there; what lies behind a function or value is not known."""
-        value: Any = self._modules["torch"]
-        parts = path.split(".")
-        for place, name in enumerate(parts[1:], 2):
-            whole = ".".join(parts[:place])
-            names = _names_in(value)
-            if names is None:
-                return
-            if name not in names and whole not in self._modules:
-                if whole not in self._asked:
-                    self._note(line, missing(_whole_module(whole, parts[place:]), names))
-                return
-            value = self._modules.get(whole) or inspect.getattr_static(value, name, None)
-
-    def _note(self, line: int, text: str) -> None:
-        if not self._catching:
-            self.missing.add((line, text))
-
-
-def _within(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yields the nodes of a scope in order, without those of scopes inside."""
-    for node in body:
-        yield node
-        if not isinstance(node, _SCOPES):
-            yield from _within(ast.iter_child_nodes(node))
-
-
-def _whole_module(path: str, more: Sequence[str]) -> str:
-    """Returns the path of a name in a module that is not there, for a use that goes on inside."""
-    for name in more:
-        if path not in pytorch_names():
-            break
-        path = f"{path}.{name}"
-    return path
-
-
-def _torch_path(name: str) -> str | None:
-    """Returns the place in torch of a module's name; None if it is another package's."""
-    path = name.removeprefix("kernbench.")
-    return path if path == "torch" or path.startswith("torch.") else None
-
-
-def _names_in(value: Any) -> frozenset[str] | None:
-    """Returns the names in a module or a class; None for anything else."""
-    if isinstance(value, ModuleType):
-        return frozenset(vars(value))
-    if isinstance(value, type):
-        return frozenset([*dir(value), *dir(type(value))])
-    return None
 
 
 _COMMON: Final = (
@@ -438,16 +189,3 @@ def _names_of_ours(modules: Mapping[str, ModuleType]) -> frozenset[str]:
     """Returns the attributes of all classes that are there."""
     values = [value for module in modules.values() for value in vars(module).values()]
     return frozenset(name for each in values if isinstance(each, type) for name in dir(each))
-
-
-def _catches(handlers: Sequence[ast.ExceptHandler]) -> bool:
-    for handler in handlers:
-        kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-        for kind in kinds:
-            if kind is None or (isinstance(kind, ast.Name) and kind.id in _MISSES):
-                return True
-    return False
-
-
-def _is_for_types(test: ast.expr) -> bool:
-    return ast.unparse(test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}

@@ -2,11 +2,14 @@
 
 import re
 import sys
+from typing import Final
 
 from kernbench.ranks.spawn_errors import SpawnException
-from kernbench.runtime_api.missing import missing, pytorch_names
+from kernbench.runtime_api.missing import missing, pytorch_names, runs_nowhere
 
 _OURS = "kernbench.torch"
+_PACKAGES: Final = {"triton": "pip install triton; `kernbench torchrun` runs its kernels"}
+"""What is said of packages that run here, and that PyTorch for CPUs does not bring along."""
 
 
 def is_torch(name: str) -> bool:
@@ -49,10 +52,17 @@ def explain_names(error: BaseException) -> None:
 def _explain_import(error: ImportError) -> None:
     whole = error.name or ""
     if whole == "torch" and isinstance(error, ModuleNotFoundError):
-        error.add_note("hint: --as-torch lets `import torch` mean kernbench.torch")
+        error.add_note(
+            "hint: --as-torch lets `import torch` mean kernbench.torch; or pip install "
+            "'kernbench[torch]', and `kernbench torchrun` runs programs of PyTorch itself"
+        )
         return
     if is_torch(whole) and sys.modules.get("torch") is not sys.modules.get(_OURS):
         return  # PyTorch itself
+    way = _PACKAGES.get(whole.partition(".")[0]) or runs_nowhere(whole)
+    if way is not None and isinstance(error, ModuleNotFoundError) and error.msg.startswith("No "):
+        error.add_note(f"hint: {way}")
+        return
     path = whole.removeprefix("kernbench.")
     if not is_torch(path):
         return

@@ -15,8 +15,8 @@ from kernbench.errors import (
     is_ours,
     is_passed_over,
 )
-from kernbench.ranks.meeting import folded
-from kernbench.ranks.spawn_errors import SpawnException, error_as_json
+from kernbench.ranks.ranges import folded
+from kernbench.ranks.spawn_errors import SpawnException, error_as_json, text_of
 from kernbench.run_spec import RunSpec, schedule_text
 
 
@@ -103,11 +103,19 @@ def _describe_spawn(error: SpawnException) -> str:
     for ranks, cause, text in error.alike():
         if isinstance(cause, KernbenchError):
             said = [*user_frames(cause), f"{type(cause).__name__}: {text}"]
-        else:
+        elif text == text_of(cause):
             said = [describe(cause)]
+        else:
+            said = [*user_frames(cause), f"{name_of(type(cause))}: {text}"]
         when = error.failed_at(cause, ranks).removesuffix(", ")
         lines += [f"{folded(ranks)} failed {when}".rstrip() + ":", *said]
     return "\n".join([*lines, *error.aborted_lines()])
+
+
+def name_of(kind: type[BaseException]) -> str:
+    """Returns the name of a class as a traceback shows it."""
+    plain = kind.__module__ in {"builtins", "__main__"}
+    return kind.__qualname__ if plain else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def user_frames(error: BaseException) -> list[str]:

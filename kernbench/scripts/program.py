@@ -26,6 +26,7 @@ from kernbench.runtime_api.processes import run_started
 from kernbench.scripts.as_torch import as_torch
 from kernbench.scripts.explaining import explain_names
 from kernbench.scripts.pytorch import (
+    check_numbers,
     check_ranks,
     check_same_ranks,
     document_of,
@@ -54,9 +55,11 @@ def program_of(spec: RunSpec, path: Path) -> Iterator[Program]:
         with libraries_passed_over(str(path)):
             yield _load_pytorch(spec, path)
         return
-    if spec.nodes > 1 or spec.as_module or spec.same_ranks or spec.witnesses:
+    of_pytorch = spec.nodes > 1, spec.as_module, spec.same_ranks, spec.witnesses
+    if any(of_pytorch) or spec.check_replicas or spec.races != "error":
         raise UsageError(
-            "nodes, as_module, same_ranks and witnesses: only a program of PyTorch can run so",
+            "nodes, as_module, same_ranks, witnesses, check_replicas and races: only a program of "
+            "PyTorch can run so",
             hint="kernbench torchrun",
         )
     with as_torch() if spec.as_torch else nullcontext():
@@ -79,6 +82,7 @@ def _check_pytorch(spec: RunSpec) -> None:
             f"default_device={spec.default_device!r}: PyTorch itself decides where tensors are made"
         )
     check_same_ranks(spec)
+    check_numbers(spec)
     if spec.nodes > 1 and spec.nproc_per_node is None:
         raise UsageError(
             f"--nnodes {spec.nodes}: expected --nproc-per-node, too",
@@ -93,7 +97,8 @@ def _load_pytorch(spec: RunSpec, path: Path) -> Program:
         _put_first(Path.cwd())
     else:
         _put_first(path.parent)
-        _check_does_something(tree, path)
+        if _only_defines(tree):
+            print(f"kernbench: {path.name} calls none of its functions", file=sys.stderr)
     code = compile(tree, str(path), "exec", dont_inherit=True)
     script = PytorchScript(path, code, spec)
     return script.run_on_main if spec.nproc_per_node is None else script.run_in_ranks
@@ -125,8 +130,9 @@ def _load(spec: RunSpec, path: Path) -> Program:
     _check_does_something(tree, path)
     if not spec.as_torch and _uses_pytorch(tree):
         print(
-            f"kernbench: {path.name} imports PyTorch itself, which is not simulated; "
-            "--as-torch lets `import torch` mean kernbench.torch",
+            f"kernbench: {path.name} imports PyTorch itself, which `kernbench run` does not "
+            "simulate; `kernbench torchrun` does, and --as-torch lets `import torch` mean "
+            "kernbench.torch",
             file=sys.stderr,
         )
     code = compile(tree, str(path), "exec", dont_inherit=True)
@@ -224,18 +230,23 @@ _DEFINITIONS: Final = (
 
 
 def _check_does_something(tree: ast.Module, path: Path) -> None:
+    if _only_defines(tree):
+        raise UsageError(
+            f"{path} has no run(ctx), and as a script it calls none of its functions",
+            hint="write `def run(ctx): ctx.multiprocessing.spawn(worker, nprocs=...)`, or call the "
+            "function under `if __name__ == '__main__':`",
+        )
+
+
+def _only_defines(tree: ast.Module) -> bool:
+    """Returns whether a file has functions, and does nothing at its top but to define things."""
     statements = [
         node
         for node in tree.body
         if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
     ]
     functions = [node for node in statements if isinstance(node, ast.FunctionDef)]
-    if functions and all(isinstance(node, _DEFINITIONS) for node in statements):
-        raise UsageError(
-            f"{path} has no run(ctx), and as a script it calls none of its functions",
-            hint="write `def run(ctx): ctx.multiprocessing.spawn(worker, nprocs=...)`, or call the "
-            "function under `if __name__ == '__main__':`",
-        )
+    return bool(functions) and all(isinstance(node, _DEFINITIONS) for node in statements)
 
 
 def _uses_pytorch(tree: ast.Module) -> bool:
@@ -403,6 +414,7 @@ class PytorchScript(Script):
             witnesses=spec.witnesses,
             folders=[folder],
             flight_folder=ctx.flight_folder,
+            check_replicas=spec.check_replicas,
             **options,
         )
         with bridged as run:
@@ -436,6 +448,10 @@ class PytorchScript(Script):
 
     def _run_as_rank(self, rank: int, ranks: int) -> None:
         os.environ.update(_variables(rank, ranks, self._spec.nodes))
+        if self._spec.as_module and self._spec.bench == "pytest":
+            # Ranks have one standard output, which pytest would take from the others.
+            given = os.environ.get("PYTEST_ADDOPTS", "")
+            os.environ["PYTEST_ADDOPTS"] = f"--capture=sys {given}"
         exec(self._code, vars(sys.modules["__main__"]))
 
     def _new_main(self) -> ModuleType:

@@ -12,14 +12,15 @@ from typing import Any, Final
 
 from kernbench.distributed.witnesses import witnesses_of
 from kernbench.errors import UsageError
+from kernbench.process.disorder import disorder_line, disorders
+from kernbench.process.process import MAIN
+from kernbench.ranks.ranges import folded
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.engines import load_machine
+from kernbench.runtime_api.pytorch_versions import check_version
 from kernbench.topology import Topology
 from kernbench.units import format_bytes, format_time
-
-SUPPORTED: Final = "2.13"
-"""Minor version of PyTorch that is known to work."""
 
 
 def the_bridge() -> Any:
@@ -38,11 +39,7 @@ def the_bridge() -> Any:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         version = "of unknown version"
-    if not f"{version}.".startswith(f"{SUPPORTED}."):
-        raise UsageError(
-            f"PyTorch {version} is installed, and programs run with {SUPPORTED} only",
-            hint=f"pip install 'torch>={SUPPORTED},<2.14'",
-        )
+    check_version(version)
     from kernbench import bridge
 
     return bridge
@@ -97,6 +94,22 @@ def check_same_ranks(spec: RunSpec) -> None:
         )
     if spec.nproc_per_node is not None:
         witnesses_of(spec.witnesses, spec.nproc_per_node * spec.nodes)
+
+
+def check_numbers(spec: RunSpec) -> None:
+    """Checks that a run that compares replicas has numbers.
+
+    Args:
+        spec: Specification of the run.
+
+    Raises:
+        UsageError: If it has none.
+    """
+    if spec.check_replicas and spec.data is not True:
+        raise UsageError(
+            "--check-replicas: without numbers there is nothing to compare",
+            hint="--data on; in code, data=True",
+        )
 
 
 def check_ranks(spec: RunSpec, ctx: RuntimeContext) -> None:
@@ -179,14 +192,17 @@ def document_of(ctx: RuntimeContext, spec: RunSpec, run: Any) -> dict[str, Any]:
     end, ranks = max([loop.now, *clocks]), max(len(ctx.processes), 1)
     used = ctx.devices[:ranks]
     ordered = sorted(run.unknown.items(), key=lambda item: (-item[1][1], item[0]))
+    replicas = {} if run.replicas is None else {"replicas_compared": run.replicas.compared}
     return {
         DOCUMENT: {
+            **replicas,
             "numbers": "CPU" if spec.data is True else "none",
             "ranks": ranks,
             "time_us": end / 1e6,
             "peak_memory_bytes": max(ctx.engine.devices[sip].hbm.peak for sip in used),
             "late_events": loop.late_calls,
             "made_up_values": run.made_up.as_json(),
+            "races": [each.as_json() for each in disorders((ctx.main, *ctx.processes))],
             "unknown_operations": [
                 {
                     "name": name,
@@ -217,12 +233,19 @@ def run_lines(ctx: RuntimeContext) -> list[str]:
             f"simulated time {time}, peak memory {peak}; numbers: {told['numbers']}; late events: "
             f"{told['late_events']}"
         )
+        compared = told.get("replicas_compared")
+        if compared:
+            lines.append(f"replicas of DistributedDataParallel: compared {compared} times, alike")
+        elif compared is not None:
+            lines.append(
+                "replicas: nothing was compared; no DistributedDataParallel has several ranks"
+            )
         unknown = told["unknown_operations"]
         if unknown:
             shown = ", ".join(f"{each['name']} {each['share']:.1%}" for each in unknown[:_MOST])
             more = f", and {len(unknown) - _MOST} more" if len(unknown) > _MOST else ""
             lines.append(f"timed by their bytes (share of the ranks' time): {shown}{more}")
-    return lines + made_up_lines(ctx)
+    return lines + made_up_lines(ctx) + race_lines(ctx)
 
 
 def made_up_lines(ctx: RuntimeContext) -> list[str]:
@@ -238,6 +261,22 @@ def made_up_lines(ctx: RuntimeContext) -> list[str]:
         for each in told
         if each["count"]
     ]
+
+
+def race_lines(ctx: RuntimeContext) -> list[str]:
+    """Returns what a command says of accesses that nothing orders, after which a run has gone on.
+
+    Args:
+        ctx: The context, after the run.
+    """
+    found = [race for each in ctx.results if DOCUMENT in each for race in each[DOCUMENT]["races"]]
+    if not found:
+        return []
+    lines = [f"races: {len(found)} kind{'s' if len(found) > 1 else ''} of access in no order"]
+    for race in found:
+        ranks = [rank for rank in race["ranks"] if rank != MAIN]
+        lines.append(f"  {disorder_line(race, folded(ranks) if ranks else 'main')}")
+    return lines
 
 
 _MOST: Final = 8

@@ -6,11 +6,12 @@ from typing import Any
 
 from kernbench.errors import UsageError, libraries_passed_over
 from kernbench.ranks.spawn_errors import SpawnException
-from kernbench.run_spec import Data
+from kernbench.run_spec import Data, Races
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.scripts.calls import spec_of_arguments
+from kernbench.scripts.calls import spec_of_arguments, warn_of_local_file
 from kernbench.scripts.pytorch import (
     DOCUMENT,
+    check_numbers,
     check_ranks,
     check_same_ranks,
     document_of,
@@ -47,6 +48,8 @@ def torchrun_spawn(
     data: Data = True,
     same_ranks: bool = False,
     witnesses: Sequence[int] | None = None,
+    check_replicas: bool = False,
+    races: Races = "error",
     **fields: Any,
 ) -> Torchrun:
     """Calls `worker(rank, *args)` in each rank of a program of PyTorch, on a simulated machine.
@@ -66,6 +69,10 @@ def torchrun_spawn(
             and the others repeat what rank 0 does; only without values.
         witnesses: With `same_ranks`, ranks that call the worker in place of the last one, as
             `(3, 17)`; each is compared with rank 0, step by step.
+        check_replicas: Whether the parameters of DDP's replicas are compared in each step; only
+            with values.
+        races: What an access does that nothing orders, as of `RunSpec`; with `warn`, `races` of the
+            document lists them.
         fields: Further fields of `RunSpec`, such as `record="full"` or `seed=3`.
 
     Returns:
@@ -74,20 +81,24 @@ def torchrun_spawn(
     Raises:
         UsageError: If PyTorch is not installed or of a version that is not known to work, if the
             machine has not the devices, if ranks that do the same have values, if there are no
-            such witnesses, or if an argument cannot be used.
+            such witnesses, if replicas without values are to be compared, or if an argument cannot
+            be used.
         SpawnException: If a rank failed; the text tells each rank's failure with its line.
     """
     __tracebackhide__ = True
     given = {"topology": topology, "overrides": tuple(overrides), "data": data, **fields}
-    own = ("args", "nprocs", "nodes", "same_ranks", "witnesses")
+    own = ("args", "nprocs", "nodes", "same_ranks", "witnesses", "check_replicas", "races")
     spec = spec_of_arguments("kernbench.torchrun_spawn", given, own)
     if nprocs % nodes:
         raise UsageError(f"torchrun_spawn: {nprocs} ranks on {nodes} nodes: expected as many each")
     spec = replace(spec, pytorch=True, nodes=nodes, nproc_per_node=nprocs // nodes)
     compared = None if witnesses is None else tuple(witnesses)
     spec = replace(spec, same_ranks=same_ranks, witnesses=compared)
+    spec = replace(spec, check_replicas=check_replicas, races=races)
     check_same_ranks(spec)
+    check_numbers(spec)
     spec = with_devices(spec)
+    warn_of_local_file(spec)
     bridge = the_bridge()
     returned: list[Any] = [None] * nprocs
 
@@ -103,6 +114,7 @@ def torchrun_spawn(
                 same_ranks=spec.same_ranks,
                 witnesses=spec.witnesses,
                 ranks_per_node=nprocs // nodes,
+                check_replicas=spec.check_replicas,
             ) as bridged:
                 bridged.run(run, (), nprocs)
             document = document_of(ctx, spec, bridged)[DOCUMENT]

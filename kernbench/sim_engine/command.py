@@ -89,6 +89,7 @@ class Command:
         stream: The stream of the command.
         issued: When the command was issued, in picoseconds.
         dispatch: Host time that issuing it took until then, in picoseconds; None if nobody says.
+        took: The same, with what the host did for the program since its last command or wait.
         after: Events that the command waits for, its predecessor in the stream first; empty if all
             are settled when the command is submitted.
         number: Number of the command in its stream, from 1.
@@ -117,6 +118,7 @@ class Command:
         "ranges",
         "site",
         "stream",
+        "took",
         "turn",
     )
 
@@ -137,6 +139,8 @@ class Command:
         self.stream = stream
         self.issued = host.clock
         self.dispatch = dispatch
+        self.took = None if dispatch is None else host.clock - host.since
+        host.since = host.clock
         self.after: Sequence[Event] = ()
         if stream.waits:
             self.after, stream.waits = stream.waits, []

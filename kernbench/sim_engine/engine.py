@@ -265,7 +265,7 @@ class GraphEngine:
                     command.site,
                     command.args or {},
                     ranges=command.ranges,
-                    dispatch=command.dispatch,
+                    dispatch=command.took,
                 )
             )
         # Whoever holds the event or the command does not hold what the command worked on.

@@ -118,6 +118,8 @@ class Host:
         rank: Global rank; -1 for main.
         clock: Local time in picoseconds.
         waited: Time spent waiting, in picoseconds.
+        since: When it issued its last command, or had waited last: what it does from then on
+            belongs to the next command.
         issued: Number of commands issued so far.
         task: Task that runs the rank; None for main.
         faults: Errors of the device, raised at the next blocking point.
@@ -154,6 +156,7 @@ class Host:
         "reads",
         "repeated",
         "repeats",
+        "since",
         "tape",
         "task",
         "waited",
@@ -165,6 +168,7 @@ class Host:
         self.owner: Final = owner
         self.clock = clock
         self.waited = 0
+        self.since = clock
         self.issued = 0
         self.task: Task | None = None
         self.faults: list[BaseException] = []
@@ -224,7 +228,7 @@ class Host:
             assert event.time is not None
         if event.time > self.clock:
             self.waited += event.time - self.clock
-            self.clock = event.time
+            self.clock = self.since = event.time
             if self.loop.limit is not None:
                 self.loop.check_limit(self.clock)
         if event.error is not None:
@@ -245,6 +249,7 @@ class Host:
         if self.tape is not None:
             self.tape.look()
         self.clock += dispatch or 1
+        self.since = self.clock
         self.polled = awaited
         task = self.task
         if task is None:
@@ -281,6 +286,7 @@ class Host:
         if self.repeats and self.clock == self._read_at:
             # Reads of host memory take no time. A loop of them must reach what comes later.
             self.clock += 1 << min(self.repeats // READS, _MOST_DOUBLINGS)
+            self.since = self.clock
         self._read_at = self.clock
         hopeless = self._catch_up()
         if hopeless and self.repeats and self.fruitless is not None:
@@ -294,7 +300,7 @@ class Host:
         """
         task = self.task
         if task is None:
-            return False
+            return self.loop.idle
         if self.tape is not None:  # it goes on as soon as it knows when, and waits for nobody
             self.loop.check_limit(self.clock)
             return False
@@ -310,6 +316,7 @@ class Host:
             duration: Picoseconds.
         """
         self.clock += duration
+        self.since = self.clock
         self._catch_up()
 
     def raise_fault(self) -> None:

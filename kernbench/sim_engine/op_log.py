@@ -28,8 +28,8 @@ class Record:
         args: Further facts for reports: bytes, shapes, sequence numbers.
         flow: Number that a send and its receive share; 0 for all other records.
         ranges: Names of the program's ranges that hold it, the outermost first.
-        dispatch: Host time in picoseconds that issuing it took until `issued`; None if the report
-            is to say.
+        dispatch: Host time in picoseconds that it took until `issued`, with what the host did
+            since its last command or wait; None if the report is to say.
     """
 
     name: str

@@ -1,8 +1,9 @@
 """Records on disk as they come, so that what was done outlives the process that did it.
 
-A journal is a file of lines of JSON: a heading, then a record a line, each appended by one write.
-The system keeps what a killed process has written; once a second, and at the end, it is also asked
-to bring it to the disk, for machines that lose power. A last line that is torn is dropped.
+A journal is a file of lines of JSON, each behind its checksum: a heading, then a record a line,
+each appended by one write. The system keeps what a killed process has written; once a second, and
+at the end, it is also asked to bring it to the disk, for machines that lose power. A last line that
+is torn is dropped. Whoever writes it has locked the file, and removes it before that lock goes.
 """
 
 import fcntl
@@ -10,9 +11,10 @@ import json
 import os
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 
 from kernbench.errors import UsageError
 from kernbench.report.files import explained
@@ -21,12 +23,15 @@ from kernbench.sweeps.records import Record, is_record
 SUFFIX: Final = ".journal"
 """What the name of a journal has behind the name of the output file."""
 
-_HEADING: Final = {"kernbench": 1, "journal": 1}
+_HEADING: Final = {"kernbench": 1, "journal": 2}
 
 _SYNC_S: Final = 1.0
 """Seconds between two moments at which the disk has everything; each costs some milliseconds."""
 
 _CHUNK: Final = 1 << 20
+
+_SUM: Final = 9
+"""Characters of a checksum, and the space behind it."""
 
 
 class Journal:
@@ -55,10 +60,11 @@ class Journal:
             if not self._read():
                 self._begin(list(known()))
         except BaseException:
-            empty = not os.fstat(self._file).st_size
-            self.close()
-            if empty:
-                self.remove()
+            try:
+                if not os.fstat(self._file.fileno()).st_size:
+                    self.remove()
+            finally:
+                self._file.close()
             raise
 
     def __enter__(self) -> Self:
@@ -86,7 +92,8 @@ class Journal:
             KeyError: If there is no such record.
         """
         start, length = self._at[key]
-        values: dict[str, Any] = json.loads(os.pread(self._file, length, start))
+        line = os.pread(self._file.fileno(), length, start)
+        values: dict[str, Any] = json.loads(line[_SUM:])
         return values
 
     def add(self, record: Record) -> None:
@@ -106,58 +113,83 @@ class Journal:
 
     def sync(self) -> None:
         """Waits until the disk has everything."""
-        os.fsync(self._file)
+        os.fsync(self._file.fileno())
         self._synced = time.monotonic()
 
     def remove(self) -> None:
-        """Removes the file; if the journal is open, its records can be read until it is closed."""
-        if self.path is not None:
+        """Removes the file; its records can be read until the journal is closed."""
+        if self.path is not None and _is_at(self._file, self.path):
             self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Closes the file."""
-        os.close(self._file)
+        """Closes the file, and removes it if it holds no record."""
+        try:
+            if not self._file.closed:
+                self._catch_up()
+                if not self._at:
+                    self.remove()  # before the lock goes: another sweep may then have begun it
+        finally:
+            self._file.close()
 
     def _begin(self, known: Sequence[Mapping[str, Any]]) -> None:
         """Writes the heading, which says how many records follow that were there before."""
-        os.ftruncate(self._file, 0)
         self._at.clear()
         self._end = 0
-        self._write(_line({**_HEADING, "known": len(known)}))
+        self._cut()
+        heading = _line({**_HEADING, "known": len(known)})
+        self._write(heading)
+        self._end = len(heading)
         for values in known:
             self._append(values["key"], values)
         self.sync()
 
     def _append(self, key: str, values: Mapping[str, Any]) -> None:
         line = _line(values)
+        self._catch_up()
         start = self._end
         self._write(line)
         self._at[key] = start, len(line)
+        self._end = start + len(line)  # last: until then `_catch_up` finds the line
 
     def _write(self, line: bytes) -> None:
         with explained(self.path or Path(tempfile.gettempdir())):
             left = line
             while left:
-                left = left[os.write(self._file, left) :]
-        self._end += len(line)
+                left = left[os.write(self._file.fileno(), left) :]
+
+    def _catch_up(self) -> None:
+        """Takes up what an interrupted write left: a whole record counts, a part of one goes."""
+        if os.fstat(self._file.fileno()).st_size == self._end:
+            return
+        for start, line in _lines(self._file.fileno(), self._end):
+            values = _plain(line)
+            if not is_record(values):
+                break
+            self._at.setdefault(values["key"], (start, len(line)))
+            self._end = start + len(line)
+        self._cut()
+
+    def _cut(self) -> None:
+        os.ftruncate(self._file.fileno(), self._end)
 
     def _read(self) -> bool:
         """Finds the records of the file; returns whether it was begun and so is complete.
 
         What stands behind the last whole line is cut off.
         """
-        lines = _lines(self._file)
-        start, heading = next(lines, (0, b""))
-        if not heading.endswith(b"\n"):
+        lines = _lines(self._file.fileno())
+        start, line = next(lines, (0, b""))
+        if not line.endswith(b"\n"):
             return False
-        known = _plain(heading).get("known")
-        if type(known) is not int or not _HEADING.items() <= _plain(heading).items():
-            raise self._refused("it is no journal of a sweep")
-        end, bad = len(heading), 0
+        heading = _plain(line)
+        known = heading.get("known")
+        if type(known) is not int or not _HEADING.items() <= heading.items():
+            raise self._refused("it is no journal of a sweep, or one of another version")
+        end, bad = len(line), 0
         for number, (start, line) in enumerate(lines, 2):
-            values = _plain(line) if line.endswith(b"\n") else {}
             if bad:
-                raise self._refused(f"line {bad} is no record")
+                raise self._refused(f"line {bad} is no record, or is damaged")
+            values = _plain(line)
             if not is_record(values):
                 bad = number  # torn, if it is the last one
                 continue
@@ -165,8 +197,8 @@ class Journal:
             end = start + len(line)
         if len(self._at) < known:
             return False  # killed before its first run
-        os.ftruncate(self._file, end)
         self._end = end
+        self._cut()
         return True
 
     def _refused(self, reason: str) -> UsageError:
@@ -176,39 +208,57 @@ class Journal:
         )
 
 
-def _opened(path: Path | None) -> int:
-    """Returns the descriptor of a journal that nobody else writes."""
+def _opened(path: Path | None) -> IO[bytes]:
+    """Returns the file of a journal that nobody else writes."""
     if path is None:
-        with tempfile.TemporaryFile() as nameless:
-            return os.dup(nameless.fileno())
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        return tempfile.TemporaryFile(buffering=0)
+    while True:
+        file = path.open("ab+", buffering=0)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(file, path):
+                return file
+        except BlockingIOError:
+            file.close()
+            raise UsageError(
+                f"{path}: another sweep writes to it",
+                hint="wait for its end, or choose another output file",
+            ) from None
+        except BaseException:
+            file.close()
+            raise
+        # Whoever had locked it has removed it, between this process's opening and its lock.
+        file.close()
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    """Returns whether a path still leads to a file that is open."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(file)
-        raise UsageError(
-            f"{path}: another sweep writes to it",
-            hint="wait for its end, or choose another output file",
-        ) from None
-    return file
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _line(values: Mapping[str, Any]) -> bytes:
-    return json.dumps(values, separators=(",", ":")).encode() + b"\n"
+    body = json.dumps(values, separators=(",", ":")).encode()
+    return b"%08x %b\n" % (zlib.crc32(body), body)
 
 
 def _plain(line: bytes) -> dict[str, Any]:
-    """Returns the mapping that a line holds; empty if it holds none."""
+    """Returns the mapping that a line holds; empty if it holds none, is torn, or has changed."""
+    body = line[_SUM:-1]
+    if line != b"%08x %b\n" % (zlib.crc32(body), body):
+        return {}
     try:
-        values = json.loads(line)
+        values = json.loads(body)
     except ValueError:
         return {}
     return values if isinstance(values, dict) else {}
 
 
-def _lines(file: int) -> Iterator[tuple[int, bytes]]:
+def _lines(file: int, start: int = 0) -> Iterator[tuple[int, bytes]]:
     """Yields the lines of a file with their offsets; the last one may lack its end."""
-    start, rest = 0, b""
+    rest = b""
     while data := os.pread(file, _CHUNK, start + len(rest)):
         *whole, rest = (rest + data).split(b"\n")
         for line in whole:

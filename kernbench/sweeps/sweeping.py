@@ -61,8 +61,10 @@ class Files:
             raise UsageError(
                 f"{twice} is named for two outputs", hint="give each a file of its own"
             )
-        for path in (*given, *([self.journal] if self.journal else [])):
+        for path in given:
             check_writable(path)
+        if self.journal is not None:  # its name is made of one that can be written
+            check_writable(self.journal)
         if self.plot is not None:
             self.plot.check()
 
@@ -100,10 +102,7 @@ class Sweep:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        empty = not len(self._journal)
         self._journal.close()
-        if empty:
-            self._journal.remove()
 
     def run(self, executor: Executor) -> Generator[Record, None, None]:
         """Runs what has no record yet, and yields each record once it is kept.

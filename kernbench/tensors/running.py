@@ -16,7 +16,7 @@ from kernbench.errors import (
 )
 from kernbench.kernels.prices import Price, priced
 from kernbench.memory import Array, UninitialisedReadError
-from kernbench.process.access import OwnershipError
+from kernbench.process.access import other_device
 from kernbench.process.act import act, act_at_once
 from kernbench.process.process import MAIN, Process, current_process
 from kernbench.process.types import CPU, Device, DeviceLike
@@ -24,7 +24,7 @@ from kernbench.ranks.roll import roll_of
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.data_executor import in_effect
 from kernbench.sim_engine.engine import Hold, tell_writer
-from kernbench.sim_engine.host import READS, Read
+from kernbench.sim_engine.host import Read
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.tensor import Tensor
 
@@ -164,18 +164,13 @@ def host_array(tensor: Tensor, what: str) -> Array:
     schedule = roll_of(process).schedule
     if schedule is not None:
         schedule.read(process.rank, copied[0])
-    host.reads += 1
-    if host.reads == READS:
-        _have_read(process, tensor)
+    process.have_read(lambda: _read_of(tensor))
     return copied[0]
 
 
-def _have_read(process: Process, tensor: Tensor) -> None:
-    """Tells the host after a number of reads what it reads, and whether it does nothing else."""
-    host, window = process.host, tensor.window
-    issued, process.issued_at_read = host.issued - process.issued_at_read, host.issued
-    read = Read(window.buffer.allocation, tensor.memory.version, window.offset, window.shape)
-    host.have_read(read if issued == host.copies_read else None)
+def _read_of(tensor: Tensor) -> Read:
+    window = tensor.window
+    return Read(window.buffer.allocation, tensor.memory.version, window.offset, window.shape)
 
 
 def plain(value: Any) -> Any:
@@ -290,12 +285,7 @@ def find_device(process: Process, device: DeviceLike | None) -> Device:
     if process.rank != MAIN:
         owner = process.ctx.rank_of_device(sip)
         if owner not in {None, process.rank}:
-            raise OwnershipError(
-                f"{process.name} used cuda:{sip}, the device of rank {owner}",
-                [site_fact(call_site()), f"{process.name} has cuda:{process.device_index}"],
-                hint="a rank uses its own device; ranks exchange data through torch.distributed",
-                code="M14",
-            )
+            raise other_device(process.name, sip, process.device_index, owner)
     return cuda_device(sip)
 
 

@@ -120,7 +120,7 @@ class Batched:
         if result is not None:
             return result
         if self._retry:
-            return self._run_alone(request, ended.reason)
+            return self._run_alone(request, _own_reason(request, ended))
         candidates = [r.nodeid for r in batch.requests if r.nodeid not in results]
         return CaseResult(nodeid=request.nodeid, ok=False, error=_one_of(candidates, ended))
 
@@ -149,10 +149,11 @@ class Batched:
             known, _ = outcome(mine.folder)
             for request in batch.requests:
                 if request.nodeid not in known:
+                    ended = ended._replace(nodeid=request.nodeid)
                     self._ask(request, "record", path=str(mine.results))
             ended = Ended()
         except WorkerError as error:
-            ended = Ended(why(error), error.tail)
+            ended = Ended(why(error), error.tail, ended.nodeid)
         finally:
             mine.end(ended)
 
@@ -199,6 +200,13 @@ class Batched:
         else:
             worker.close()
         return result
+
+
+def _own_reason(request: CaseRequest, ended: Ended) -> str:
+    """Returns why a case has no result: it ended its batch, or another had ended that before."""
+    if not ended.nodeid or ended.nodeid == request.nodeid:
+        return ended.reason
+    return f"not run, as {ended.nodeid} ended the batch before: {ended.reason}"
 
 
 def _one_of(candidates: list[str], ended: Ended) -> str:

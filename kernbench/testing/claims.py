@@ -20,10 +20,12 @@ class Ended(NamedTuple):
     Attributes:
         reason: Why cases may have no result; empty if the batch came to its end.
         tail: The last lines that its process wrote to standard error.
+        nodeid: The case that ran when the batch ended early; empty if none did.
     """
 
     reason: str = ""
     tail: str = ""
+    nodeid: str = ""
 
 
 class Claim(NamedTuple):

@@ -9,7 +9,7 @@ from kernbench.distributed.group_lifetime import LiveGroup, live_groups
 from kernbench.errors import CallSite, site_fact
 from kernbench.memory import Allocator
 from kernbench.process.process import Process
-from kernbench.ranks.meeting import folded
+from kernbench.ranks.ranges import folded
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.profiling import open_profiles
 from kernbench.runtime_api.ranges import open_ranges

@@ -28,6 +28,8 @@ Value = float | int | str
 def note(item: pytest.Item, **values: Value) -> None:
     """Adds to the properties of a test: numbers to what is there, texts as further lines.
 
+    A text that is there already was found twice, and is told once.
+
     Args:
         item: The test.
         values: Values by the name of the property; zeros and empty texts of `kb_leaks`,
@@ -41,7 +43,8 @@ def note(item: pytest.Item, **values: Value) -> None:
         if before is None:
             told[name] = value
         elif isinstance(value, str):
-            told[name] = f"{before}\n{value}"
+            if f"\n{value}\n" not in f"\n{before}\n":
+                told[name] = f"{before}\n{value}"
         else:
             assert isinstance(before, int | float)
             told[name] = before + value

@@ -1,8 +1,10 @@
 """Test cases of PyTorch, which start ranks themselves, on simulated devices."""
 
+import tempfile
 import types
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar
 from unittest import SkipTest
 
@@ -15,9 +17,9 @@ C = TypeVar("C", bound=type)
 def on_kernbench(nprocs: int = 4, **fields: Any) -> Callable[[C], C]:
     """Returns a decorator that runs a test case of PyTorch on simulated devices.
 
-    The case is a `MultiProcessTestCase` or `MultiThreadedTestCase` of
-    `torch.testing._internal.common_distributed`; each of its tests runs in every rank of a fresh
-    machine. A test is skipped if a rank skips it.
+    The case is a `MultiProcessTestCase`, `MultiThreadedTestCase` or `MultiProcContinuousTest` of
+    `torch.testing._internal.common_distributed`, or one that is made of these, such as `FSDPTest`;
+    each of its tests runs in every rank of a fresh machine. A test is skipped if a rank skips it.
 
     Args:
         nprocs: Number of ranks.
@@ -30,10 +32,23 @@ def on_kernbench(nprocs: int = 4, **fields: Any) -> Callable[[C], C]:
             if hasattr(case, start):
                 setattr(changed, start, lambda _: None)
         changed.world_size = nprocs
-        changed.join_or_run = _join_or_run(nprocs, fields)
+        joins = _join_or_run(nprocs, fields)
+        if hasattr(case, "_worker_run_main_wait"):  # processes that run test after test
+            changed._ensure_processes_spawned = classmethod(lambda _: None)
+            changed._worker_run_main_wait = joins
+            changed.task_queues = ()
+        else:
+            changed.join_or_run = joins
+        if hasattr(case, "run_test"):
+            changed.run_test = _run_alone
         return case
 
     return decorate
+
+
+def _run_alone(case: Any, name: str, _: object) -> None:
+    """`MultiProcessTestCase.run_test` without the thread that listens to the parent's process."""
+    getattr(case, name)()
 
 
 def _join_or_run(nprocs: int, fields: dict[str, Any]) -> Callable[..., Any]:
@@ -43,10 +58,12 @@ def _join_or_run(nprocs: int, fields: dict[str, Any]) -> Callable[..., Any]:
             if getattr(case, "rank", -1) != -1:
                 test()
                 return
-            from kernbench.bridge.cases import run_test
+            from kernbench.bridge.cases import run_test, with_devices
 
             try:
-                torchrun_spawn(run_test, nprocs=nprocs, args=(case, nprocs), **fields)
+                with with_devices(nprocs), tempfile.TemporaryDirectory() as folder:
+                    case.rdvz_file = str(Path(folder) / "store")
+                    torchrun_spawn(run_test, nprocs=nprocs, args=(case, nprocs), **fields)
             except SpawnException as error:
                 _raise_as_test(error)
 

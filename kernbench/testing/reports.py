@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from kernbench.errors import KernbenchError, explained_by
-from kernbench.ranks.meeting import folded
+from kernbench.ranks.ranges import folded
 from kernbench.ranks.spawn_errors import SpawnException, text_of
 from kernbench.scripts.failures import user_frames
 from kernbench.testing.cases import CaseRequest

@@ -177,9 +177,10 @@ def _report(request: pytest.FixtureRequest, result: "CaseResult") -> None:
         kb_sim_s=result.sim_s,
         kb_wall_s=result.wall_s,
         kb_worlds=1,
-        kb_leaks="\n".join(result.leaks),
         kb_retries=result.retries,
     )
+    for leak in result.leaks:
+        note(item, kb_leaks=leak)
     if result.output:
         item.add_report_section("call", "world stdout", result.output)
         if request.config.getoption("capture") == "no":

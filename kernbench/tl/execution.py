@@ -13,8 +13,9 @@ from kernbench.hw.pe import PeCosts, PeTimeline, later
 from kernbench.hw.queue import MOST_SLOTS, Queue, QueueSpec, Sender, least_slots
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.tl.arguments import value_in
+from kernbench.tl.misfits import told
 from kernbench.tl.notices import Notice
-from kernbench.tl.program import Program, Trace
+from kernbench.tl.program import PROGRAMS, Program, Trace
 from kernbench.tl.races import Races
 from kernbench.tl.recording import Recorder
 from kernbench.tl.tile import Pointer
@@ -135,7 +136,7 @@ class Run:
         for task, _ in waits:
             task.interrupt(stop)
         if failed:
-            raise failed[0]
+            raise told(failed[0])
         if waits:
             raise KernelDeadlockError(
                 f"the programs of {self._kernel.__name__} wait for each other",
@@ -251,6 +252,8 @@ class Run:
 
 class _Channels:
     """The queues of one program, by the index of its peer."""
+
+    peers_are = PROGRAMS
 
     def __init__(self, queue: Callable[[int, int], Queue], pid: int, peers: int) -> None:
         self.peers = peers

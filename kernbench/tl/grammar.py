@@ -19,6 +19,7 @@ from kernbench.memory import DType, dtypes
 from kernbench.tl import language
 from kernbench.tl.expressions import Expressions, Unjudged, Values
 from kernbench.tl.launch import Kernel, kind_of
+from kernbench.tl.misfits import told
 from kernbench.tl.tile import Pointer, Tile
 from kernbench.tl.typed import (
     INT32,
@@ -77,7 +78,7 @@ def check(kernel: Kernel, arguments: Mapping[str, Any], costs: PeCosts) -> None:
 
     task = loop.start(visit, owner=loop.owner(order.program_of(0)), name=f"types of {kernel.name}")
     loop.run()
-    error = task.error
+    error = task.error and told(task.error)
     if error is None or isinstance(error, Unjudged):
         if key is not None and key[0] is not None:
             _CHECKED.keep(key, True)

@@ -568,7 +568,7 @@ class KernelWork:
                     args,
                     flow,
                     command.ranges,
-                    command.dispatch,
+                    command.took,
                 )
             )
 

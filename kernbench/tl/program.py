@@ -1,5 +1,6 @@
 """One tile program on one PE: the effect of its commands, and the times of its engines."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Protocol
@@ -53,14 +54,26 @@ class Trace(Protocol):
         ...
 
 
+PROGRAMS: Final = "the programs of this launch"
+"""What the peers of a kernel's program are."""
+
+_ACROSS: Final = "a kernel runs on one device: ranks exchange data through torch.distributed"
+
+
 class Channels(Protocol):
     """The queues of a program.
 
     Attributes:
         peers: Number of programs that exchange messages; peers are numbered from 0.
+        peers_are: What the numbers stand for, in reports.
     """
 
     peers: int
+
+    @property
+    def peers_are(self) -> str:
+        """See above."""
+        ...
 
     def outgoing(self, peer: int) -> Queue:
         """Returns the queue to a peer."""
@@ -616,7 +629,7 @@ class Program:
         Raises:
             MessageSizeError: If the tile is larger than a slot.
         """
-        to = int(to)
+        tile, to = self.tile(tile), _whole("send", to)
         queue = self._talk("send", to).outgoing(to)
         nbytes = tile.numel * tile.dtype.itemsize
         if nbytes > queue.spec.slot_size:
@@ -644,7 +657,7 @@ class Program:
 
     def receive(self, source: int | Tile) -> Tile:
         """Receives a tile. Waits for the message. See `kernbench.tl.recv`."""
-        source = int(source)
+        source = _whole("recv", source)
         queue = self._talk("recv", source).incoming(source)
         self.pe.issue()
         while (arrival := queue.arrival) is None:
@@ -674,27 +687,32 @@ class Program:
         return later(later(self.pe.clock, self.pe.stored), self.pe.send_free)
 
     def _talk(self, verb: str, peer: int) -> Channels:
-        if self._channels is None:
+        channels = self._channels
+        peers = math.prod(self.grid) if channels is None else channels.peers
+        if not 0 <= peer < peers:
+            way = "to" if verb == "send" else "from"
+            who = PROGRAMS if channels is None else channels.peers_are
+            hint = "a remainder has the sign of the dividend, as in C: (i + n - 1) % n"
+            if peer >= 0:
+                hint = _ACROSS if who == PROGRAMS else ""
+            raise PeerError(
+                f"tl.{verb} {way} {peer}: there is no such program",
+                [site_fact(call_site()), f"peers are {who}, 0..{peers - 1}"],
+                hint=hint,
+                code="P9",
+            )
+        if channels is None:
             raise UnsupportedError(
                 "tl.send and tl.recv need a kernel whose programs have PEs of their own",
                 [site_fact(call_site())],
                 hint="launch at most as many programs as the device has PEs",
-            )
-        if not 0 <= peer < self._channels.peers:
-            way = "to" if verb == "send" else "from"
-            wrapped = "a remainder has the sign of the dividend, as in C: (i + n - 1) % n"
-            raise PeerError(
-                f"tl.{verb} {way} {peer}: there is no such program",
-                [site_fact(call_site()), f"expected 0..{self._channels.peers - 1}"],
-                hint=wrapped if peer < 0 else "",
-                code="P9",
             )
         self.communicated = True
         if self._races is not None:
             self._races.refuse()
         if self._recorder is not None:
             self._recorder.refuse()
-        return self._channels
+        return channels
 
     def _wait(self, subscribe: Callable[[Callable[[], None]], None], reason: str) -> None:
         event = Event(reason)
@@ -713,6 +731,20 @@ class Program:
     ) -> None:
         if self._trace is not None:
             self._trace(name, category, track, start, end, flow, args)
+
+
+def _whole(verb: str, peer: int | Tile) -> int:
+    """Returns the number of a peer."""
+    given = plain(peer)
+    whole = isinstance(given, int | np.integer) and not isinstance(given, bool)
+    if isinstance(given, Tile):
+        whole = given.dtype.name.startswith(("int", "uint"))
+    if not whole:
+        raise refusal(
+            f"tl.{verb}: a peer is a whole number; got {given!r}",
+            hint="number the peers as tl.program_id(0) does",
+        )
+    return int(given)
 
 
 def _count(shape: tuple[int, ...]) -> int:

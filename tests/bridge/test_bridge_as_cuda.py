@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from bridge_costs import on_one_rank
 
+import kernbench
+
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -194,3 +196,33 @@ def test_outside_of_ranks_nothing_is_replaced() -> None:
     on_one_rank(lambda: None)
     assert F.scaled_dot_product_attention is before
     assert F.rms_norm(x, (64,)).shape == x.shape
+
+
+@pytest.mark.parametrize("layer", ["attention", "encoder"])
+def test_a_layer_takes_as_long_to_evaluate_as_to_train_forward(layer: str) -> None:
+    taken: list[float] = []
+
+    def worker(_: int) -> None:
+        import time
+
+        if layer == "attention":
+            module = torch.nn.MultiheadAttention(256, 4, batch_first=True).cuda()
+        else:
+            module = torch.nn.TransformerEncoderLayer(256, 4, 1024, dropout=0.0, batch_first=True)
+            module.cuda()
+        x = torch.randn(16, 128, 256, device="cuda")
+        named = {"need_weights": False} if layer == "attention" else {}
+        given = [x] * (3 if layer == "attention" else 1)
+        for train in (True, True, False):
+            module.train(train)
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            with torch.no_grad():
+                module(*given, **named)
+            torch.cuda.synchronize()
+            taken.append(time.perf_counter() - begin)
+
+    kernbench.torchrun_spawn(worker, nprocs=1, data=False)
+
+    _, trained, evaluated = taken
+    assert 0.9 < evaluated / trained < 1.1

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from bridge_devices import machine, on_ranks
 
-from kernbench.errors import UnsupportedError
+from kernbench.errors import KernbenchError, UnsupportedError
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
@@ -22,15 +22,25 @@ def test_every_name_of_torch_cuda_is_simulated_or_refused_by_name() -> None:
     from kernbench.bridge.cuda.cuda import FUNCTIONS
 
     of_classes = {"AcceleratorError", "CudaError", "DeferredCudaCallError", "OutOfMemoryError"}
-    helpers = {"Any", "Callable", "NewType", "Optional", "cast", "classproperty", "cudaStatus"}
+    helpers = {"classproperty", "cudaStatus"}  # as is what PyTorch imports for itself
     left = {
         name
-        for name in dir(torch.cuda)
+        for name, value in vars(torch.cuda).items()
         if not name.startswith("_")
-        and callable(getattr(torch.cuda, name))
+        and callable(value)
         and not name.endswith(("Storage", "Tensor"))
+        and getattr(value, "__module__", "torch").partition(".")[0] == "torch"
     }
-    assert left - set(FUNCTIONS) == of_classes | helpers | {"lru_cache"}
+    assert left - set(FUNCTIONS) == of_classes | helpers
+
+
+@pytest.mark.parametrize(("base", "ours"), [("Stream", "Stream"), ("Event", "Event")])
+def test_streams_and_events_have_every_name_of_pytorchs(base: str, ours: str) -> None:
+    from kernbench.bridge.cuda import cuda
+
+    for real in (getattr(torch, base), getattr(torch.cuda, base)):
+        names = {name for name in dir(real) if not name.startswith("_")}
+        assert names - {"priority"} <= set(dir(getattr(cuda, ours)))  # which each stream has
 
 
 def test_programs_find_cuda_before_and_in_ranks() -> None:
@@ -49,8 +59,9 @@ def test_programs_find_cuda_before_and_in_ranks() -> None:
             torch.version.cuda is not None and torch.cuda.nccl.version() >= (2, 10),
         )
 
+    before = torch.version.cuda
     assert _one(worker) == ("NVIDIA H200", (9, 0), "cuda", "torch.cuda", True)
-    assert torch.version.cuda is None
+    assert torch.version.cuda == before
 
 
 def test_events_measure_simulated_time() -> None:
@@ -92,6 +103,44 @@ def test_memory_is_that_of_the_simulated_device() -> None:
         return total - free, peak
 
     assert _one(worker) == (4 * MIB, 8 * MIB)
+
+
+def test_a_program_may_ask_about_every_device_of_its_node() -> None:
+    def worker(rank: int) -> Any:
+        import torch.distributed as dist
+
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+        x = torch.ones(MIB * (rank + 1), device="cuda")
+        dist.all_reduce(torch.ones(1, device="cuda"))
+        torch.cuda.synchronize()
+        cuda, found = torch.cuda, []
+        for index in range(cuda.device_count()):
+            assert cuda.get_device_name(index) == "NVIDIA H200"
+            assert cuda.get_device_capability(f"cuda:{index}") == (9, 0)
+            assert cuda.get_device_properties(torch.device("cuda", index)).total_memory > 1 << 30
+            assert "supported_dtypes" in torch.accelerator.get_device_capability(index)
+            free, total = cuda.mem_get_info(index)
+            assert torch.accelerator.get_memory_info(index) == (free, total)
+            mine = cuda.memory_allocated(index)
+            assert cuda.memory_stats(index)["allocated_bytes.all.current"] == mine
+            assert cuda.max_memory_allocated(index) == cuda.max_memory_reserved(index)
+            cuda.reset_peak_memory_stats(index)
+            found.append((total - free >= 4 * MIB * (index + 1), mine >= x.nbytes, mine))
+        for ask in (cuda.get_device_properties, cuda.get_device_name, cuda.mem_get_info):
+            for index in (-1, cuda.device_count()):
+                with pytest.raises(AssertionError, match="Invalid device id"):
+                    ask(index)
+        with pytest.raises(KernbenchError, match=f"rank {rank} has cuda:{rank}"):
+            torch.ones(1, device=f"cuda:{1 - rank}")
+        dist.all_reduce(torch.ones(1, device="cuda"))
+        return found
+
+    first, second = on_ranks(worker, 2)
+    assert [used for used, _, _ in first[:2]] == [used for used, _, _ in second[:2]] == [True, True]
+    for rank, found in enumerate((first, second)):
+        assert [owned for _, owned, _ in found] == [index == rank for index in range(len(found))]
+        assert all(mine == 0 for index, (_, _, mine) in enumerate(found) if index != rank)
 
 
 @pytest.mark.parametrize("data", [True, False])

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bridge_devices import on_ranks
+from bridge_programs import load
 
 from kernbench.process.access import OwnershipError
 
@@ -129,7 +130,10 @@ def test_what_cpp_code_makes_from_nothing_fits_the_device(data: bool) -> None:
 
 def test_a_tensor_of_another_device_is_refused_by_name() -> None:
     def worker(rank: int) -> Any:
-        with pytest.raises(Exception, match=f"rank {rank} puts a tensor on cuda:{1 - rank}"):
+        with pytest.raises(
+            Exception,
+            match=rf"\[M14\] rank {rank} used cuda:{1 - rank}, the device of rank {1 - rank}",
+        ):
             torch.zeros(1, device=f"cuda:{1 - rank}")
 
     on_ranks(worker, 2)
@@ -284,3 +288,42 @@ def test_a_number_of_numpy_names_a_device(data: bool) -> None:
         return [str(each.device) for each in made]
 
     assert _one(worker, data=data) == [CUDA] * 3
+
+
+@BOTH
+def test_old_classes_take_the_forms_of_those_of_the_host(data: bool) -> None:
+    outcomes = load("old_classes").outcomes
+    expected = outcomes(torch, "cpu", values=data)
+    found = _one(lambda: outcomes(torch.cuda, "cuda", values=data), data=data)
+    assert found == expected
+    assert len(found) > 500
+
+
+@BOTH
+@pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type")
+def test_the_name_of_each_type_and_the_default_class(data: bool) -> None:
+    def worker() -> Any:
+        names = [torch.ones(1, device="cuda").to(each).type() for each in _KINDS]
+        torch.set_default_tensor_type(torch.cuda.HalfTensor)
+        found = [(x.dtype, x.device.type) for x in (torch.ones(2), torch.ones(2, device="cpu"))]
+        torch.set_default_tensor_type("torch.cuda.DoubleTensor")
+        found.append((torch.zeros(1).dtype, torch.zeros(1).device.type))
+        with pytest.raises(TypeError, match="only floating-point types are supported"):
+            torch.set_default_tensor_type(torch.cuda.LongTensor)
+        torch.set_default_tensor_type(torch.FloatTensor)
+        found.append((torch.zeros(1).dtype, torch.zeros(1).device.type))
+        with pytest.raises(RuntimeError, match="expects device type: cuda but device type: cpu"):
+            torch.cuda.FloatTensor(2, device="cpu")
+        with pytest.raises(TypeError, match=r"expected torch.cuda.FloatTensor \(got torch.Float"):
+            torch.cuda.FloatTensor(torch.ones(2))
+        assert torch.ones(2).new(3).device.type == "cpu"
+        return names, found
+
+    names, found = _one(worker, data=data)
+    on_host = [torch.ones(1).to(each).type() for each in _KINDS]
+    assert names == [name.replace("torch.", "torch.cuda.") for name in on_host]
+    half, double, single = torch.float16, torch.float64, torch.float32
+    assert found == [(half, "cuda"), (half, "cpu"), (double, "cuda"), (single, "cpu")]
+
+
+_KINDS = [torch.float32, torch.int64, torch.bool, torch.complex64, torch.float8_e5m2]

@@ -7,6 +7,8 @@ from typing import Final
 
 import pytest
 
+from kernbench.scripts.checking import check_files
+
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
@@ -35,12 +37,34 @@ def test_the_planted_mistake_is_told_as_shown(document: str) -> None:
         assert line.removesuffix("...") in told
 
 
-def test_the_time_and_the_memory_of_the_example_are_as_shown() -> None:
-    done = _run("--nproc-per-node", "8", "docs/pytorch/train.py")
-    text = (ROOT / "docs" / "pytorch.md").read_text(encoding="utf-8")
-    assert done.returncode == 0
-    assert done.stdout.splitlines()[-1].startswith("simulated time ")
-    assert done.stdout.splitlines()[-1] in text
+def _program() -> list[str]:
+    """Returns the lines of the README's first program: its command, and what it prints."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return text[text.index("```\n$ ") :].split("```")[1].strip().splitlines()
+
+
+def test_the_first_program_of_the_readme_prints_what_it_shows() -> None:
+    command, *shown = _program()
+    words = command.removeprefix("$ kernbench torchrun ").split()
+    done = _run(*words)
+    assert done.returncode == 0, done.stderr
+    got = done.stdout.splitlines()
+    assert got[-1] == shown[-1]
+    assert got[-1] in (ROOT / "docs" / "pytorch.md").read_text(encoding="utf-8")
+    assert [line.rpartition(" ")[0] for line in got[:-1]] == [
+        line.rpartition(" ")[0] for line in shown[:-1]
+    ]
+    # A processor rounds as it does.
+    losses = [[float(line.rpartition(" ")[2]) for line in lines[:-1]] for lines in (got, shown)]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
+def test_the_first_program_of_the_readme_is_in_the_checkout_and_nothing_of_it_is_refused() -> None:
+    program = _program()[0].split()[-1]
+    assert (ROOT / program).is_file()
+    findings, read = check_files([ROOT / program], torchrun=True)
+    assert findings == []
+    assert read == [ROOT / program]
 
 
 def test_a_sparse_tensor_on_a_device_is_refused_by_name(tmp_path: Path) -> None:

@@ -126,3 +126,26 @@ def test_a_collective_inside_autocast_has_its_numbers() -> None:
         return float(total[0].item())
 
     assert spawned(worker) == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_functional_collectives_find_a_group_by_every_name_that_pytorch_knows(data: bool) -> None:
+    def worker(rank: int) -> None:
+        from torch._C._distributed_c10d import _register_process_group
+
+        dist = begun(rank, 2, "cpu:gloo,cuda:nccl")
+        _register_process_group("default", dist.group.WORLD)
+        functional = torch.ops._c10d_functional
+        for device in ("cpu", "cuda"):
+            x = torch.ones(4, device=device)
+            made = functional.wait_tensor(functional.all_reduce(x, "sum", "default"))
+            assert made.shape == (4,)
+            if data or device == "cpu":
+                assert made.tolist() == [2, 2, 2, 2]
+            with pytest.raises(RuntimeError, match=r"Could not resolve .* under the name nobody"):
+                functional.all_reduce(x, "sum", "nobody")
+            with pytest.raises(RuntimeError, match="Unrecognized reduce_op: most"):
+                functional.all_reduce(x, "most", "default")
+        dist.destroy_process_group()
+
+    kernbench.torchrun_spawn(worker, nprocs=2, data=data)

@@ -51,6 +51,7 @@ import sys
 
 import torch
 
+from kernbench.bridge.private import PIPELINE_STARTS
 from kernbench.bridge.running import bridged
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
@@ -60,7 +61,7 @@ PLACES = [
     ("torch.distributed.tensor._dispatch", "run_dtensor_rng_op"),
     ("torch.distributed.tensor._random", "OffsetBasedRNGTracker.__init__"),
     ("torch.distributed.checkpoint", "async_save"),
-    ("torch.distributed.pipelining.schedules", "_PipelineSchedule._warmup_p2p"),
+    (PIPELINE_STARTS.module, PIPELINE_STARTS.name()),
 ]
 
 

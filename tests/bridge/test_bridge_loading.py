@@ -1,11 +1,16 @@
 """`DataLoader` in ranks: workers give what they give in PyTorch."""
 
+import atexit
+import os
 import random
+import signal
+import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from bridge_devices import on_ranks
+from bridge_devices import in_main, on_ranks
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
@@ -81,3 +86,90 @@ def test_a_distributed_sampler_and_pinned_memory_work() -> None:
         return [batch.cuda(non_blocking=True).tolist() for batch in batches]
 
     assert on_ranks(worker, 2) == [[[0, 2], [4, 6]], [[1, 3], [5, 7]]]
+
+
+class Slow:
+    """Numbers, for each of which a worker sleeps."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        began = time.perf_counter()
+        time.sleep(0.01)
+        return index, time.perf_counter() - began
+
+
+def _seconds(workers: int, **options: Any) -> float:
+    begin = time.perf_counter()
+    for _, took in data.DataLoader(Slow(), batch_size=2, num_workers=workers, **options):
+        assert took.tolist() == pytest.approx([0.01, 0.01])
+        time.sleep(0.005)
+    return time.perf_counter() - begin
+
+
+# The rank takes 5 ms for each of 8 batches, a worker 20 ms.
+@pytest.mark.parametrize(
+    ("workers", "options", "seconds"),
+    [
+        (0, {}, 8 * 0.025),  # one after the other
+        (1, {}, 8 * 0.020 + 0.005),  # the worker is never idle
+        (2, {}, 4 * 0.020 + 0.005 + 0.005),
+        (4, {}, 2 * 0.020 + 4 * 0.005),
+        (8, {}, 0.020 + 8 * 0.005),  # then the rank is the slower one
+        (1, {"prefetch_factor": 1}, 8 * 0.020 + 0.005),
+    ],
+)
+def test_workers_work_while_their_rank_does(workers: int, options: Any, seconds: float) -> None:
+    assert on_ranks(lambda _: _seconds(workers, **options)) == [pytest.approx(seconds)]
+
+
+class Ends:
+    """Numbers, of which the fifth ends the process of a worker."""
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        self.end = end
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        if index == 5:
+            self.end()
+        return index
+
+
+ENDS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+    "killed": (
+        lambda: os.kill(os.getpid(), signal.SIGKILL),
+        RuntimeError,
+        r"DataLoader worker \(pid \d+\) is killed by signal: Killed",
+    ),
+    "aborted": (lambda: (os.abort(),), RuntimeError, "is killed by signal: Aborted"),
+    "os._exit": (lambda: os._exit(3), RuntimeError, "exited unexpectedly with exit code 3"),
+    "sys.exit": (lambda: sys.exit(4), RuntimeError, "exited unexpectedly with exit code 4"),
+    "fails": (lambda: int("x"), ValueError, "Caught ValueError in DataLoader worker process 0"),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("place", ["a rank", "main"])
+def test_a_worker_that_ends_is_an_error_that_the_program_catches(how: str, place: str) -> None:
+    end, kind, told = ENDS[how]
+
+    def worker(_: int = 0) -> list[list[int]]:
+        found: list[list[int]] = []
+        loader = iter(data.DataLoader(Ends(end), batch_size=2, num_workers=2))
+        with pytest.raises(kind, match=told):
+            found.extend(batch.tolist() for batch in loader)
+        if kind is RuntimeError:
+            assert next(loader, None) is None
+        atexit.register(ended.append, end)
+        return found
+
+    ended: list[Any] = []
+    if place == "main":
+        assert in_main(worker) == [[0, 1], [2, 3]]
+    else:
+        assert on_ranks(worker) == [[[0, 1], [2, 3]]]
+    assert ended == [end]

@@ -1,13 +1,16 @@
 """Mistakes planted in small programs of PyTorch: the code and the program's own line."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from bridge_devices import on_ranks
 
 import kernbench
 from kernbench.errors import KernbenchError
+from kernbench.process.access import AccessError
 from kernbench.ranks.spawn_errors import SpawnException
 
 torch = pytest.importorskip("torch")
@@ -275,6 +278,24 @@ def test_a_full_memory_is_told_with_its_size_and_the_line() -> None:
     assert "free 64 MiB of 64 MiB" in text
 
 
+def filled_by_one_line(rank: int) -> None:
+    weight = torch.empty(4 << 20, device="cuda")  # the weight
+    kept = [torch.empty(1 << 20, device="cuda") for _ in range(100)]  # M7
+    del weight, kept
+
+
+def test_a_full_memory_is_told_by_the_lines_that_filled_it() -> None:
+    with pytest.raises(SpawnException) as failed:
+        on_ranks(filled_by_one_line, 2, hbm="64MiB")
+    text = str(failed.value)
+    most, less = (line for line in text.splitlines() if " tensor [" in line and " at " in line)
+    assert "48 MiB in 12 blocks, each 4 MiB tensor [1048576] torch.float32, at" in most
+    assert most.endswith("# M7")
+    assert "16 MiB tensor [4194304] torch.float32 at" in less
+    assert less.endswith("# the weight")
+    assert text.count("# M7") == 2, "where it failed, and what is in use"
+
+
 def test_a_program_that_never_ends_meets_the_budget_of_steps() -> None:
     with pytest.raises(SpawnException) as failed:
         kernbench.torchrun_spawn(without_end, nprocs=2, step_budget=500)
@@ -322,6 +343,26 @@ def test_what_was_waited_for_is_no_mistake() -> None:
         return worker(rank)
 
     assert on_ranks(run, 2) == [3.0, 3.0]
+
+
+def test_an_array_over_what_a_copy_still_writes_is_no_mistake_yet() -> None:
+    def run(rank: int) -> list[float]:
+        given = torch.arange(4.0, device="cuda")
+        first, second = (torch.empty(4).pin_memory() for _ in range(2))
+        first.copy_(given, non_blocking=True)
+        with pytest.warns(UserWarning, match=r"still writes: whether .* is not checked \(C15\)"):
+            array = first.numpy()
+        second.copy_(given + 1, non_blocking=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # it was said
+            other = np.asarray(second)
+        with pytest.raises(AccessError, match="C15"):
+            second.tolist()
+        torch.cuda.synchronize()
+        found: list[float] = [*array.tolist(), *other.tolist()]
+        return found
+
+    assert on_ranks(run, 1) == [[0, 1, 2, 3, 1, 2, 3, 4]]
 
 
 def test_host_memory_that_numpy_has_filled_was_written() -> None:

@@ -60,7 +60,7 @@ def _reads(rank: int) -> None:
     import torch
 
     del rank
-    value = torch.ones(3, device="cuda")
+    value = torch.rand(3, device="cuda")  # of numbers that follow from the program, none is made up
     _SEEN.append((int(value.sum().item()), len(value.nonzero()), int(value.cpu()[0])))
 
 
@@ -105,6 +105,98 @@ def test_values_of_the_host_are_real_without_numbers_on_the_device() -> None:
     _SEEN.clear()
     _run(data=False, worker=_counts_on_the_host, ranks=2)
     assert sorted(_SEEN) == [(3, 3, 27), (3, 3, 127)]
+
+
+def _writes_thrice(rank: int) -> None:
+    import torch
+
+    x, y = torch.ones(4, device="cuda"), torch.ones(4, device="cuda")
+    matrix, places = torch.ones(4, 4, device="cuda"), torch.arange(4, device="cuda")
+    for _ in range(4):
+        x.addcdiv_(y, y, value=0.5).addcmul_(y, y, value=2).add_(y, alpha=2)
+        x.addmv_(matrix, y, beta=2, alpha=3).div_(y, rounding_mode="floor").clamp_(max=3)
+        x.scatter_reduce_(0, places, y, "sum", include_self=False)
+        x.index_add_(0, places, y, alpha=2)
+    _SEEN.append((rank, x.numel(), 0))
+    linear = torch.nn.Linear(2, 2, device="cuda")
+    for kind in (torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop, torch.optim.Adadelta):
+        optimizer = kind(linear.parameters(), foreach=False)
+        for _ in range(4):
+            linear(torch.ones(1, 2, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_what_is_written_with_arguments_by_any_name_is_repeated() -> None:
+    times = [_run(data=data, worker=_writes_thrice, ranks=1) for data in (True, False)]
+    assert times[0] == times[1]
+
+
+def test_no_name_of_an_argument_is_one_that_runs_it() -> None:
+    """An operation's arguments by name go on to functions of this package."""
+    import inspect
+
+    import torch
+
+    from kernbench.bridge.cuda.randomness import draw
+    from kernbench.bridge.operations import shape_mode
+    from kernbench.bridge.tensors.no_numbers import shaping
+
+    names = {
+        argument.name
+        for schema in torch._C._jit_get_all_schemas()
+        if schema.name.startswith("aten::")
+        for argument in schema.arguments
+        if argument.kwarg_only
+    }
+    assert {"value", "alpha", "rounding_mode"} <= names
+    for function in (draw, shape_mode._first, shaping(torch.ops.aten.add.Tensor)):
+        taken = inspect.signature(function).parameters.values()
+        by_name = {one.name for one in taken if one.kind is one.POSITIONAL_OR_KEYWORD}
+        assert not by_name & names, function
+
+
+def _begins(rank: int) -> None:
+    import torch
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+
+    torch.cuda.set_device(rank)
+    mesh = init_device_mesh("cuda", (2,))
+    init = torch.nn.init
+    plain = torch.nn.Parameter(torch.empty(4, 4, device="cuda"))
+    on_host = torch.nn.Parameter(torch.ones(4, 4))
+    parts = [
+        torch.nn.Parameter(distribute_tensor(torch.ones(4, 4, device="cuda"), mesh, [placement]))
+        for placement in (Shard(0), Replicate())
+    ]
+    begins: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        init.trunc_normal_,
+        lambda tensor: init.trunc_normal_(tensor, std=0.02),
+        lambda tensor: init.trunc_normal_(tensor, 3.0, 1.0, 4.0, 5.0),  # draws in another way
+        init.normal_,
+        init.uniform_,
+        init.xavier_normal_,
+        init.kaiming_uniform_,
+        init.orthogonal_,
+        init.eye_,
+    ]
+    for begin in begins:
+        for tensor in (plain, *parts, on_host):
+            assert begin(tensor) is tensor
+    with torch.no_grad():
+        assert (init.trunc_normal_(on_host, 0.0, 1.0, 1.5, 5.0) >= 1.5).all()
+    _SEEN.append((rank, 0, 0))
+
+
+@pytest.mark.parametrize("fake", [True, False])
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_parameters_begin_with_random_numbers(fake: bool) -> None:
+    from kernbench.bridge.tensors.no_numbers import MADE_UP
+
+    _SEEN.clear()
+    _run(data=False, worker=_begins, ranks=2, fake=fake)
+    assert sorted(_SEEN) == [(0, 0, 0), (1, 0, 0)]
+    assert MADE_UP.count == 0
 
 
 def test_a_value_that_is_read_is_refused() -> None:
@@ -175,7 +267,7 @@ def _makes_of_parts(rank: int) -> None:
     import torch
 
     torch.cuda.set_device(rank)
-    x = torch.arange(3.0, device="cuda")
+    x = torch.rand(3, device="cuda")
     assert torch.tensor([[x[0], 1.0], [x[1], 2.0]]).tolist() == [[0.0, 1.0], [0.0, 2.0]]
     assert torch.tensor([x[2], 1.0], device="cuda").shape == (2,)
 

@@ -37,7 +37,7 @@ dist.destroy_process_group()
 MADE_UP = (
     START
     + """\
-x = torch.zeros(1, device="cuda")
+x = torch.rand(1, device="cuda")
 if rank == 0:
     x.item()
     1 / x.item() if "fails" in sys.argv else 0

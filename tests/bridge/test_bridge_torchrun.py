@@ -131,6 +131,16 @@ def test_processes_that_a_script_starts_are_ranks(
     assert len(lines) == 4, lines
 
 
+@pytest.mark.parametrize("options", [(), ("--nproc-per-node", 2)])
+def test_a_script_with_nothing_but_functions_ends_well_and_is_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[object, ...]
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import torch\n\ndef main():\n    print(1)\n")
+    assert run(*options, script) == 0
+    assert "kernbench: script.py calls none of its functions\n" in capsys.readouterr().err
+
+
 def test_a_mistake_is_reported_with_the_lines_of_the_script_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -258,3 +268,60 @@ def test_a_case_of_pytorch_runs_on_simulated_devices() -> None:
     assert len(result.failures) == 1
     assert not result.errors, result.errors[0][1]
     assert [reason for _, reason in result.skipped] == ["not today"]
+
+
+def test_what_every_rank_says_of_its_own_device_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(
+        "import os, torch\n"
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))\n"
+        "x = torch.ones(4, device='cuda')\n"
+        "if int(os.environ['RANK']) < 12:\n"
+        "    x + torch.ones(4)\n"
+        "else:\n"
+        "    with torch.cuda.stream(torch.cuda.Stream()):\n"
+        "        x + 1\n"
+    )
+    more = ("--topology", "h200x8_x4_nodes", "--nnodes", 2, "--nproc-per-node", 8)
+    assert run(*more, file) == 1
+    told = capsys.readouterr().err
+    assert len(told.splitlines()) < 25
+    assert "ranks 0-11 failed at" in told
+    assert "two devices, cuda:<local rank> and cpu!" in told
+    assert "[M10] each of ranks 12-15 read a tensor before " in told
+    assert "it runs on stream <rank>.1" in told
+
+
+@pytest.mark.parametrize(
+    ("package", "way"),
+    [
+        ("triton.language", "pip install triton; `kernbench torchrun` runs its kernels"),
+        ("apex.optimizers", "apex has kernels of its own for CUDA, which are not simulated; "),
+    ],
+)
+def test_a_package_that_is_not_installed_is_told_with_the_way_out(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    package: str,
+    way: str,
+) -> None:
+    root = package.partition(".")[0]
+
+    class Absent:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> None:
+            if name == root:
+                raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+    monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
+    for name in [each for each in sys.modules if each.partition(".")[0] == root]:
+        monkeypatch.delitem(sys.modules, name)
+    file = tmp_path / "train.py"
+    file.write_text(f"import torch\nimport {package} as wanted\nprint(wanted)\n")
+    assert run("--nproc-per-node", 2, file) == 1
+    told = capsys.readouterr().err
+    assert f"ModuleNotFoundError: No module named '{root}'\nhint: {way}" in told
+    assert f"{file}" in told

@@ -175,3 +175,56 @@ def test_what_a_kernel_may_not_do_is_told_with_the_programs_line(worker: Any, sa
     assert said in text
     assert "# launched" in text
     assert "site-packages" not in text
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_do_bench_measures_simulated_time(data: bool) -> None:
+    def worker(_: int) -> Any:
+        from triton.testing import do_bench
+
+        big, small = (torch.ones(size, device="cuda") for size in (1 << 26, 1 << 10))
+        grown = torch.ones(4, device="cuda", requires_grad=True)
+        calls: list[int] = []
+
+        def backward() -> None:
+            assert grown.grad is None or not calls
+            calls.append(1)
+            grown.sum().backward()
+
+        found = [
+            do_bench(lambda: big.add_(1)),
+            triton.testing.do_bench(lambda: big.add_(1), warmup=1, rep=1, return_mode="min"),
+            do_bench(lambda: big.add_(1), quantiles=[0.5, 0.2]),
+            do_bench(lambda: small.add_(1), return_mode="median"),
+            triton.runtime.driver.active.get_benchmarker()(lambda: big.add_(1)),
+        ]
+        times = do_bench(backward, grad_to_none=[grown], return_mode="all")
+        assert len(times) == len(calls) - 1
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        big.add_(1)  # the host is ahead of the device
+        begin.record()
+        big.add_(1)
+        end.record()
+        torch.cuda.synchronize()
+        return [*found, begin.elapsed_time(end)]
+
+    ((mean, least, (half, fifth), small, by_driver, alone),) = on_ranks(worker, data=data)
+    assert mean == pytest.approx(alone, rel=1e-3)
+    assert mean == pytest.approx(least) == pytest.approx(half) == pytest.approx(fifth)
+    assert by_driver == pytest.approx(mean)
+    assert 0 < small < 0.01 < mean  # 512 MiB at 4.8 TB/s take 0.1 ms
+
+
+def test_do_bench_of_a_kernel_and_outside_of_ranks() -> None:
+    def worker(_: int) -> float:
+        x = torch.rand(1000, device="cuda")
+        out = torch.empty_like(x)
+        time: float = triton.testing.do_bench(lambda: add[(8,)](x, x, out, 1000, BLOCK=128))
+        assert torch.allclose(out, x * x * 2 + x)
+        return time
+
+    (found,) = on_ranks(worker)
+    assert 0.0005 < found < 1
+    with pytest.raises(RuntimeError):
+        triton.testing.do_bench(lambda: None)  # this computer has no GPU

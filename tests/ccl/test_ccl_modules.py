@@ -12,7 +12,14 @@ from ccl_machine import Outcome, cut, own_algorithm, planned, run, skewed
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.ccl.algorithms import ring_allreduce
-from kernbench.ccl.config import Chosen, check_default, choose, find_ccl_file, load_ccl
+from kernbench.ccl.config import (
+    Chosen,
+    check_default,
+    choose,
+    find_ccl_file,
+    load_ccl,
+    local_file_notice,
+)
 from kernbench.ccl.layout import turns
 from kernbench.ccl.plan import NOTHING, Comm
 from kernbench.config import ConfigError
@@ -342,6 +349,11 @@ def test_the_working_directory_comes_before_what_is_shipped(
     (tmp_path / "ccl.yaml").write_text("")
     assert find_ccl_file() == tmp_path / "ccl.yaml"
     assert find_ccl_file(Path("other.yaml")) == Path("other.yaml")
+    assert local_file_notice(["other.yaml"]) is None
+    assert local_file_notice(["other.yaml", None]) == local_file_notice()
+    assert str(tmp_path / "ccl.yaml") in (local_file_notice() or "")
+    monkeypatch.chdir(shipped.parent)  # where the working directory's is the shipped one
+    assert local_file_notice() is None
 
 
 def test_an_entry_overrides_the_defaults_and_the_issues_own_file_loads(

@@ -96,6 +96,41 @@ def test_rows_of_one_file_alone_fail_unless_told_not_to() -> None:
     assert compare("a.json", write("c.json", failure={}), "--only-common").exit_code == 1
 
 
+def _last(*arguments: str) -> str:
+    done = compare(*arguments)
+    line = done.stdout.splitlines()[-1]
+    assert line.startswith("passed: " if done.exit_code == 0 else "failed: ")
+    return line
+
+
+def test_the_last_line_is_the_verdict() -> None:
+    write("a.json", 10.0, 10.0)
+    write("b.json", 10.0, 11.0, 7.0)
+    assert _last("a.json", "a.json") == "passed: 2 figures, all the same"
+    counted = "2 figures: 1 slower, 1 the same"
+    assert _last("a.json", "b.json") == f"failed: {counted}; 1 only in b.json"
+    assert _last("b.json", "a.json", "--both") == (
+        "failed: 2 figures: 1 faster, 1 the same; 1 only in b.json"
+    )
+    within = "2 figures, all the same within 10%"
+    assert _last("a.json", "b.json", "--tolerance", "10%") == f"failed: {within}; 1 only in b.json"
+    common = ["--tolerance", "10%", "--only-common"]
+    assert _last("a.json", "b.json", *common) == f"passed: {within}"
+    write("c.json", 10.0, 10.0, failure={})
+    one = "failed: 0 figures; 1 failed in c.json only"
+    assert _last("a.json", "c.json", "--only-common") == one
+
+
+def test_half_of_a_surrogate_pair_is_shown_by_its_number() -> None:
+    write("a.json", 1.0, results=[{"bench": "x\ud800", "us": 1.0, "is\udfff": True}])
+    write("b.json", 2.0, results=[{"bench": "x\ud800", "us": 2.0, "is\udfff": False}])
+    done = compare("a.json", "b.json", "--json", "c.json")
+    assert done.exit_code == 1, done.exception
+    assert "x\\ud800" in done.stdout
+    assert "differs: is\\udfff: True -> False" in done.stdout
+    assert read("c.json")["rows"][0]["row"] == "x\ud800"
+
+
 def test_as_many_rows_as_asked_are_shown_the_worst_first() -> None:
     write("a.json", *[10.0] * 30)
     write("b.json", *[10.0 + each for each in range(30)])

@@ -45,7 +45,8 @@ def _repeated(command: str) -> Said:
 def _of_run(spec: RunSpec) -> RunSpec:
     """Returns a specification without what only `kernbench torchrun` says."""
     spec = dataclasses.replace(spec, pytorch=False, data=spec.data is True, nodes=1)
-    return dataclasses.replace(spec, as_module=False, same_ranks=False, witnesses=None)
+    spec = dataclasses.replace(spec, as_module=False, same_ranks=False, witnesses=None)
+    return dataclasses.replace(spec, check_replicas=False, races="error")
 
 
 @given(spec=run_specs(bench="my bench.py").map(_of_run))
@@ -60,7 +61,8 @@ def test_every_option_is_a_field_or_an_output() -> None:
 
     commands: Any = typer.main.get_command(app)
     options = {parameter.name for parameter in commands.commands["run"].params}
-    of_torchrun = {"pytorch", "nodes", "as_module", "same_ranks", "witnesses"}
+    of_torchrun = {"pytorch", "nodes", "as_module", "same_ranks", "witnesses", "check_replicas"}
+    of_torchrun |= {"races"}
     fields = {field.name for field in dataclasses.fields(RunSpec)} - of_torchrun
     outputs = {field.name for field in dataclasses.fields(Output)}
     named = {"overrides": "set_", "watchdog_s": "watchdog", "max_time_ps": "max_time"}

@@ -84,9 +84,16 @@ def test_a_corrupted_algorithm_is_seen(
     )
     monkeypatch.chdir(tmp_path)
     assert _run("ccl_allreduce", "-e", "1K") == 1
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
     assert "skewed" in out
     assert "FAILED" in out
+    assert err == (
+        f"kernbench: algorithms are those of {tmp_path / 'ccl.yaml'}; --ccl FILE names others\n"
+    )
+    assert _run("ccl_allreduce", "-e", "1K", ccl="ccl.yaml") == 1
+    assert capsys.readouterr().err == ""
+    assert _run("ccl_allreduce", "-e", "1K", quiet=True) == 1
+    assert capsys.readouterr().err == ""
 
 
 def test_run_spawns_once_over_all_sips_and_looks_worker_up(
@@ -349,7 +356,7 @@ def test_the_watchdog_stops_code_that_never_yields(
     bench.write_text(SENDS_FIRST.replace("    dist.send(", "    while True: pass\n    dist.send("))
     assert _run(bench, watchdog_s=0.1) == 1
     text = capsys.readouterr().err
-    assert "[K5] code ran for 0.1 s of wall time without a simulated step" in text
+    assert "[K5] code ran for 50 ms to 100 ms of wall time without a simulated step" in text
 
 
 SPAWN_ONE = "def run(ctx):\n    ctx.multiprocessing.spawn(worker, nprocs=1)\n"
@@ -597,6 +604,7 @@ def test_the_options_are_these() -> None:
         "torchrun": [
             "--breakdown",
             "--ccl",
+            "--check-replicas",
             "--data",
             "--devices",
             "--eager-limit",
@@ -611,6 +619,7 @@ def test_the_options_are_these() -> None:
             "--nnodes",
             "--nproc-per-node",
             "--quiet",
+            "--races",
             "--report",
             "--same-ranks",
             "--schedule",
@@ -666,7 +675,7 @@ def test_the_options_are_these() -> None:
         ],
         "compare": ["--both", "--json", "--metric", "--only-common", "--rows", "--tolerance"],
         "test": ["--jobs", "--machine", "--mode", "--seed", "-n"],
-        "check": [],
+        "check": ["--torchrun"],
         "explain": [],
         "new-machine": ["--from"],
         "show-machine": [],

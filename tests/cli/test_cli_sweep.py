@@ -221,3 +221,22 @@ def test_records_are_plain_json(tmp_path: Path) -> None:
     for run in grid_of(tmp_path):
         plain = json.loads(json.dumps(record_of(run).to_json()))
         assert Record.from_json(plain) == record_of(run)
+
+
+@pytest.mark.parametrize("option", ["--json", "--csv", "--report"])
+@pytest.mark.parametrize("place", [".", "/", "..", "here", "here/", ""])
+def test_a_folder_is_no_output_file(tmp_path: Path, option: str, place: str) -> None:
+    (tmp_path / "here").mkdir()
+    done = _invoke(grid_of(tmp_path)[0].spec.bench or "", f"{option}={place}")
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"kernbench: [F15] cannot write {Path(place)}: it is no file\n")
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_algorithms_of_the_working_directory_are_named(tmp_path: Path) -> None:
+    bench = grid_of(tmp_path)[0].spec.bench or ""
+    Path("ccl.yaml").write_text("defaults: {algorithm: ring}\nalgorithms: {}\n")
+    said = f"kernbench: algorithms are those of {Path('ccl.yaml').resolve()}; "
+    assert _invoke(bench).stderr.startswith(said)
+    assert said not in _invoke(bench, "--ccl", "ccl.yaml").stderr
+    assert said not in _invoke(bench, "--quiet").stderr

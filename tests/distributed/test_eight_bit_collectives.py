@@ -186,7 +186,7 @@ def test_the_others_add_alike(kernbench: Kernbench, dtype: torch.dtype) -> None:
         dist.reduce(root, 1)
         return [x.view(torch.uint8).tolist() for x in (mine, scaled, root)]
 
-    found = _run(kernbench, ranks, "nccl", work, overrides=RING)
+    found = _run(kernbench, ranks, "ccl", work, overrides=RING)
     given = [kind.decoded[one] for one in bits]
     for rank in range(ranks):
         block = slice(rank * count, (rank + 1) * count)

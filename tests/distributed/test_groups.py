@@ -351,7 +351,7 @@ def test_arguments_of_init_process_group(kernbench: Kernbench) -> None:
             ({"rank": 1 - rank}, f"rank={1 - rank}"),
             ({"store": object()}, r"init_process_group\(store=\) is not simulated"),
             ({"group_name": "x"}, r"init_process_group\(group_name=\) is not simulated"),
-            ({"device_id": rank - 1 if rank else 7}, "its device is cuda:"),
+            ({"device_id": rank - 1 if rank else 7}, rf"\[M14\] rank {rank} used cuda:"),
         ):
             given: Any = arguments
             with pytest.raises(KernbenchError, match=message):

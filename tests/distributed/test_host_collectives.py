@@ -254,9 +254,13 @@ def test_backends_that_take_tensors_of_the_host(kernbench: Kernbench, backend: s
 
 def test_the_library_is_that_of_the_tensors_device(kernbench: Kernbench) -> None:
     def worker(rank: int) -> None:
-        for where, op, missing in (("cpu", "AVG", "gloo"), ("cuda", "BAND", "nccl")):
+        ops = dist.ReduceOp
+        for where, op, missing in (("cpu", ops.PREMUL_SUM(2), "gloo"), ("cuda", ops.BAND, "nccl")):
             with pytest.raises(ValueError, match=f"not defined on backend {missing}"):
-                dist.all_reduce(torch.ones(2, device=where), getattr(dist.ReduceOp, op))
+                dist.all_reduce(torch.ones(2, device=where), op)
+        means = torch.full((2,), rank, dtype=torch.float32, device="cpu")
+        dist.all_reduce(means, ops.AVG)
+        assert means.tolist() == [1, 1]
         x = torch.ones(2, device="cuda")
         dist.all_reduce(x, dist.ReduceOp.AVG)
         assert x.tolist() == [1, 1]

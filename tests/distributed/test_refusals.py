@@ -24,7 +24,7 @@ shared: list[dist.ProcessGroup] = []
         """
 [C6] rank 1: all_reduce: bxor is not defined on backend nccl
   call #1 of group WORLD at 2 us, at FILE+3: dist.all_reduce(ones(dtype=torch.int32), dist.ReduceOp.BXOR)
-  hint: nccl has sum, product, min, max, avg and premul_sum; gloo has sum, product, min, max, band, bor and bxor; the backend ccl has all
+  hint: nccl has sum, product, min, max, avg, premul_sum; gloo has sum, product, min, max, avg, band, bor, bxor; ccl has sum, product, min, max, avg, band, bor, bxor, premul_sum
 """,
     ),
 )
@@ -41,7 +41,7 @@ def c6_nccl(rank: int) -> None:
         """
 [C6] rank 1: reduce: bxor is not defined for torch.float32 on backend ccl
   call #1 of group WORLD at 2 us, at FILE+3: dist.reduce(ones(), 0, dist.ReduceOp.BXOR)
-  hint: sum, product, min and max take every type; avg all of them but bool; premul_sum takes floats, band, bor and bxor integers
+  hint: bxor takes int64, int32, int16, int8, uint8, bool there: convert the tensor with .to() first
 """,
     ),
 )
@@ -56,16 +56,16 @@ def c6_dtype(rank: int) -> None:
     (
         (1,),
         """
-[C6] rank 1: all_reduce: avg is not defined on backend gloo
-  call #1 of group WORLD at 2 us, at FILE+3: dist.all_reduce(ones(), dist.ReduceOp.AVG)
-  hint: nccl has sum, product, min, max, avg and premul_sum; gloo has sum, product, min, max, band, bor and bxor; the backend ccl has all
+[C6] rank 1: all_reduce: premul_sum(2) is not defined on backend gloo
+  call #1 of group WORLD at 2 us, at FILE+3: dist.all_reduce(ones(), dist.ReduceOp.PREMUL_SUM(2))
+  hint: nccl has sum, product, min, max, avg, premul_sum; gloo has sum, product, min, max, avg, band, bor, bxor; ccl has sum, product, min, max, avg, band, bor, bxor, premul_sum
 """,
     ),
 )
 def c6_gloo(rank: int) -> None:
     dist.init_process_group("gloo")
     if rank == 1:
-        dist.all_reduce(ones(), dist.ReduceOp.AVG)
+        dist.all_reduce(ones(), dist.ReduceOp.PREMUL_SUM(2))
 
 
 @CASES.add(
@@ -75,7 +75,7 @@ def c6_gloo(rank: int) -> None:
         """
 [C6] rank 1: all_reduce: sum is not defined for torch.float8_e5m2 on backend gloo
   call #1 of group WORLD at 4 us, at FILE+3: dist.all_reduce(torch.ones(2).to(torch.float8_e5m2))
-  hint: gloo moves 8-bit floats but does not add them: put the tensor on the device, or reduce it as float32
+  hint: sum takes float64, float32, float16, bfloat16, int64, int32, int8, uint8, bool, complex64, complex128 there: convert the tensor with .to() first
 """,
     ),
 )
@@ -83,6 +83,57 @@ def c6_eight_bits(rank: int) -> None:
     dist.init_process_group("gloo")
     if rank == 1:
         dist.all_reduce(torch.ones(2).to(torch.float8_e5m2))
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C6] rank 1 called broadcast on a tensor of torch.int16, which it is not defined for on backend nccl
+  call #1 of group WORLD at 2 us, at FILE+3: dist.broadcast(ones(dtype=torch.int16), 1)
+  hint: convert the tensor first, or send its bytes: broadcast of tensor.view(torch.uint8)
+""",
+    ),
+)
+def c6_type_that_is_not_moved(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.broadcast(ones(dtype=torch.int16), 1)
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C6] rank 1 called gather on a tensor of torch.complex64, which it is not defined for on backend gloo
+  call #1 of group WORLD at 2 us, at FILE+3: dist.gather(ones(dtype=torch.complex64))
+  hint: gather of torch.view_as_real(tensor)
+""",
+    ),
+)
+def c6_gather_of_complex(rank: int) -> None:
+    dist.init_process_group("gloo")
+    if rank == 1:
+        dist.gather(ones(dtype=torch.complex64))
+
+
+@CASES.add(
+    3,
+    (
+        (1,),
+        """
+[C6] rank 1 called send on a tensor of torch.int16, which it is not defined for on backend nccl
+  call #1 of group WORLD at 2 us, at FILE+3: dist.send(ones(dtype=torch.int16), 0)
+  hint: convert the tensor first, or send its bytes: send of tensor.view(torch.uint8)
+""",
+    ),
+)
+def c6_message(rank: int) -> None:
+    dist.init_process_group("nccl")
+    if rank == 1:
+        dist.send(ones(dtype=torch.int16), 0)
 
 
 @CASES.add(

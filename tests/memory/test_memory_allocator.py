@@ -1,12 +1,14 @@
 """The allocator against a map of every unit of the memory, and what it says when it fails."""
 
 import gc
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shooting import shots
 
 from kernbench.errors import CallSite, KernbenchError, call_site
 from kernbench.memory import (
@@ -19,6 +21,7 @@ from kernbench.memory import (
     Space,
     Storage,
 )
+from kernbench.memory import allocator as allocator_module
 from kernbench.memory.allocator import ALIGNMENT, NotedAllocator
 
 CAPACITY = 1024
@@ -110,32 +113,32 @@ def test_addresses_say_where_they_are() -> None:
     assert (tcm().name, Allocator(Space.HBM, 4, 0, 1).name) == ("sip3.tcm[5]", "sip4.hbm")
 
 
-def test_out_of_hbm_names_the_five_largest_and_what_is_free() -> None:
+def test_out_of_hbm_names_the_lines_that_hold_most_and_what_is_free() -> None:
     allocator = Allocator(Space.HBM, 1, 0, 64 << 10)
-    where = site()
-    blocks = [allocator.allocate(n << 10, f"tensor {n}", where) for n in (1, 9, 4, 8, 5, 9, 2, 3)]
-    allocator.free(blocks[2])
+    where, there = site(), CallSite(site.__code__, 0)
+    kept = [allocator.allocate(9 << 10, f"tensor {n}", where) for n in range(2)]
+    allocator.free(allocator.allocate(4 << 10, "tensor", there))
+    kept += [allocator.allocate(n << 10, f"tensor {n}", there) for n in (3, 5)]
+    kept += [allocator.allocate(512, "small", None), allocator.allocate(512, "small", None)]
     with pytest.raises(OutOfMemoryError) as caught:
-        allocator.allocate(24 << 10, "empty([6144], float32)", where)
+        allocator.allocate(40 << 10, "empty([10240], float32)", where)
     error = caught.value
     assert isinstance(error, MemoryError)
     assert str(error) == "\n".join(
         [
             "[M7] sip1.hbm is out of memory",
             f"  at {where.show()}",
-            "  requested 24 KiB (24576 B) for empty([6144], float32)",
-            "  free 27 KiB of 64 KiB, largest free block 23 KiB",
-            "  largest blocks in use:",
-            f"    9 KiB tensor 9 at {where.show()}",
-            f"    9 KiB tensor 9 at {where.show()}",
-            f"    8 KiB tensor 8 at {where.show()}",
-            f"    5 KiB tensor 5 at {where.show()}",
-            f"    3 KiB tensor 3 at {where.show()}",
+            "  requested 40 KiB (40960 B) for empty([10240], float32)",
+            "  free 37 KiB of 64 KiB, largest free block 37 KiB",
+            "  in use, by line:",
+            f"    18 KiB in 2 blocks, each 9 KiB tensor 0, at {where.show()}",
+            f"    8 KiB in 2 blocks, the largest 5 KiB tensor 5, at {there.show()}",
+            "    1 KiB in 2 blocks, of which no line is known",
             "  hint: drop tensors that are no longer needed, shard over more ranks, or raise "
             "system.sip.cube.hbm.capacity in the topology file",
         ]
     )
-    assert allocator.allocated == 37 << 10  # nothing has changed
+    assert allocator.allocated == sum(block.nbytes for block in kept)  # nothing has changed
 
 
 def test_out_of_an_empty_tcm_asks_for_smaller_tiles() -> None:
@@ -300,3 +303,46 @@ def test_a_full_memory_takes_what_was_set_aside() -> None:
     assert memory.allocate(CAPACITY, "all", None).offset == 0
     assert not memory.take_back(blocks[0])
     assert all(block.freed for block in blocks)
+
+
+def _agree(memory: Allocator) -> None:
+    """Blocks, holes and sums tell the same."""
+    places = [(block.offset, block.reserved) for block in memory._live.values()]
+    spans = sorted([*places, *memory._holes])
+    ends = [start + size for start, size in spans]
+    assert [start for start, _ in spans] == [0, *ends[:-1]], "no gap, and nothing twice"
+    assert memory.allocated == sum(size for _, size in places)
+    holes = memory._holes
+    assert all(one[0] + one[1] < two[0] for one, two in itertools.pairwise(holes)), "merged"
+
+
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_interrupt_at_any_bytecode_leaves_a_memory_that_is_right(step: int) -> None:
+    memories: list[Allocator] = []
+
+    def fresh() -> Callable[[], None]:
+        memory = Allocator(Space.HBM, 0, 0, 1 << 16)
+        memories.append(memory)
+
+        def call() -> None:
+            blocks = [memory.allocate(1000, "x", None) for _ in range(4)]
+            memory.free(blocks[1])
+            memory.give_back(blocks[2])
+            blocks[1] = memory.allocate(500, "y", None)
+            memory.free(blocks[3])
+            memory.give_back(blocks[0])
+            memory.free(blocks[1])
+
+        return call
+
+    for _ in shots(fresh, [allocator_module], step):
+        memory = memories.pop()
+        last = memory.allocate(700, "z", None)
+        _agree(memory)
+        memory.free(last)
+        _agree(memory)
+        for block in memory.live():
+            memory.free(block)
+        assert memory.allocated == 0
+        assert memory._holes == [(0, 1 << 16)]
+        assert last.freed

@@ -871,7 +871,7 @@ def test_errors(kernbench: Kernbench) -> None:
         )
         other = 1 - rank
         for options in ({"device_ids": [other]}, {"output_device": other}):
-            assert f"its device is cuda:{rank}" in text(
+            assert f"rank {rank} used cuda:{other}, the device of rank {other}" in text(
                 Exception,
                 lambda o=options: DistributedDataParallel(net(), **o),  # type: ignore[misc]
             )

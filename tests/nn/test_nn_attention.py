@@ -10,6 +10,7 @@ import kernbench.torch as torch
 import kernbench.torch.nn.functional as F
 from kernbench.errors import KernbenchError, OperandError, UnsupportedError
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.pytorch_versions import OLDEST, minor_of
 from kernbench.tensors.errors import TensorError
 from kernbench.testing import Kernbench
 from kernbench.torch.nn.attention import SDPBackend, sdpa_kernel
@@ -258,6 +259,8 @@ def test_results_lie_as_pytorchs_do(device: str, order: tuple[int, ...]) -> None
         lambda x: (x, x, x[..., :2]),
         lambda x: (x[0], x[0], x[0]),
     ]
+    if minor_of(theirs.__version__) > OLDEST:
+        changes.pop()  # since 2.14 a result of three dimensions lies as the queries do
     for change in changes:
         expected = theirs.nn.functional.scaled_dot_product_attention(*change(other))
         assert attention(*change(mine)).stride() == expected.stride()

@@ -223,7 +223,8 @@ def test_a_rank_uses_its_own_device(ctx: RuntimeContext) -> None:
     assert lines[1].endswith('x.to("cuda:0")')
     assert lines[2:] == [
         "  rank 1 has cuda:1",
-        "  hint: a rank uses its own device; ranks exchange data through torch.distributed",
+        "  hint: use cuda:1: torch.cuda.set_device(LOCAL_RANK), then device='cuda'; ranks exchange "
+        "data through torch.distributed, and a model over several devices needs a rank for each",
     ]
 
 

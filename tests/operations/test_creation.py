@@ -166,8 +166,8 @@ def test_a_device_that_is_full(ctx: RuntimeContext) -> None:
     assert lines[1].startswith("  at ")
     assert lines[1].endswith('torch.empty(33 << 30, dtype=torch.int8, device="cuda:1")')
     assert lines[2] == ("  requested 33 GiB (35433480192 B) for tensor [35433480192] torch.int8")
-    assert lines[3] == "  free 32 GiB of 32 GiB, largest free block 32 GiB"
-    assert lines[4] == "  largest blocks in use:"
+    assert lines[3] == "  free 32 GiB (34355544064 B) of 32 GiB, largest free block 32 GiB"
+    assert lines[4] == "  in use, by line:"
     assert lines[5].startswith("    4 MiB tensor [1048576] torch.float32 at ")
     assert lines[6] == (
         "  hint: drop tensors that are no longer needed, shard over more ranks, or raise "

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -16,10 +17,11 @@ from kernbench.errors import (
     call_site_of,
     is_of_python,
     is_passed_over,
+    libraries_passed_over,
     passed_over,
     site_in,
 )
-from kernbench.process.process import outermost_frame
+from kernbench.process.last_frame import last_frame
 from kernbench.ranks.watchdog import users_code_runs
 
 Call = Callable[[Callable[[], Any]], Any]
@@ -53,6 +55,17 @@ def test_a_library_is_passed_over_inside_of_the_block_only() -> None:
             assert place(find()) == __file__
             assert place(find()) == __file__
         assert place(find()) == "<string>"
+
+
+def test_libraries_of_an_environment_below_this_one_are_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("dist-packages", "sources"):
+        (tmp_path / folder / f"of_{folder[:4]}").mkdir(parents=True)
+        monkeypatch.syspath_prepend(str(tmp_path / folder))
+    with libraries_passed_over():
+        assert place(module("of_dist.nn")(call_site)) == __file__
+        assert place(module("of_sour.nn")(call_site)) == "<string>"
 
 
 def test_what_only_begins_like_a_library_is_the_users() -> None:
@@ -96,7 +109,7 @@ def test_where_only_libraries_called_the_outermost_line_of_theirs_is_told(
         def look() -> None:
             task = current_task()
             assert task is not None
-            found.extend([call_site(), outermost_frame()])
+            found.extend([call_site(), last_frame(None)])
 
         start = module("library.run")
         with passed_over("library"):

@@ -81,7 +81,7 @@ def test_c1_of_a_group_that_everybody_has_destroyed(kernbench: Kernbench, pair: 
         (0,): f"""\
 CollectiveMismatchError: [C1] broadcast #1 of group {name}: rank 0 waits for rank 1
   waiting rank 0: broadcast([4], torch.float32, src=0) at 2 us, at FILE+4: dist.broadcast(x, src=0, group=group)
-  missing rank 1 returned at FILE+6: dist.destroy_process_group(group); it called none
+  missing rank 1 destroyed the group at FILE+6: dist.destroy_process_group(group); it called none
   hint: every rank of a group must call the collective; look for a branch on the rank""",
     }
 
@@ -104,7 +104,6 @@ def test_c10_two_groups_in_crossing_order(kernbench: Kernbench) -> None:
         (0,): """\
 RankDeadlockError: [C10] groups are used in crossing order: 0 waits in G1{0-2} for 1; 1 waits in G2{0-1} for 0
   rank 0 waits in all_reduce #1 of group G1{0-2}: all_reduce([4], torch.float32, sum) at 2 us, at FILE+4: dist.all_reduce(x, group=a)
-  rank 0 waits in all_reduce #1 of group G1{0-2} at 2 us, at FILE+4: dist.all_reduce(x, group=a)
   rank 1 waits in all_reduce #1 of group G2{0-1} at 2 us, at FILE+7: dist.all_reduce(x, group=b)
   rank 2 waits in all_reduce #1 of group G1{0-2} at 2 us, at FILE+10: dist.all_reduce(x, group=a)
   hint: every rank must use the groups in the same order""",
@@ -112,7 +111,6 @@ RankDeadlockError: [C10] groups are used in crossing order: 0 waits in G1{0-2} f
 RankDeadlockError: [C10] groups are used in crossing order: 0 waits in G1{0-2} for 1; 1 waits in G2{0-1} for 0
   rank 1 waits in all_reduce #1 of group G2{0-1}: all_reduce([4], torch.float32, sum) at 2 us, at FILE+7: dist.all_reduce(x, group=b)
   rank 0 waits in all_reduce #1 of group G1{0-2} at 2 us, at FILE+4: dist.all_reduce(x, group=a)
-  rank 1 waits in all_reduce #1 of group G2{0-1} at 2 us, at FILE+7: dist.all_reduce(x, group=b)
   rank 2 waits in all_reduce #1 of group G1{0-2} at 2 us, at FILE+10: dist.all_reduce(x, group=a)
   hint: every rank must use the groups in the same order""",
         (2,): """\
@@ -120,7 +118,6 @@ RankDeadlockError: [C10] groups are used in crossing order: 0 waits in G1{0-2} f
   rank 2 waits in all_reduce #1 of group G1{0-2}: all_reduce([4], torch.float32, sum) at 2 us, at FILE+10: dist.all_reduce(x, group=a)
   rank 0 waits in all_reduce #1 of group G1{0-2} at 2 us, at FILE+4: dist.all_reduce(x, group=a)
   rank 1 waits in all_reduce #1 of group G2{0-1} at 2 us, at FILE+7: dist.all_reduce(x, group=b)
-  rank 2 waits in all_reduce #1 of group G1{0-2} at 2 us, at FILE+10: dist.all_reduce(x, group=a)
   hint: every rank must use the groups in the same order""",
     }
 
@@ -136,14 +133,12 @@ def test_c10_across_streams_of_ranks_that_have_returned(kernbench: Kernbench) ->
         (0,): """\
 RankDeadlockError: [C10] groups are used in crossing order: 0 waits in G2{0-1} for 1; 1 waits in G1{0-1} for 0
   rank 0 waits in all_reduce #1 of group G2{0-1}: all_reduce([4], torch.float32, sum) at 2 us, at FILE+4: dist.all_reduce(x, group=group)
-  rank 0 waits in all_reduce #1 of group G2{0-1} at 2 us, at FILE+4: dist.all_reduce(x, group=group)
   rank 1 waits in all_reduce #1 of group G1{0-1} at 2 us, at FILE+4: dist.all_reduce(x, group=group)
   hint: every rank must use the groups in the same order""",
         (1,): """\
 RankDeadlockError: [C10] groups are used in crossing order: 0 waits in G2{0-1} for 1; 1 waits in G1{0-1} for 0
   rank 1 waits in all_reduce #1 of group G1{0-1}: all_reduce([4], torch.float32, sum) at 2 us, at FILE+4: dist.all_reduce(x, group=group)
   rank 0 waits in all_reduce #1 of group G2{0-1} at 2 us, at FILE+4: dist.all_reduce(x, group=group)
-  rank 1 waits in all_reduce #1 of group G1{0-1} at 2 us, at FILE+4: dist.all_reduce(x, group=group)
   hint: every rank must use the groups in the same order""",
     }
 
@@ -353,14 +348,12 @@ def test_p4_names_the_shortest_circle_and_elides_a_long_one(kernbench: Kernbench
         (3,): """\
 RankDeadlockError: [P4] ranks 3, 7 wait for one another: 3 send->7 (l.+5) -> 7 send->3 (l.+3) -> 3
   rank 3 waits in message #1 of group WORLD: send([4], torch.float32, to rank 7, tag 0) at 2 us, at FILE+5: dist.send(x, 7)
-  rank 3 waits in message #1 of group WORLD: send([4], torch.float32, tag 0) at 2 us, at FILE+5: dist.send(x, 7)
   rank 7 waits in message #1 of group WORLD: send([4], torch.float32, tag 0) at 2 us, at FILE+3: dist.send(x, 3)
   hint: let one side send before it receives, or start both with batch_isend_irecv""",
         (7,): """\
 RankDeadlockError: [P4] ranks 3, 7 wait for one another: 3 send->7 (l.+5) -> 7 send->3 (l.+3) -> 3
   rank 7 waits in message #1 of group WORLD: send([4], torch.float32, to rank 3, tag 0) at 2 us, at FILE+3: dist.send(x, 3)
   rank 3 waits in message #1 of group WORLD: send([4], torch.float32, tag 0) at 2 us, at FILE+5: dist.send(x, 7)
-  rank 7 waits in message #1 of group WORLD: send([4], torch.float32, tag 0) at 2 us, at FILE+3: dist.send(x, 3)
   hint: let one side send before it receives, or start both with batch_isend_irecv""",
     }
 
@@ -404,7 +397,6 @@ RankDeadlockError: [P4] ranks 0-2 wait for one another: 0 all_reduce #1 of group
 RankDeadlockError: [P4] ranks 0-2 wait for one another: 0 all_reduce #1 of group WORLD (l.+4) -> 2 recv<-0 (l.+3) -> 0
   rank 2 waits in message #1 of group WORLD: recv([4], torch.float32, from rank 0, tag 0) at 2 us, at FILE+3: dist.recv(x, 0)
   ranks 0-1 wait in all_reduce #1 of group WORLD at 2 us, at FILE+4: dist.all_reduce(x)
-  rank 2 waits in message #1 of group WORLD: recv([4], torch.float32, tag 0) at 2 us, at FILE+3: dist.recv(x, 0)
   hint: every rank must come to collectives and messages in the same order""",
     }
 

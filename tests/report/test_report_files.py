@@ -43,6 +43,14 @@ def test_equal_texts_give_equal_compressed_files(tmp_path: Path) -> None:
     assert gzip.decompress(paths[0].read_bytes()) == b"text"
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_what_utf_8_cannot_encode_is_written_by_its_number(tmp_path: Path, name: str) -> None:
+    with replacing(tmp_path / name) as file:
+        file.write("\u00e9\ud800")
+    written = (tmp_path / name).read_bytes()
+    assert (gzip.decompress(written) if name.endswith(".gz") else written) == b"\xc3\xa9\\ud800"
+
+
 def test_a_test_leaves_nothing_behind(tmp_path: Path) -> None:
     check_writable(tmp_path / "out.json")
     assert os.listdir(tmp_path) == []

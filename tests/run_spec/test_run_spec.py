@@ -63,7 +63,7 @@ def test_json_has_all_fields_and_a_version() -> None:
         "watchdog_s": 30.0,
         "max_time_ps": 0,
         "step_budget": 0,
-        "group_limit": 128,
+        "group_limit": 4096,
         "schedule": None,
         "bench": None,
         "arguments": [],
@@ -72,6 +72,7 @@ def test_json_has_all_fields_and_a_version() -> None:
         "pytorch": False,
         "same_ranks": False,
         "witnesses": None,
+        "races": "error",
         "nodes": 1,
         "as_module": False,
     }

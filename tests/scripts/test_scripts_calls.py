@@ -2,9 +2,12 @@
 
 import asyncio
 import linecache
+import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ import kernbench
 import kernbench.torch as torch
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.runtime_api.multiprocessing import SpawnException
+from kernbench.scripts.calls import LocalFileWarning
 from kernbench.testing import Kernbench
 
 
@@ -37,6 +41,37 @@ def test_a_context_in_a_line() -> None:
         assert ctx.spec.topology == "sip8"
     with kernbench.context("torus4x4") as ctx:
         assert ctx.spec.topology == "torus4x4"
+
+
+def test_a_file_of_the_working_directory_is_named_once_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "ccl.yaml"
+    file.write_text("")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            kernbench.spawn(lambda rank: None, nprocs=2)
+        kernbench.spawn(lambda rank: None, nprocs=2, ccl=str(file))
+        kernbench.context()
+    said = f"algorithms are those of {file}; ccl=FILE names others"
+    assert [str(each.message) for each in caught] == [said, said]
+    assert {(each.category, each.filename) for each in caught} == {(LocalFileWarning, __file__)}
+    assert caught[0].lineno == caught[1].lineno - 2
+
+
+@pytest.mark.torch
+def test_ranks_of_pytorch_name_a_file_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "ccl.yaml"
+    file.write_text("")
+    with pytest.warns(LocalFileWarning, match=re.escape(str(file))) as told:
+        kernbench.torchrun_spawn(lambda rank: None, nprocs=2)
+    assert told[0].filename == __file__
 
 
 @pytest.mark.parametrize("call", [kernbench.spawn, Kernbench().spawn])

@@ -7,15 +7,15 @@ from typer.testing import CliRunner
 
 import kernbench.torch as torch
 from kernbench.cli.app import app
-from kernbench.runtime_api.missing import missing, pytorch_names
+from kernbench.runtime_api.missing import missing, missing_package, pytorch_names
 
 
-def _check(folder: Path, text: str, **others: str) -> tuple[int, list[str]]:
+def _check(folder: Path, text: str, *options: str, **others: str) -> tuple[int, list[str]]:
     for name, content in others.items():
         (folder / f"{name}.py").write_text(content)
     file = folder / "train.py"
     file.write_text(text)
-    done = CliRunner().invoke(app, ["check", str(file)])
+    done = CliRunner().invoke(app, ["check", str(file), *options])
     assert not isinstance(done.exception, Exception), done.exception
     lines = [line.replace(f"{folder}/", "") for line in done.output.splitlines()]
     return done.exit_code, lines
@@ -42,7 +42,7 @@ def test_all_names_are_listed_with_their_lines(tmp_path: Path) -> None:
         "@t.compile\n"
         "def step(): ...\n"
     )
-    later = "is not simulated; it will come with real PyTorch"
+    later = "is not in kernbench.torch; `kernbench torchrun FILE` runs it"
     assert _check(tmp_path, text) == (
         1,
         [
@@ -51,7 +51,7 @@ def test_all_names_are_listed_with_their_lines(tmp_path: Path) -> None:
             f"train.py:8: torch.nn.Conv2d {later} (also in line 14)",
             "train.py:9: PyTorch 2.13 has no torch.nn.Linera; did you mean `torch.nn.Linear`?",
             f"train.py:12: torch.nn.functional.conv2d {later}",
-            "train.py:15: torch.distributed.ReduceOp.SUMM is not simulated; did you mean "
+            "train.py:15: torch.distributed.ReduceOp.SUMM is not in kernbench.torch; did you mean "
             "`torch.distributed.ReduceOp.SUM`?",
             f"train.py:17: torch.compile {later}",
             "7 names in 1 file to change",
@@ -68,9 +68,9 @@ def test_modules_of_the_user_are_followed(tmp_path: Path) -> None:
     )
     assert code == 1
     assert lines == [
-        "model.py:3: torch.fft.fft2 is not simulated; it will come with real PyTorch",
-        "parts.py:1: torchvision is built on PyTorch itself and is not simulated; for data, "
-        "torch.randn of the same shapes takes the same time",
+        "model.py:3: torch.fft.fft2 is not in kernbench.torch; `kernbench torchrun FILE` runs it",
+        "parts.py:1: torchvision is built on PyTorch itself; `kernbench torchrun FILE` runs it; "
+        "or: for data, torch.randn of the same shapes takes the same time",
         "2 names in 3 files to change",
     ]
 
@@ -108,8 +108,8 @@ def test_a_name_of_a_tensor_is_told_by_its_name_alone(tmp_path: Path) -> None:
     assert (code, lines[:-1]) == (
         1,
         [
-            "train.py:4: if this is a tensor: torch.Tensor.cholesky_solve is not simulated; it "
-            "will come with real PyTorch"
+            "train.py:4: if this is a tensor: torch.Tensor.cholesky_solve is not in "
+            "kernbench.torch; `kernbench torchrun FILE` runs it"
         ],
     )
 
@@ -134,6 +134,53 @@ def test_a_name_of_a_tensor_is_told_by_its_name_alone(tmp_path: Path) -> None:
 )
 def test_nothing_to_change(tmp_path: Path, text: str) -> None:
     assert _check(tmp_path, text) == (0, ["all names of torch in 1 file are there"])
+
+
+def test_what_torchrun_refuses_is_listed_and_nothing_else(tmp_path: Path) -> None:
+    text = (
+        "import torch\n"
+        "from torch.cuda import *\n"
+        "import torch.nn as nn\n"
+        "import parts, triton, torchvision\n"
+        "model = torch.compile(nn.Conv2d(1, 2, 3).cuda())\n"
+        "if isinstance(model, (nn.DataParallel, nn.Module)):\n"
+        "    model = nn.DataParallel(model)\n"
+        "g = CUDAGraph()\n"
+        "with torch.cuda.graph(g):\n"
+        "    model.cholesky_solve(torch.frobnicate(3))\n"
+        "torch.cuda.CUDAGraph.replay(g)\n"
+        "if hasattr(torch.cuda, 'memory_snapshot'):\n"
+        "    torch.cuda.memory_snapshot()\n"
+    )
+    graphs = (
+        "is not simulated; run the program without CUDA graphs; --set can lower the host's cost "
+        "of a launch"
+    )
+    exchange = "use collectives, or send and recv, of torch.distributed"
+    parts = (
+        "from torch.distributed import rpc\n"
+        "import apex\n"
+        "rpc.init_rpc('a')\n"
+        "try:\n    import flash_attn\nexcept ImportError:\n    pass\n"
+    )
+    assert _check(tmp_path, text, "--torchrun", parts=parts) == (
+        1,
+        [
+            "train.py:7: torch.nn.DataParallel is not simulated; a rank has one device; use "
+            "torch.nn.parallel.DistributedDataParallel",
+            f"train.py:8: torch.cuda.CUDAGraph {graphs} (also in line 11)",
+            f"train.py:9: torch.cuda.graph {graphs}",
+            "parts.py:2: apex has kernels of its own for CUDA, which are not simulated; torch.nn "
+            "and torch.optim have what is simulated",
+            f"parts.py:3: torch.distributed.rpc.init_rpc is not simulated; {exchange}",
+            "5 names in 2 files to change",
+        ],
+    )
+    right = "import torch\ntorch.compile(torch.nn.Conv2d(1, 2, 3).cuda())\n"
+    assert _check(tmp_path, right, "--torchrun") == (
+        0,
+        ["kernbench torchrun refuses no name in 1 file"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -171,14 +218,26 @@ def test_a_run_says_the_same_as_the_check(tmp_path: Path, module: str, name: str
 
 def test_the_sentences() -> None:
     assert missing("torch.nn.DataParallel", ()) == (
-        "torch.nn.DataParallel is not simulated; use torch.nn.parallel.DistributedDataParallel"
+        "torch.nn.DataParallel is not simulated; a rank has one device; use "
+        "torch.nn.parallel.DistributedDataParallel"
     )
     assert missing("torch.cuda.CUDAGrap", ()) == (
         "PyTorch 2.13 has no torch.cuda.CUDAGrap; did you mean `torch.cuda.CUDAGraph`, which is "
-        "not simulated?"
+        "not in kernbench.torch?"
     )
     assert missing("torch.zzzzzzzz", ()) == "PyTorch 2.13 has no torch.zzzzzzzz"
-    assert missing("torch._C", ()).startswith("torch._C is not simulated")
+    assert missing("torch._C", ()).startswith("torch._C is not in kernbench.torch")
+    assert missing("torch.multiprocessing.Queue", ()) == (
+        "torch.multiprocessing.Queue is not in kernbench.torch; ranks exchange objects with "
+        "torch.distributed"
+    )
+    assert missing("torch.cuda.CUDAGraph.replay", ()).startswith(
+        "torch.cuda.CUDAGraph is not simulated; run the program without CUDA graphs"
+    )
+    assert missing_package("apex.optimizers") == (
+        "apex has kernels of its own for CUDA, which are not simulated; torch.nn and torch.optim "
+        "have what is simulated"
+    )
 
 
 @pytest.mark.torch

@@ -166,14 +166,14 @@ def test_ranks_that_main_starts_as_processes(
             IMPORTS + "torch.ones(1).cholesky_solve\n",
             {"nproc_per_node": 2},
             1,
-            "AttributeError: torch.Tensor.cholesky_solve is not simulated; it will come with real",
+            "AttributeError: torch.Tensor.cholesky_solve is not in kernbench.torch; `kernbench",
         ),
         (IMPORTS + "torch.ones(1).summ()\n", {}, 1, "did you mean `torch.Tensor.sum`?"),
         (
             IMPORTS + "torch.nn.Linear(2, 2).get_extra_state\n",
             {},
             1,
-            "torch.nn.Module.get_extra_state is not simulated",
+            "torch.nn.Module.get_extra_state is not in kernbench.torch",
         ),
         (IMPORTS + "torch.nn.Linear(2, 2).mine\n", {}, 1, "'Linear' object has no attribute"),
         (
@@ -237,7 +237,10 @@ def test_a_script_that_imports_pytorch_is_told_of_the_option(
     assert _run(tmp_path, "import torch\n")[0] == 1
     assert "hint: --as-torch lets `import torch` mean kernbench.torch" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
-    said = "script.py imports PyTorch itself, which is not simulated; --as-torch lets"
+    said = (
+        "script.py imports PyTorch itself, which `kernbench run` does not simulate; `kernbench "
+        "torchrun` does, and --as-torch lets `import torch` mean kernbench.torch\n"
+    )
     assert _run(tmp_path, "import torch\n")[0] == 0
     assert said in capsys.readouterr().err
     for text in "import torch\nimport kernbench.torch\n", "from os import path\n":

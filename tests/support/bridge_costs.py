@@ -101,7 +101,8 @@ def on_one_rank(worker: Callable[[], object], *, data: bool = True) -> list[str]
 
     names: list[str] = []
     timing: Any = importlib.import_module("kernbench.bridge.operations.timing")
-    issuing = ((timing, "act"), (timing.Alone, "issue"))
+    transfers: Any = importlib.import_module("kernbench.bridge.operations.transfers")
+    issuing = ((transfers, "act"), (timing.Alone, "issue"))
     were = [getattr(owner, name) for owner, name in issuing]
 
     def noting(real: Callable[..., Any]) -> Callable[..., Any]:

@@ -49,3 +49,17 @@ def on_ranks(
     with machine(data=data, hbm=hbm):
         torch.multiprocessing.spawn(rank_main, nprocs=nprocs)
     return [results[rank] for rank in sorted(results)]
+
+
+def in_main(work: Callable[[], Any]) -> Any:
+    """Runs a function as a program without ranks, and returns what it returns.
+
+    Args:
+        work: The function.
+    """
+    from kernbench.bridge import bridged
+
+    topology = load_topology(_MACHINE).topology_obj
+    engine = GraphEngine(topology, enable_data=False, moves_at_call=True)
+    with RuntimeContext(engine=engine, quiet=True), bridged(data=True) as run, run.main():
+        return work()

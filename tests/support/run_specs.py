@@ -4,7 +4,7 @@ from typing import get_args
 
 from hypothesis import strategies as st
 
-from kernbench.run_spec import CCL_ROOTS, MACHINE_ROOTS, DefaultDevice, RunSpec
+from kernbench.run_spec import CCL_ROOTS, MACHINE_ROOTS, DefaultDevice, Races, RunSpec
 from kernbench.sim_engine.dials import Detail, Fidelity
 
 _TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
@@ -51,4 +51,5 @@ def run_specs(bench: str | None = None) -> st.SearchStrategy[RunSpec]:
         same_ranks=st.booleans(),
         witnesses=st.none()
         | st.lists(st.integers(1, 99), min_size=1, max_size=4, unique=True).map(tuple),
+        races=st.sampled_from(get_args(Races)),
     )

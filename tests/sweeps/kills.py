@@ -95,7 +95,7 @@ def _kept(folder: Path) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(file.read_text())["records"]
         return found
     text = journal.read_text() if journal.exists() else ""
-    return [json.loads(line) for line in text.split("\n")[1:-1]]
+    return [json.loads(line[9:]) for line in text.split("\n")[1:-1]]
 
 
 def _contents(folder: Path) -> tuple[str, str]:

@@ -1,7 +1,9 @@
 """The journal: whatever kills a sweep at whatever byte, nothing is lost, torn, or done twice."""
 
+import fcntl
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,8 +15,10 @@ from examples import examples
 from fake_sweeps import Executor, grid_of, record_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shooting import shots
 
 from kernbench.errors import UsageError
+from kernbench.sweeps import journal as journal_module
 from kernbench.sweeps.journal import Journal
 from kernbench.sweeps.records import Record, Run
 from kernbench.sweeps.sweeping import Files, Sweep
@@ -154,7 +158,7 @@ def _kept(files: Files) -> list[str]:
         records = json.loads(files.json.read_text())["records"]
     else:
         text = files.journal.read_text() if files.journal.exists() else ""
-        records = [json.loads(line) for line in text.split("\n")[1:-1]]
+        records = [json.loads(line[9:]) for line in text.split("\n")[1:-1]]
     names = [record["varied"]["-n"] for record in records]
     assert len(set(names)) == len(names)
     return names
@@ -192,6 +196,11 @@ def test_a_line_that_is_no_record_is_refused_unless_it_is_the_last(
     assert path.read_bytes() == torn
 
 
+def _line(values: Any) -> str:
+    body = json.dumps(values)
+    return f"{zlib.crc32(body.encode()):08x} {body}\n"
+
+
 @pytest.mark.parametrize(
     "odd", [{"ok": 1.0}, {"spec": "odd"}, {"results": None}, {"failure": 3}, {"report": 3}, None]
 )
@@ -202,8 +211,8 @@ def test_a_record_with_a_value_of_another_kind_is_none(
     changed = {"key": first["key"]} if odd is None else {**first, **odd}
     files = _files(tmp_path)
     assert files.journal is not None
-    lines = [{"kernbench": 1, "journal": 1, "known": 0}, changed, second]
-    files.journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    lines = [{"kernbench": 1, "journal": 2, "known": 0}, changed, second]
+    files.journal.write_text("".join(map(_line, lines)))
     with pytest.raises(UsageError, match="line 2 is no record"):
         Sweep(runs, files, resume=True)
     assert files.json is not None
@@ -243,3 +252,133 @@ def test_a_journal_without_a_file_keeps_records(runs: list[Run]) -> None:
         ]
         assert runs[0].key in journal
         journal.remove()
+
+
+def test_a_line_that_has_changed_on_the_disk_is_no_record(runs: list[Run], tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with Journal(path) as journal:
+        for run in runs[:3]:
+            journal.add(record_of(run))
+    content = path.read_bytes()
+    middle = content.index(b"\n") + content[content.index(b"\n") :].index(b'"ok":true') + 6
+    for place in (3, middle):  # the heading; a flag of the first record, which stays JSON
+        changed = bytearray(content)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises(UsageError, match=r"no journal|line 2 is no record, or is damaged"):
+            Journal(path)
+        assert path.read_bytes() == changed
+
+
+def test_a_journal_is_removed_while_it_is_locked(runs: list[Run], tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    journal = Journal(path)
+    unlink, found = Path.unlink, []
+
+    def watched(self: Path, missing_ok: bool = False) -> None:
+        with pytest.raises(UsageError, match="another sweep writes to it"):
+            Journal(path)
+        found.append(self)
+        unlink(self, missing_ok)
+
+    with mock.patch.object(Path, "unlink", watched):
+        journal.close()
+    assert found == [path]
+    assert not path.exists()
+
+
+def test_a_journal_that_goes_between_open_and_lock_is_opened_anew(
+    runs: list[Run], tmp_path: Path
+) -> None:
+    path = tmp_path / "j"
+    others = [Journal(path)]
+    lock = fcntl.flock
+
+    def late(file: Any, operation: int) -> None:
+        if others:
+            others.pop().close()  # the other sweep ends now
+        lock(file, operation)
+
+    with mock.patch.object(fcntl, "flock", late), Journal(path) as journal:
+        journal.add(record_of(runs[0]))
+    with Journal(path) as journal:
+        assert list(journal) == [runs[0].key]
+
+
+def test_a_journal_of_another_sweep_at_the_same_place_stays(
+    runs: list[Run], tmp_path: Path
+) -> None:
+    path = tmp_path / "j"
+    journal = Journal(path)
+    path.unlink()
+    with Journal(path) as other:
+        other.add(record_of(runs[0]))
+        journal.remove()
+        journal.close()
+    with Journal(path) as other:
+        assert list(other) == [runs[0].key]
+
+
+def _interrupted(runs: list[Run], path: Path, step: int) -> None:
+    """Shoots at a journal's life, bytecode by bytecode, and looks at what is left each time."""
+    done: list[str] = []
+
+    def live() -> Callable[[], None]:
+        path.unlink(missing_ok=True)
+        done.clear()
+
+        def call() -> None:
+            with Journal(path) as journal:
+                for run in runs[:2]:
+                    journal.add(record_of(run))
+                    done.append(run.key)
+
+        return call
+
+    for _ in shots(live, [journal_module], step):
+        with Journal(path) as journal:  # nothing holds its lock
+            kept = list(journal)
+            assert kept in ([], [runs[0].key], [run.key for run in runs[:2]])
+            assert set(done) <= set(kept), "nothing lost"
+            for run in runs[:3]:
+                if run.key not in kept:
+                    journal.add(record_of(run))
+        with Journal(path) as journal:
+            assert list(journal) == [run.key for run in runs[:3]]
+            for run in runs[:3]:
+                assert Record.from_json(journal.values(run.key)) == record_of(run)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_interrupt_at_any_bytecode_leaves_a_journal_to_go_on_from(
+    runs: list[Run], tmp_path: Path, step: int
+) -> None:
+    _interrupted(runs, tmp_path / "j", step)
+
+
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_journal_goes_on_after_an_interrupt_at_any_bytecode_of_add(
+    runs: list[Run], tmp_path: Path, step: int
+) -> None:
+    path = tmp_path / "j"
+    opened: list[Journal] = []
+
+    def add() -> Callable[[], None]:
+        path.unlink(missing_ok=True)
+        opened.append(Journal(path))
+        opened[-1].add(record_of(runs[0]))
+        return lambda: opened[-1].add(record_of(runs[1]))
+
+    for _ in shots(add, [journal_module], step):
+        with opened.pop() as journal:
+            journal.add(record_of(runs[2]))
+            keys = [runs[0].key, *[runs[1].key] * (runs[1].key in journal), runs[2].key]
+            assert list(journal) == keys
+            for run in runs[:3]:
+                if run.key in journal:
+                    assert Record.from_json(journal.values(run.key)) == record_of(run)
+        with Journal(path) as journal:
+            assert list(journal) == keys
+    opened.pop().close()

@@ -8,6 +8,7 @@ import pytest
 from case_suites import CASES
 
 from kernbench.testing import cases, modes
+from kernbench.testing.batches import Batched
 from kernbench.testing.claims import claim
 from kernbench.workers.worker import Worker
 
@@ -152,6 +153,8 @@ def test_processes_of_xdist_share_batches(suite: pytest.Pytester) -> None:
 def test_the_batch_of_a_test_process_that_dies_is_taken_over(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The conftest is imported in this process, too, where the change must end with the test.
+    monkeypatch.setattr(Batched, "_ask", Batched._ask)
     suite.makeconftest(
         """
         import os

@@ -55,7 +55,7 @@ def test_cases_without_a_result_run_alone(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hows = ["", "fails", "exit", "SIGSEGV", "only in company"]
-    result, told, runs = run(pytester, monkeypatch, hows, "--kb-mode=batch")
+    _, told, runs = run(pytester, monkeypatch, hows, "--kb-mode=batch")
     assert [how for how, error in told.items() if error] == ["fails", "exit", "SIGSEGV"]
     assert (
         "test_it[exit]: no result of case ends: the worker has ended before its answer, exit code 7"
@@ -68,7 +68,14 @@ def test_cases_without_a_result_run_alone(
     assert len(set(processes(runs))) == 4
     document = ElementTree.parse(pytester.path / "junit.xml")
     assert len(document.findall(".//testcase//property[@name='kb_sim_s']")) == len(hows)
-    result.stdout.fnmatch_lines(["*BATCH-RETRY* world=2 job=*exit* reason=*exit code 7"])
+    # That of a test which passes stands in the file alone.
+    errors = "".join(each.text or "" for each in document.iter("system-err"))
+    reasons = dict(re.findall(r"\[BATCH-RETRY\] world=2 job=\S+\[(.*)\] reason=(.*)", errors))
+    before = "not run, as test_ends.py::test_it[{}] ended the batch before: "
+    exited = "the worker has ended before its answer, exit code 7"
+    assert reasons["exit"] == exited
+    assert reasons["SIGSEGV"] == before.format("exit") + exited
+    assert reasons["only in company"] == before.format("exit") + exited
 
 
 @pytest.mark.parametrize(

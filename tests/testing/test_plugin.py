@@ -26,6 +26,16 @@ def test_a_users_test_needs_four_lines(pytester: pytest.Pytester) -> None:
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
+def test_a_ccl_yaml_of_the_working_directory_is_named(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(): pass")
+    assert "algorithms" not in str(pytester.runpytest_inprocess("-p", "no:cacheprovider").stdout)
+    file = pytester.path / "ccl.yaml"
+    file.write_text("")
+    shown = pytester.runpytest_inprocess("-p", "no:cacheprovider").stdout
+    names = "kernbench.spawn(..., ccl=FILE) names others"
+    shown.fnmatch_lines([f"kernbench: algorithms are those of {file}; {names}"])
+
+
 def test_a_failing_worker_fails_the_test(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(FOUR_LINES.replace("3.0", "7.0"))
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider")

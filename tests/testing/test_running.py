@@ -17,6 +17,7 @@ import unittest
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -499,6 +500,31 @@ def test_a_tensor_names_the_module_that_holds_it() -> None:
     assert all(leak.endswith(f", held by {__name__}.KEPT") for leak in leaks)
 
 
+class Stranger:
+    """An object of somebody else's that runs code when asked for its class."""
+
+    def __init__(self) -> None:
+        self.itself = self  # so that the search for garbage knows it
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"asked for {name}")
+
+
+class Lazy(ModuleType):
+    """A module that is loaded when asked for anything."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"asked for {name}")
+
+
+def test_the_search_for_a_holder_runs_no_code_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    stranger = Stranger()
+    monkeypatch.setitem(sys.modules, "kb_stranger", stranger)
+    monkeypatch.setitem(sys.modules, "kb_lazy", Lazy("kb_lazy"))
+    test_a_tensor_names_the_module_that_holds_it()
+    assert any(each is stranger for each in gc.get_objects())
+
+
 @pytest.mark.parametrize(
     ("start", "told"),
     [(_process, "child process {}: "), (_zombie, "child process {}, which has ended and was not")],
@@ -584,7 +610,7 @@ def test_leaks_may_be_told_only_or_not_looked_for() -> None:
 def test_a_hundred_cases_keep_nothing() -> None:
     def sizes() -> tuple[int, int]:
         gc.collect()
-        return len(gc.get_objects()), sum(isinstance(o, RuntimeContext) for o in gc.get_objects())
+        return len(gc.get_objects()), sum(type(o) is RuntimeContext for o in gc.get_objects())
 
     for _ in range(3):
         ended()

@@ -1,7 +1,13 @@
 """The summary of a session, and `kernbench test`, which tells it."""
 
+import os
+import re
+import signal
+import subprocess
 import sys
+from pathlib import Path
 from typing import get_args
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
@@ -90,6 +96,164 @@ def test_ten_of_the_slowest_are_listed() -> None:
         "  dead: 1",
         "  t11: 1",
     ]
+
+
+LEFT_TWICE = """
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
+import pytest
+from kernbench.testing import dist_case
+
+def group(rank):
+    dist.init_process_group("nccl")
+    dist.new_group([0, 1])
+
+def span(rank):
+    torch.cuda.nvtx.range_push("step")
+
+@dist_case
+def grouped(ctx, rank):
+    group(rank)
+
+@pytest.fixture
+def broken():
+    yield
+    raise OSError("no tear-down")
+
+def test_span_and_group(kernbench):
+    kernbench.spawn(span, nprocs=2)
+    kernbench.spawn(group, nprocs=2)
+def test_span_and_failure(kernbench):
+    kernbench.spawn(span, nprocs=2)
+    raise ValueError("of the test")
+def test_both_fixtures(request, kernbench, world_batch):
+    kernbench.spawn(span, nprocs=2)
+    world_batch.run(request, case="grouped", world_size=2)
+def test_case_twice(request, world_batch):
+    for _ in range(2):
+        with pytest.raises(AssertionError) as left:
+            world_batch.run(request, case="grouped", world_size=2)
+    raise left.value
+def test_span_twice(kernbench):
+    kernbench.spawn(span, nprocs=2)
+    kernbench.spawn(span, nprocs=2)
+def test_broken_too(broken, kernbench):
+    kernbench.spawn(span, nprocs=2)
+"""
+
+
+@pytest.mark.parametrize("mode", ["inline", pytest.param("pool", marks=pytest.mark.slow)])
+def test_a_test_that_leaks_twice_has_one_verdict(pytester: pytest.Pytester, mode: str) -> None:
+    pytester.makepyfile(test_left=LEFT_TWICE)
+    arguments = ["--", "-p", "no:cacheprovider", "-p", "no:xdist", "-q", "--junitxml=j.xml"]
+    result = CliRunner().invoke(app, ["test", "test_left.py", f"--mode={mode}", *arguments])
+    verdicts = re.findall(r"^(FAILED|ERROR) test_left.py::(\w+)", result.output, re.MULTILINE)
+    expected = [
+        ("FAILED", "test_span_and_group"),
+        ("FAILED", "test_span_and_failure"),
+        ("FAILED", "test_both_fixtures"),
+        ("FAILED", "test_case_twice"),
+        ("ERROR", "test_span_twice"),
+        ("ERROR", "test_broken_too"),
+    ]
+    assert verdicts == expected
+    cases = list(ElementTree.parse("j.xml").iter("testcase"))
+    kinds = {"failure": "FAILED", "error": "ERROR"}
+    told = [
+        (kinds[each.tag], case.get("name")) for case in cases for each in case if each.tag in kinds
+    ]
+    assert told == expected
+    leaks = {
+        case.get("name"): each.get("value", "")
+        for case in cases
+        for each in case.iter("property")
+        if each.get("name") == "kb_leaks"
+    }
+    spans, groups = "range 'step' not ended by ranks 0-1", "group G1{0-1}, held by ranks 0-1"
+    assert {name: (leaks[name].count(spans), leaks[name].count(groups)) for name in leaks} == {
+        "test_span_and_group": (1, 1),
+        "test_span_and_failure": (1, 0),
+        "test_both_fixtures": (1, 1),
+        "test_case_twice": (0, 1),
+        "test_span_twice": (1, 0),
+        "test_broken_too": (1, 0),
+    }
+    assert "leaks: 6" in result.output.splitlines()
+    failures = result.output.partition("= kernbench =")[0]
+    for name in ("test_span_and_group", "test_span_and_failure", "test_both_fixtures"):
+        [section] = re.findall(rf"^_+ {name} _+\n(.*?)(?=^_+ \w+ _+\n|\Z)", failures, re.M | re.S)
+        assert "Captured leaks teardown" in section
+        assert spans in section
+
+
+ENDLESS = """
+import kernbench.torch as torch
+import pytest
+from kernbench.testing import dist_case
+
+def forever(rank):
+    x = torch.ones(4, device="cuda")
+    if rank == 0:
+        with open("fifo", "w") as begun:
+            begun.write("begun")
+    while True:
+        x += 1
+
+@dist_case
+def endless(ctx, rank):
+    forever(rank)
+
+def test_first(kernbench):
+    kernbench.spawn(lambda rank: None, nprocs=2)
+def test_endless(kernbench):
+    kernbench.spawn(forever, nprocs=2)
+def test_caught(kernbench):
+    with pytest.raises(KeyboardInterrupt):
+        kernbench.spawn(forever, nprocs=2)
+def test_case(request, world_batch):
+    world_batch.run(request, case="endless", world_size=2)
+def test_last():
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "passed"),
+    [
+        ("inline", "endless", 1),
+        ("inline", "caught", 2),
+        ("inline", "case", 1),
+        *(
+            pytest.param(mode, name, 1, marks=pytest.mark.slow)
+            for mode in ("pool", "batch")
+            for name in ("endless", "case")
+        ),
+    ],
+)
+def test_sigterm_ends_a_suite_with_its_summary(
+    tmp_path: Path, mode: str, name: str, passed: int
+) -> None:
+    (tmp_path / "test_end.py").write_text(ENDLESS)
+    os.mkfifo(tmp_path / "fifo")
+    arguments = [f"--mode={mode}", "--", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    arguments += ["--junitxml=j.xml", "-k", f"first or {name} or last"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "kernbench", "test", "test_end.py", *arguments],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert (tmp_path / "fifo").read_text() == "begun"
+        process.terminate()
+        output, errors = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert errors.splitlines()[-1] == "terminated"
+    assert re.search(rf"^{passed} cases?, {passed} worlds?: ", output, re.MULTILINE)
+    assert re.search(rf"^{passed} passed, ", output, re.MULTILINE), "and not the last one"
+    names = [case.get("name") for case in ElementTree.parse(tmp_path / "j.xml").iter("testcase")]
+    assert "test_first" in names
+    assert "test_last" not in names
 
 
 @pytest.mark.parametrize(

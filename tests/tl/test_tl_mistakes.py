@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -475,20 +476,45 @@ def test_p9_a_peer_that_does_not_exist(machine: Machine, peer: int) -> None:
     def listen() -> None:
         tl.recv(peer)
 
-    sign = "  hint: a remainder has the sign of the dividend, as in C: (i + n - 1) % n"
-    wrapped = [sign] if peer < 0 else []
+    hint = "  hint: a kernel runs on one device: ranks exchange data through torch.distributed"
+    if peer < 0:
+        hint = "  hint: a remainder has the sign of the dividend, as in C: (i + n - 1) % n"
     assert failure(PeerError, machine, speak, (2,)) == [
         f"[P9] tl.send to {peer}: there is no such program",
         f"  at {place(__file__, 'tl.send(tl.zeros((4,)), peer)')}",
-        "  expected 0..1",
-        *wrapped,
+        "  peers are the programs of this launch, 0..1",
+        hint,
     ]
     assert failure(PeerError, Machine(machine.engine.topology), listen, (2,)) == [
         f"[P9] tl.recv from {peer}: there is no such program",
         f"  at {place(__file__, 'tl.recv(peer)')}",
-        "  expected 0..1",
-        *wrapped,
+        "  peers are the programs of this launch, 0..1",
+        hint,
     ]
+
+
+@pytest.mark.parametrize(
+    ("call", "said", "hint"),
+    [
+        ("tl.recv()", "tl.recv() missing 1 required", "the call is tl.recv(source)"),
+        ("tl.recv(0, (4,), tl.float32)", "tl.recv() takes 1 pos", "the call is tl.recv(source)"),
+        ("tl.send(tl.arange(0, 4))", "tl.send() missing 1 req", "the call is tl.send(tile, to)"),
+        ("tl.send(tl.arange(0, 4), 1.0)", "tl.send: a peer is a whole number; got 1.0", "number"),
+        ("tl.recv('a')", "tl.recv: a peer is a whole number; got 'a'", "number the peers as"),
+        ("tl.load()", "tl.load() missing 1 required", "the call is tl.load(pointer, mask=None"),
+    ],
+)
+def test_k2_a_call_of_the_language_that_it_does_not_have(
+    machine: Machine, call: str, said: str, hint: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "kernel.py"
+    file.write_text(f"from kernbench import tl\n@tl.jit(portable=False)\ndef k():\n    {call}\n")
+    names: dict[str, Any] = {"__name__": "a_kernel"}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    first, where, *_, last = failure(TileOperandError, machine, names["k"], (1,))
+    assert first.startswith(f"[K2] {said}")
+    assert where == f"  at {file}:4:5: {call}"
+    assert last.startswith(f"  hint: {hint}")
 
 
 def test_programs_that_share_a_pe_cannot_talk(machine: Machine) -> None:

@@ -1,244 +1,327 @@
-"""`torch.autocast("cuda")`: operands are cast as CUDA casts them, with and without numbers.
+"""`torch.autocast`: operands on simulated devices are cast as CUDA casts them (ADR 0041).
 
-PyTorch casts for the devices that it knows, and has no list for `meta`. A function mode that is
-there only while a block of autocast is open does it here.
+PyTorch's dispatcher has a key for autocast on CUDA, and kernels for it that cast tensors that are
+on CUDA, which tensors of simulated devices are not. Here kernels of that key take their place, with
+the same lists. The dispatcher asks them for every operation, whoever calls it: a function of
+PyTorch in C++ or Python, a module, a pass back, a script. What switches autocast on and off, and
+remembers it for a pass back, is PyTorch itself.
+
+The key is not among those of a tensor here, so each thread adds it while autocast is enabled.
 """
 
-from collections.abc import Iterator
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from itertools import compress
 from typing import Any, Final
 
 import torch
-import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
+from torch._C import DispatchKey
 
+from kernbench.bridge.cuda import autocast_lists as lists
 from kernbench.bridge.here import HERE
+from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.replaced import Patch
-from kernbench.bridge.tensors.devices import on_device
+from kernbench.bridge.tensors.devices import device_of
+from kernbench.bridge.tensors.storages import STORAGES
 
-_LOW: Final = [
-    "__matmul__",
-    "addbmm",
-    "addmm",
-    "addmv",
-    "addr",
-    "baddbmm",
-    "bilinear",
-    "bmm",
-    "chain_matmul",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-    "gru_cell",
-    "linear",
-    "lstm_cell",
-    "matmul",
-    "mm",
-    "mv",
-    "multi_dot",
-    "prelu",
-    "rnn_relu_cell",
-    "rnn_tanh_cell",
-    "scaled_dot_product_attention",
-]
-_FULL: Final = [
-    "__pow__",
-    "__rdiv__",
-    "__rpow__",
-    "__rtruediv__",
-    "acos",
-    "asin",
-    "binary_cross_entropy_with_logits",
-    "cosh",
-    "cosine_embedding_loss",
-    "cdist",
-    "cosine_similarity",
-    "cross_entropy",
-    "cumprod",
-    "cumsum",
-    "dist",
-    "erfinv",
-    "exp",
-    "expm1",
-    "group_norm",
-    "hinge_embedding_loss",
-    "kl_div",
-    "l1_loss",
-    "layer_norm",
-    "log",
-    "log10",
-    "log_softmax",
-    "log1p",
-    "log2",
-    "margin_ranking_loss",
-    "mse_loss",
-    "multilabel_margin_loss",
-    "multi_margin_loss",
-    "nll_loss",
-    "norm",
-    "normalize",
-    "pdist",
-    "poisson_nll_loss",
-    "pow",
-    "prod",
-    "reciprocal",
-    "rsqrt",
-    "sinh",
-    "smooth_l1_loss",
-    "soft_margin_loss",
-    "softmax",
-    "softmin",
-    "softplus",
-    "sum",
-    "renorm",
-    "tan",
-    "triplet_margin_loss",
-]
-_WIDEST: Final = [
-    "addcdiv",
-    "addcmul",
-    "atan2",
-    "bilinear",
-    "cross",
-    "dot",
-    "grid_sample",
-    "index_put",
-    "scatter_add",
-    "tensordot",
-    "cat",
-    "stack",
-]
+_ATEN: Final = torch.ops.aten
+_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
+_LISTS: Final = frozenset((list, tuple))
+_CUDA: Final = "AutocastCUDA"
+_HOST: Final = "AutocastCPU"
+_without: Final = torch._C._ExcludeDispatchKeyGuard
+_CUDA_KEYS: Final = torch._C.DispatchKeySet(DispatchKey.AutocastCUDA)
+_HOST_KEYS: Final = torch._C.DispatchKeySet(DispatchKey.AutocastCPU)
+_FULL: Final = torch.float32
+_TO: Final = _ATEN._to_copy.default
+_lower: Final = torch.get_autocast_dtype
 
+INSTEAD: Final[dict[str, Callable[..., Any]]] = {}
+"""What is called with the cast operands in place of an operation, by the operation's name.
 
-def _functions(names: list[str]) -> frozenset[Any]:
-    return frozenset(
-        found
-        for name in names
-        for owner in (torch, F, torch.Tensor)
-        if (found := getattr(owner, name, None)) is not None
-    )
-
-
-LOW: Final = _functions(_LOW)
-"""Functions that CUDA's autocast runs in the lower type ("CUDA Ops that can autocast to float16",
-PyTorch's page on automatic mixed precision)."""
-
-FULL: Final = _functions(_FULL)
-"""Functions that it runs in float32."""
-
-WIDEST: Final = _functions(_WIDEST)
-"""Functions that it runs in the widest type of their operands."""
-
-
-_UNSAFE: Final = (
-    "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
-    "Many models use a sigmoid layer right before the binary cross entropy layer.\n"
-    "In this case, combine the two layers using "
-    "torch.nn.functional.binary_cross_entropy_with_logits\n"
-    "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\n"
-    "safe to autocast."
-)
-"""What CUDA's autocast says of a function that it refuses."""
-
-REAL: Final[dict[Any, Any]] = {}
-"""For each method of tensors that is replaced, the real one.
-
-Real methods ask a mode first, and tell it what the class has by their name: the replacement, which
-has run already.
+For functions that on CUDA are other operations than on a CPU, by the types of their operands.
 """
 
+Kernel = Callable[..., Any]
 
-class CastMode(TorchFunctionMode):
-    """Casts operands on the device by CUDA's lists.
+
+# Casts
+
+
+def _is_cast(tensor: torch.Tensor) -> bool:
+    """Returns whether autocast of CUDA changes the type of a tensor."""
+    if not tensor.is_floating_point() or tensor.dtype is torch.float64:
+        return False
+    if type(tensor) in _PLAIN:
+        try:
+            held = STORAGES.get(tensor.untyped_storage()._cdata)
+        except NotImplementedError:  # sparse, or inside of `vmap` and the like
+            pass
+        else:
+            return held is not None and held.on_device
+    return bool(device_of(tensor).type == "cuda")
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, torch.Tensor):
+        if value.dtype is dtype or not _is_cast(value):
+            return value
+        if (
+            value.requires_grad
+            and value.dtype is _FULL
+            and value.is_leaf
+            and dtype is _lower("cuda")
+            and torch.is_autocast_cache_enabled()
+            and not value._is_view()
+        ):
+            return _weight(value, dtype)
+        return _TO(value, dtype=dtype)
+    if type(value) in _LISTS:
+        return [_cast(one, dtype) for one in value]
+    return value
+
+
+def _weight(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Returns a parameter in the lower type: cast once until the outermost block ends."""
+    rank = HERE.rank
+    if rank is None:  # code of the bridge itself
+        cast: torch.Tensor = _TO(value, dtype=dtype)
+        return cast
+    kept = rank.casts.get(id(value))
+    if kept is None or kept[0]() is not value:
+        kept = rank.casts[id(value)] = weakref.ref(value), _TO(value, dtype=dtype)
+    return kept[1]
+
+
+def _widest(values: Any, found: torch.dtype, lower: torch.dtype) -> torch.dtype:
+    """Returns the type in which an operation of `WIDEST` runs.
 
     Args:
-        dtype: The lower type.
+        values: Its operands, but those that it need not have: PyTorch does not ask for their type.
+        found: The type so far.
+        lower: The lower type.
+
+    Raises:
+        RuntimeError: If operands are of both lower types, and none before them is of float32.
+    """
+    for value in values:
+        if type(value) in _LISTS:
+            found = _widest(value, found, lower)
+        elif isinstance(value, torch.Tensor) and _is_cast(value):
+            if _FULL in (found, value.dtype):
+                found = _FULL
+            elif not found is lower is value.dtype:
+                raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
+    return found
+
+
+# Kernels
+
+
+def _operation(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(_ATEN, packet), overload or "default")
+
+
+def _cast_to(name: str, dtype: torch.dtype | None) -> Kernel:
+    """Returns the kernel of an operation whose operands are cast.
+
+    Args:
+        name: The operation.
+        dtype: To which type; None: to the lower type.
+    """
+    call = INSTEAD.get(name) or _operation(name)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with _without(_CUDA_KEYS):
+            target = dtype or _lower("cuda")
+            given = [_cast(one, target) for one in args]
+            if kwargs:
+                return call(*given, **{key: _cast(one, target) for key, one in kwargs.items()})
+            return call(*given)
+
+    return kernel
+
+
+def _cast_inside(name: str) -> Kernel:
+    """Returns the kernel of an operation that is told the type in which it computes."""
+    call = _operation(name)
+    place = [each.name for each in call._schema.arguments].index("dtype")
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with _without(_CUDA_KEYS):
+            told = kwargs.get("dtype") if len(args) <= place else args[place]
+            if told is None and _is_cast(args[0]):
+                return call(*args[:place], **{**kwargs, "dtype": _FULL})
+            return call(*args, **kwargs)
+
+    return kernel
+
+
+def _cast_by(name: str, other: str) -> Kernel:
+    """Returns the kernel of an operation of which another overload is told the type."""
+    names = [each.name for each in _operation(name)._schema.arguments]
+    defaults = {each.name: each.default_value for each in _operation(name)._schema.arguments}
+    call = _operation(other)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with _without(_CUDA_KEYS):
+            given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+            target = _FULL if _is_cast(args[0]) else args[0].dtype
+            return call(*(given[each] for each in names), dtype=target)
+
+    return kernel
+
+
+def _cast_to_widest(name: str) -> Kernel:
+    call = _operation(name)
+    needed = [str(each.type) in ("Tensor", "List[Tensor]") for each in call._schema.arguments]
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with _without(_CUDA_KEYS):
+            lower = _lower("cuda")
+            target = _widest(compress(args, needed), lower, lower)
+            given = [_cast(one, target) for one in args]
+            return call(*given, **{key: _cast(one, target) for key, one in kwargs.items()})
+
+    return kernel
+
+
+def _unsafe(*_: Any, **__: Any) -> Any:
+    raise RuntimeError(lists.WORDS)
+
+
+def _unknown(name: str) -> Kernel:
+    def kernel(*_: Any, **__: Any) -> Any:
+        raise not_simulated(
+            f"{name} inside of torch.autocast, which this version of PyTorch casts",
+            'leave autocast for this call: with torch.autocast("cuda", enabled=False)',
+        )
+
+    return kernel
+
+
+def with_kernel(key: str) -> set[str]:
+    """Returns the operations of PyTorch's own for which something is registered.
+
+    Args:
+        key: The dispatcher's key for what.
+    """
+    prefix, has = "aten::", torch._C._dispatch_has_kernel_for_dispatch_key
+    every = torch._C._dispatch_get_all_op_names()
+    return {
+        name.removeprefix(prefix) for name in every if name.startswith(prefix) and has(name, key)
+    }
+
+
+def _kernels() -> Iterator[tuple[str, Kernel]]:
+    """Yields what CUDA's autocast does with each operation."""
+    theirs = with_kernel(_CUDA)
+    for name in (*lists.LOWER, *lists.CUDNN):
+        yield name, _cast_to(name, None)
+    for name in lists.FULL:
+        if name in theirs:
+            yield name, _cast_to(name, _FULL)
+    for name in lists.FULL_INSIDE:
+        yield name, _cast_inside(name)
+    for name, other in lists.FULL_BY.items():
+        yield name, _cast_by(name, other)
+    for name in lists.WIDEST:
+        yield name, _cast_to_widest(name)
+    yield lists.UNSAFE, _unsafe
+    for name in sorted(theirs - lists.KNOWN):
+        yield name, _unknown(name)
+
+
+def _of_the_host(name: str) -> Kernel:
+    """Returns the kernel of autocast of the CPU, which casts no tensor on a simulated device."""
+    operation = _operation(name)
+    real = torch.library.get_kernel(operation, _HOST)
+
+    def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(map(_is_there, (*args, *kwargs.values()))):
+            with _without(_HOST_KEYS):
+                return operation(*args, **kwargs)
+        return real.call_boxed(keys, *args, **kwargs)
+
+    return kernel
+
+
+def _is_there(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return bool(device_of(value).type == "cuda")
+    return type(value) in _LISTS and any(map(_is_there, value))
+
+
+class _Kernels:
+    """Kernels of one of the dispatcher's keys, registered when a program first enables autocast.
+
+    Args:
+        key: The key.
+        kernels: Yields the kernels, by the name of the operation.
+        with_keys: Whether kernels are given the keys of the call.
     """
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self._dtype: Final = dtype
-        self._weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    def __init__(
+        self, key: str, kernels: Callable[[], Iterator[tuple[str, Kernel]]], *, with_keys: bool
+    ) -> None:
+        self._key: Final = key
+        self._kernels: Final = kernels
+        self._with_keys: Final = with_keys
+        self._made: list[tuple[str, Kernel]] = []
+        self._library: torch.library.Library | None = None
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Calls a function; see the class."""
-        del types
-        func, named = REAL.get(func, func), kwargs or {}
-        if func is F.binary_cross_entropy and any(True for _ in _floats((args, named))):
-            raise RuntimeError(_UNSAFE)
-        target = None
-        if func in LOW:
-            target = self._dtype
-        elif func in FULL:
-            target = torch.float32
-        elif func in WIDEST:
-            found = {one.dtype for one in _floats((args, named))}
-            target = torch.float32 if torch.float32 in found and len(found) > 1 else None
-        if target is not None and named.get("dtype") is None:
-            args = tuple(self._cast(one, target) for one in args)
-            named = {name: self._cast(one, target) for name, one in named.items()}
-        return func(*args, **named)
+    def register(self) -> None:
+        """Gives PyTorch the kernels, if it does not have them."""
+        if self._library is not None:
+            return
+        self._made = self._made or list(self._kernels())
+        library = self._library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():  # PyTorch warns of a kernel that takes another's place
+            warnings.simplefilter("ignore")
+            for name, kernel in self._made:
+                library.impl(name, kernel, self._key, with_keyset=self._with_keys)
 
-    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
-        if isinstance(value, list | tuple):
-            return type(value)(self._cast(one, dtype) for one in value)
-        if not _is_cast(value) or value.dtype == dtype:
-            return value
-        if not (dtype == self._dtype and value.is_leaf and value.requires_grad):
-            return value.to(dtype)
-        kept = self._weights.get(id(value))
-        if kept is None:
-            kept = self._weights[id(value)] = value, value.to(dtype)
-        return kept[1]
+    def withdraw(self) -> None:
+        """Lets PyTorch's own kernels stand again."""
+        if self._library is not None:
+            self._library._destroy()
+            self._library = None
 
 
-def _is_cast(value: Any) -> bool:
-    return (
-        isinstance(value, torch.Tensor)
-        and value.dtype in {torch.float32, torch.float16, torch.bfloat16}
-        and on_device(value)
-    )
+_ON_CUDA: Final = _Kernels(_CUDA, _kernels, with_keys=False)
+_ON_HOST: Final = _Kernels(
+    _HOST, lambda: ((name, _of_the_host(name)) for name in with_kernel(_HOST)), with_keys=True
+)
 
 
-def _floats(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, list | tuple):
-        if _is_cast(value):
-            yield value
-        return
-    for one in value:
-        yield from _floats(one)
-
-
-class _Off(TorchFunctionMode):
-    """A block of `autocast(enabled=False)` in one that is enabled: nothing is cast."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        del types
-        with torch._C.DisableTorchFunction():
-            return REAL.get(func, func)(*args, **(kwargs or {}))
+def withdraw() -> None:
+    """Lets PyTorch's own autocast stand again, at the end of a run."""
+    _ON_CUDA.withdraw()
+    _ON_HOST.withdraw()
 
 
 def patches() -> Iterator[Patch]:
     """Yields what is replaced."""
-    real = torch.autocast
-    enter, leave = real.__enter__, real.__exit__
+    real, clear = torch.set_autocast_enabled, torch.clear_autocast_cache
 
-    def __enter__(self: Any) -> Any:  # noqa: N807
-        result = enter(self)
-        if HERE.rank is not None and self.device == "cuda":
-            modes = self.__dict__.setdefault("_kernbench_modes", [])
-            modes.append(CastMode(self.fast_dtype) if self._enabled else _Off())
-            modes[-1].__enter__()
-        return result
+    def set_autocast_enabled(*args: Any, **kwargs: Any) -> None:
+        real(*args, **kwargs)
+        rank = HERE.rank
+        if rank is None:
+            return
+        enabled = torch.is_autocast_enabled("cuda")
+        if enabled:
+            _ON_CUDA.register()
+        torch._C._dispatch_tls_set_dispatch_key_included(_CUDA, enabled)
+        if rank.data and torch.is_autocast_enabled("cpu"):
+            _ON_HOST.register()
 
-    def __exit__(self: Any, *error: Any) -> Any:  # noqa: N807
-        if self.__dict__.get("_kernbench_modes"):
-            self._kernbench_modes.pop().__exit__(*error)
-        return leave(self, *error)
+    def clear_autocast_cache() -> None:
+        clear()
+        if HERE.rank is not None:
+            HERE.rank.casts.clear()
 
-    yield Patch(real, "__enter__", __enter__)
-    yield Patch(real, "__exit__", __exit__)
+    yield Patch(torch, "set_autocast_enabled", set_autocast_enabled)
+    yield Patch(torch, "clear_autocast_cache", clear_autocast_cache)

@@ -11,13 +11,17 @@ from kernbench.bridge.cuda.cuda_devices import check
 from kernbench.bridge.here import HERE, this_rank
 from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.replaced import Patch
-from kernbench.bridge.tensors.tensor_methods import old_classes
 from kernbench.operations import cuda as simulated
 from kernbench.runtime_api import nvtx
 from kernbench.runtime_api.profiler import record_function
 
 _HIGHEST: Final = -5
 """The greatest priority that CUDA has (cudaDeviceGetStreamPriorityRange of an H200)."""
+
+_CUDA: Final = 1
+"""`c10::DeviceType::CUDA`."""
+
+_NO_IPC: Final = "let ranks meet in a collective or a message, which orders their streams"
 
 
 class Stream(simulated.Stream):
@@ -56,11 +60,16 @@ class Stream(simulated.Stream):
         return this_rank().local
 
     @property
+    def device_type(self) -> int:
+        """The number of CUDA among PyTorch's kinds of devices."""
+        return _CUDA
+
+    @property
     def stream_id(self) -> int:
         """A number of the stream."""
         return id(self._line)
 
-    cuda_stream = stream_id
+    cuda_stream = native_handle = stream_id
 
 
 class Event(simulated.Event):
@@ -78,6 +87,16 @@ class Event(simulated.Event):
     def event_id(self) -> int:
         """A number of the event."""
         return id(self)
+
+    cuda_event = event_id
+
+    @property
+    def device(self) -> Any:
+        """Device of the event."""
+        return this_rank().device
+
+    ipc_handle = refused.refused("Event.ipc_handle", _NO_IPC)
+    from_ipc_handle = refused.refused("Event.from_ipc_handle", _NO_IPC)
 
 
 def _of(stream: simulated.Stream) -> Stream:
@@ -206,7 +225,6 @@ FUNCTIONS: Final[dict[str, Any]] = {
     "init": cuda_memory.nothing,
     "_lazy_init": cuda_memory.nothing,
     "_is_in_bad_fork": lambda: False,
-    "_sleep": refused.refused("torch.cuda._sleep", "launch an operation that takes as long"),
     "is_bf16_supported": lambda including_emulation=True: True,
     "is_tf32_supported": lambda: True,
     "is_current_stream_capturing": lambda: False,
@@ -239,17 +257,13 @@ def any_kind(real: type, ours: type) -> type:
     return Kind(real.__name__, (), {"__module__": "torch", "__doc__": real.__doc__})
 
 
-_PARTS: Final = ("memory", "random", "streams")
-"""Modules of `torch.cuda` that define some of its names, and may be asked for them."""
-
-
 def facade(name: str, ours: Any, real: Any) -> Any:
     """Returns what stands for a name of `torch.cuda`: ours in a rank, the real one elsewhere.
 
     Args:
         name: The name.
         ours: What a rank gets.
-        real: What PyTorch has; None if it has nothing.
+        real: What PyTorch has.
     """
     if isinstance(ours, type) or name in cuda_devices.EVERYWHERE:
         return ours
@@ -265,17 +279,17 @@ def facade(name: str, ours: Any, real: Any) -> Any:
 def patches() -> Iterator[Patch]:
     """Yields what is replaced of `torch.cuda`."""
     for name, ours in FUNCTIONS.items():
-        real = getattr(torch.cuda, name, None)
+        if not hasattr(torch.cuda, name):
+            continue  # of another version of PyTorch
+        real = getattr(torch.cuda, name)
         stands = facade(name, ours, real)
         yield Patch(torch.cuda, name, stands)
-        for part in _PARTS:
+        for part in refused.CUDA_PARTS:
             module = getattr(torch.cuda, part)
-            if real is not None and vars(module).get(name) is real:
+            if vars(module).get(name) is real:
                 yield Patch(module, name, stands)
     yield Patch(torch, "Stream", any_kind(torch.Stream, Stream))
     yield Patch(torch, "Event", any_kind(torch.Event, Event))
-    for name, ours in old_classes().items():
-        yield Patch(torch.cuda, name, ours)
     for name, ours in NVTX.items():
         yield Patch(torch.cuda.nvtx, name, facade(name, ours, getattr(torch.cuda.nvtx, name)))
     for name, ours in refused.MEMORY.items():

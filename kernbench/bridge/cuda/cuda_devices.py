@@ -25,13 +25,32 @@ def check(device: Any) -> Rank:
         device: An index, a name, a `torch.device`, or None for the current device.
 
     Raises:
-        KernbenchError: If it is another device.
+        KernbenchError: If there is no such device.
+        OwnershipError: If it is another one than the rank's (M14).
     """
     rank = this_rank()
     index = index_of(device)
     if index is not None and index != rank.local:
         raise wrong_device(rank, index)
     return rank
+
+
+def asked(device: Any) -> int:
+    """Returns the SIP of a device that a program asks about: any of its node, as with CUDA.
+
+    Args:
+        device: See `check`.
+
+    Raises:
+        AssertionError: If there is no such device, in PyTorch's words.
+    """
+    rank, index = this_rank(), index_of(device)
+    if index is None or index == rank.local:
+        return rank.sip
+    if not 0 <= index < rank.local_devices:
+        raise AssertionError("Invalid device id")
+    found: int = rank.process.ctx.devices[max(rank.process.rank, 0) - rank.local + index]
+    return found
 
 
 def index_of(device: Any) -> int | None:
@@ -96,27 +115,26 @@ def device_count() -> int:
     return len(current_process().ctx.devices) if rank is None else rank.local_devices
 
 
-def _gpu() -> str | None:
-    found = re.match(r"[a-z]+\d+", simulated.get_device_name())
+def _gpu(sip: int) -> str | None:
+    found = re.match(r"[a-z]+\d+", simulated.get_device_name(sip))
     return found.group() if found is not None and found.group() in _CAPABILITIES else None
 
 
 def get_device_name(device: Any = None) -> str:
     """Returns the name of the GPU after which the machine is named, or that of the machine."""
-    check(device)
-    gpu = _gpu()
-    return simulated.get_device_name() if gpu is None else f"NVIDIA {gpu.upper()}"
+    sip = asked(device)
+    gpu = _gpu(sip)
+    return simulated.get_device_name(sip) if gpu is None else f"NVIDIA {gpu.upper()}"
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int]:
     """Returns the compute capability, as programs ask for before they choose a kernel."""
-    check(device)
-    return _CAPABILITIES.get(_gpu() or "", _USUAL)
+    return _CAPABILITIES.get(_gpu(asked(device)) or "", _USUAL)
 
 
 def get_device_properties(device: Any = None) -> Any:
     """Returns what is known of a device."""
-    known = simulated.get_device_properties()
+    known = simulated.get_device_properties(asked(device))
     major, minor = get_device_capability(device)
     return SimpleNamespace(
         name=get_device_name(device),

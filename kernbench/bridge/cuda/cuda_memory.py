@@ -3,7 +3,8 @@
 import contextlib
 from typing import Any, Final
 
-from kernbench.bridge.cuda.cuda_devices import check
+from kernbench.bridge.cuda.cuda_devices import asked, check
+from kernbench.bridge.here import this_rank
 from kernbench.bridge.refused import not_simulated
 from kernbench.operations import cuda as simulated
 from kernbench.units import format_bytes
@@ -11,23 +12,35 @@ from kernbench.units import format_bytes
 
 def _read(name: str) -> Any:
     def read(device: Any = None) -> Any:
-        check(device)
-        return getattr(simulated, name)()
+        # A process has nothing on the devices of other ranks.
+        return getattr(simulated, name)() if asked(device) == this_rank().sip else 0
 
     read.__name__, read.__doc__ = name, f"`torch.cuda.{name}`, of the simulated HBM."
     return read
 
 
+def _reset(device: Any = None) -> None:
+    """`torch.cuda.reset_peak_memory_stats`: the peak of a process is what it uses now."""
+    if asked(device) == this_rank().sip:
+        simulated.reset_peak_memory_stats()
+
+
+def mem_get_info(device: Any = None) -> tuple[int, int]:
+    """Returns the free and the total bytes of a device of the node."""
+    return simulated.mem_get_info(asked(device))
+
+
 def memory_stats(device: Any = None) -> dict[str, Any]:
     """Returns the bytes in use and their peak, under PyTorch's names."""
-    rank = check(device)
-    hbm = rank.process.engine.devices[rank.sip].hbm
+    hbm, mine = this_rank().hbm, asked(device) == this_rank().sip
+    now, peak, blocks, made = (
+        (hbm.allocated, hbm.peak, len(hbm.live()), hbm.count) if mine else (0,) * 4
+    )
     stats: dict[str, Any] = {}
     for kind in ("active_bytes", "allocated_bytes", "requested_bytes", "reserved_bytes"):
-        stats[f"{kind}.all.current"], stats[f"{kind}.all.peak"] = hbm.allocated, hbm.peak
-    blocks = len(hbm.live())
+        stats[f"{kind}.all.current"], stats[f"{kind}.all.peak"] = now, peak
     stats |= {"active.all.current": blocks, "allocation.all.current": blocks}
-    stats |= {"allocation.all.allocated": hbm.count, "allocation.all.freed": hbm.count - blocks}
+    stats |= {"allocation.all.allocated": made, "allocation.all.freed": made - blocks}
     # Nothing is cached, so nothing is lost between blocks, and no allocation is tried twice.
     for kind in ("inactive_split_bytes", "inactive_split"):
         stats[f"{kind}.all.current"] = stats[f"{kind}.all.peak"] = 0
@@ -94,11 +107,11 @@ FUNCTIONS: Final[dict[str, Any]] = {
     "max_memory_reserved": _read("max_memory_allocated"),
     "memory_cached": _read("memory_allocated"),
     "max_memory_cached": _read("max_memory_allocated"),
-    "reset_peak_memory_stats": _read("reset_peak_memory_stats"),
-    "reset_max_memory_allocated": _read("reset_peak_memory_stats"),
-    "reset_max_memory_cached": _read("reset_peak_memory_stats"),
+    "reset_peak_memory_stats": _reset,
+    "reset_max_memory_allocated": _reset,
+    "reset_max_memory_cached": _reset,
     "reset_accumulated_memory_stats": nothing,
-    "mem_get_info": _read("mem_get_info"),
+    "mem_get_info": mem_get_info,
     "memory_stats": memory_stats,
     "memory_stats_as_nested_dict": memory_stats_as_nested_dict,
     "memory_summary": memory_summary,

@@ -6,6 +6,7 @@ are the same in every run, but they are not those of a GPU.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -172,7 +173,9 @@ def generator_of(rank: Rank) -> DeviceGenerator:
     return generator
 
 
-def draw(rank: Rank, func: Callable[..., Any], on_device: bool, *args: Any, **kwargs: Any) -> Any:
+def draw(
+    rank: Rank, func: Callable[..., Any], on_device: bool, /, *args: Any, **kwargs: Any
+) -> Any:
     """Runs an operation that draws random numbers, from the generator of the place of its result.
 
     Args:
@@ -345,6 +348,20 @@ FUNCTIONS: Final[dict[str, Any]] = {
 """What `torch.cuda` has of random numbers, by name."""
 
 
+def _trunc_normal(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns what draws numbers until all are in a range: without numbers it draws once."""
+
+    @functools.wraps(real)
+    def draw_within(tensor: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        rank = HERE.rank
+        if rank is None or rank.data:
+            return real(tensor, *args, **options)
+        with rank.mode.remembering(0):  # none is outside
+            return real(tensor, *args, **options)
+
+    return draw_within
+
+
 class _DefaultGenerators:
     """`torch.cuda.default_generators`."""
 
@@ -358,6 +375,8 @@ class _DefaultGenerators:
 def patches() -> Iterator[Patch | WhenImported]:
     """Yields what is replaced of random numbers."""
     yield Patch(torch, "Generator", Generator)
+    within = _trunc_normal(torch.nn.init._no_grad_trunc_normal_)
+    yield Patch(torch.nn.init, "_no_grad_trunc_normal_", within)
     yield Patch(torch, "manual_seed", seed_of_all(torch.manual_seed))
     yield Patch(torch.random, "manual_seed", seed_of_all(torch.random.manual_seed))
     yield Patch(torch.random, "fork_rng", fork_rng)

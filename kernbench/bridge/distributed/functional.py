@@ -27,11 +27,18 @@ _REDUCTIONS: Final = {
 
 
 def _group(name: str) -> Any:
-    return next(group for group, known in c10d._world.pg_names.items() if known == name)
+    for group, known in c10d._world.pg_names.items():
+        if known == name:
+            return group
+    # By a name that the program has registered itself; PyTorch refuses one that nobody has.
+    return c10d._resolve_process_group(name)
 
 
 def _reducing(name: str) -> Any:
-    return SimpleNamespace(reduceOp=_REDUCTIONS[name.lower()], asyncOp=True)
+    reduction = _REDUCTIONS.get(name.lower())
+    if reduction is None:
+        raise RuntimeError(f"Unrecognized reduce_op: {name}")  # PyTorch's words
+    return SimpleNamespace(reduceOp=reduction, asyncOp=True)
 
 
 def _begun(out: torch.Tensor, work: Any) -> torch.Tensor:

@@ -5,6 +5,7 @@ from types import ModuleType
 from typing import Any
 
 from kernbench.bridge.here import HERE
+from kernbench.bridge.private import PIPELINE_STARTS
 from kernbench.bridge.replaced import Patch, WhenImported
 
 
@@ -16,13 +17,14 @@ def patches() -> Iterator[WhenImported]:
 def _of_schedules(schedules: ModuleType) -> Iterator[Patch]:
     from torch.distributed.pipelining.stage import InferenceMode
 
-    owner = schedules._PipelineSchedule
-    real = owner._warmup_p2p
+    kind, name = PIPELINE_STARTS.name().split(".")
+    owner = getattr(schedules, kind)
+    real = getattr(owner, name)
 
-    def warmup(self: Any, stages: Any, has_backward: bool, p2p_done: bool) -> None:
+    def start(self: Any, stages: Any, has_backward: bool, connections: bool) -> None:
         rank = HERE.rank
         if rank is None or rank.data:
-            real(self, stages, has_backward, p2p_done)
+            real(self, stages, has_backward, connections)
             return
         # All stages of a program are given the shapes of their operands, or none is.
         asks = any(
@@ -30,6 +32,6 @@ def _of_schedules(schedules: ModuleType) -> Iterator[Patch]:
             for stage in stages
         )
         with rank.mode.remembering(0 if asks else 1):
-            real(self, stages, has_backward, p2p_done)
+            real(self, stages, has_backward, connections)
 
-    yield Patch(owner, "_warmup_p2p", warmup)
+    yield Patch(owner, name, start)

@@ -50,6 +50,26 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
+def _sizes(name: str, given: Any) -> list[int]:
+    """Returns sizes as PyTorch's own C++ code takes them: it decides what is a list of numbers.
+
+    Raises:
+        TypeError: If it is none.
+    """
+    if given is None:
+        return []
+    options = dist.BarrierOptions()
+    try:
+        options.device_ids = given
+    except TypeError:
+        raise TypeError(
+            f"all_to_all_single(): {name} takes a sequence of integers, such as a list or an array "
+            f"of NumPy, and no tensor (call .tolist()); got a {type(given).__name__}"
+        ) from None
+    sizes: list[int] = options.device_ids
+    return sizes
+
+
 def _is_dense(tensor: torch.Tensor) -> bool:
     """Returns whether elements are without gaps; PyTorch's own test imports symbolic shapes."""
     expected = 1
@@ -382,14 +402,16 @@ class SimProcessGroup(dist.ProcessGroup):
             timeout: Ignored by design: a hang is found when it happens, not after a time.
         """
         del timeout
+        receives = _sizes("output_split_sizes", output_split_sizes)
+        sends = _sizes("input_split_sizes", input_split_sizes)
         return call(
             this_rank(),
             [output],
             lambda b: exchanges.all_to_all_single(
                 b(output),
                 b(input),
-                list(output_split_sizes) if output_split_sizes else None,
-                list(input_split_sizes) if input_split_sizes else None,
+                receives or None,
+                sends or None,
                 self.simulated,
                 _async(opts),
             ),

@@ -1,12 +1,11 @@
 """What `torch.distributed` keeps for a whole process, one for each rank."""
 
 import os
-import threading
-import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 from weakref import WeakSet
 
+import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
@@ -23,28 +22,31 @@ from kernbench.distributed.followers import Follower
 from kernbench.distributed.groups import warn_outside
 from kernbench.distributed.tapes import WORLD
 from kernbench.errors import UsageError, call_site, site_fact
+from kernbench.process.effort import EFFORT
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.world import world_of
 
-_FIELDS: Final[dict[str, Callable[[], Any]]] = {
-    "default_pg": lambda: None,
-    "pg_map": dict,
-    "pg_names": dict,
-    "pg_group_ranks": dict,
-    "pg_backend_config": dict,
-    "group_count": int,
-    "tags_to_pg": dict,
-    "pg_to_tag": dict,
-    "pg_coalesce_state": dict,
-}
-"""What `distributed_c10d._World` keeps, as private variables of that module."""
+OF_MODULE: Final = (
+    "pg_map",
+    "pg_names",
+    "pg_group_ranks",
+    "pg_backend_config",
+    "tags_to_pg",
+    "pg_to_tag",
+)
+"""What `distributed_c10d._World` keeps in variables of its module, beside `group_count`."""
 
 
-class _OfThread(threading.local):
+class _World(c10d._World):
+    """`distributed_c10d._World` of one rank, with variables of its own in place of the module's."""
+
+    pg_map = pg_names = pg_group_ranks = pg_backend_config = tags_to_pg = pg_to_tag = None
+    group_count = 0
+
     def __init__(self) -> None:
-        self.state = types.SimpleNamespace(
-            **{name: kind() for name, kind in _FIELDS.items()}, comms=[]
-        )
+        super().__init__()
+        for name in OF_MODULE:
+            setattr(self, name, {})
 
 
 class RankWorld:
@@ -56,11 +58,14 @@ class RankWorld:
 
     def __init__(self, real: Any) -> None:
         object.__setattr__(self, "_real", real)
-        object.__setattr__(self, "_here", _OfThread())
 
     def _state(self) -> Any:
-        here = object.__getattribute__(self, "_here")
-        return object.__getattribute__(self, "_real") if HERE.rank is None else here.state
+        rank = HERE.rank
+        if rank is None:
+            return object.__getattribute__(self, "_real")
+        if rank.groups is None:
+            rank.groups = _World()
+        return rank.groups
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._state(), name)
@@ -337,17 +342,24 @@ def end_of_backward(real: Callable[..., Any]) -> Callable[..., Any]:
         real: The function of PyTorch.
     """
 
-    def run(roots: Any, *args: Any, **options: Any) -> Any:
+    def run(roots: Any, gradients: Any, *args: Any, **options: Any) -> Any:
         rank = HERE.rank
         if rank is None:
-            return real(roots, *args, **options)
+            return real(roots, gradients, *args, **options)
         before, rank.backward = rank.backward, True
+        if not before:
+            EFFORT.backward(rank.process.rank, max(len(rank.process.ctx.main.ranks), 1))
+        # A root may be a `GradientEdge`, which has no memory; its gradient is where its tensor was.
+        there = any(
+            isinstance(one, torch.Tensor) and on_device(one) for one in (*roots, *gradients)
+        )
         try:
-            with ambient(rank, any(on_device(root) for root in roots)):
-                result = real(roots, *args, **options)
+            with ambient(rank, there):
+                result = real(roots, gradients, *args, **options)
         finally:
             rank.backward = before
         if not before:  # not after a pass inside of one, such as that of a checkpoint
+            EFFORT.stepped(rank.process.rank)
             wait_for_outstanding(rank)
         return result
 

@@ -10,6 +10,9 @@ dispatch modes (costs, `torch.utils.checkpoint`'s policies) and DTensor see what
   are those of PyTorch's own attention on a CPU; weights that are dropped, and gradients of masks,
   are computed in float32 with the matrix of scores.
 - `rms_norm`: `_fused_rms_norm`. `dropout`: `native_dropout`, which drops the same elements.
+- `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` that are evaluated: the operations of
+  which they are made, as in training. PyTorch's own fast way is one operation in C++, which hides
+  kernels.
 - Lists of tensors are grouped by the device that they are on for the program, so that optimisers
   and `clip_grad_norm_` take the `_foreach_*` operations that they take on a GPU.
 """
@@ -20,6 +23,7 @@ from typing import Any, Final
 import torch
 from torch.nn import functional
 
+from kernbench.bridge.cuda.autocast import INSTEAD
 from kernbench.bridge.here import HERE
 from kernbench.bridge.operations.cuda_kernels import registered
 
@@ -35,6 +39,8 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch, "rms_norm", _rms_norm
     yield torch, "dropout", _dropout(torch.dropout)
     yield functional, "dropout", _dropout(functional.dropout)
+    mha = torch.backends.mha
+    yield mha, "get_fastpath_enabled", _no_fast_path(mha.get_fastpath_enabled)
     name = "_group_tensors_by_device_and_dtype"
     yield torch._C, name, _grouped(getattr(torch._C, name))
 
@@ -180,7 +186,11 @@ def _attention(
     """`scaled_dot_product_attention` as it is on CUDA; see the module."""
     rest = {"scale": scale, "enable_gqa": enable_gqa}
     call = query, key, value, attn_mask, dropout_p, is_causal
-    if not _is_ours(query, key, value, attn_mask) or (is_causal and attn_mask is not None):
+    if (
+        not _is_ours(query, key, value, attn_mask)
+        or (is_causal and attn_mask is not None)
+        or torch.is_autocast_enabled("cuda")  # which calls again with other types
+    ):
         return _real_attention(*call, **rest)
     same = query.shape[:-2] == key.shape[:-2] or enable_gqa
     backend = backend_of(*call) if same and query.dtype == key.dtype == value.dtype else _MATH
@@ -232,10 +242,15 @@ def _rms_norm(
 ) -> torch.Tensor:
     """`torch.rms_norm` as it is on CUDA: one kernel, unless the weight is of another type."""
     fits = weight is None or weight.dtype == input.dtype
+    fits = fits and not torch.is_autocast_enabled("cuda")  # which calls again with other types
     if fits and _is_ours(input, weight) and input.dtype.is_floating_point:
         found: torch.Tensor = _ATEN._fused_rms_norm(input, normalized_shape, weight, eps)[0]
         return found
     return _real_rms_norm(input, normalized_shape, weight, eps)
+
+
+INSTEAD["scaled_dot_product_attention"] = _attention
+INSTEAD["rms_norm"] = _rms_norm
 
 
 def _dropout(real: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -251,6 +266,14 @@ def _dropout(real: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         return real(input, p, training, *rest, **named)
 
     return dropout
+
+
+def _no_fast_path(real: Callable[[], bool]) -> Callable[[], bool]:
+    def enabled() -> bool:
+        """Returns whether a layer may be one operation in C++."""
+        return HERE.rank is None and real()
+
+    return enabled
 
 
 Groups = dict[tuple[torch.device, torch.dtype], tuple[list[list[torch.Tensor | None]], list[int]]]

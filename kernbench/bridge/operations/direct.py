@@ -20,6 +20,7 @@ from kernbench.bridge.operations.costs_gemm import CONVOLUTIONS, precision_of
 from kernbench.bridge.operations.half import widened
 from kernbench.bridge.operations.known import OF_FLOATS
 from kernbench.bridge.operations.timing import TimeMode
+from kernbench.bridge.operations.watched import watched
 from kernbench.bridge.tensors.no_numbers import depends_on_values
 from kernbench.bridge.tensors.room import place_of_size
 from kernbench.bridge.tensors.storages import STORAGES, hold_new, no_memory
@@ -212,7 +213,7 @@ class DirectMode(TimeMode):
                 kind = type(value)
                 if kind in _PLAIN:
                     held = find(value.untyped_storage()._cdata)
-                    if held is None or not held.on_device or held.owner is not process:
+                    if held is None or not held.direct or held.owner is not process:
                         break
                     key.append(value.shape)
                     key.append(value.dtype)
@@ -314,4 +315,6 @@ class DirectMode(TimeMode):
             out: What it has given.
         """
         del out
-        return widened(way.func, args[0].dtype), None
+        if type(args[0]) not in _PLAIN:  # a number, as in `5 // tensor`
+            return None
+        return watched(way.func, widened(way.func, args[0].dtype)), None

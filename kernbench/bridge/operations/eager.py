@@ -114,4 +114,6 @@ def _timed(hook: Any) -> Any:
             rank.mode.eager.spend(rank.mode.eager.hook)
         return hook(value)
 
+    # PyTorch's checkpoints tell their own hooks by attributes, which they set before and after.
+    run.__dict__ = getattr(hook, "__dict__", {})
     return run

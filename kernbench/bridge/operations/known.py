@@ -8,6 +8,7 @@ import torch
 from kernbench.bridge.distributed.functional import collective
 from kernbench.bridge.operations.costs import FREE, cost_of
 from kernbench.bridge.operations.half import widened
+from kernbench.bridge.operations.watched import watched
 from kernbench.bridge.tensors.hazards import Operands
 from kernbench.bridge.tensors.resizing import Resizes
 from kernbench.bridge.tensors.room import place_of_size
@@ -21,6 +22,15 @@ _READS: Final = frozenset(
     )
 )
 """Operations that give the host a value."""
+
+_BLANK: Final = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in (
+        *("empty", "empty_like", "empty_permuted", "empty_strided"),
+        *("new_empty", "new_empty_strided"),
+    )
+)
+"""Operations that make a tensor without values."""
 
 ONTO: Final = frozenset((torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default))
 """Copies into tensors that are there, also ones on the other side of the bus."""
@@ -37,6 +47,7 @@ class Known:
         data: Whether tensors have numbers.
 
     Attributes:
+        blank: Whether it makes a tensor without values.
         collective: What does it on a device if it is a functional collective.
         cost: What it is on a device.
         draws: Whether it draws random numbers.
@@ -45,6 +56,7 @@ class Known:
         plain: Whether it runs as it is, with numbers.
         reads: Whether it gives the host a value.
         run: Does it on this computer, with numbers.
+        sizes: Whether the shape of what it makes may depend on values, which the host reads then.
         sparse: Whether it makes or takes apart a sparse tensor.
         shards: Whether it is one of FSDP2 for which Python runs once for each parameter.
         repeats: Whether equal operands take equal times.
@@ -55,6 +67,7 @@ class Known:
     """
 
     __slots__ = (
+        "blank",
         "collective",
         "cost",
         "draws",
@@ -69,11 +82,13 @@ class Known:
         "run",
         "shards",
         "size",
+        "sizes",
         "sparse",
     )
 
     def __init__(self, func: Any, data: bool) -> None:
         self.func: Final = func
+        self.blank: Final = func._overloadpacket in _BLANK
         self.collective: Final = collective(func)
         self.cost: Final = cost_of(func)
         self.draws: Final = torch.Tag.nondeterministic_seeded in func.tags
@@ -82,10 +97,11 @@ class Known:
         self.plain: Final = data and not (self.draws or func in OF_FLOATS or self.resizes.some)
         self.reads: Final = func in _READS
         self.size: Final = place_of_size(func)
-        self.repeats: Final = torch.Tag.dynamic_output_shape not in func.tags
+        self.sizes: Final = torch.Tag.dynamic_output_shape in func.tags
+        self.repeats: Final = not self.sizes
         self.shards: Final = func.namespace == "fsdp" and "copy_in" not in str(func)
         self.sparse: Final = "sparse" in func.name()
-        self.run: Final = widened(func)
+        self.run: Final = watched(func, widened(func)) if data else widened(func)
         self.operands: Final = Operands(func, self.cost is FREE)
         self.durations: Final[dict[Any, int]] = {}
 

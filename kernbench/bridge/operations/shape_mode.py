@@ -168,8 +168,12 @@ class ShapeMode(DirectMode):
                     signature = tuple(key)
                     seen = self._shapes.seen.get(signature)
                     if seen is not None and not self._shapes.shadows:
-                        if self._hazards.alert or seen.made is None:
-                            self._look(func, seen.cost, args, kwargs)
+                        if self._hazards.watch or seen.made is None:
+                            operands = self._look(func, seen.cost, args, kwargs)
+                            if operands is not None:
+                                out = self._repeat(seen, args)
+                                self._hazards.unwritten.carry(operands.operation, args, kwargs, out)
+                                return out
                         return self._repeat(seen, args)
                     out = super().walk(func, types, args, kwargs)
                     self._learn(signature, seen, kind, func, args, kwargs, out)
@@ -182,14 +186,15 @@ class ShapeMode(DirectMode):
                     rank.making = None
         return super().walk(func, types, args, kwargs)
 
-    def _look(self, func: Any, cost: Cost, args: Any, kwargs: Any) -> None:
+    def _look(self, func: Any, cost: Cost, args: Any, kwargs: Any) -> Operands | None:
+        """Looks at operands; returns what they are if elements that nothing has written move."""
         operands = self._operands.get(func)
         if operands is None:
             operands = self._operands[func] = Operands(func, free=False)
-        if self._hazards.alert:
-            self._hazards.look(operands, cost.name, args, kwargs)
+        moves = self._hazards.watch and self._hazards.look(operands, cost.name, args, kwargs)
         if operands.writes and self._rank.races is None:
             operands.note_written(args, kwargs, self._line.count + 1)
+        return operands if moves else None
 
     def _repeat(self, seen: Seen, args: Any) -> Any:
         rank = self._rank
@@ -283,8 +288,11 @@ def _repeats(func: Any, kind: str, args: Any, kwargs: Any) -> bool:
     return True
 
 
-def _first(value: Any, *_: Any, **__: Any) -> Any:
-    """Does what an operation does that only writes numbers to its first operand: there are none."""
+def _first(value: Any, /, *_: Any, **__: Any) -> Any:
+    """Does what an operation does that only writes numbers to its first operand: there are none.
+
+    Operations have arguments by any name, such as `value`.
+    """
     return value
 
 

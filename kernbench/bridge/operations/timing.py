@@ -17,9 +17,11 @@ from kernbench.bridge.operations.costs_gemm import precision
 from kernbench.bridge.operations.eager import Eager
 from kernbench.bridge.operations.flex import OPERATIONS, Named
 from kernbench.bridge.operations.known import OF_FLOATS, Known, known_of
+from kernbench.bridge.operations.transfers import VALUE, Transfers
 from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.tensors.devices import placed, wanted
 from kernbench.bridge.tensors.hazards import Operands
+from kernbench.bridge.tensors.no_numbers import depends_now
 from kernbench.bridge.tensors.operands import (
     BOTH,
     DEVICE,
@@ -37,27 +39,21 @@ from kernbench.bridge.tensors.operands import (
 )
 from kernbench.bridge.tensors.room import check_room
 from kernbench.bridge.tensors.storages import (
-    DTYPES,
+    PINNED,
     STORAGES,
     Held,
-    block_of,
     hold,
     hold_new,
     is_on_device,
-    is_pinned,
-    let_go,
     no_memory,
 )
-from kernbench.process.act import Alone, act
+from kernbench.bridge.tensors.unwritten import zeroed
+from kernbench.process.act import Alone
 from kernbench.process.process import Process
-from kernbench.sim_engine.engine import Hold
+from kernbench.runtime_api.refused_names import REFUSED
 
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
-_PCIE_VALUE: Final = 8
-"""Bytes of a value that the host reads."""
-
-
 _COPY: Final = cost_of(torch.ops.aten.copy_.default)
 _UPLOAD: Final = Cost("copy", FREE.duration)
 
@@ -90,6 +86,7 @@ class TimeMode(TorchDispatchMode):
         unknown: Operations without a cost of their own, timed by their bytes: how often, and their
             time in picoseconds.
         eager: What PyTorch itself takes on the host.
+        copy_out: Issues a copy from the device to the host, for which the host waits.
     """
 
     supports_higher_order_operators = True
@@ -107,6 +104,9 @@ class TimeMode(TorchDispatchMode):
         self._line = process.default_stream(rank.sip)
         self._known: Final = known_of(self._engine, self._library, rank.data)
         self.eager: Final = Eager(rank)
+        self._walks = 0
+        self._transfers: Final = Transfers(rank)
+        self.copy_out: Final = self._transfers.copy_out
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -137,6 +137,7 @@ class TimeMode(TorchDispatchMode):
             if isinstance(func, HigherOrderOperator):
                 return self._higher_order(func, args)
             known = self._known[id(func)] = Known(func, self._rank.data)
+        self._walks += 1
         rank, cost, process, find = self._rank, known.cost, self._process, STORAGES.get
         try:
             # One pass over the operands, as every operation comes here: where they are, and what
@@ -186,8 +187,9 @@ class TimeMode(TorchDispatchMode):
         if known.collective is not None and touched:
             with self:
                 return known.collective(rank, *args, **(kwargs or {}))
-        if self._hazards.alert:
-            self._hazards.look(known.operands, cost.name, args, kwargs)
+        carries = self._hazards.watch and self._hazards.look(
+            known.operands, cost.name, args, kwargs
+        )
         making = rank.making
         if making is None:
             making = touched or (rank.ambient and not given)
@@ -200,6 +202,8 @@ class TimeMode(TorchDispatchMode):
                 raise no_memory(rank, error, on_device=making) from None
         else:
             out = self._run(known, func, args, kwargs, making)
+        if known.blank:
+            zeroed(out)
         if known.operands.writes and rank.races is None:
             known.operands.note_written(args, kwargs, self._line.count + 1)
         if known.onto and touched and self._copied_across(args, kwargs):
@@ -217,13 +221,22 @@ class TimeMode(TorchDispatchMode):
                             rank.races.made(fresh)
             else:
                 self._hold(out, cost)
+        if known.reads and not touched:
+            self._transfers.note_read(args[0], out, self._walks)
+            return out
+        if carries:
+            self._hazards.unwritten.carry(known.operands.operation, args, kwargs, out)
         if not making and cost.fresh and rank.making is None:
             if is_from_nothing(args) if given else not where:
                 note_from_nothing(out)
             return out
         if cost.fresh and given and making != touched and not known.reads:
             later = bool(kwargs and kwargs.get("non_blocking"))
-            self._copy(out, args[0], to_device=making, later=later)
+            if later and not making:
+                setattr(out.untyped_storage(), PINNED, True)  # as PyTorch does for such a copy
+            self._transfers.copy(out, args[0] if making else out, to_device=making, later=later)
+            if not (making or later):
+                self._transfers.note_read(args[0], out, self._walks)
             return out
         if not (touched or making):
             return out
@@ -234,7 +247,8 @@ class TimeMode(TorchDispatchMode):
             process.host.clock += self.eager.view[rank.ambient or is_grad_enabled()]
             return out
         if known.reads:
-            self.copy_out(_PCIE_VALUE)
+            self.copy_out(VALUE)
+            self._transfers.note_read(args[0], out, self._walks)
             return out
         signature = tuple(key) if repeats and given else None
         duration = known.durations.get(signature)
@@ -243,6 +257,8 @@ class TimeMode(TorchDispatchMode):
             if signature is not None and len(known.durations) < _MOST_DURATIONS:
                 known.durations[signature] = duration
         self._issue(cost, duration)
+        if known.sizes and depends_now(func, args):
+            self.copy_out(VALUE)  # the host asks how large the result is
         return out
 
     def on_named_device(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -277,12 +293,13 @@ class TimeMode(TorchDispatchMode):
         rank, name = self._rank, func.name()
         operation = OPERATIONS.get(name)
         if operation is None:
-            raise not_simulated(f"torch.ops.higher_order.{name}", _PLAIN_WAY)
+            way = REFUSED.get(f"torch.{name}", _PLAIN_WAY)
+            raise not_simulated(f"torch.ops.higher_order.{name}", way)
         if not is_on_device(args[0]):
             return func(*args)
         if operands_on(args, rank.process) >= BOTH:
             checked(rank, Named(name), args)
-        if self._hazards.alert:
+        if self._hazards.watch:
             self._hazards.look(Operands(Named(name), free=False), name, args, None)
         ran = operation(rank, self._library, *args)
         cost = Cost(name, FREE.duration)
@@ -335,56 +352,12 @@ class TimeMode(TorchDispatchMode):
         for to, given in pairs:
             to_device = is_on_device(to)
             if to_device != is_on_device(given):
-                pinned = is_pinned(given if to_device else to)
-                self._copy(to, given, to_device=to_device, later=later and pinned)
+                self._transfers.copy(
+                    to, given if to_device else to, to_device=to_device, later=later
+                )
             elif to_device:
                 self._issue(_COPY, _COPY.duration(self._library, (to, given), {}, to))
         return True
-
-    def _copy(
-        self, out: torch.Tensor, given: Any = None, *, to_device: bool, later: bool = False
-    ) -> None:
-        """Issues a copy between the host and the device.
-
-        Args:
-            out: The result.
-            given: What is copied.
-            to_device: Which way.
-            later: Whether the host goes on before it has ended: `non_blocking` with pinned memory.
-                To the host, PyTorch pins what it makes for such a copy.
-        """
-        nbytes = out.numel() * out.element_size()
-        if not to_device:
-            self.copy_out(nbytes, out if later else None)
-            return
-        host = given if later and is_pinned(given) else None
-        self._transfer("Memcpy HtoD", self._device.to_device, nbytes, host, writes=False)
-
-    def _transfer(
-        self, name: str, engine: Any, nbytes: int, host: torch.Tensor | None, *, writes: bool
-    ) -> None:
-        """Issues a copy; the host may not touch its tensor `host` before it has waited (C14, C15).
-
-        Args:
-            name: Name of the command.
-            engine: What copies.
-            nbytes: Its size.
-            host: A tensor of the host that the copy uses while the host goes on.
-            writes: Whether the copy writes it.
-        """
-        device, process, rank = self._device, self._process, self._rank
-        work = Hold(
-            self._engine, engine, device.pcie_ps(nbytes), None, device.spec.host.pcie.latency
-        )
-        blocks: list[Any] = []
-        if host is not None and host.dtype in DTYPES:
-            blocks.append(block_of(rank, host, of_host=True))
-        reads, writes_to = ((), blocks) if writes else (blocks, ())
-        stream, told = process.current_stream(rank.sip), {"bytes": nbytes}
-        act(process, name, "copy", stream, work, reads=reads, writes=writes_to, args=told)
-        if blocks:
-            rank.hazards.note_used(blocks)
-            let_go(blocks)
 
     def uploaded(self, made: torch.Tensor) -> None:
         """Places a tensor on the device that was made of values of the host.
@@ -395,18 +368,7 @@ class TimeMode(TorchDispatchMode):
         if self._rank.races is not None:
             self._rank.races.begin(_UPLOAD.name)
         self._hold(made, _UPLOAD)
-        self._copy(made, to_device=True)
-
-    def copy_out(self, nbytes: int, later: torch.Tensor | None = None) -> None:
-        """Issues a copy from the device to the host, for which the host waits.
-
-        Args:
-            nbytes: Its size.
-            later: What is copied to, if the host does not wait.
-        """
-        self._transfer("Memcpy DtoH", self._device.to_host, nbytes, later, writes=True)
-        if later is None:
-            self._process.wait_stream(self._process.current_stream(self._rank.sip))
+        self._transfers.copy(made, to_device=True)
 
 
 def _look(values: Any, process: Process, key: list[Any]) -> int:

@@ -5,6 +5,7 @@ lets it see `kernbench.tl` where it sees `triton.language`, and launches it: num
 the time is that of a command on the current stream. What the language lacks is refused by name.
 """
 
+import importlib
 from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, Final, NoReturn
@@ -14,6 +15,7 @@ import torch
 import kernbench.tl
 from kernbench.bridge.distributed.works import unseen
 from kernbench.bridge.here import HERE, Rank, this_rank
+from kernbench.bridge.operations import triton_bench
 from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.replaced import Patch, WhenImported
 from kernbench.bridge.tensors.storages import DTYPES, block_of, let_go
@@ -218,6 +220,15 @@ class _Driver:
     def get_current_target(self) -> Any:
         return SimpleNamespace(backend="cuda", arch=90, warp_size=32)
 
+    def get_empty_cache_for_benchmark(self) -> torch.Tensor:
+        return triton_bench.cache()
+
+    def clear_cache(self, cache: torch.Tensor) -> None:
+        cache.zero_()
+
+    def get_benchmarker(self) -> Any:
+        return importlib.import_module("triton.testing").do_bench
+
     def __getattr__(self, name: str) -> NoReturn:
         raise not_simulated(f"triton.runtime.driver.active.{name}", _WAY)
 
@@ -231,6 +242,7 @@ def patches() -> Iterator[WhenImported]:
     )
     yield WhenImported(f"{runtime}.autotuner", _of_tuner)
     yield WhenImported(f"{runtime}.driver", _of_driver)
+    yield from triton_bench.patches()
 
 
 def _of_kernels(kind: Any, kernels: Kernels) -> Iterator[Patch]:

@@ -19,6 +19,8 @@ from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.tensors.no_numbers import read
 from kernbench.bridge.tensors.storages import PINNED, hold, is_on_device
 from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.process.access import other_device
+from kernbench.process.process import MAIN
 
 _CPU: Final = torch.device("cpu")
 _DEVICE_GETTER: Final = torch.Tensor.device.__get__
@@ -82,7 +84,8 @@ def wanted(rank: Rank, device: Any) -> torch.device | None:
         device: A name, an index, also one of NumPy, a `torch.device`, or something else.
 
     Raises:
-        KernbenchError: If it is a device of the node that is not the rank's.
+        KernbenchError: If there is no such device.
+        OwnershipError: If it is a device of the node that is not the rank's (M14).
     """
     if isinstance(device, bool) or not isinstance(device, str | int | np.integer | torch.device):
         return None
@@ -99,25 +102,21 @@ def wanted(rank: Rank, device: Any) -> torch.device | None:
 
 
 def wrong_device(rank: Rank, index: int) -> KernbenchError:
-    """Returns the error about a tensor on another device than the rank's own.
+    """Returns the error about a device that is not the rank's own (M14), or not there.
 
     Args:
         rank: The rank whose code runs.
         index: Index of the device that the program names.
     """
-    name, facts = rank.process.name, [site_fact(call_site())]
+    process = rank.process
     if index >= rank.local_devices:
         return KernbenchError(
-            f"{name} puts a tensor on cuda:{index}, which does not exist",
-            [*facts, f"its node has {rank.local_devices} devices"],
+            f"{process.name} asks for cuda:{index}, which does not exist",
+            [site_fact(call_site()), f"its node has {rank.local_devices} devices"],
             hint="a rank uses cuda:LOCAL_RANK",
         )
-    return KernbenchError(
-        f"{name} puts a tensor on cuda:{index}; its device is cuda:{rank.local}",
-        [*facts, "a simulated rank has one device, and a device one rank"],
-        hint="torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) first, and use that device; "
-        "a model that is split over devices needs a rank for each, as torch.distributed.pipelining",
-    )
+    owner = None if process.rank == MAIN else process.rank - rank.local + index
+    return other_device(process.name, index, rank.local, owner)
 
 
 class placed:  # noqa: N801 - reads like a keyword
@@ -360,7 +359,15 @@ def made(
             setattr(result.untyped_storage(), PINNED, True)
         return result
     with placed(rank, True):
-        return _noticed(rank, real(*args, **{**kwargs, "device": rank.physical}), True)
+        result = _noticed(rank, real(*args, **{**kwargs, "device": rank.physical}), True)
+    if rank.numbers is not None and real in _OF_VALUES and not isinstance(args[0], torch.Tensor):
+        with placed(rank, False):  # no mode sees the values
+            rank.numbers.keep(result, lambda: real(*args, **{**kwargs, "device": _CPU}))
+    return result
+
+
+_OF_VALUES: Final = frozenset((torch.tensor, torch.asarray, torch.as_tensor))
+"""What makes tensors of values of Python."""
 
 
 def _values(rank: Rank, given: Any) -> Any:

@@ -2,8 +2,7 @@
 
 Operations of PyTorch have no blocks, see `process.act.Alone`; so their operands are looked up
 here, while a collective or message of the rank is under way. Whether the order of streams allows an
-access does not depend on when the bytes have moved. What was never written is known of whole
-storages: to write a part of one counts as to write it all.
+access does not depend on when the bytes have moved. What was never written is in `unwritten`.
 """
 
 import functools
@@ -13,16 +12,27 @@ from typing import Any, Final
 import torch
 
 from kernbench.bridge.here import HERE, Rank
-from kernbench.bridge.tensors.operands import tensors_in
+from kernbench.bridge.tensors.operands import is_sparse, tensors_in
 from kernbench.bridge.tensors.races import Races
-from kernbench.bridge.tensors.storages import DTYPES, STORAGES, Held, Ref, hold
-from kernbench.errors import CallSite, site_fact
+from kernbench.bridge.tensors.storages import DTYPES, STORAGES, Held, Ref, is_on_device
+from kernbench.bridge.tensors.unwritten import Blank, Operation, Unwritten
+from kernbench.errors import site_fact
 from kernbench.memory import UninitialisedReadError, View, dtypes
 from kernbench.process.access import Verb
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.tensors.tensor import Tensor
 
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
+
+_COPIES: Final = frozenset(
+    (
+        torch.ops.aten.copy_.default,
+        torch.ops.aten._foreach_copy_.default,
+        torch.ops.aten._to_copy.default,
+    )
+)
+
+_REPLACES: Final = frozenset(("set_", "resize_", "resize_as_", "resize_storage_bytes_"))
 
 _FULL: Final = 256
 """Storages after which those are looked for that need no watch any more."""
@@ -35,31 +45,21 @@ class Hazards:
         rank: The rank.
 
     Attributes:
-        alert: Whether there is any such storage; otherwise no operation need be looked at.
+        alert: Whether a storage is in use, or there are several streams, so that all operations
+            are looked at.
+        watch: Whether operations that go the long way are looked at: there also are storages that
+            hold nothing yet, of which `Held.direct` tells.
+        unwritten: The storages that hold nothing yet, wholly or in part.
     """
 
     def __init__(self, rank: Rank) -> None:
-        self.alert = False
+        self.alert = self.watch = False
         self._rank = rank
         self._used: dict[Held, None] = {}
-        self._blank: dict[Held, CallSite | None] = {}
+        self._blank: Final[dict[Held, Blank]] = {}
         self._watches: Final[tuple[dict[Held, Any], ...]] = (self._used, self._blank)
+        self.unwritten: Final = Unwritten(rank, self._blank, self._changed)
         self._full = _FULL
-
-    def note_blank(self, out: Any) -> None:
-        """Notes a tensor that has just been made, and whose memory nothing has written.
-
-        Args:
-            out: The tensor.
-        """
-        if type(out) is not torch.Tensor or not out.numel():
-            return  # a DTensor is made of plain ones
-        held = STORAGES.get(out.untyped_storage()._cdata)
-        if held is None:
-            held = hold(self._rank, out.untyped_storage(), on_device=False)
-        self._blank[held] = self._rank.process.call_site()
-        held.watches = self._watches
-        self._changed()
 
     def note_written(self, tensor: torch.Tensor) -> None:
         """Notes that code which no mode sees may write a tensor.
@@ -68,8 +68,8 @@ class Hazards:
             tensor: The tensor.
         """
         held = STORAGES.get(tensor.untyped_storage()._cdata)
-        if held is not None and self._blank.pop(held, self) is not self:
-            self._changed()
+        if held is not None:
+            self.unwritten.forget(held)
 
     def watch_streams(self) -> None:
         """Watches from now on what several streams do with one storage."""
@@ -77,7 +77,7 @@ class Hazards:
             self._rank.races = Races(self._rank)
             self._changed()
 
-    def look(self, operands: "Operands", name: str, args: Sequence[Any], kwargs: Any) -> None:
+    def look(self, operands: "Operands", name: str, args: Sequence[Any], kwargs: Any) -> bool:
         """Looks at the operands of an operation that is about to run.
 
         Args:
@@ -86,31 +86,50 @@ class Hazards:
             args: Its arguments.
             kwargs: Its arguments by name.
 
+        Returns:
+            Whether its results get elements that nothing has written, see `Unwritten.carry`.
+
         Raises:
             AccessError: If a collective uses one of them that nobody has waited for (C14, C15,
                 M10).
+            UninitialisedReadError: If it computes with elements that nothing has written (M5).
         """
         races = self._rank.races
         # A storage that is gone tells nobody.
-        self.alert = bool(self._used or self._blank or races is not None)
+        self._set_switches()
         if operands.free:
             races = None
         elif races is not None:
             races.begin(name)
-        for tensor, verb in operands.of(args, kwargs or {}):
+        tensors = list(operands.of(args, kwargs or {}))
+        for tensor, verb in tensors:
             held = STORAGES.get(tensor.untyped_storage()._cdata)
             if held is None:
                 continue
             if held in self._used and not operands.free and tensor.dtype in DTYPES:
-                self._check(held, tensor, "wrote" if verb == "wrote" else "read")
+                crosses = operands.copies and not held.on_device and self._crosses(args)
+                self._check(held, tensor, "wrote" if verb == "wrote" else "read", crosses=crosses)
             if races is not None and held.on_device:
                 races.touch(held, tensor, writes=verb == "wrote")
-            if verb != "read" and self._blank.pop(held, self) is not self:
-                self._changed()
+        if not self._blank:
+            return False
+        if operands.free:
+            for tensor in operands.replaced(args, kwargs or {}):
+                self.note_written(tensor)
+            return False
+        return self.unwritten.look(operands.operation, tensors, args, kwargs)
 
-    def _check(self, held: Held, tensor: torch.Tensor, verb: Verb) -> None:
+    def _crosses(self, args: Sequence[Any]) -> bool:
+        """Returns whether a copy with a tensor of the host is one from or to the device."""
+        return bool(self._rank.making) or any(map(is_on_device, tensors_in(args)))
+
+    def _check(
+        self, held: Held, tensor: torch.Tensor, verb: Verb, *, crosses: bool = False
+    ) -> None:
+        """Checks an access; `crosses` says that a copy of the current stream has it, no host."""
         process = self._rank.process
-        stream = process.current_stream(held.sip) if held.on_device else None
+        at_device = held.on_device or crosses
+        stream = process.current_stream(self._rank.sip) if at_device else None
         shape, strides = tuple(tensor.shape), tuple(tensor.stride())
         dtype, offset = DTYPES[tensor.dtype], tensor.storage_offset()
         held.check(process, stream, View(held.buffer, dtype, shape, strides, offset), verb)
@@ -161,15 +180,22 @@ class Hazards:
             UninitialisedReadError: If nothing has (M5).
         """
         held = block.memory
-        if held not in self._blank:
+        blank = self._blank.get(held) if isinstance(held, Held) else None
+        if blank is None:
             return
+        if blank.marks is not None:
+            window = block.window
+            view = View(blank.marks, window.dtype, window.shape, window.strides, window.offset)
+            gaps = view.gaps()
+            if gaps is None or not gaps.all():
+                return
         process = self._rank.process
         raise UninitialisedReadError(
             f"{process.name} gives {call} a tensor that was never written",
             [
                 site_fact(process.call_site()),
                 f"tensor {list(block.window.shape)} {block.window.dtype}",
-                site_fact(self._blank[held], "made without values at"),
+                site_fact(blank.site, "made without values at"),
             ],
             hint="write it first, or make the tensor with zeros() instead of empty()",
             code="M5",
@@ -228,7 +254,7 @@ class Hazards:
         for block in blocks:
             held = block.memory
             assert isinstance(held, Held)
-            self._blank.pop(held, None)  # it is written, or was found to be
+            self.unwritten.forget(held)  # it is written, or was found to be
             if not self._is_settled(held):
                 self._used[held] = None
                 held.watches = self._watches
@@ -256,13 +282,20 @@ class Hazards:
         streams = process.computing_streams(held.sip)
         return all(process.ordered(stream, one) for one in commands for stream in streams)
 
-    def _changed(self) -> None:
+    def _changed(self, blank: Held | None = None) -> None:
+        """Notes that there are more or fewer storages to look at; `blank`: this one is new."""
+        if blank is not None:
+            blank.watches = self._watches
         if len(self._used) + len(self._blank) > self._full:
             # A copy: what ends meanwhile takes itself out.
             for held in [held for held in list(self._used) if self._is_settled(held)]:
                 self._used.pop(held, None)
             self._full = max(_FULL, 2 * (len(self._used) + len(self._blank)))
-        self.alert = bool(self._used or self._blank or self._rank.races is not None)
+        self._set_switches()
+
+    def _set_switches(self) -> None:
+        self.alert = bool(self._used or self._rank.races is not None)
+        self.watch = self.alert or bool(self._blank)
 
 
 class Operands:
@@ -273,14 +306,18 @@ class Operands:
         free: Whether it touches no element, such as a view.
 
     Attributes:
+        copies: Whether it only copies, and so may go from host to device or back.
         free: As above.
+        operation: What it does with memory that nothing has written.
         writes: Whether it writes any of them.
     """
 
-    __slots__ = ("_names", "_places", "_told", "free", "writes")
+    __slots__ = ("_names", "_places", "_told", "copies", "free", "operation", "writes")
 
     def __init__(self, func: Any, free: bool) -> None:
+        self.copies: Final = func in _COPIES
         self.free: Final = free
+        self.operation: Final = Operation(func)
         arguments = func._schema.arguments
         # What an operation of another library writes, its schema need not say.
         self._told: Final = free or func.namespace == "aten"
@@ -307,6 +344,16 @@ class Operands:
             for tensor in tensors_in(value):
                 yield tensor, "wrote" if name in self._names else other
 
+    def replaced(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+        """Yields the tensors to which an operation without a kernel gives another storage or size.
+
+        Args:
+            args: The arguments.
+            kwargs: Those by name.
+        """
+        if self.operation.name in _REPLACES:
+            yield from (tensor for tensor, verb in self.of(args, kwargs) if verb == "wrote")
+
     def note_written(self, args: Sequence[Any], kwargs: Any, number: int) -> None:
         """Notes which storages of a rank with one stream the operation writes.
 
@@ -330,29 +377,8 @@ class Operands:
                     held.wrote_at = number
 
 
-def noting_blank(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that makes tensors without values, and notes that nothing wrote them.
-
-    What C++ code makes is not noted: it also fills its tensors where no mode sees it.
-
-    Args:
-        real: The function, as it is in ranks.
-    """
-
-    @functools.wraps(real)
-    def make(*args: Any, **options: Any) -> Any:
-        out = real(*args, **options)
-        rank = HERE.rank
-        # `making`: PyTorch's own Python makes it, as a part of what a program asked for.
-        if rank is not None and rank.making is None and options.get("out") is None:
-            rank.hazards.note_blank(out)
-        return out
-
-    return make
-
-
 def giving_bytes(
-    real: Callable[..., Any], *, reads: bool = False, writes: bool = False
+    real: Callable[..., Any], *, reads: bool = False, writes: bool = False, shows: str = ""
 ) -> Callable[..., Any]:
     """Returns a method of a tensor that gives its bytes away, to code that no mode sees.
 
@@ -360,14 +386,17 @@ def giving_bytes(
         real: The method, as it is in ranks.
         reads: Whether the host reads them.
         writes: Whether that code may write them.
+        shows: What reports call a method that gives all of the values; empty if it does not.
     """
 
     @functools.wraps(real)
     def method(self: torch.Tensor, *args: Any, **options: Any) -> Any:
         rank = HERE.rank
-        if rank is not None and rank.hazards.alert and type(self) in _PLAIN:
+        if rank is not None and rank.hazards.watch and type(self) in _PLAIN and not is_sparse(self):
             if reads:
                 rank.hazards.check_read(self)
+            if shows:
+                rank.hazards.unwritten.check_shown(self, shows)
             if writes:
                 rank.hazards.note_written(self)
         return real(self, *args, **options)

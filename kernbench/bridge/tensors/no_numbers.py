@@ -11,6 +11,8 @@ from kernbench.errors import CallSite, NoDataError, site_fact
 
 _ATEN: Final = torch.ops.aten
 _META: Final = torch.device("meta")
+_EMPTY: Final = torch.empty_strided  # PyTorch's own, also while ranks run
+_ZEROS: Final = torch.zeros
 _TO_HOST: Final = frozenset((_ATEN._to_copy.default, _ATEN.copy_.default))
 """Operations that read values if they go from the device to the host."""
 
@@ -108,7 +110,9 @@ def made_on_device(kwargs: Any) -> bool | None:
 
 
 def read(rank: Rank, func: Any, args: Any, kwargs: Any) -> Any:
-    """Returns what a program reads that needs values of a device without numbers: zeros.
+    """Returns what a program reads that needs values of a device without numbers.
+
+    They are zeros, but where they are known; see `known_numbers`.
 
     Args:
         rank: The rank that reads.
@@ -127,9 +131,22 @@ def read(rank: Rank, func: Any, args: Any, kwargs: Any) -> Any:
             hint="--data on computes numbers, --data fake reads 0; or print and branch on nothing "
             "that the device computes",
         )
-    MADE_UP.note(rank)
-    given = _mapped(args, _zeros)
-    result = func(*given, **_mapped(kwargs or {}, _zeros))
+    unknown = False
+
+    def numbers(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal unknown
+        if not is_on_device(tensor):
+            return tensor
+        known: torch.Tensor | None = rank.numbers.of(tensor)
+        if known is not None:
+            return known
+        unknown = True
+        return _ZEROS((), dtype=tensor.dtype).expand(tensor.shape)
+
+    given, named = _mapped(args, numbers), _mapped(kwargs or {}, numbers)
+    if unknown:
+        MADE_UP.note(rank)
+    result = func(*given, **named)
     return result if func in _TO_HOST else _mapped(result, _without_numbers)
 
 
@@ -167,14 +184,8 @@ def shaping(func: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _zeros(tensor: torch.Tensor) -> torch.Tensor:
-    if not is_on_device(tensor):
-        return tensor
-    return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
-
-
 def _without_numbers(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
+    return _EMPTY(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
 
 
 def _mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:

@@ -16,14 +16,13 @@ from kernbench.errors import CallSite, site_fact
 from kernbench.memory import View
 from kernbench.process.access import AccessError, stream_in_report
 from kernbench.process.called import called
+from kernbench.process.disorder import ORDER_STREAMS, hint, refuse
 from kernbench.sim_engine.command import Stream
 
 _MOST: Final = 64
 """Touches of one storage that are kept apart; if there are more, they are merged by stream."""
 
 _TYPES: Final = {ours: theirs for theirs, ours in DTYPES.items()}
-
-_ORDER: Final = "order the streams with wait_stream(), an event, or synchronize()"
 
 
 class Touch:
@@ -152,6 +151,7 @@ class Races:
             if self._is_before(stream, one.stream, last) or not _overlap(held, one.part, part):
                 continue
             self._refuse(held, one, stream, writes=writes)
+            break  # one is told of each access
         if writes and held.before is not None:
             self._check_before(held, stream)
 
@@ -189,6 +189,7 @@ class Races:
             last = max(one.wrote, one.read)
             if one.stream is not stream and not self._is_before(stream, one.stream, last):
                 self._refuse_memory(held, one, stream)
+                break
 
     def _is_before(self, stream: Stream, line: Stream, number: int) -> bool:
         return stream.seen.get(line, 0) >= number or self._process.seen.get(line, 0) >= number
@@ -206,22 +207,24 @@ class Races:
     def _refuse(self, held: Held, one: Touch, stream: Stream, *, writes: bool) -> None:
         verb, earlier = "wrote" if writes else "read", "write" if one.wrote else "read"
         name = one.name or "an earlier operation"
-        raise AccessError(
-            f"{self._process.name} {verb} a tensor before {name} on it was waited for",
+        what = f"{verb} a tensor before {name} on it was waited for"
+        error = AccessError(
+            f"{self._process.name} {what}",
             [
                 called(self._process, verb),
                 f"it runs on {stream_in_report(stream)}",
                 *_issued(one),
                 f"{held.buffer.allocation.label}: {'write' if writes else 'read'} after {earlier}",
             ],
-            hint=_ORDER,
+            hint=hint(self._process, ORDER_STREAMS),
             code="M10",
         )
+        refuse(self._process, error, what, one.site)
 
     def _refuse_memory(self, held: Held, one: Touch, stream: Stream) -> None:
-        raise AccessError(
-            f"{self._process.name} wrote memory of a tensor that is gone before {one.name} on it "
-            "was waited for",
+        what = f"wrote memory of a tensor that is gone before {one.name} on it was waited for"
+        error = AccessError(
+            f"{self._process.name} {what}",
             [
                 called(self._process, "wrote"),
                 f"it runs on {stream_in_report(stream)}",
@@ -229,9 +232,13 @@ class Races:
                 f"{held.buffer.allocation.label}: the allocator gives memory to the next tensor of "
                 "its stream at once",
             ],
-            hint="call tensor.record_stream(stream), or wait_stream(), before the tensor is gone",
+            hint=hint(
+                self._process,
+                "call tensor.record_stream(stream), or wait_stream(), before the tensor is gone",
+            ),
             code="M10",
         )
+        refuse(self._process, error, what, one.site)
 
 
 def _issued(one: Touch) -> list[Any]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from kernbench.bridge.here import Rank
+from kernbench.bridge.refused import not_simulated
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import (
     Buffer,
@@ -37,6 +38,9 @@ DTYPES: Final[dict[torch.dtype, DType]] = {
 """What this package calls the element types of PyTorch."""
 
 
+ADDRESS: Final = torch.UntypedStorage.data_ptr
+"""PyTorch's own: what a program calls means that it may write there, see `unwritten`."""
+
 _SMALL: Final = 1 << 20
 """Most bytes of a block that is kept for the next storage of its size."""
 
@@ -57,6 +61,8 @@ class Held(Memory):
     Attributes:
         ref: Reference to the storage.
         on_device: Whether it is memory of a device.
+        direct: Whether it is, and nothing about it needs a look at each operation: all of it is
+            written, as far as is known.
         spares: Where it goes when the storage is gone, for the next storage of this size; None: to
             nowhere.
         lent: Refers to the bytes as an array, which lives as long as a command is to move them.
@@ -69,6 +75,7 @@ class Held(Memory):
 
     __slots__ = (
         "before",
+        "direct",
         "home",
         "lent",
         "on_device",
@@ -81,7 +88,7 @@ class Held(Memory):
 
     def __init__(self, memory: Storage, rank: Rank, on_device: bool) -> None:
         super().__init__(memory, rank.process)
-        self.on_device = on_device
+        self.on_device = self.direct = on_device
         self.spares: list[Held] | None = None
         self.watches: tuple[dict[Held, Any], ...] = ()
         self.lent: weakref.ref[Any] | None = None
@@ -123,8 +130,13 @@ class Held(Memory):
         elif self.touched is not None:
             self.touched = [one for one in self.touched if one.stream is stream]
         self.before = None
+        self.forgotten()
+
+    def forgotten(self) -> None:
+        """Notes that what was known of the bytes is true no more."""
         for watch in self.watches:
             watch.pop(self, None)
+        self.direct = self.on_device
 
     def stand_for(self, storage: Any) -> None:
         """Becomes the memory of a storage, until that is gone.
@@ -153,7 +165,7 @@ class _Bytes:
     def __init__(self, storage: Any) -> None:
         self._storage = storage
         self.__array_interface__ = {
-            "data": (storage.data_ptr(), False),
+            "data": (ADDRESS(storage), False),
             "shape": (storage.nbytes(),),
             "typestr": "|u1",
             "version": 3,
@@ -168,8 +180,8 @@ def _gone(ref: Ref) -> None:
     held = STORAGES.get(ref.key)
     if held is not None and held.ref is ref:
         del STORAGES[ref.key]
-        for watch in held.watches:
-            watch.pop(held, None)
+        if held.watches:
+            held.forgotten()
         spares = held.spares
         if spares is not None and not (held.writes or held.reads) and len(spares) < _MOST_SPARES:
             taken = held.buffer.allocation
@@ -378,12 +390,20 @@ def block_of(rank: Rank, tensor: torch.Tensor, *, of_host: bool = False) -> Tens
 
     Args:
         rank: The rank that has the tensor.
-        tensor: A plain tensor, of a type that simulated devices have.
+        tensor: A plain tensor.
         of_host: Whether it is known to be on the host. Otherwise, what C++ code has made in a
             backward pass is on the device.
+
+    Raises:
+        UnsupportedError: If simulated devices do not have its type.
     """
     tensor = tensor.detach()
-    storage, dtype = tensor.untyped_storage(), DTYPES[tensor.dtype]
+    storage, dtype = tensor.untyped_storage(), DTYPES.get(tensor.dtype)
+    if dtype is None:
+        name = f"a collective or message of {tensor.dtype}"
+        raise not_simulated(name, "send its bytes: tensor.view(torch.uint8)")
+    if rank.numbers is not None:
+        rank.numbers.forget(tensor)  # who takes the block may write it
     held = STORAGES.get(storage._cdata)
     if held is None:
         label = Label(dtype, tuple(tensor.shape))

@@ -1,13 +1,15 @@
 """Methods of tensors and of storages that tell where they are, or that bring them elsewhere."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
 
 from kernbench.bridge.here import HERE, Rank
+from kernbench.bridge.refused import Once
 from kernbench.bridge.replaced import Patch
-from kernbench.bridge.tensors import storages
+from kernbench.bridge.tensors import old_classes, storages
 from kernbench.bridge.tensors.devices import (
     device_of,
     moved,
@@ -21,6 +23,7 @@ from kernbench.bridge.tensors.no_numbers import MADE_UP
 from kernbench.bridge.tensors.resizing import before_resize, settle
 from kernbench.bridge.tensors.storages import PINNED, STORAGES
 from kernbench.errors import NoDataError, site_fact
+from kernbench.process.access import AccessError
 
 _TENSOR: Final = torch.Tensor
 _STORAGE: Final = torch.UntypedStorage
@@ -39,22 +42,6 @@ _REAL_STORAGE_TO: Final = _STORAGE.to
 _REAL_STORAGE_DEVICE: Final = _STORAGE.device
 _REAL_COMPATIBLE: Final = torch._has_compatible_shallow_copy_type
 
-_LEGACY: Final = {
-    torch.float32: "FloatTensor",
-    torch.float64: "DoubleTensor",
-    torch.float16: "HalfTensor",
-    torch.bfloat16: "BFloat16Tensor",
-    torch.uint8: "ByteTensor",
-    torch.int8: "CharTensor",
-    torch.int16: "ShortTensor",
-    torch.int32: "IntTensor",
-    torch.int64: "LongTensor",
-    torch.bool: "BoolTensor",
-}
-"""How `Tensor.type()` and the classes of `torch.cuda` call the element types."""
-
-_DTYPES: Final = {name: dtype for dtype, name in _LEGACY.items()}
-
 
 def numpy(self: torch.Tensor, *, force: bool = False) -> Any:
     """`Tensor.numpy`, which refuses a tensor on a device, as PyTorch does.
@@ -71,6 +58,37 @@ def numpy(self: torch.Tensor, *, force: bool = False) -> Any:
             "the tensor to host memory first."
         )
     return _REAL_NUMPY(_to_host(rank, self), force=True)
+
+
+def _sharing(once: Once) -> Callable[..., Any]:
+    """Returns `Tensor.numpy`: an array over the bytes of a tensor of the host, at once.
+
+    To make the array reads nothing, and nobody sees when the program reads its elements.
+
+    Args:
+        once: Says so of the first tensor that a command still writes.
+    """
+    of_device = giving_bytes(numpy, reads=True, writes=True)
+
+    @functools.wraps(numpy)
+    def shared(self: torch.Tensor, *, force: bool = False) -> Any:
+        rank = HERE.rank
+        if rank is None or not rank.hazards.alert or type(self) not in _PLAIN or on_device(self):
+            return of_device(self, force=force)
+        try:
+            rank.hazards.check_read(self)
+        except AccessError:
+            once.say(_SHARED)
+        rank.hazards.note_written(self)
+        return numpy(self, force=force)
+
+    return shared
+
+
+_SHARED: Final = (
+    "Tensor.numpy() of a tensor that a command still writes: whether the host waits before it "
+    "reads the array's elements is not checked (C15)"
+)
 
 
 def tolist(self: torch.Tensor) -> Any:
@@ -122,7 +140,7 @@ def type_(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **o
     if rank is None or (dtype is None and not on_device(self)):
         return _REAL_TYPE(self, *(() if dtype is None else (dtype, non_blocking)), **options)
     if dtype is None:
-        return f"torch.cuda.{_LEGACY[self.dtype]}"
+        return old_classes.name_of(self.dtype)
     if isinstance(dtype, torch.dtype):
         return to(self, dtype)
     if isinstance(dtype, str):
@@ -130,31 +148,9 @@ def type_(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **o
     else:
         name = f"{getattr(dtype, '__module__', 'torch')}.{getattr(dtype, '__name__', dtype)}"
     place, _, kind = name.rpartition(".")
-    if kind not in _DTYPES or place not in {"torch", "torch.cuda"}:
+    if kind not in old_classes.DTYPES or place not in {"torch", "torch.cuda"}:
         raise ValueError(f"invalid type: '{name}'")
-    return to(self, "cuda" if place == "torch.cuda" else "cpu", _DTYPES[kind])
-
-
-class _OldClass(type):
-    """Class of the classes `torch.cuda.FloatTensor` and so on, which no tensor is an object of."""
-
-    dtype: torch.dtype
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, torch.Tensor) and value.dtype == cls.dtype and on_device(value)
-
-    def __call__(cls, *args: Any, **_: Any) -> torch.Tensor:
-        if len(args) == 1 and not isinstance(args[0], int):
-            return torch.tensor(args[0], dtype=cls.dtype, device="cuda")
-        return torch.empty(args, dtype=cls.dtype, device="cuda")
-
-
-def old_classes() -> dict[str, Any]:
-    """Returns `torch.cuda.FloatTensor` and so on, by name."""
-    return {
-        name: _OldClass(name, (), {"dtype": dtype, "__module__": "torch.cuda"})
-        for dtype, name in _LEGACY.items()
-    }
+    return to(self, "cuda" if place == "torch.cuda" else "cpu", old_classes.DTYPES[kind])
 
 
 def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
@@ -170,9 +166,8 @@ def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
         RuntimeError: If the tensor is on a device.
     """
     if HERE.rank is not None and on_device(self):
-        raise RuntimeError(
-            f"cannot pin 'torch.cuda.{_LEGACY[self.dtype]}' only dense CPU tensors can be pinned"
-        )
+        kind = old_classes.name_of(self.dtype)
+        raise RuntimeError(f"cannot pin '{kind}' only dense CPU tensors can be pinned")
     if is_pinned(self, device):
         return self
     pinned = self.clone()
@@ -249,6 +244,9 @@ def address(self: torch.Tensor) -> int:
 def storage_address(self: Any) -> int:
     """`UntypedStorage.data_ptr`; without numbers, a number of its own that stands for memory."""
     rank = HERE.rank
+    held = None if rank is None else STORAGES.get(self._cdata)
+    if rank is not None and held is not None:
+        rank.hazards.unwritten.forget(held)  # who has the address may write there
     if rank is None or rank.data or not holds_device_memory(self):
         address: int = _REAL_ADDRESS(self)
         return address
@@ -338,6 +336,19 @@ def storage_cpu(self: Any) -> Any:
     return storage_to(self, device="cpu")
 
 
+def _written(real: Any) -> Any:
+    """Returns a method of storages that writes their bytes where no mode sees it."""
+
+    @functools.wraps(real)
+    def method(self: Any, *args: Any, **options: Any) -> Any:
+        rank, held = HERE.rank, STORAGES.get(self._cdata)
+        if rank is not None and held is not None:
+            rank.hazards.unwritten.forget(held)
+        return real(self, *args, **options)
+
+    return method
+
+
 def _whole(storage: Any) -> torch.Tensor:
     """Returns the bytes of a storage as a tensor."""
     place = _REAL_STORAGE_DEVICE.__get__(storage)
@@ -352,9 +363,11 @@ def patches() -> Iterator[Patch]:
     """Yields what is replaced of tensors and of storages."""
     data = property(_REAL_DATA.__get__, set_data, _REAL_DATA.__delete__)
     of_tensors: dict[str, Any] = {
-        "numpy": giving_bytes(numpy, reads=True, writes=True),
-        "tolist": giving_bytes(tolist, reads=True),
-        "__repr__": giving_bytes(shown, reads=True),
+        "numpy": _sharing(Once()),
+        "tolist": giving_bytes(tolist, reads=True, shows="tolist"),
+        "__repr__": giving_bytes(shown, reads=True, shows="print"),
+        "__dlpack__": giving_bytes(_TENSOR.__dlpack__, reads=True, writes=True),
+        "share_memory_": giving_bytes(_TENSOR.share_memory_, writes=True),
         "type": type_,
         "is_pinned": is_pinned,
         "pin_memory": pin_memory,
@@ -367,6 +380,8 @@ def patches() -> Iterator[Patch]:
         "is_cuda": property(lambda self: storage_device(self).type == "cuda"),
         "data_ptr": storage_address,
         "resize_": storage_resize,
+        "copy_": _written(_STORAGE.copy_),
+        "__setitem__": _written(_STORAGE.__setitem__),
         "clone": storage_clone,
         "to": storage_to,
         "cuda": storage_cuda,
@@ -376,4 +391,5 @@ def patches() -> Iterator[Patch]:
     for owner, names in ((_TENSOR, of_tensors), (_STORAGE, of_storages)):
         for name, value in names.items():
             yield Patch(owner, name, value)
+    yield from old_classes.patches()
     yield Patch(torch, "_has_compatible_shallow_copy_type", compatible)

@@ -5,6 +5,8 @@ from typing import Final, NamedTuple
 
 from differential_cases import Case
 
+from kernbench.runtime_api.pytorch_versions import OLDEST
+
 
 class Listed(NamedTuple):
     """A kind of difference.
@@ -16,6 +18,8 @@ class Listed(NamedTuple):
         reason: Why it is so.
         mixed: Whether the operands must be of several types.
         special: Whether an operand must hold nan or infinities.
+        since: The first version of PyTorch that differs so. kernbench.torch is the oldest.
+        until: The first version that no longer does; None: all differ.
     """
 
     met: str
@@ -24,6 +28,12 @@ class Listed(NamedTuple):
     reason: str
     mixed: bool = False
     special: bool = False
+    since: tuple[int, int] = OLDEST
+    until: tuple[int, int] | None = None
+
+    def is_of(self, version: tuple[int, int]) -> bool:
+        """Returns whether a version of PyTorch differs so."""
+        return self.since <= version and (self.until is None or version < self.until)
 
     def explains(self, case: Case, difference: str) -> bool:
         """Returns whether this is a difference of that kind."""
@@ -60,7 +70,7 @@ LISTED: Final = (
     Listed(
         "torch.logaddexp",
         "logaddexp",
-        "backward: accepted; PyTorch raises RuntimeError: Subtraction",
+        r"backward: accepted; PyTorch raises \w+Error: Subtraction",
         "PyTorch's formula subtracts the bools as they are",
         mixed=True,
     ),
@@ -168,7 +178,8 @@ LISTED: Final = (
         "Tensor.__setitem__",
         "__setitem__",
         "accepted; .*single memory location",
-        "x[()] fills, as x[...] does",
+        "x[()] fills, as x[...] does; and as PyTorch does since 2.15",
+        until=(2, 15),
     ),
     Listed(
         "Tensor.min",
@@ -228,6 +239,27 @@ LISTED: Final = (
         "layer_norm|softmax|attention",
         "gradient",
         "PyTorch rounds more often in 16 bits",
+    ),
+    Listed(
+        "torch.clamp",
+        "clamp",
+        "gradient",
+        "a value that is a bound has its gradient in PyTorch 2.13, half of it or none since 2.14",
+        since=(2, 14),
+    ),
+    Listed(
+        "Tensor.clamp",
+        "clamp",
+        "cannot be converted to type|outside the representable range",
+        "PyTorch 2.13 refuses a bound that the type cannot hold, 2.15 one that leaves no value",
+        since=(2, 15),
+    ),
+    Listed(
+        "torch.arange",
+        "arange",
+        "step must be nonzero",
+        "PyTorch 2.13 converts a step to the result's type first, 2.14 computes with it as it is",
+        since=(2, 14),
     ),
 )
 """Differences that are meant."""
