@@ -99,7 +99,11 @@ class RankProcess(Process):
 
     @property
     def sentinel(self) -> int:
-        """What becomes ready when a process ends that a rank has started."""
+        """What becomes ready when a process ends that a rank has started.
+
+        Raises:
+            UnsupportedError: For a rank.
+        """
         if self._beside is None:
             raise not_simulated("Process.sentinel", "join() waits for all ranks")
         number: int = self._beside.sentinel
