@@ -182,7 +182,9 @@ class Meeting:
         for form in told:
             makers[form.text] += len(form.ranks)
         told.sort(key=lambda form: (makers[form.text], form.ranks))
-        left = told[_MOST_CALLS - 1 : -1] if len(told) > _MOST_CALLS else []
+        left = told[_MOST_CALLS:]
+        if left and makers[left[-1].text] > makers[told[0].text]:
+            left = told[_MOST_CALLS - 1 : -1]
         shown = sorted([form for form in told if form not in left], key=lambda form: form.ranks)
         lines = [self._line(form.ranks, form.text) for form in shown]
         if left:
