@@ -4,13 +4,14 @@ A rank's own are modules of the program: all that are neither Python's, nor PyTo
 package's, nor of an installed distribution, however they are found and loaded.
 """
 
-import functools
 import os
 import sys
 import sysconfig
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from types import ModuleType
 from typing import Any, Final
+
+from kernbench.caches import cached
 
 SYSTEM: Final = frozenset(("kernbench", "torch", "torchgen", "functorch", "triton"))
 """Packages that all ranks share, wherever they are."""
@@ -79,7 +80,7 @@ def _is_made_by_hand(name: str, module: ModuleType) -> bool:
     return "__builtins__" in vars(module)
 
 
-@functools.cache
+@cached("bridge.installed")
 def is_installed(place: str, depth: int) -> bool:
     """Returns whether a file or folder is of Python, or of an installed distribution.
 
@@ -100,7 +101,7 @@ def is_installed(place: str, depth: int) -> bool:
     return False
 
 
-@functools.cache
+@cached("bridge.distributions")
 def _has_distributions(folder: str) -> bool:
     """Returns whether something was installed into a folder, as by `pip install --target`."""
     try:

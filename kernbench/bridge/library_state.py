@@ -1,7 +1,8 @@
 """State that libraries keep for a whole process, such as their groups: each rank has its own.
 
 What is state is read from a library: variables of a module that its functions assign, attributes
-of classes and functions that its code assigns, and containers that are empty once it is imported.
+of classes and functions that its code assigns, containers that are empty once it is imported, and
+containers that are defaults of parameters.
 Beside that it is what a rank writes: an attribute of a class, or of a module (ADR 0040). A rank's
 own value stands while the rank runs.
 """
@@ -21,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from kernbench.bridge.belonging import SYSTEM, is_installed, is_of_rank, places_of
+from kernbench.bridge.defaults import Default, defaults_in
 from kernbench.bridge.here import HERE
 from kernbench.bridge.replaced import run_within
 from kernbench.bridge.written import MISSING, Written
@@ -68,7 +70,7 @@ class _Slot(NamedTuple):
     """A name that stands for state.
 
     Attributes:
-        owner: The module, class, function or object that has it.
+        owner: The module, class, function, object or default that has it.
         name: The name.
         space: Names of the owner.
         copied: Whether each rank begins with a copy of what stands there.
@@ -216,7 +218,7 @@ class LibraryState:
         return callable(was) or isinstance(was, ModuleType) or root not in _NEVER
 
     def _add(self, owner: Any, name: str) -> None:
-        space = vars(owner)
+        space = owner if isinstance(owner, Default) else vars(owner)
         value = space.get(name, MISSING)
         if isinstance(value, ModuleType) or (id(owner), name) in self._seen:
             return
@@ -344,6 +346,8 @@ def _found_in(module: ModuleType) -> Iterator[tuple[Any, str]]:
         for name, value in list(vars(owner).items()):
             if type(value) in _CONTAINERS and not value and not name.startswith("__"):
                 yield owner, name
+        for default in defaults_in(list(vars(owner).values()), space, _CONTAINERS):
+            yield default, "value"
 
 
 def _code_of(module: ModuleType) -> CodeType | None:

@@ -1,5 +1,6 @@
 """Meetings of ranks: the call of each rank, and the terms on which all calls must agree."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
@@ -176,12 +177,20 @@ class Meeting:
             texts = shapes.setdefault((shape_of(text), where), {})
             texts |= dict.fromkeys(ranks, text)
         told = [form for texts in shapes.values() for form in fold(texts, most=None)]
-        told.sort(key=lambda form: form.ranks)
-        lines = [self._line(form.ranks, form.text) for form in told[:_MOST_CALLS]]
-        if len(told) > _MOST_CALLS:
-            others = sorted(rank for form in told[_MOST_CALLS:] for rank in form.ranks)
+        # The call of one rank alone is the one that is looked for; most ranks' call is beside it.
+        makers: Counter[str] = Counter()
+        for form in told:
+            makers[form.text] += len(form.ranks)
+        told.sort(key=lambda form: (makers[form.text], form.ranks))
+        left = told[_MOST_CALLS:]
+        if left and makers[left[-1].text] > makers[told[0].text]:
+            left = told[_MOST_CALLS - 1 : -1]
+        shown = sorted([form for form in told if form not in left], key=lambda form: form.ranks)
+        lines = [self._line(form.ranks, form.text) for form in shown]
+        if left:
+            others = sorted(rank for form in left for rank in form.ranks)
             involved = [self.calls[rank].involved() for rank in others]
-            lines.append(Fact(f"{folded(others)}: {len(told) - _MOST_CALLS} more calls", involved))
+            lines.append(Fact(f"{folded(others)}: {len(left)} more calls", involved))
         return lines
 
     def _line(self, ranks: Sequence[int], text: str) -> Fact:

@@ -44,6 +44,17 @@ class Shared:
         return cls.made
 
 rank.number = 0
+
+def counted(count=[0], *, seen={}):
+    count[0] += 1
+    seen[dist.get_rank()] = True
+    return count[0], sorted(seen)
+
+class Counter:
+    @staticmethod
+    def add(to=["first"]):
+        to.append(dist.get_rank())
+        return to[:]
 """
 
 _REGISTERS = """
@@ -98,6 +109,29 @@ def test_each_rank_has_its_own_state_of_a_library() -> None:
         ]
         state = importlib.import_module("fakelib.state")
         assert (state._GROUP, state.Shared.made, state.Shared._shared_state) == (None, None, {})
+
+
+def _fills_defaults(rank: int) -> list[object]:
+    import torch.distributed as dist
+
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl")
+    state = importlib.import_module("fakelib.state")
+    found = []
+    for _ in range(2):
+        found.append((state.counted(), state.Counter.add()))
+        dist.barrier(device_ids=[rank])
+    return found
+
+
+@pytest.mark.usefixtures("library")
+def test_each_rank_has_its_own_defaults_that_functions_of_a_library_fill() -> None:
+    for _ in range(2):  # a later run begins as the first one
+        outcome = kernbench.torchrun_spawn(_fills_defaults, nprocs=3)
+        assert outcome.returned == [
+            [((1, [rank]), ["first", rank]), ((2, [rank]), ["first", rank, rank])]
+            for rank in range(3)
+        ]
 
 
 def _copies(rank: int) -> list[object]:

@@ -301,7 +301,8 @@ def test_data_that_ends_too_early_is_named(kernbench: Kernbench, layout: Layout)
         return step(layout, models, data_iterator=data_of(layout, 3)[0])
 
     text = failing(kernbench, layout, work)
-    assert f"the data iterator ended at microbatch 3 of {MICROBATCHES}, on stage 0 of" in text
+    stage = "<rank>" if layout.pp > 1 else "0"
+    assert f"the data iterator ended at microbatch 3 of {MICROBATCHES}, on stage {stage} of" in text
     assert "num_microbatches=3, or more data" in text
 
 

@@ -72,6 +72,7 @@ def test_json_has_all_fields_and_a_version() -> None:
         "pytorch": False,
         "same_ranks": False,
         "witnesses": None,
+        "check_replicas": False,
         "races": "error",
         "nodes": 1,
         "as_module": False,
