@@ -117,7 +117,7 @@ def _fills_defaults(rank: int) -> list[object]:
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl")
     state = importlib.import_module("fakelib.state")
-    found = []
+    found: list[object] = []
     for _ in range(2):
         found.append((state.counted(), state.Counter.add()))
         dist.barrier(device_ids=[rank])
