@@ -140,10 +140,7 @@ def test_processes_that_a_script_starts_are_its_ranks(
     assert lines[:4] == ["[0, 0]"] * 4
     assert lines[4:6] == ["[(0, 2.0), (1, 2.0)]", "DictProxy"]
     assert sorted(lines[6:8]) == ["worker 0", "worker 1"]
-    assert run(script, "nested") == 1
-    said = capsys.readouterr().err
-    assert "Process.start() inside each of ranks 0-1" in said
-    assert "train.py:13:5: mp.Process(target=print).start()" in said
+    assert run(script, "nested") == 0  # one that touches no device is a process of its own
 
 
 def test_a_tensor_for_which_the_device_has_no_room_takes_no_memory_of_this_computer() -> None:
