@@ -1,0 +1,65 @@
+"""What programs of PyTorch ask for is looked at before PyTorch is: these tests run without it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernbench.errors import UsageError
+from kernbench.run_spec import RunSpec
+from kernbench.runtime_api import pytorch_versions
+from kernbench.runtime_api.pytorch_versions import check_version, minor_of
+from kernbench.runtime_api.refused_names import REFUSED, refusal, refused_by_module
+from kernbench.scripts.program import program_of
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"as_torch": True}, "pytorch and as_torch: expected one of them"),
+        ({"default_device": "cpu"}, "PyTorch itself decides where tensors are made"),
+        ({"nodes": 2}, "--nnodes 2: expected --nproc-per-node, too"),
+        ({"same_ranks": True}, "--same-ranks"),
+        ({"check_replicas": True, "data": False}, "--check-replicas"),
+    ],
+)
+def test_what_does_not_fit_a_program_of_pytorch(
+    tmp_path: Path, fields: dict[str, Any], told: str
+) -> None:
+    spec = RunSpec(pytorch=True, **fields)
+    with pytest.raises(UsageError, match=told), program_of(spec, tmp_path / "train.py"):
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"nodes": 2}, {"as_module": True}, {"races": "warn"}, {"check_replicas": True}],
+)
+def test_what_only_a_program_of_pytorch_may_ask_for(tmp_path: Path, fields: dict[str, Any]) -> None:
+    told = "only a program of PyTorch can run so"
+    with pytest.raises(UsageError, match=told), program_of(RunSpec(**fields), tmp_path / "a.py"):
+        raise AssertionError
+
+
+def test_versions_of_pytorch(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pytorch_versions, "_TOLD", set())
+    assert minor_of("2.16.0a0+git1234") == (2, 16)
+    assert minor_of("unknown") == (0, 0)
+    with pytest.raises(UsageError, match=r"PyTorch 2\.12\.1 is installed, .* 2\.13 or newer"):
+        check_version("2.12.1")
+    for version in ("2.13.0+cpu", "2.15.0"):
+        check_version(version)
+    assert capsys.readouterr().err == ""
+    for _ in range(2):
+        check_version("2.99.0")
+    assert capsys.readouterr().err.count("PyTorch 2.99.0 is newer than") == 1
+
+
+def test_refused_names_by_module_are_all_of_them() -> None:
+    found = refused_by_module()
+    whole = {f"{module}.{name}" for module, names in found.items() for name in names}
+    assert whole == REFUSED.keys()
+    assert found["torch.nn"]["DataParallel"] == REFUSED["torch.nn.DataParallel"]
+    assert (refusal("torch.cuda.CUDAGraph.replay") or "").startswith("torch.cuda.CUDAGraph is not")
