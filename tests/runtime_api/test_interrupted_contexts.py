@@ -89,6 +89,7 @@ def test_after_an_interrupt_a_context_is_right_or_refused(kernbench: Kernbench, 
     assert refused
 
 
+@pytest.mark.greenlets_only("handlers of signals run in the main thread, which is not a rank's")
 @pytest.mark.parametrize("raises", [KeyboardInterrupt, LateError])
 def test_an_interrupt_in_the_users_own_code_leaves_a_context_whole(
     kernbench: Kernbench, raises: type[BaseException]
