@@ -1,6 +1,6 @@
 """Numbers the calls of ranks and compares the k-th call of each; raises mismatches."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -180,7 +180,8 @@ class Gathering(Generic[M]):
         if count > len(first):
             lines.append(f"and {count - len(first)} more")
         hint = "what rank i sends to rank j is what rank j expects from rank i"
-        error = self._refuse(meeting, "C11", summary, hint, lines)
+        named = {rank for amount in first for rank in (amount.sender, amount.receiver)}
+        error = self._refuse(meeting, "C11", summary, hint, lines, named)
         for told in meeting.errors:
             if told.code == "C11":
                 told.summary, told.unfit, told.unfit_count = summary, first, count
@@ -208,10 +209,11 @@ class Gathering(Generic[M]):
         summary: str,
         hint: str | None,
         lines: Sequence[str] = (),
+        named: Collection[int] = (),
     ) -> CollectiveMismatchError:
         error = self.mismatch(summary, (), hint=hint or self.advice, code=code)
         meeting.errors.append(error)
-        facts = (*lines, *meeting.grouped())
+        facts = (*lines, *meeting.grouped(named))
         for known in meeting.errors:
             # Errors that other ranks' calls raised earlier did not know of this call.
             known.facts = facts

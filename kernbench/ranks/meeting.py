@@ -1,7 +1,7 @@
 """Meetings of ranks: the call of each rank, and the terms on which all calls must agree."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -160,10 +160,13 @@ class Meeting:
         """Returns the global ranks that have not called."""
         return [rank for rank in self.members if rank not in self.calls]
 
-    def grouped(self) -> list[Fact]:
+    def grouped(self, named: Collection[int] = ()) -> list[Fact]:
         """Returns a line for each different call, with the ranks that made it.
 
         If there are many, calls that differ in their own rank only, as by `src=rank`, are one line.
+
+        Args:
+            named: Ranks whose calls are told in any case: the report names them.
         """
         alike: dict[tuple[str, str], list[int]] = {}
         for rank in sorted(self.calls):
@@ -181,7 +184,13 @@ class Meeting:
         makers: Counter[str] = Counter()
         for form in told:
             makers[form.text] += len(form.ranks)
-        told.sort(key=lambda form: (makers[form.text], form.ranks))
+        told.sort(
+            key=lambda form: (
+                not any(rank in named for rank in form.ranks),
+                makers[form.text],
+                form.ranks,
+            )
+        )
         left = told[_MOST_CALLS:]
         if left and makers[left[-1].text] > makers[told[0].text]:
             left = told[_MOST_CALLS - 1 : -1]
