@@ -82,9 +82,17 @@ def run(worker: Any, *, data: Any = True, nprocs: int = 1) -> list[Any]:
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("lower", LOWER, ids=str)
 def test_every_call_gives_the_types_that_cuda_gives(lower: Any, kind: Any, data: Any) -> None:
-    expected = of_cuda(lower, kind)
+    # A build with CUDA asks the driver in an LSTM, and there is none here.
+    expected = {
+        name: given
+        for name, given in of_cuda(lower, kind).items()
+        if not str(given).startswith("AcceleratorError")
+    }
 
     (found,) = run(lambda _: outcomes(lower, kind, values=True), data=data)
+
+    found = {name: given for name, given in found.items() if name in expected}
+    assert len(expected) > 200
 
     refused = {name for name, given in found.items() if _is_refused_by_a_cpu(str(given))}
     assert len(refused) < (30 if kind is torch.float64 else 10)

@@ -24,8 +24,11 @@ def test_a_number_names_a_device() -> None:
 
     expected = [[f"cuda:{rank}"] * 4 + ["cpu"] for rank in range(2)]
     assert kernbench.torchrun_spawn(worker, nprocs=2).returned == expected
-    with pytest.raises(RuntimeError):
-        torch.device(0)
+    if (
+        torch.version.cuda is None
+    ):  # a build with CUDA takes a number, whether a GPU is there or not
+        with pytest.raises(RuntimeError):
+            torch.device(0)
 
 
 def test_it_is_the_class_of_devices() -> None:
