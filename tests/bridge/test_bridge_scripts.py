@@ -11,7 +11,7 @@ from bridge_torchrun import run
 torch = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.torch.jit"),
     pytest.mark.filterwarnings("ignore:torch.jit.script compiles nothing"),
 ]
 
