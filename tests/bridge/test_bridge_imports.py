@@ -24,7 +24,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-heavy = {"torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp", "sympy"}
+heavy = {
+    "torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp", "sympy", "triton",
+}
 dist.init_process_group("nccl")
 rank = dist.get_rank()
 torch.cuda.set_device(rank)

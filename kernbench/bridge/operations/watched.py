@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, Final
 
 import torch
-from torch.utils.flop_counter import flop_registry
 
 from kernbench.bridge.here import HERE
 from kernbench.process.effort import EFFORT, LARGE
@@ -14,16 +13,65 @@ from kernbench.process.process import MAIN
 
 _ATEN: Final = torch.ops.aten
 
-_LIKE: Final[dict[Any, Any]] = {
-    _ATEN._scaled_dot_product_flash_attention_for_cpu: _ATEN._scaled_dot_product_flash_attention,
-    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: (
-        _ATEN._scaled_dot_product_flash_attention_backward
-    ),
+
+def _product(left: torch.Tensor, right: torch.Tensor, *_: Any, **__: Any) -> int:
+    return int(2 * left.numel() * right.shape[-1])
+
+
+def _sum_and_product(_: torch.Tensor, left: torch.Tensor, right: torch.Tensor, **__: Any) -> int:
+    return _product(left, right)
+
+
+def _convolution(
+    given: torch.Tensor, weight: torch.Tensor, *rest: Any, out_val: torch.Tensor
+) -> int:
+    # Each input element of a transposed one meets a kernel, each output element of any other.
+    places = given if rest[4] else out_val
+    return int(2 * places.numel() * weight[0].numel())
+
+
+def _convolution_backward(
+    grad: torch.Tensor, given: torch.Tensor, weight: torch.Tensor, *rest: Any, out_val: Any
+) -> int:
+    wanted = sum(gradient is not None for gradient in out_val[:2])
+    return wanted * _convolution(given, weight, *rest, out_val=grad)
+
+
+def _attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any
+) -> int:
+    # Queries with keys, then weights with values.
+    return int(2 * query[..., 0].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1]))
+
+
+def _attention_backward(
+    _: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *__: Any,
+    **___: Any,
+) -> int:
+    # The weights once more, and two products for each of the two of the forward pass.
+    return _attention(query, key, value) * 5 // 2
+
+
+_FLOPS: Final[dict[Any, Callable[..., int]]] = {
+    _ATEN.mm: _product,
+    _ATEN.bmm: _product,
+    _ATEN._scaled_mm: _product,
+    _ATEN.addmm: _sum_and_product,
+    _ATEN.baddbmm: _sum_and_product,
+    _ATEN.convolution: _convolution,
+    _ATEN.convolution_backward: _convolution_backward,
+    _ATEN._scaled_dot_product_flash_attention_for_cpu: _attention,
+    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
 }
-"""Operations of the CPU that do as many multiplications as one that PyTorch's counter knows."""
+"""Multiplications and additions of an operation: `torch.utils.flop_counter` has such a table too,
+but imports Triton, which takes a second and which few programs need."""
 
 _KNOWN_BEFORE: Final = frozenset((_ATEN.mm, _ATEN.addmm, _ATEN.bmm, _ATEN.baddbmm))
-"""Operations whose number of multiplications is known before the result is."""
+"""Operations of which they are known before the result is."""
 
 _ELEMENTS: Final = 1 << 20
 """Elements of an operand from which on a product may be a large one."""
@@ -37,7 +85,7 @@ def watched(func: Any, run: Callable[..., Any]) -> Callable[..., Any]:
         run: Does it.
     """
     packet: Any = getattr(func, "overloadpacket", None)
-    count = flop_registry.get(_LIKE.get(packet, packet))
+    count = _FLOPS.get(packet)
     if count is None:
         return run
     before, name = packet in _KNOWN_BEFORE, packet.__name__
@@ -56,7 +104,7 @@ def watched(func: Any, run: Callable[..., Any]) -> Callable[..., Any]:
             seconds = time.perf_counter() - begin
             EFFORT.computed(number, count(*args, **options, out_val=result), seconds)
             return result
-        flops = count(*args, **options, out_val=None)
+        flops = count(*args, **options)
         if flops < LARGE:
             return run(*args, **options)
         return EFFORT.product(number, name, flops, partial(run, *args, **options))
