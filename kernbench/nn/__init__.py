@@ -1,1 +1,1 @@
-"""`torch.nn` and `torch.optim`: modules, losses, optimisers, data parallelism."""
+"""`torch.nn`: modules, layers, losses."""

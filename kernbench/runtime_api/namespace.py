@@ -19,14 +19,10 @@ from kernbench.nn import (
     hooks,
     init,
     layers,
-    lr_cycles,
-    lr_scheduler,
-    optim,
     serialization,
 )
 from kernbench.nn import functional as nn_functional
 from kernbench.nn import module as nn_module
-from kernbench.nn import utils as nn_utils
 from kernbench.operations import (
     accelerator,
     attention_backends,
@@ -49,6 +45,7 @@ from kernbench.operations import (
     type_info,
     typed,
 )
+from kernbench.optim import algorithms, clipping, lr_cycles, lr_scheduler
 from kernbench.process import process
 from kernbench.process.types import Device, Size
 from kernbench.ranks.spawning import session_of
@@ -177,11 +174,11 @@ def root() -> Mapping[str, Any]:
             "init": _guarded(init),
             "modules": {"module": _public(hooks)},
             "parallel": _public(data_parallel),
-            "utils": _guarded(nn_utils),
+            "utils": _guarded(clipping),
         },
         "ops": {"aten": _public(aten)},
         "optim": {
-            **_guarded(optim),
+            **_guarded(algorithms),
             "lr_scheduler": {**_guarded(lr_scheduler), **_guarded(lr_cycles)},
         },
         "profiler": {**_public(profiler), **_public(profiling)},

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, SupportsFloat
 from weakref import ref
 
 from kernbench.errors import OperandError, OptionError, call_site, site_fact, warn_at_call
-from kernbench.nn.optimizer import CALLED, Group, Optimizer
+from kernbench.optim.optimizer import CALLED, Group, Optimizer
 from kernbench.tensors.operands import type_name
 from kernbench.tensors.tensor import Tensor
 

@@ -10,7 +10,7 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 import kernbench.torch.nn.functional as F
 from kernbench.errors import KernbenchError
-from kernbench.nn.optim import Optimizer
+from kernbench.optim.algorithms import Optimizer
 from kernbench.process.process import current_process
 from kernbench.ranks.world import world_of
 from kernbench.runtime_api.context import RuntimeContext

@@ -1,0 +1,1 @@
+"""`torch.optim`: optimisers, learning rates by plan, norms of gradients."""
