@@ -9,13 +9,13 @@ from typing import Any, Final
 from kernbench.autograd import autograd, checkpoint, function, graph
 from kernbench.caches import cached
 from kernbench.data import collate, datasets, loader, samplers, shares, workers
+from kernbench.data_parallel import distributed_data_parallel
 from kernbench.des import current_task
 from kernbench.distributed import comm_debug, device_mesh, differentiable, functional
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import OutOfMemoryError, dtypes
 from kernbench.nn import (
     aten,
-    data_parallel,
     hooks,
     init,
     layers,
@@ -173,7 +173,7 @@ def root() -> Mapping[str, Any]:
             "functional": _guarded(nn_functional),
             "init": _guarded(init),
             "modules": {"module": _public(hooks)},
-            "parallel": _public(data_parallel),
+            "parallel": _public(distributed_data_parallel),
             "utils": _guarded(clipping),
         },
         "ops": {"aten": _public(aten)},
