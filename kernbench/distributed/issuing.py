@@ -22,6 +22,7 @@ from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.hosted import HostCollective, HostExchange, take
 from kernbench.ranks.joint import Joint
 from kernbench.ranks.meeting import Call, CollectiveMismatchError, Exchange, Role
+from kernbench.ranks.roll import collectives_of
 from kernbench.ranks.world import World, world_of
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.sim_engine.op_log import Together, TogetherArgs
@@ -391,7 +392,7 @@ def _make(process: Process, group: ProcessGroup, what: Signature) -> Joint:
     if prepared is None:
         prepared = _prepare(process, group, what, what.nbytes, what.sizes)
         group.prepared.keep(what, prepared)
-    return Collective(process.ctx.collectives, prepared, what.reduction, line=group)
+    return Collective(collectives_of(process), prepared, what.reduction, line=group)
 
 
 def _prepare(
@@ -399,7 +400,7 @@ def _prepare(
 ) -> Prepared:
     """Chooses an algorithm, announces the choice, and returns the prepared collective."""
     operation, world = what.operation, world_of(process)
-    collectives = process.ctx.collectives
+    collectives = collectives_of(process)
     chosen = collectives.choose(operation, nbytes, group.sips)
     if world.on_choice is not None:
         key = (operation, nbytes, group.name, chosen.name)
@@ -510,7 +511,7 @@ class _Pairwise:
             world_of(process).blame(self._group.ranks, error)
             raise
         collective = self._collective = Collective(
-            process.ctx.collectives, prepared, line=self._group
+            collectives_of(process), prepared, line=self._group
         )
         now = process.engine.loop.now
         for part in self._parts.values():

@@ -9,7 +9,6 @@ from types import FrameType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from kernbench.caches import Table
-from kernbench.ccl.model import CollectiveModel
 from kernbench.des import Event, Task, current_task
 from kernbench.errors import (
     CallSite,
@@ -66,11 +65,6 @@ class Session(Protocol):
     @property
     def main(self) -> "Process":
         """The process of code outside of workers."""
-        ...
-
-    @property
-    def collectives(self) -> CollectiveModel:
-        """State that all collectives of the context share."""
         ...
 
     @property

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from kernbench.ccl.model import CollectiveModel
 from kernbench.errors import CallSite
 from kernbench.process.process import Process, Session
 from kernbench.ranks.schedules import Schedule
@@ -73,9 +74,21 @@ class RankSession(Session, Protocol):
         """The ranks that run now."""
         ...
 
+    @property
+    def collectives(self) -> CollectiveModel:
+        """State that all collectives of the context share."""
+        ...
+
 
 def roll_of(process: Process) -> Roll:
     """Returns the roll of the spawn that a process belongs to."""
     session: Any = process.ctx  # a `RankSession`
     roll: Roll = session.world
     return roll
+
+
+def collectives_of(process: Process) -> CollectiveModel:
+    """Returns the state that all collectives of a process's context share."""
+    session: Any = process.ctx  # a `RankSession`
+    model: CollectiveModel = session.collectives
+    return model

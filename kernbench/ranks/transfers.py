@@ -16,7 +16,7 @@ from kernbench.ranks.at_call import AtCall
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.hosted import HostCollective
 from kernbench.ranks.meeting import NUMBER, Call, Exchange, Needs
-from kernbench.ranks.roll import roll_of
+from kernbench.ranks.roll import collectives_of, roll_of
 from kernbench.ranks.schedules import Schedule
 from kernbench.sim_engine.command import Command
 
@@ -211,10 +211,11 @@ class Transfer(Exchange):
             return
         sips = (ctx.devices[self.source], ctx.devices[self.destination])
         ranks = len(self.box.group.ranks)
-        chosen = ctx.collectives.choose("send_recv", sender.view.nbytes, sips, ranks)
+        collectives = collectives_of(sender.process)
+        chosen = collectives.choose("send_recv", sender.view.nbytes, sips, ranks)
         # Each message has a line of its own: messages of one batch may move at the same time.
         shape = CollectiveShape(chosen, "send_recv", sips, (sent.numel,), sent.dtype)
-        message = Collective(ctx.collectives, ctx.collectives.prepare(shape), line=self)
+        message = Collective(collectives, collectives.prepare(shape), line=self)
         for place, (side, give, take) in enumerate(both):
             assert side.command is not None
             message.join(place, give, take).begin(side.command, start)
