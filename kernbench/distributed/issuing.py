@@ -22,7 +22,7 @@ from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.hosted import HostCollective, HostExchange, take
 from kernbench.ranks.joint import Joint
 from kernbench.ranks.meeting import Call, CollectiveMismatchError, Exchange, Role
-from kernbench.ranks.roll import collectives_of
+from kernbench.ranks.spawn_state import collectives_of
 from kernbench.ranks.world import World, world_of
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.sim_engine.op_log import Together, TogetherArgs

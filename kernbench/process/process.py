@@ -39,7 +39,7 @@ T = TypeVar("T")
 class Session(Protocol):
     """The part of a context that its processes use.
 
-    Rooms above this one extend the protocol, such as `ranks.roll.RankSession`.
+    Rooms above this one extend the protocol, such as `ranks.spawn_state.RankSession`.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""The roll of a spawn: how many ranks there are, which have left, and whom to tell of faults."""
+"""The state of a spawn: how many ranks there are, which have left, and whom to tell of faults."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ def _nobody(ranks: Iterable[int], error: BaseException) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Roll:
+class SpawnState:
     """State of a spawn's ranks, without their groups, collectives and messages.
 
     Attributes:
@@ -70,7 +70,7 @@ class RankSession(Session, Protocol):
     """A session whose ranks run collectives and send messages."""
 
     @property
-    def world(self) -> Roll:
+    def world(self) -> SpawnState:
         """The ranks that run now."""
         ...
 
@@ -80,11 +80,11 @@ class RankSession(Session, Protocol):
         ...
 
 
-def roll_of(process: Process) -> Roll:
-    """Returns the roll of the spawn that a process belongs to."""
+def spawn_state_of(process: Process) -> SpawnState:
+    """Returns the state of the spawn that a process belongs to."""
     session: Any = process.ctx  # a `RankSession`
-    roll: Roll = session.world
-    return roll
+    state: SpawnState = session.world
+    return state
 
 
 def collectives_of(process: Process) -> CollectiveModel:
