@@ -45,7 +45,15 @@ from kernbench.operations import (
     type_info,
     typed,
 )
-from kernbench.optim import algorithms, clipping, lr_cycles, lr_scheduler
+from kernbench.optim import (
+    algorithms,
+    clipping,
+    lr_cycles,
+    lr_plans,
+    lr_plateau,
+    lr_scheduler,
+    lr_sequences,
+)
 from kernbench.process import process
 from kernbench.process.types import Device, Size
 from kernbench.ranks.spawning import session_of
@@ -99,6 +107,11 @@ def _guarded(module: ModuleType) -> dict[str, Any]:
     names = _public(module)
     guard(names)
     return names
+
+
+def _rates() -> dict[str, Any]:
+    plans = (lr_scheduler, lr_plans, lr_cycles, lr_plateau, lr_sequences)
+    return {name: value for each in plans for name, value in _guarded(each).items()}
 
 
 def _data() -> dict[str, Any]:
@@ -179,7 +192,7 @@ def root() -> Mapping[str, Any]:
         "ops": {"aten": _public(aten)},
         "optim": {
             **_guarded(algorithms),
-            "lr_scheduler": {**_guarded(lr_scheduler), **_guarded(lr_cycles)},
+            "lr_scheduler": _rates(),
         },
         "profiler": {**_public(profiler), **_public(profiling)},
         "testing": _guarded(testing),
