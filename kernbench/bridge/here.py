@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.distributed.tapes import Tape
+from kernbench.following.tapes import Tape
 from kernbench.process.process import Process
 
 

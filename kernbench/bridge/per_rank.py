@@ -23,6 +23,9 @@ from kernbench.bridge.replaced import Patch
 from kernbench.bridge.warned import Warned
 from kernbench.des import EventLoop, Task
 from kernbench.process.process import Process, RankLocal
+from kernbench.ranks.watchdog import hands_on
+
+hands_on(__name__)
 
 _SEED: Final = 67280421310721
 """Seed of a generator of PyTorch in a process that has seeded none."""

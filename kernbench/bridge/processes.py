@@ -23,7 +23,10 @@ from kernbench.bridge.rank_threads import pass_on, turns_of
 from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.replaced import Patch
 from kernbench.process.process import MAIN
+from kernbench.ranks.watchdog import hands_on
 from kernbench.runtime_api.processes import Process, run_started
+
+hands_on(__name__)
 
 _PRIVATE: Final = ("_Popen", "_after_fork")
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kernbench.bridge.here import Rank
-from kernbench.distributed.followers import Follower
-from kernbench.distributed.tapes import Tape
-from kernbench.distributed.witnesses import Pair, witnesses_of
+from kernbench.following.followers import Follower
+from kernbench.following.tapes import Tape
+from kernbench.following.witnesses import Pair, witnesses_of
 from kernbench.process.process import Process
 
 

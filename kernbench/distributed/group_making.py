@@ -23,10 +23,9 @@ from kernbench.errors import CallSite, OperandError, OptionError, call_site, sit
 from kernbench.operations import cuda
 from kernbench.process.process import Process, current_process
 from kernbench.ranks.groups import GroupError, ProcessGroup
-from kernbench.ranks.making import meet
 from kernbench.ranks.meeting import Call, Meeting, Term
 from kernbench.ranks.ranges import runs
-from kernbench.ranks.world import GroupLeakWarning, Split, World, world_of
+from kernbench.ranks.world import GroupLeakWarning, Split, World, meet, world_of
 from kernbench.tensors.errors import refuse
 
 __all__ = ["new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group"]

@@ -29,7 +29,7 @@ from kernbench.operations.attention import (
 )
 from kernbench.operations.shaping import IndexOutOfBoundsError
 from kernbench.process.process import NoContextError
-from kernbench.ranks.creations import GroupMismatchError
+from kernbench.ranks.group_creation import GroupMismatchError
 from kernbench.ranks.groups import GroupError
 from kernbench.ranks.meeting import CollectiveMismatchError
 from kernbench.tensors.errors import DimensionError, TensorError

@@ -8,8 +8,8 @@ from kernbench.distributed.groups import find_group
 from kernbench.errors import OperandError, call_site, site_fact
 from kernbench.process.process import current_process
 from kernbench.ranks.groups import ProcessGroup
-from kernbench.ranks.making import meet
 from kernbench.ranks.meeting import Call, Term
+from kernbench.ranks.world import meet
 from kernbench.tensors.tensor import Tensor
 
 

@@ -6,7 +6,10 @@ from kernbench.operations import curves, pointwise, reductions
 from kernbench.operations.curves import bent
 from kernbench.operations.shaping import chunk
 from kernbench.tensors.errors import TensorError, refuse
+from kernbench.tensors.operands import read_in_cpp
 from kernbench.tensors.tensor import Tensor
+
+read_in_cpp(__name__)
 
 __all__ = [
     "elu",

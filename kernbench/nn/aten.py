@@ -16,8 +16,10 @@ from kernbench.operations.from_values import tensor
 from kernbench.operations.random import drawn_seed
 from kernbench.process.process import current_process
 from kernbench.tensors.errors import TensorError
-from kernbench.tensors.operands import guard
+from kernbench.tensors.operands import guard, read_in_cpp
 from kernbench.tensors.tensor import Tensor
+
+read_in_cpp(__name__)
 
 __all__ = [
     "_scaled_dot_product_flash_attention",

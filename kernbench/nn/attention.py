@@ -21,7 +21,10 @@ from kernbench.operations.linalg import matmul
 from kernbench.operations.random import drawn_seed
 from kernbench.operations.shaping import repeat_interleave
 from kernbench.tensors.errors import TensorError
+from kernbench.tensors.operands import read_in_cpp
 from kernbench.tensors.tensor import Tensor
+
+read_in_cpp(__name__)
 
 __all__ = ["scaled_dot_product_attention"]
 

@@ -11,7 +11,10 @@ from kernbench.operations import curves
 from kernbench.operations.curves import bent
 from kernbench.operations.elementwise import elementwise
 from kernbench.tensors.errors import refuse
+from kernbench.tensors.operands import read_in_cpp
 from kernbench.tensors.tensor import Tensor
+
+read_in_cpp(__name__)
 
 __all__ = [
     "binary_cross_entropy",

@@ -4,8 +4,10 @@ from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact
 from kernbench.memory import Array
 from kernbench.operations.fused import kernel
 from kernbench.operations.random import drawn_mask
-from kernbench.tensors.operands import not_a_tensor
+from kernbench.tensors.operands import not_a_tensor, read_in_cpp
 from kernbench.tensors.tensor import Tensor
+
+read_in_cpp(__name__)
 
 __all__ = ["dropout"]
 

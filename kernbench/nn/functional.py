@@ -22,7 +22,10 @@ from kernbench.operations.linalg import product
 from kernbench.operations.shaping import check_index, checked
 from kernbench.operations.unary import gelu
 from kernbench.tensors.errors import TensorError, refuse
+from kernbench.tensors.operands import read_in_cpp
 from kernbench.tensors.tensor import Tensor
+
+read_in_cpp(__name__)
 
 __all__ = [
     "dropout",

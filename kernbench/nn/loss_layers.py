@@ -6,7 +6,10 @@ from kernbench.nn import functional
 from kernbench.nn.losses import Reduction
 from kernbench.nn.module import Module
 from kernbench.tensors.errors import refuse
+from kernbench.tensors.operands import read_in_cpp
 from kernbench.tensors.tensor import Tensor
+
+read_in_cpp(__name__)
 
 __all__ = [
     "BCELoss",

@@ -11,7 +11,10 @@ from kernbench.operations.reductions import log_softmax
 from kernbench.operations.unary import refuse_integer
 from kernbench.tensors.errors import TensorError, refuse
 from kernbench.tensors.nodes import edge_of
+from kernbench.tensors.operands import read_in_cpp
 from kernbench.tensors.tensor import Tensor
+
+read_in_cpp(__name__)
 
 __all__ = ["cross_entropy", "mse_loss", "nll_loss"]
 

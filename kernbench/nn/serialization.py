@@ -29,6 +29,7 @@ from kernbench.memory import DType, contiguous_strides, dtypes
 from kernbench.nn.module import Parameter
 from kernbench.operations.creation import empty
 from kernbench.operations.from_values import from_numpy
+from kernbench.process import access
 from kernbench.process.types import Device, DeviceLike, Size
 from kernbench.tensors.errors import refuse
 from kernbench.tensors.new import alias
@@ -38,6 +39,8 @@ from kernbench.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from zipfile import ZipFile
+
+access.loads(__name__)
 
 __all__ = ["load", "save"]
 

@@ -12,7 +12,10 @@ from kernbench.operations.reductions import norm
 from kernbench.operations.shaping import index_select
 from kernbench.operations.views import ints_of
 from kernbench.tensors.errors import TensorError, refuse
+from kernbench.tensors.operands import read_in_cpp
 from kernbench.tensors.tensor import Tensor
+
+read_in_cpp(__name__)
 
 __all__ = ["cosine_similarity", "normalize", "one_hot", "pad", "pairwise_distance"]
 

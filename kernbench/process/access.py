@@ -21,8 +21,17 @@ class OwnershipError(KernbenchError):
     """A rank used a tensor or the device of another rank (M14)."""
 
 
-_LOADERS: Final = frozenset(("kernbench.nn.serialization", "torch.serialization"))
+_LOADERS: Final = {"torch.serialization"}
 """Modules that put tensors on the device that a file names."""
+
+
+def loads(module: str) -> None:
+    """Notes a module that puts tensors on the device that a file names.
+
+    Args:
+        module: Its `__name__`.
+    """
+    _LOADERS.add(module)
 
 
 def other_device(name: str, index: int, own: int, owner: int | None) -> OwnershipError:

@@ -9,7 +9,6 @@ from types import FrameType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from kernbench.caches import Table
-from kernbench.ccl.model import CollectiveModel
 from kernbench.des import Event, Task, current_task
 from kernbench.errors import (
     CallSite,
@@ -40,7 +39,7 @@ T = TypeVar("T")
 class Session(Protocol):
     """The part of a context that its processes use.
 
-    Rooms above this one extend the protocol, such as `ranks.roll.RankSession`.
+    Rooms above this one extend the protocol, such as `ranks.spawn_state.RankSession`.
     """
 
     @property
@@ -66,11 +65,6 @@ class Session(Protocol):
     @property
     def main(self) -> "Process":
         """The process of code outside of workers."""
-        ...
-
-    @property
-    def collectives(self) -> CollectiveModel:
-        """State that all collectives of the context share."""
         ...
 
     @property

@@ -10,7 +10,7 @@ from kernbench.process.called import called
 from kernbench.process.process import current_process
 from kernbench.ranks.gathering import Gathering, Whereabouts
 from kernbench.ranks.meeting import Exchange, Meeting
-from kernbench.ranks.roll import roll_of
+from kernbench.ranks.spawn_state import spawn_state_of
 from kernbench.sim_engine.command import Command
 
 
@@ -90,11 +90,11 @@ class ProcessGroup(Gathering[Exchange]):
 
     def _check_not_destroyed(self, name: str) -> None:
         process = current_process()
-        roll, rank = roll_of(process), process.rank
+        state, rank = spawn_state_of(process), process.rank
         if rank in self.destroyed:
             site = self.destroyed[rank]
-        elif self.birth is None and rank in roll.left and rank not in roll.backend:
-            site = roll.left[rank]
+        elif self.birth is None and rank in state.left and rank not in state.backend:
+            site = state.left[rank]
         else:
             return
         raise GroupError(

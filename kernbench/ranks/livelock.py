@@ -9,7 +9,7 @@ from kernbench.errors import call_site, site_fact, site_in
 from kernbench.process.process import Process
 from kernbench.ranks.exploring import choose_late
 from kernbench.ranks.ranges import folded
-from kernbench.ranks.standings import standings
+from kernbench.ranks.rank_status import rank_status
 from kernbench.ranks.verdicts import RankDeadlockError, Verdict, blame_faults
 from kernbench.ranks.waiting import WaitGraph
 from kernbench.ranks.world import World
@@ -96,7 +96,7 @@ class LivelockGuard:
         for poller in pollers:
             verdict.views[poller.rank] = ""
             verdict.facts += _looks_at(poller, graph)
-        verdict.facts += standings(self._world, self._processes, but=ranks)
+        verdict.facts += rank_status(self._world, self._processes, but=ranks)
         return verdict
 
 

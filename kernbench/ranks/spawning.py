@@ -31,17 +31,17 @@ from kernbench.process import flight_record as flight
 from kernbench.process.called import called, issued
 from kernbench.process.process import Process
 from kernbench.ranks import time_limit, watchdog
-from kernbench.ranks.eager import EagerLog
+from kernbench.ranks.eager_log import EagerLog
 from kernbench.ranks.environments import own_environments
 from kernbench.ranks.exploring import choose_late
 from kernbench.ranks.hash_seeds import Calls
-from kernbench.ranks.hidden import hidden_deadlock
+from kernbench.ranks.hidden_deadlocks import hidden_deadlock
 from kernbench.ranks.leaving import let_go
 from kernbench.ranks.livelock import LivelockError, LivelockGuard
 from kernbench.ranks.meeting import CollectiveMismatchError
 from kernbench.ranks.printing import WholeLines, whole_lines
+from kernbench.ranks.rank_status import rank_status
 from kernbench.ranks.reviewing import Reviewer
-from kernbench.ranks.roll import RankSession
 from kernbench.ranks.schedules import Schedule
 from kernbench.ranks.spawn_errors import (
     LeakError,
@@ -51,7 +51,7 @@ from kernbench.ranks.spawn_errors import (
     SpawnInterrupted,
     swallowed,
 )
-from kernbench.ranks.standings import standings
+from kernbench.ranks.spawn_state import RankSession
 from kernbench.ranks.time_limit import TimeLimitError
 from kernbench.ranks.transfers import TransferMismatchError
 from kernbench.ranks.verdicts import RankDeadlockError
@@ -458,7 +458,7 @@ class Spawn:
         """
         if not self._stood:
             running = {} if process is None else {process.rank: site}
-            self._stood = standings(self._ctx.world, self._processes, running)
+            self._stood = rank_status(self._ctx.world, self._processes, running)
 
     def _failed(self, rank: int, error: BaseException, time: int) -> None:
         if rank not in self._errors:

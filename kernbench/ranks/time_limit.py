@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from kernbench.errors import call_site, site_fact
 from kernbench.process.process import Process
-from kernbench.ranks.standings import standings
+from kernbench.ranks.rank_status import rank_status
 from kernbench.ranks.verdicts import RankDeadlockError, Verdict
 from kernbench.ranks.world import World
 from kernbench.units import format_time
@@ -46,7 +46,7 @@ def on_ranks(limit_ps: int, world: World, processes: Sequence[Process]) -> Calla
     """
 
     def passed() -> None:
-        facts = standings(world, processes)
+        facts = rank_status(world, processes)
         verdict = Verdict("K10", _summary(limit_ps), _HINT, facts=facts, error=TimeLimitError)
         verdict.views = {process.rank: "" for process in processes if process.alive}
         current = processes[0].engine.loop.current

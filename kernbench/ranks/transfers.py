@@ -16,8 +16,8 @@ from kernbench.ranks.at_call import AtCall
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.hosted import HostCollective
 from kernbench.ranks.meeting import NUMBER, Call, Exchange, Needs
-from kernbench.ranks.roll import roll_of
 from kernbench.ranks.schedules import Schedule
+from kernbench.ranks.spawn_state import collectives_of, spawn_state_of
 from kernbench.sim_engine.command import Command
 
 
@@ -189,7 +189,7 @@ class Transfer(Exchange):
             return
         for side in self.sides.values():
             if side.command is not None:
-                roll_of(side.process).suspect(side.process)
+                spawn_state_of(side.process).suspect(side.process)
 
     def _set_off(self) -> None:
         """Starts to move the data, since both streams have reached the message."""
@@ -211,10 +211,11 @@ class Transfer(Exchange):
             return
         sips = (ctx.devices[self.source], ctx.devices[self.destination])
         ranks = len(self.box.group.ranks)
-        chosen = ctx.collectives.choose("send_recv", sender.view.nbytes, sips, ranks)
+        collectives = collectives_of(sender.process)
+        chosen = collectives.choose("send_recv", sender.view.nbytes, sips, ranks)
         # Each message has a line of its own: messages of one batch may move at the same time.
         shape = CollectiveShape(chosen, "send_recv", sips, (sent.numel,), sent.dtype)
-        message = Collective(ctx.collectives, ctx.collectives.prepare(shape), line=self)
+        message = Collective(collectives, collectives.prepare(shape), line=self)
         for place, (side, give, take) in enumerate(both):
             assert side.command is not None
             message.join(place, give, take).begin(side.command, start)
@@ -353,7 +354,7 @@ class Mailbox:
         while anybody:
             receive = anybody[0]
             mine = receive.sides[self.destination]
-            loop, schedule = mine.process.engine.loop, roll_of(mine.process).schedule
+            loop, schedule = mine.process.engine.loop, spawn_state_of(mine.process).schedule
             if schedule is not None and schedule.late:
                 return  # `choose_late` matches it, once nothing else is left to happen
             if mine.command is None or mine.start > loop.now:
@@ -397,7 +398,7 @@ class Mailbox:
         call.command.args = {**(call.command.args or {}), "peer": source}
         if len(candidates) > 1:
             call.command.args["candidates"] = len(candidates)
-        schedule = roll_of(process).schedule
+        schedule = spawn_state_of(process).schedule
         if schedule is not None:
             said = call.fact(f"rank {call.rank}, {receive.numbered(call)}")
             schedule.took(call.rank, said, source, sorted(candidates))
@@ -422,7 +423,7 @@ class Mailbox:
         try:
             self._check(send)
         except TransferMismatchError as error:
-            roll_of(side.process).blame(sorted(send.calls), error)
+            spawn_state_of(side.process).blame(sorted(send.calls), error)
             return False
         if isinstance(send.joint, AtCall) and isinstance(receive.joint, AtCall):
             send.joint.merge(receive.joint, side.process.engine.loop.now)

@@ -42,7 +42,7 @@ _LIBRARIES: Final = sys.stdlib_module_names | {"numpy", "ml_dtypes", "networkx",
 _GRACE_S: Final = 1.0
 """Seconds that stopped code may take, at least, before it counts as code that goes on."""
 
-_HANDS_ON: Final = frozenset(("kernbench.bridge.per_rank", "kernbench.bridge.processes"))
+_HAND_ON: Final[set[str]] = set()
 """Modules of this package whose functions only call what the user means."""
 
 last_resort: Callable[[KernbenchError, BaseException | None], None] | None = None
@@ -74,6 +74,15 @@ class NoProgressError(KernbenchError):
             traceback = traceback.tb_next
         for fact in _told(found):
             self.add_fact(fact)
+
+
+def hands_on(module: str) -> None:
+    """Notes a module of this package whose functions only call what the user means.
+
+    Args:
+        module: Its `__name__`.
+    """
+    _HAND_ON.add(module)
 
 
 def is_ours(frame: FrameType) -> bool:
@@ -276,7 +285,7 @@ def users_code_runs(frame: FrameType | None) -> bool:
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         package = name.partition(".")[0]
-        if package not in _LIBRARIES and name not in _HANDS_ON and not is_passed_over(frame):
+        if package not in _LIBRARIES and name not in _HAND_ON and not is_passed_over(frame):
             return bool(package != "kernbench")
         frame = frame.f_back
     return False

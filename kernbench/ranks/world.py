@@ -1,21 +1,22 @@
 """The ranks of a context while a spawn runs, their groups, and their unfinished operations."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from kernbench.caches import Table
 from kernbench.errors import CallSite, site_fact
 from kernbench.process.process import Process
-from kernbench.ranks.creations import Creations
-from kernbench.ranks.eager import EagerLog
+from kernbench.ranks.eager_log import EagerLog
 from kernbench.ranks.gathering import Whereabouts
+from kernbench.ranks.group_creation import Creations
 from kernbench.ranks.groups import ProcessGroup
-from kernbench.ranks.meeting import Term
-from kernbench.ranks.ranges import folded
-from kernbench.ranks.roll import Roll
+from kernbench.ranks.meeting import Call, CollectiveMismatchError, Meeting, Term
+from kernbench.ranks.ranges import folded, runs
+from kernbench.ranks.spawn_state import SpawnState
 from kernbench.ranks.transfers import Mailbox
 from kernbench.sim_engine.command import Command
+from kernbench.sim_engine.engine import OVER
 
 
 class GroupLeakWarning(UserWarning):
@@ -43,7 +44,7 @@ def _splits() -> Table[tuple[int, str, str | None], Split]:
 
 
 @dataclass(slots=True, eq=False)
-class World(Roll):
+class World(SpawnState):
     """The ranks of a context while a spawn runs, their groups, and their unfinished operations.
 
     Attributes:
@@ -85,7 +86,7 @@ class World(Roll):
 
     def end(self) -> None:
         """Lets go of whatever refers back to the world: the spawn is over."""
-        Roll.end(self)
+        SpawnState.end(self)
         for box in self.mailboxes.values():
             box.end()
 
@@ -146,3 +147,45 @@ def world_of(process: Process) -> World:
     session: Any = process.ctx  # a `RankSession`; a call of `cast` would take as long as the rest
     world: World = session.world
     return world
+
+
+def meet(
+    process: Process,
+    key: Hashable,
+    among: Sequence[int],
+    call: Call,
+    make: Callable[[int], Any],
+) -> tuple[Any, Meeting]:
+    """Joins a rank's call with the calls of other ranks that make the same groups; does not wait.
+
+    Args:
+        process: The calling rank.
+        key: Identifies what the groups are made from; calls with different keys never meet.
+        among: Global ranks that must call.
+        call: The rank's call.
+        make: Makes the groups from the number of the meeting; called for the first rank only.
+
+    Returns:
+        The result of `make`, and the meeting.
+
+    Raises:
+        CollectiveMismatchError: If another rank makes other groups (C9).
+    """
+    world = world_of(process)
+    place = world.creations.get(key)
+    if place is None:
+        name = "the world" if len(among) == world.size else f"ranks {runs(among, ',')}"
+        place = world.creations[key] = Creations(name, among)
+    number = place.number(process.rank) + 1
+    try:
+        meeting = place.enter(call)
+    except CollectiveMismatchError as error:
+        world.blame(place.open[number].calls, error)
+        raise
+    if process.heard is not None:
+        process.heard(meeting, (), OVER)
+    if len(meeting.calls) == 1 and any(rank in world.exited for rank in meeting.absent()):
+        world.review()
+    made = make(number) if meeting.made is None else meeting.made
+    meeting.made = made if meeting.absent() else None  # groups refer to their meeting
+    return made, meeting

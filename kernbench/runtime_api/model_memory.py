@@ -10,7 +10,7 @@ from kernbench.errors import CallSite, OperandError, call_site, site_fact
 from kernbench.memory import dtypes
 from kernbench.memory.allocator import OutOfMemoryError
 from kernbench.nn.module import Module
-from kernbench.nn.optimizer import Optimizer
+from kernbench.optim.optimizer import Optimizer
 from kernbench.process import process as processes
 from kernbench.process.process import Session
 from kernbench.ranks.ranges import folded

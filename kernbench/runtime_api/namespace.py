@@ -9,24 +9,20 @@ from typing import Any, Final
 from kernbench.autograd import autograd, checkpoint, function, graph
 from kernbench.caches import cached
 from kernbench.data import collate, datasets, loader, samplers, shares, workers
+from kernbench.data_parallel import distributed_data_parallel
 from kernbench.des import current_task
 from kernbench.distributed import comm_debug, device_mesh, differentiable, functional
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import OutOfMemoryError, dtypes
 from kernbench.nn import (
     aten,
-    data_parallel,
     hooks,
     init,
     layers,
-    lr_cycles,
-    lr_scheduler,
-    optim,
     serialization,
 )
 from kernbench.nn import functional as nn_functional
 from kernbench.nn import module as nn_module
-from kernbench.nn import utils as nn_utils
 from kernbench.operations import (
     accelerator,
     attention_backends,
@@ -48,6 +44,15 @@ from kernbench.operations import (
     switches,
     type_info,
     typed,
+)
+from kernbench.optim import (
+    algorithms,
+    clipping,
+    lr_cycles,
+    lr_plans,
+    lr_plateau,
+    lr_scheduler,
+    lr_sequences,
 )
 from kernbench.process import process
 from kernbench.process.types import Device, Size
@@ -102,6 +107,11 @@ def _guarded(module: ModuleType) -> dict[str, Any]:
     names = _public(module)
     guard(names)
     return names
+
+
+def _rates() -> dict[str, Any]:
+    plans = (lr_scheduler, lr_plans, lr_cycles, lr_plateau, lr_sequences)
+    return {name: value for each in plans for name, value in _guarded(each).items()}
 
 
 def _data() -> dict[str, Any]:
@@ -176,13 +186,13 @@ def root() -> Mapping[str, Any]:
             "functional": _guarded(nn_functional),
             "init": _guarded(init),
             "modules": {"module": _public(hooks)},
-            "parallel": _public(data_parallel),
-            "utils": _guarded(nn_utils),
+            "parallel": _public(distributed_data_parallel),
+            "utils": _guarded(clipping),
         },
         "ops": {"aten": _public(aten)},
         "optim": {
-            **_guarded(optim),
-            "lr_scheduler": {**_guarded(lr_scheduler), **_guarded(lr_cycles)},
+            **_guarded(algorithms),
+            "lr_scheduler": _rates(),
         },
         "profiler": {**_public(profiler), **_public(profiling)},
         "testing": _guarded(testing),

@@ -30,7 +30,7 @@ from kernbench.operations.elementwise import OPERANDS
 from kernbench.runtime_api.operators import MIRRORS, with_foreign
 from kernbench.tensors import nodes
 from kernbench.tensors.errors import TensorError
-from kernbench.tensors.operands import guarded_function
+from kernbench.tensors.operands import guarded_function, read_in_cpp
 from kernbench.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from kernbench.memory import DType
     from kernbench.operations.elementwise import Operand
+
+read_in_cpp(__name__)
 
 __all__ = ["Tensor"]
 

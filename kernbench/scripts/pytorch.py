@@ -10,8 +10,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Final
 
-from kernbench.distributed.witnesses import witnesses_of
 from kernbench.errors import UsageError
+from kernbench.following.witnesses import witnesses_of
 from kernbench.process.disorder import disorder_line, disorders
 from kernbench.process.process import MAIN
 from kernbench.ranks.ranges import folded

@@ -50,21 +50,10 @@ _CLASSES: Final[Sequence[tuple[type[Exception], type[KernbenchError]]]] = (
 )
 """What an exception of Python's becomes; every other one an `OperandError`."""
 
-_READ_IN_CPP: Final = (
-    "kernbench.nn.activations",
-    "kernbench.nn.aten",
-    "kernbench.nn.attention",
-    "kernbench.nn.distances",
-    "kernbench.nn.dropouts",
-    "kernbench.nn.functional",
-    "kernbench.nn.loss_layers",
-    "kernbench.nn.losses",
-    "kernbench.nn.norms",
-    "kernbench.nn.vectors",
-    "kernbench.operations.",
-    "kernbench.runtime_api.tensor_methods",
-)
-"""Where the functions live whose arguments PyTorch reads in C++, where 1 is no bool."""
+_READ_IN_CPP: Final[set[str]] = set()
+_GUARDED_CLASSES: Final[set[str]] = set()
+_TENSORS_TOLD: Final[set[str]] = set()
+"""Modules and rooms by what their functions are like; each says so itself, see below."""
 
 _ONE_TENSOR_OF_TWO: Final = frozenset(
     {"add", "sub", "mul", "multiply", "div", "divide", "true_divide", "floor_divide"}
@@ -85,11 +74,43 @@ _KNOWN_TYPES: Final = 512
 _guards: Final[dict[Function, Function]] = {}
 
 
+def read_in_cpp(module: str) -> None:
+    """Notes that PyTorch reads the arguments of functions in C++, where 1 is no bool.
+
+    Args:
+        module: `__name__` of the module, or of the room for all of its modules.
+    """
+    _READ_IN_CPP.add(module)
+
+
+def guard_classes(room: str) -> None:
+    """Notes that `guard` guards `__init__` of a room's classes, in subclasses elsewhere too.
+
+    Args:
+        room: `__name__` of the room.
+    """
+    _GUARDED_CLASSES.add(room)
+
+
+def tensors_told(room: str) -> None:
+    """Notes that a room tells itself what is wrong with a tensor.
+
+    Args:
+        room: `__name__` of the room.
+    """
+    _TENSORS_TOLD.add(room)
+
+
+def _among(function: Function | type, noted: set[str]) -> bool:
+    module = function.__module__
+    return module in noted or module.rpartition(".")[0] in noted
+
+
 def guard(names: dict[str, Any]) -> None:
     """Makes the functions of a module, public or in `__all__`, name arguments of a wrong kind.
 
     Functions that other rooms and the operators of tensors call directly stay as they are. Of a
-    class of ours, `__init__` is guarded, in its subclasses too.
+    class of a room that `guard_classes` has noted, `__init__` is guarded, in its subclasses too.
 
     Args:
         names: The module's `globals()`; functions in it are replaced.
@@ -110,7 +131,7 @@ def guard(names: dict[str, Any]) -> None:
 def _guard_class(value: type) -> None:
     holder = next(each for each in value.__mro__ if "__init__" in vars(each))
     init = vars(holder)["__init__"]
-    if isinstance(init, FunctionType) and holder.__module__.startswith("kernbench.nn."):
+    if isinstance(init, FunctionType) and _among(holder, _GUARDED_CLASSES):
         holder.__init__ = guarded_function(init)  # type: ignore[misc]
 
 
@@ -237,8 +258,7 @@ def refusal(
 
 def _taken(function: Function, name: str, kind: str) -> str:
     """Returns what a parameter takes: its annotation, and what PyTorch takes beside it."""
-    if function.__module__.startswith("kernbench.distributed.") and kinds.takes_tensors(kind):
-        # What a rank gave to a collective is told with the rank and the group, by that room.
+    if _among(function, _TENSORS_TOLD) and kinds.takes_tensors(kind):
         return "Any"
     if name == "input" and function.__name__ in _ONE_TENSOR_OF_TWO:
         return f"{kind} | Scalar"
@@ -300,7 +320,7 @@ def _mistake(
             [site_fact(call_site())],
             hint=f"the call is {_usage(function)}",
         )
-    strict = function.__module__.startswith(_READ_IN_CPP)
+    strict = _among(function, _READ_IN_CPP)
     annotated = {
         name: _taken(function, name, kinds.text(signature.parameters[name].annotation))
         for name in given

@@ -20,7 +20,7 @@ from kernbench.process.access import other_device
 from kernbench.process.act import act, act_at_once
 from kernbench.process.process import MAIN, Process, current_process
 from kernbench.process.types import CPU, Device, DeviceLike
-from kernbench.ranks.roll import roll_of
+from kernbench.ranks.spawn_state import spawn_state_of
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.data_executor import in_effect
 from kernbench.sim_engine.engine import Hold, tell_writer
@@ -161,7 +161,7 @@ def host_array(tensor: Tensor, what: str) -> Array:
     else:
         host.copies_read += 1
         read_back(process, tensor, lambda values: copied.append(np.array(values)))
-    schedule = roll_of(process).schedule
+    schedule = spawn_state_of(process).schedule
     if schedule is not None:
         schedule.read(process.rank, copied[0])
     process.have_read(lambda: _read_of(tensor))

@@ -4,6 +4,7 @@ import contextlib
 import io
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,3 +132,15 @@ def test_a_block_of_a_rank_chooses_attention_for_it_alone() -> None:
 
     assert on_ranks(worker, 2) == [(False, before), (True, before)]
     assert torch.backends.cuda.math_sdp_enabled() == before
+
+
+def test_what_is_replaced_for_each_rank_runs_for_the_user() -> None:
+    """The guard against code that never yields stops the user's code below these modules."""
+    from kernbench.bridge import per_rank, processes
+    from kernbench.ranks.watchdog import users_code_runs
+
+    for ours, users in ((per_rank, True), (processes, True), (kernbench, False)):
+        frame: Any = None
+        for module in ("train", ours.__name__, "random"):
+            frame = SimpleNamespace(f_globals={"__name__": module}, f_back=frame)
+        assert users_code_runs(frame) is users

@@ -19,7 +19,7 @@ from kernbench.parallel import accessors, held, layout, stages
 from kernbench.parallel import parallel_state as ps
 from kernbench.parallel.layout import Grid
 from kernbench.process.process import current_process
-from kernbench.ranks.creations import GroupMismatchError
+from kernbench.ranks.group_creation import GroupMismatchError
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.testing import Kernbench

@@ -13,7 +13,7 @@ from report_text import failure, relative, views
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.des import Event
-from kernbench.ranks.hidden import EagerWarning
+from kernbench.ranks.hidden_deadlocks import EagerWarning
 from kernbench.ranks.reviewing import Reviewer
 from kernbench.ranks.verdicts import RankDeadlockError
 from kernbench.runtime_api.context import RuntimeContext

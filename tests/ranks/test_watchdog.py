@@ -8,6 +8,7 @@ import pytest
 import kernbench.torch as torch
 from kernbench import tl
 from kernbench.des import EventLoop
+from kernbench.ranks import watchdog
 from kernbench.ranks.watchdog import Watch, users_code_runs
 from kernbench.testing import Kernbench
 
@@ -85,13 +86,16 @@ def _stack(*modules: str) -> Any:
         (["kernbench.ccl.plan", "train"], False),
         (["numpy.lib._function_base_impl", "kernbench.ccl.plan", "train"], False),
         (["heapq", "networkx.algorithms", "kernbench.topology.routes", "train"], False),
-        (["random", "kernbench.bridge.per_rank", "train"], True),
+        (["random", "kernbench.as_if", "train"], True),
         (["kernbench.bridge.operations.timing", "train"], False),
         (["__main__"], True),
         ([], False),
     ],
 )
-def test_libraries_run_for_whoever_has_called_them(modules: list[str], users: bool) -> None:
+def test_libraries_run_for_whoever_has_called_them(
+    monkeypatch: pytest.MonkeyPatch, modules: list[str], users: bool
+) -> None:
+    monkeypatch.setattr(watchdog, "_HAND_ON", {"kernbench.as_if"})
     assert users_code_runs(_stack(*modules)) is users
 
 

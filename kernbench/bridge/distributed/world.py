@@ -18,10 +18,10 @@ from kernbench.bridge.tensors.devices import ambient, on_device
 from kernbench.bridge.tensors.storages import block_of, let_go
 from kernbench.des import Event
 from kernbench.distributed import group_lifetime, group_making, p2p
-from kernbench.distributed.followers import Follower
 from kernbench.distributed.groups import warn_outside
-from kernbench.distributed.tapes import WORLD
 from kernbench.errors import UsageError, call_site, site_fact
+from kernbench.following.followers import Follower
+from kernbench.following.tapes import WORLD
 from kernbench.process.effort import EFFORT
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.world import world_of

@@ -14,7 +14,7 @@ _MOST: Final = 16
 """Most places that are listed."""
 
 
-def standings(
+def rank_status(
     world: World,
     processes: Sequence[Process],
     running: Mapping[int, CallSite | None] | None = None,
@@ -33,7 +33,7 @@ def standings(
     for process in processes:
         if process.rank in but:
             continue
-        doing, site, time = _standing(world, process, graph, (running or {}).get(process.rank))
+        doing, site, time = _status_of(world, process, graph, (running or {}).get(process.rank))
         places.setdefault((*doing, site), []).append((process.rank, time))
     lines = []
     for (one, several, site), found in places.items():
@@ -44,7 +44,7 @@ def standings(
     return lines[:_MOST] + ([f"and {len(lines) - _MOST} more places"] if lines[_MOST:] else [])
 
 
-def _standing(
+def _status_of(
     world: World, process: Process, graph: WaitGraph, running: CallSite | None
 ) -> tuple[tuple[str, str], CallSite | None, int]:
     """Returns what a rank does, in the singular and the plural, where, and since when."""

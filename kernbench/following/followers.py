@@ -6,10 +6,10 @@ from typing import Any, Final
 from kernbench.ccl.operations import OPERATIONS
 from kernbench.des import Event
 from kernbench.distributed.issuing import communication_stream, join, name_algorithm
-from kernbench.distributed.steps import Called, Issued, Made, Step, Took, Waited
-from kernbench.distributed.tapes import WORLD, Page, Tape
-from kernbench.distributed.witnesses import WAY_OUT, RanksDifferError
 from kernbench.errors import UnsupportedError, site_fact
+from kernbench.following.steps import Called, Issued, Made, Step, Took, Waited
+from kernbench.following.tapes import WORLD, Page, Tape
+from kernbench.following.witnesses import WAY_OUT, RanksDifferError
 from kernbench.memory import HOST_SIP, View
 from kernbench.process.act import Alone
 from kernbench.process.process import Process

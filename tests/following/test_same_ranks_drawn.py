@@ -11,9 +11,9 @@ import kernbench
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.distributed import group_lifetime
-from kernbench.distributed.followers import Follower
-from kernbench.distributed.tapes import WORLD, Tape
-from kernbench.distributed.witnesses import Pair
+from kernbench.following.followers import Follower
+from kernbench.following.tapes import WORLD, Tape
+from kernbench.following.witnesses import Pair
 from kernbench.process.process import current_process
 from kernbench.runtime_api import ranges
 

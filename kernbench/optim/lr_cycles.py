@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Literal
 
-from kernbench.nn.lr_scheduler import (
+from kernbench.optim.lr_scheduler import (
     LRScheduler,
     Rate,
     for_each_group,
@@ -13,7 +13,7 @@ from kernbench.nn.lr_scheduler import (
     need_optimizer,
     set_rate,
 )
-from kernbench.nn.optimizer import Group, Optimizer
+from kernbench.optim.optimizer import Group, Optimizer
 
 __all__ = ["CosineAnnealingWarmRestarts", "CyclicLR", "OneCycleLR"]
 

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from kernbench.ranks.circles import MESSAGES_HINT, path, places
-from kernbench.ranks.eager import EagerLog, Step
+from kernbench.ranks.eager_log import EagerLog, Step
 from kernbench.ranks.graphs import around, components
 from kernbench.ranks.meeting import Exchange
 from kernbench.ranks.waiting import Head

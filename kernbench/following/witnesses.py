@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from kernbench.distributed.steps import Step
 from kernbench.errors import KernbenchError, UsageError, site_fact
+from kernbench.following.steps import Step
 
 WAY_OUT: Final = "run without --same-ranks (RunSpec.same_ranks): then every rank runs the program"
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact
 from kernbench.memory import Array
-from kernbench.nn.optimizer import Group, Optimizer
+from kernbench.optim.optimizer import Group, Optimizer
 from kernbench.tensors.errors import refuse
 
 __all__ = ["SGD", "Adam", "AdamW", "Optimizer"]

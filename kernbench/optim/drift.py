@@ -16,7 +16,7 @@ import numpy as np
 
 from kernbench.errors import KernbenchError
 from kernbench.memory import DType
-from kernbench.nn.replicas import PARTS
+from kernbench.nn.marks import PARTS
 from kernbench.process.process import Process, RankLocal
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.ranges import folded

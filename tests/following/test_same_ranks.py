@@ -11,10 +11,10 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.des import Event
 from kernbench.distributed import group_lifetime
-from kernbench.distributed.followers import Follower
-from kernbench.distributed.tapes import WORLD, Page, Tape
-from kernbench.distributed.witnesses import Pair, RanksDifferError, witnesses_of
 from kernbench.errors import UnsupportedError, UsageError
+from kernbench.following.followers import Follower
+from kernbench.following.tapes import WORLD, Page, Tape
+from kernbench.following.witnesses import Pair, RanksDifferError, witnesses_of
 from kernbench.process.process import current_process
 from kernbench.ranks.spawn_errors import SpawnException
 from kernbench.runtime_api import ranges

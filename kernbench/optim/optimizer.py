@@ -7,10 +7,10 @@ from typing import Any, Final
 from kernbench.autograd.leaves import forget
 from kernbench.errors import OperandError, OptionError, UnsupportedError, call_site, site_fact
 from kernbench.memory import Array, DType
-from kernbench.nn.drift import Watch, note, number, watch
 from kernbench.operations.copies import to
 from kernbench.operations.creation import zeros_like
 from kernbench.operations.fused import widened
+from kernbench.optim.drift import Watch, note, number, watch
 from kernbench.process.process import current_process
 from kernbench.process.types import Device
 from kernbench.tensors.nodes import recording

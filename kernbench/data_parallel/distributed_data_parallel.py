@@ -8,6 +8,16 @@ from typing import Any
 
 from kernbench.autograd.function import Function
 from kernbench.autograd.leaves import is_leaf
+from kernbench.data_parallel.reducer import FIRST_BUCKET_BYTES, MIB, Reducer
+from kernbench.data_parallel.replicas import (
+    IGNORED,
+    NAME,
+    DataParallelError,
+    broadcast_together,
+    check_alike,
+    check_ignored,
+    check_parts,
+)
 from kernbench.distributed.device_mesh import DeviceMesh
 from kernbench.distributed.groups import (
     Group,
@@ -19,16 +29,6 @@ from kernbench.distributed.groups import (
 )
 from kernbench.errors import OperandError, OptionError, UnsupportedError, call_site, site_fact
 from kernbench.nn.module import Module
-from kernbench.nn.reducer import FIRST_BUCKET_BYTES, MIB, Reducer
-from kernbench.nn.replicas import (
-    IGNORED,
-    NAME,
-    DataParallelError,
-    broadcast_together,
-    check_alike,
-    check_ignored,
-    check_parts,
-)
 from kernbench.process.process import Process, current_process
 from kernbench.process.types import CPU, Device, DeviceLike
 from kernbench.ranks.groups import ProcessGroup

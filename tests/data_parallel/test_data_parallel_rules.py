@@ -11,7 +11,7 @@ from ddp_programs import EXPECTED, PROGRAMS, RAISES
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
-from kernbench.nn.replicas import DataParallelError
+from kernbench.data_parallel.replicas import DataParallelError
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.testing import Kernbench
 from kernbench.torch import nn

@@ -13,9 +13,9 @@ from kernbench.des import Event
 from kernbench.distributed.group_making import new_group
 from kernbench.distributed.issuing import Joined
 from kernbench.distributed.signatures import Signature
-from kernbench.distributed.steps import Called, Did, Issued, Made, Step, Took, Waited
-from kernbench.distributed.witnesses import WAY_OUT, Pair
 from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.following.steps import Called, Did, Issued, Made, Step, Took, Waited
+from kernbench.following.witnesses import WAY_OUT, Pair
 from kernbench.hw.device import Device
 from kernbench.memory import NotedAllocator, View
 from kernbench.process.process import Process

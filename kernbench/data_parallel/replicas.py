@@ -9,6 +9,7 @@ from kernbench.distributed.issuing import issue
 from kernbench.distributed.signatures import object_signature, signature
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import DType, dtypes
+from kernbench.nn.marks import PARTS
 from kernbench.nn.module import Module
 from kernbench.operations.copies import array_to
 from kernbench.operations.creation import empty
@@ -56,9 +57,6 @@ IGNORED: Final = "_ddp_params_and_buffers_to_ignore"
 
 EXPERTS: Final = "EXPERT_DATA_PARALLEL_GROUP"
 """Description that Megatron-Core gives to the group of the ranks that hold the same experts."""
-
-PARTS: Final = "parts_group"
-"""Attribute of a parameter: the group whose ranks hold different parts on purpose."""
 
 
 def check_ignored(module: Module, ignored: Collection[str]) -> None:

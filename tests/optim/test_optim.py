@@ -10,7 +10,7 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 import kernbench.torch.nn.functional as F
 from kernbench.errors import KernbenchError
-from kernbench.nn.optim import Optimizer
+from kernbench.optim.algorithms import Optimizer
 from kernbench.process.process import current_process
 from kernbench.ranks.world import world_of
 from kernbench.runtime_api.context import RuntimeContext
@@ -200,6 +200,10 @@ def test_a_step_is_one_kernel_a_group(ctx_without_data: RuntimeContext) -> None:
         ),
         (lambda p: optim.SGD([p * 2]), "can't optimize a non-leaf Tensor"),
         (lambda p: optim.SGD([p, p]), "some parameters appear in more than one parameter group"),
+        (
+            lambda p: optim.SGD([p], lr="x"),  # type: ignore[arg-type]
+            "SGD(): argument 'lr' must be float, not str",
+        ),
         (lambda p: optim.SGD([p], lr=-1), "Invalid learning rate: -1"),
         (lambda p: optim.SGD([p], momentum=-1), "Invalid momentum value: -1"),
         (

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernbench.autograd.leaves import is_leaf, register_done_hook
 from kernbench.caches import cached
+from kernbench.data_parallel.replicas import EVENLY, NAME, DataParallelError
 from kernbench.distributed.collectives import all_reduce_into
 from kernbench.distributed.issuing import handle, issue
 from kernbench.distributed.reduce_ops import ReduceOp
 from kernbench.distributed.signatures import signature
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import DType, dtypes
-from kernbench.nn.replicas import EVENLY, NAME, DataParallelError
 from kernbench.operations.creation import empty
 from kernbench.operations.from_values import tensor
 from kernbench.operations.pointwise import mul

@@ -14,10 +14,10 @@ from report_text import cut, views
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 import kernbench.torch.nn.functional as F
+from kernbench.data_parallel.reducer import assign
+from kernbench.data_parallel.replicas import DataParallelError
 from kernbench.errors import UnsupportedError
 from kernbench.memory import DType, dtypes
-from kernbench.nn.reducer import assign
-from kernbench.nn.replicas import DataParallelError
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.testing import Kernbench
 from kernbench.torch import nn

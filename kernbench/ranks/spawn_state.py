@@ -1,9 +1,10 @@
-"""The roll of a spawn: how many ranks there are, which have left, and whom to tell of faults."""
+"""The state of a spawn: how many ranks there are, which have left, and whom to tell of faults."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from kernbench.ccl.model import CollectiveModel
 from kernbench.errors import CallSite
 from kernbench.process.process import Process, Session
 from kernbench.ranks.schedules import Schedule
@@ -22,7 +23,7 @@ def _nobody(ranks: Iterable[int], error: BaseException) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Roll:
+class SpawnState:
     """State of a spawn's ranks, without their groups, collectives and messages.
 
     Attributes:
@@ -69,13 +70,25 @@ class RankSession(Session, Protocol):
     """A session whose ranks run collectives and send messages."""
 
     @property
-    def world(self) -> Roll:
+    def world(self) -> SpawnState:
         """The ranks that run now."""
         ...
 
+    @property
+    def collectives(self) -> CollectiveModel:
+        """State that all collectives of the context share."""
+        ...
 
-def roll_of(process: Process) -> Roll:
-    """Returns the roll of the spawn that a process belongs to."""
+
+def spawn_state_of(process: Process) -> SpawnState:
+    """Returns the state of the spawn that a process belongs to."""
     session: Any = process.ctx  # a `RankSession`
-    roll: Roll = session.world
-    return roll
+    state: SpawnState = session.world
+    return state
+
+
+def collectives_of(process: Process) -> CollectiveModel:
+    """Returns the state that all collectives of a process's context share."""
+    session: Any = process.ctx  # a `RankSession`
+    model: CollectiveModel = session.collectives
+    return model

@@ -1,0 +1,1 @@
+"""`torch.nn.parallel`: a module on several ranks, whose gradients are averaged."""

@@ -1,0 +1,1 @@
+"""Ranks that repeat what another rank does, without running the program (`--same-ranks`)."""

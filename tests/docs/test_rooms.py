@@ -1,0 +1,52 @@
+"""Code names no room above its own in a string, where no contract of imports would see it."""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+    "importlinter"
+]
+ROOMS = next(each for each in CONTRACTS["contracts"] if each["name"] == "rooms")["layers"]
+DEPTH = {room: depth for depth, layer in enumerate(ROOMS) for room in layer.split(" | ")}
+
+
+def _docstrings(tree: ast.AST) -> set[ast.expr]:
+    bodies = [getattr(node, "body", None) for node in ast.walk(tree)]
+    lines = [line for body in bodies if isinstance(body, list) for line in body]
+    return {line.value for line in lines if isinstance(line, ast.Expr)}
+
+
+def _named_above(room: str, code: str) -> Iterator[str]:
+    """Yields the modules of upper rooms that strings name to code; a sentence is for people."""
+    tree = ast.parse(code)
+    docstrings = _docstrings(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            words = [] if node in docstrings else node.value.split()
+            for above in re.findall(r"\bkernbench\.(\w+)", words[0] if len(words) == 1 else ""):
+                if DEPTH.get(above, DEPTH[room]) < DEPTH[room]:
+                    yield f"{node.value} in line {node.lineno}"
+
+
+def test_no_room_names_an_upper_one() -> None:
+    for path in (ROOT / "kernbench").rglob("*.py"):
+        room = path.relative_to(ROOT / "kernbench").parts[0].removesuffix(".py")
+        if room != "__init__":
+            assert list(_named_above(room, path.read_text(encoding="utf-8"))) == [], path
+
+
+def test_what_names_an_upper_room_is_found() -> None:
+    code = '"""See kernbench.nn.losses."""\nHOME = ("kernbench.nn.losses", f"kernbench.bridge.{1}")'
+    assert list(_named_above("tensors", code)) == [
+        "kernbench.nn.losses in line 2",
+        "kernbench.bridge. in line 2",
+    ]
+    assert list(_named_above("bridge", code)) == []
+
+
+def test_imports_for_types_alone_count() -> None:
+    assert "exclude_type_checking_imports" not in CONTRACTS
