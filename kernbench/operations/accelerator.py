@@ -4,7 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kernbench.operations import cuda
-from kernbench.operations.cuda import Stream, device_count, empty_cache, is_available, set_stream
+from kernbench.operations.cuda import (
+    current_stream,
+    device_count,
+    empty_cache,
+    is_available,
+    set_stream,
+    synchronize,
+)
 from kernbench.process.types import Device, DeviceLike
 
 __all__ = [
@@ -47,24 +54,6 @@ def set_device_index(device: DeviceLike | None) -> None:
     """
     if device is not None:
         cuda.set_device(device)
-
-
-def current_stream(device: DeviceLike | None = None) -> Stream:
-    """Returns the stream to which a device's commands go now.
-
-    Args:
-        device: The device; None for the current one.
-    """
-    return cuda.current_stream(device)
-
-
-def synchronize(device: DeviceLike | None = None) -> None:
-    """Waits, on the host, until all commands of a device are done.
-
-    Args:
-        device: The device; None for the current one.
-    """
-    cuda.synchronize(device)
 
 
 @contextmanager

@@ -140,10 +140,6 @@ def empty(
 ) -> Tensor:
     """Returns a tensor of unwritten elements, as `torch.empty`; reading one is an error (M5).
 
-    Args:
-        *sizes: Extents of the result, one by one or as one sequence.
-        size: Extents of the result, instead of `sizes`.
-
     Raises:
         OutOfMemoryError: If the device has no room for the result (M7).
     """
@@ -175,10 +171,6 @@ def zeros(
 ) -> Tensor:
     """Returns a tensor of zeros, as `torch.zeros`.
 
-    Args:
-        *sizes: Extents of the result, one by one or as one sequence.
-        size: Extents of the result, instead of `sizes`.
-
     Raises:
         OutOfMemoryError: If the device has no room for the result (M7).
     """
@@ -191,10 +183,6 @@ def ones(
     *sizes: int | Sequence[int], size: Sequence[int] | None = None, **how: Unpack[Making]
 ) -> Tensor:
     """Returns a tensor of ones, as `torch.ones`.
-
-    Args:
-        *sizes: Extents of the result, one by one or as one sequence.
-        size: Extents of the result, instead of `sizes`.
 
     Raises:
         OutOfMemoryError: If the device has no room for the result (M7).
@@ -223,32 +211,20 @@ def full(size: Sequence[int], fill_value: Scalar, **how: Unpack[Making]) -> Tens
 
 @made(LIKE)
 def empty_like(input: Tensor, **how: Unpack[Making]) -> Tensor:
-    """Returns an unwritten tensor of the shape of another one, as `torch.empty_like`.
-
-    Args:
-        input: Tensor that gives the shape.
-    """
+    """Returns an unwritten tensor of the shape of another one, as `torch.empty_like`."""
     shape = input.window.shape
     return _unwritten(shape, strides=layout(shape, (input,)), **as_of(input, how))
 
 
 @made(LIKE)
 def zeros_like(input: Tensor, **how: Unpack[Making]) -> Tensor:
-    """Returns a tensor of zeros of the shape of another one, as `torch.zeros_like`.
-
-    Args:
-        input: Tensor that gives the shape.
-    """
+    """Returns a tensor of zeros of the shape of another one, as `torch.zeros_like`."""
     return full_like(input, 0, **how)
 
 
 @made(LIKE)
 def ones_like(input: Tensor, **how: Unpack[Making]) -> Tensor:
-    """Returns a tensor of ones of the shape of another one, as `torch.ones_like`.
-
-    Args:
-        input: Tensor that gives the shape.
-    """
+    """Returns a tensor of ones of the shape of another one, as `torch.ones_like`."""
     return full_like(input, 1, **how)
 
 
@@ -273,13 +249,7 @@ def new_empty(
     size: Sequence[int] | None = None,
     **how: Unpack[Making],
 ) -> Tensor:
-    """Returns an unwritten tensor like this one, as `torch.Tensor.new_empty`.
-
-    Args:
-        self: The tensor.
-        *sizes: Extents of the result, one by one or as one sequence.
-        size: Extents of the result, instead of `sizes`.
-    """
+    """Returns an unwritten tensor like this one, as `torch.Tensor.new_empty`."""
     return empty(sizes_of(sizes, size), **as_of(self, how))
 
 
@@ -290,13 +260,7 @@ def new_zeros(
     size: Sequence[int] | None = None,
     **how: Unpack[Making],
 ) -> Tensor:
-    """Returns a tensor of zeros like this one, as `torch.Tensor.new_zeros`.
-
-    Args:
-        self: The tensor.
-        *sizes: Extents of the result, one by one or as one sequence.
-        size: Extents of the result, instead of `sizes`.
-    """
+    """Returns a tensor of zeros like this one, as `torch.Tensor.new_zeros`."""
     return zeros(sizes_of(sizes, size), **as_of(self, how))
 
 
@@ -307,13 +271,7 @@ def new_ones(
     size: Sequence[int] | None = None,
     **how: Unpack[Making],
 ) -> Tensor:
-    """Returns a tensor of ones like this one, as `torch.Tensor.new_ones`.
-
-    Args:
-        self: The tensor.
-        *sizes: Extents of the result, one by one or as one sequence.
-        size: Extents of the result, instead of `sizes`.
-    """
+    """Returns a tensor of ones like this one, as `torch.Tensor.new_ones`."""
     return ones(sizes_of(sizes, size), **as_of(self, how))
 
 
@@ -324,7 +282,6 @@ def new_full(
     """Returns a tensor of one value like this one, as `torch.Tensor.new_full`.
 
     Args:
-        self: The tensor.
         size: Extents of the result.
         fill_value: Value of every element.
     """

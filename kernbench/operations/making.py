@@ -38,6 +38,9 @@ class Drawing(TypedDict, total=False):
 How = TypeVar("How", Making, Drawing)
 
 _TEXTS: Final = {
+    "input": "Tensor that gives the shape.",
+    "sizes": "Extents of the result, one by one or as one sequence.",
+    "size": "Extents of the result, instead of `sizes`.",
     "generator": "Source of the numbers; by default the calling rank's generator.",
     "dtype": "Element type; ",
     "device": "Device of the result; ",
@@ -51,6 +54,8 @@ LIKE: Final = "by default that of the given tensor"
 
 def made(dtype: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Returns a decorator that writes the shared arguments out in signature and docstring.
+
+    Entries for the shape, too, are written if the docstring describes none of the arguments.
 
     Args:
         dtype: Default of the element type, in words.
@@ -66,8 +71,16 @@ def made(dtype: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         function.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=[*own, *(_parameter(name, hint) for name, hint in names.items())]
         )
-        entries = [f"    {name}: {_TEXTS[name]}{defaults.get(name, '')}" for name in names]
-        function.__doc__ = _with_entries(inspect.getdoc(function) or "", entries)
+        summary, head, rest = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")
+        if head:
+            described, _, rest = rest.partition("\n\n")
+        else:
+            summary, _, rest = summary.partition("\n\n")
+            entries = [f"{each}".partition(":")[0] for each in own if each.name in _TEXTS]
+            described = "\n".join([f"    {each}: {_TEXTS[each.strip('*')]}" for each in entries])
+        lines = [f"    {name}: {_TEXTS[name]}{defaults.get(name, '')}" for name in names]
+        args = "\n".join(["Args:", *filter(None, [described]), *lines])
+        function.__doc__ = "\n\n".join(filter(None, [summary, args, rest]))
         return function
 
     return write_out
@@ -77,16 +90,3 @@ def _parameter(name: str, hint: object) -> inspect.Parameter:
     default = False if hint is bool else None
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, kind, default=default, annotation=hint)
-
-
-def _with_entries(doc: str, entries: list[str]) -> str:
-    """Returns a docstring with further entries at the end of its arguments."""
-    parts = doc.split("\n\n")
-    place = next((at for at, part in enumerate(parts) if part.startswith("Args:")), None)
-    if place is None:
-        place = next(
-            (at for at, part in enumerate(parts) if part.startswith("Raises:")), len(parts)
-        )
-        parts.insert(place, "Args:")
-    parts[place] = "\n".join([parts[place], *entries])
-    return "\n\n".join(parts)

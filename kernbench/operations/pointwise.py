@@ -122,7 +122,6 @@ def add(input: Tensor, other: Operand, *, alpha: Scalar = 1, out: Tensor | None 
     """Returns `input + alpha * other`, as `torch.add`.
 
     Args:
-        input: A tensor.
         other: A tensor or a number; shapes broadcast.
         alpha: Factor of `other`.
         out: Tensor to write the result to; None for a new one.
@@ -168,7 +167,6 @@ def sub(input: Tensor, other: Operand, *, alpha: Scalar = 1, out: Tensor | None 
     """Returns `input - alpha * other`, as `torch.sub`.
 
     Args:
-        input: A tensor.
         other: A tensor or a number; shapes broadcast.
         alpha: Factor of `other`.
         out: Tensor to write the result to; None for a new one.
@@ -226,7 +224,6 @@ def mul(input: Tensor, other: Operand, *, out: Tensor | None = None) -> Tensor:
     """Returns `input * other`, as `torch.mul`.
 
     Args:
-        input: A tensor.
         other: A tensor or a number; shapes broadcast.
         out: Tensor to write the result to; None for a new one.
     """
@@ -454,7 +451,6 @@ def isclose(
     """Returns for each element whether it is close to that of another tensor, as `torch.isclose`.
 
     Args:
-        input: A tensor.
         other: A tensor of the same type; shapes broadcast.
         rtol: Tolerance relative to `other`.
         atol: Absolute tolerance.
@@ -482,7 +478,6 @@ def clamp(input: Tensor, min: Operand | None = None, max: Operand | None = None)
     """Returns `input` limited to `min..max`, as `torch.clamp`; `max` wins if they cross.
 
     Args:
-        input: A tensor.
         min: Lower bound, a tensor or a number; None for no bound.
         max: Upper bound, of the kind of `min`; None for no bound.
 
@@ -594,7 +589,6 @@ def addcmul_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 
     """Adds `value * tensor1 * tensor2` to the tensor in place, as `torch.Tensor.addcmul_`.
 
     Args:
-        self: The tensor.
         tensor1: First factor.
         tensor2: Second factor.
         value: Factor of the product.
@@ -621,7 +615,6 @@ def addcdiv_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 
     """Adds `value * tensor1 / tensor2` to the tensor in place, as `torch.Tensor.addcdiv_`.
 
     Args:
-        self: The tensor.
         tensor1: Dividend.
         tensor2: Divisor.
         value: Factor of the quotient.

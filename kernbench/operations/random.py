@@ -169,12 +169,7 @@ def _normal(shape: tuple[int, ...], dtype: DType, mean: float = 0.0, std: float 
 def rand(
     *sizes: int | Sequence[int], size: Sequence[int] | None = None, **how: Unpack[Drawing]
 ) -> Tensor:
-    """Returns numbers drawn evenly from 0 up to 1, without 1, as `torch.rand`.
-
-    Args:
-        *sizes: Extents of the result, one by one or as one sequence.
-        size: Extents of the result, instead of `sizes`.
-    """
+    """Returns numbers drawn evenly from 0 up to 1, without 1, as `torch.rand`."""
     shape = sizes_of(sizes, size)
     how["dtype"] = dtype = _floats("rand", how.get("dtype"))
     return _drawn("rand", shape, _uniform(shape, dtype), **how)
@@ -184,12 +179,7 @@ def rand(
 def randn(
     *sizes: int | Sequence[int], size: Sequence[int] | None = None, **how: Unpack[Drawing]
 ) -> Tensor:
-    """Returns numbers drawn from the standard normal distribution, as `torch.randn`.
-
-    Args:
-        *sizes: Extents of the result, one by one or as one sequence.
-        size: Extents of the result, instead of `sizes`.
-    """
+    """Returns numbers drawn from the standard normal distribution, as `torch.randn`."""
     shape = sizes_of(sizes, size)
     how["dtype"] = dtype = _floats("randn", how.get("dtype"))
     return _drawn("randn", shape, _normal(shape, dtype), **how)
@@ -197,21 +187,13 @@ def randn(
 
 @made(LIKE)
 def rand_like(input: Tensor, **how: Unpack[Drawing]) -> Tensor:
-    """Returns numbers as `rand` in the shape of another tensor, as `torch.rand_like`.
-
-    Args:
-        input: Tensor that gives the shape.
-    """
+    """Returns numbers as `rand` in the shape of another tensor, as `torch.rand_like`."""
     return rand(input.window.shape, **as_of(input, how))
 
 
 @made(LIKE)
 def randn_like(input: Tensor, **how: Unpack[Drawing]) -> Tensor:
-    """Returns numbers as `randn` in the shape of another tensor, as `torch.randn_like`.
-
-    Args:
-        input: Tensor that gives the shape.
-    """
+    """Returns numbers as `randn` in the shape of another tensor, as `torch.randn_like`."""
     return randn(input.window.shape, **as_of(input, how))
 
 
@@ -310,7 +292,6 @@ def normal_(
     """Fills the tensor with numbers from a normal distribution, as `torch.Tensor.normal_`.
 
     Args:
-        self: The tensor.
         mean: Mean of the distribution.
         std: Standard deviation of the distribution.
         generator: Source of the numbers; by default the calling rank's generator.
@@ -327,7 +308,6 @@ def uniform_(
     """Fills the tensor with numbers from a uniform distribution, as `torch.Tensor.uniform_`.
 
     Args:
-        self: The tensor.
         from_: Lower bound.
         to: Upper bound, excluded.
         generator: Source of the numbers; by default the calling rank's generator.

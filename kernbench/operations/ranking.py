@@ -51,8 +51,6 @@ def along(
     Args:
         name: Name in traces and errors.
         function: Takes an array and an axis, returns an array.
-        input: The tensor.
-        dim: The dimension.
         result: Type of the result.
         shape: Shape of the result; None: that of `input`.
         strides: Strides of the result; None: row-major.
@@ -85,7 +83,6 @@ def argsort(
     """Returns the indices that sort a dimension, as `torch.argsort`.
 
     Args:
-        input: The tensor.
         dim: Dimension to sort.
         descending: Whether the largest element comes first.
         stable: Not needed: equal elements always keep their order.
@@ -99,7 +96,6 @@ def sort(
     """Returns a dimension sorted, and the indices that sort it, as `torch.sort`.
 
     Args:
-        input: The tensor.
         dim: Dimension to sort.
         descending: Whether the largest element comes first.
         stable: Not needed: equal elements always keep their order.
@@ -116,7 +112,6 @@ def topk(
     """Returns the `k` largest elements of a dimension, and their indices, as `torch.topk`.
 
     Args:
-        input: The tensor.
         k: Number of elements.
         dim: Dimension to search.
         largest: Whether to return the largest elements, rather than the smallest.

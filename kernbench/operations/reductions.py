@@ -89,7 +89,6 @@ def _reduce(
     Args:
         name: Name in traces and errors.
         function: Takes an array and `axis=`, returns an array.
-        input: The tensor.
         dim: Dimensions to reduce; None: all.
         keepdim: Whether reduced dimensions stay, with extent 1.
         result: Type of the result.
@@ -167,7 +166,6 @@ def sum(
     """Returns the sum over dimensions, as `torch.sum`.
 
     Args:
-        input: The tensor.
         dim: Dimensions to reduce, negative ones from the end; all by default.
         keepdim: Whether reduced dimensions stay, with extent 1.
         dtype: Type of the sum; by default int64 for integers and bools, else the tensor's own.
@@ -182,7 +180,6 @@ def prod(
     """Returns the product over a dimension or all, as `torch.prod`.
 
     Args:
-        input: The tensor.
         dim: Dimension to reduce; all by default.
         keepdim: Whether reduced dimensions stay, with extent 1.
         dtype: Type of the product; by default int64 for integers and bools, else the tensor's own.
@@ -198,7 +195,6 @@ def mean(
     """Returns the mean over dimensions, as `torch.mean`.
 
     Args:
-        input: The tensor.
         dim: Dimensions to reduce, negative ones from the end; all by default.
         keepdim: Whether reduced dimensions stay, with extent 1.
         dtype: Type of the mean; the tensor's own by default.
@@ -235,7 +231,6 @@ def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     """Returns the largest values over dimensions, as `torch.amax`.
 
     Args:
-        input: The tensor.
         dim: Dimensions to reduce, negative ones from the end; all by default.
         keepdim: Whether reduced dimensions stay, with extent 1.
     """
@@ -247,7 +242,6 @@ def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     """Returns the smallest values over dimensions, as `torch.amin`.
 
     Args:
-        input: The tensor.
         dim: Dimensions to reduce, negative ones from the end; all by default.
         keepdim: Whether reduced dimensions stay, with extent 1.
     """
@@ -273,7 +267,6 @@ def max(
     """Returns the largest elements of a tensor, of a dimension, or of two tensors, as `torch.max`.
 
     Args:
-        input: The tensor.
         dim: Dimension to reduce, which also gives indices; or the second tensor. None: all
             elements.
         keepdim: Whether reduced dimensions stay, with extent 1.
@@ -312,7 +305,6 @@ def min(
     """Returns the smallest elements of a tensor, of a dimension, or of two tensors, as `torch.min`.
 
     Args:
-        input: The tensor.
         dim: Dimension to reduce, which also gives indices; or the second tensor. None: all
             elements.
         keepdim: Whether reduced dimensions stay, with extent 1.
@@ -360,7 +352,6 @@ def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
     """Returns the index of the largest element, the first one of equals, as `torch.argmax`.
 
     Args:
-        input: The tensor.
         dim: Dimension to search; None: all elements, counted in row-major order.
         keepdim: Whether reduced dimensions stay, with extent 1.
     """
@@ -372,7 +363,6 @@ def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
     """Returns the index of the smallest element, the first one of equals, as `torch.argmin`.
 
     Args:
-        input: The tensor.
         dim: Dimension to search; None: all elements, counted in row-major order.
         keepdim: Whether reduced dimensions stay, with extent 1.
     """
@@ -407,7 +397,6 @@ def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Returns whether all elements over dimensions are not 0, as `torch.all`.
 
     Args:
-        input: The tensor.
         dim: Dimensions to reduce, negative ones from the end; all by default.
         keepdim: Whether reduced dimensions stay, with extent 1.
     """
@@ -418,7 +407,6 @@ def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Returns whether an element over dimensions is not 0, as `torch.any`.
 
     Args:
-        input: The tensor.
         dim: Dimensions to reduce, negative ones from the end; all by default.
         keepdim: Whether reduced dimensions stay, with extent 1.
     """
@@ -459,7 +447,6 @@ def var(
     """Returns the variance over dimensions, as `torch.var`.
 
     Args:
-        input: The tensor.
         dim: Dimensions to reduce; None: all. A bool stands for `unbiased`, over all dimensions.
         unbiased: Whether to divide by the number of values less 1, rather than by their number.
         keepdim: Whether reduced dimensions stay, with extent 1.
@@ -480,7 +467,6 @@ def std(
     """Returns the standard deviation over dimensions, as `torch.std`.
 
     Args:
-        input: The tensor.
         dim: Dimensions to reduce; None: all. A bool stands for `unbiased`, over all dimensions.
         unbiased: Whether to divide by the number of values less 1, rather than by their number.
         keepdim: Whether reduced dimensions stay, with extent 1.
@@ -535,7 +521,6 @@ def norm(
     """Returns the p-norm of the elements over dimensions, as `torch.norm`.
 
     Args:
-        input: The tensor.
         p: Order of the norm; `fro` is the Euclidean norm.
         dim: Dimensions to reduce, negative ones from the end; all by default.
         keepdim: Whether reduced dimensions stay, with extent 1.
@@ -572,7 +557,6 @@ def logsumexp(input: Tensor, dim: int | Sequence[int], keepdim: bool = False) ->
     """Returns the logarithm of the sum of exponentials, as `torch.logsumexp`.
 
     Args:
-        input: The tensor.
         dim: Dimensions to reduce.
         keepdim: Whether reduced dimensions stay, with extent 1.
     """
@@ -593,8 +577,6 @@ def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """Returns the running sums along a dimension, as `torch.cumsum`.
 
     Args:
-        input: The tensor.
-        dim: The dimension.
         dtype: Type of the sums; by default int64 for integers and bools, else the tensor's own.
     """
     return along("cumsum", np.cumsum, input, dim, _sum_type(input, dtype))
@@ -604,8 +586,6 @@ def softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     """Returns the softmax along a dimension, as `torch.softmax`.
 
     Args:
-        input: The tensor.
-        dim: The dimension.
         dtype: Type of the computation and the result; the tensor's own by default.
     """
     return along("softmax", _softmax, input, dim, _floats("softmax", dtype or input.dtype))
@@ -621,8 +601,6 @@ def log_softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     """Returns the logarithm of the softmax along a dimension, as `torch.log_softmax`.
 
     Args:
-        input: The tensor.
-        dim: The dimension.
         dtype: Type of the computation and the result; the tensor's own by default.
     """
     kind = _floats("log_softmax", dtype or input.dtype)
