@@ -125,13 +125,17 @@ def _make(
 
 
 def as_of(tensor: Tensor, how: How) -> How:
-    """Returns what a tensor is to be if another one gives what `how` leaves open."""
-    device = how.get("device")
-    return {
-        **how,
-        "dtype": how.get("dtype") or tensor.dtype,
-        "device": tensor.device if device is None else device,
-    }
+    """Returns `how` with the type and the device of a tensor where it leaves them open.
+
+    Args:
+        tensor: Gives the type and the device.
+        how: A call's own arguments, which are changed.
+    """
+    if how.get("dtype") is None:
+        how["dtype"] = tensor.window.dtype
+    if how.get("device") is None:
+        how["device"] = tensor.device
+    return how
 
 
 @made("float32 by default")
