@@ -12,6 +12,7 @@ from kernbench.operations.cuda import (
     set_stream,
     synchronize,
 )
+from kernbench.operations.twins import args_of
 from kernbench.process.types import Device, DeviceLike
 
 __all__ = [
@@ -79,28 +80,19 @@ def memory_allocated(device_index: DeviceLike | None = None) -> int:
     return cuda.memory_allocated(device_index)
 
 
+@args_of(memory_allocated)
 def memory_reserved(device_index: DeviceLike | None = None) -> int:
-    """Returns the bytes that the device keeps for tensors.
-
-    Args:
-        device_index: The device; None for the current one.
-    """
+    """Returns the bytes that the device keeps for tensors."""
     return cuda.memory_reserved(device_index)
 
 
+@args_of(memory_allocated)
 def max_memory_allocated(device_index: DeviceLike | None = None) -> int:
-    """Returns the most bytes that tensors on a device have taken at one time.
-
-    Args:
-        device_index: The device; None for the current one.
-    """
+    """Returns the most bytes that tensors on a device have taken at one time."""
     return cuda.max_memory_allocated(device_index)
 
 
+@args_of(memory_allocated)
 def reset_peak_memory_stats(device_index: DeviceLike | None = None) -> None:
-    """Lets `max_memory_allocated` begin anew.
-
-    Args:
-        device_index: The device; None for the current one.
-    """
+    """Lets `max_memory_allocated` begin anew."""
     cuda.reset_peak_memory_stats(device_index)

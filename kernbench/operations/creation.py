@@ -153,6 +153,7 @@ def empty(
 def _unwritten(
     shape: tuple[int, ...],
     *,
+    like: Tensor | None = None,
     dtype: DType | None = None,
     device: DeviceLike | None = None,
     requires_grad: bool = False,
@@ -160,13 +161,14 @@ def _unwritten(
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
     process = current_process()
-    where, dtype = find_device(process, device), dtype or default_dtype()
+    where = find_device(process, device) if like is None or device is not None else like.device
+    dtype = dtype or (default_dtype() if like is None else like.window.dtype)
     check_pin(where, pin_memory)
     out = new_tensor(process, shape, dtype, where, pinned=pin_memory, strides=strides)
     if process.engine.enable_data:
         # At once, not in stream order: the block is new, so no pending command can touch it.
         out.window.buffer.poison(dtype)
-    return asked(out, requires_grad)
+    return asked(out, requires_grad) if requires_grad else out
 
 
 @made("float32 by default")
@@ -217,19 +219,19 @@ def full(size: Sequence[int], fill_value: Scalar, **how: Unpack[Making]) -> Tens
 def empty_like(input: Tensor, **how: Unpack[Making]) -> Tensor:
     """Returns an unwritten tensor of the shape of another one, as `torch.empty_like`."""
     shape = input.window.shape
-    return _unwritten(shape, strides=layout(shape, (input,)), **as_of(input, how))
+    return _unwritten(shape, like=input, strides=layout(shape, (input,)), **how)
 
 
 @made(LIKE)
 def zeros_like(input: Tensor, **how: Unpack[Making]) -> Tensor:
     """Returns a tensor of zeros of the shape of another one, as `torch.zeros_like`."""
-    return full_like(input, 0, **how)
+    return _full_like(input, 0, **how)
 
 
 @made(LIKE)
 def ones_like(input: Tensor, **how: Unpack[Making]) -> Tensor:
     """Returns a tensor of ones of the shape of another one, as `torch.ones_like`."""
-    return full_like(input, 1, **how)
+    return _full_like(input, 1, **how)
 
 
 @made(LIKE)
@@ -240,10 +242,30 @@ def full_like(input: Tensor, fill_value: Scalar, **how: Unpack[Making]) -> Tenso
         input: Tensor that gives the shape.
         fill_value: Value of every element.
     """
-    shape, how = input.window.shape, as_of(input, how)
-    filler = number("full_like", fill_value, how["dtype"] or input.dtype)
-    strides = layout(shape, (input,))
-    return _make("full_like", shape, lambda held: filler, strides=strides, **how)
+    return _full_like(input, fill_value, **how)
+
+
+def _full_like(
+    input: Tensor,
+    fill_value: Scalar,
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    shape, dtype = input.window.shape, dtype or input.window.dtype
+    filler = number("full_like", fill_value, dtype)
+    return _make(
+        "full_like",
+        shape,
+        lambda held: filler,
+        dtype=dtype,
+        device=input.device if device is None else device,
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+        strides=layout(shape, (input,)),
+    )
 
 
 @made(LIKE)
@@ -276,7 +298,7 @@ def new_ones(
     **how: Unpack[Making],
 ) -> Tensor:
     """Returns a tensor of ones like this one, as `torch.Tensor.new_ones`."""
-    return ones(sizes_of(sizes, size), **as_of(self, how))
+    return full(sizes_of(sizes, size), 1, **as_of(self, how))
 
 
 @made(LIKE)

@@ -16,6 +16,7 @@ from kernbench.operations.elementwise import (
 )
 from kernbench.operations.filling import *  # noqa: F403 - one namespace for users
 from kernbench.operations.filling import number
+from kernbench.operations.twins import args_of
 from kernbench.operations.unary import *  # noqa: F403 - one namespace for users
 from kernbench.operations.unary import describe, refuse_float, refuse_integer
 from kernbench.tensors.errors import TensorError
@@ -357,19 +358,9 @@ def logaddexp(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Ten
     return _log_sum("logaddexp", np.logaddexp, input, other, out)
 
 
+@args_of(logaddexp)
 def logaddexp2(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Returns `log2(2**input + 2**other)` without overflow, as `torch.logaddexp2`.
-
-    Args:
-        input: A tensor of floating-point numbers; two -inf give -inf.
-        other: A tensor; shapes broadcast.
-        out: Tensor to write the result to; None for a new one.
-
-    Raises:
-        TensorError: If the common type is of integers or bools, or `out` cannot hold the result.
-        OperandError: If `other` is no tensor.
-        ComplexError: For complex numbers.
-    """
+    """Returns `log2(2**input + 2**other)` without overflow, as `torch.logaddexp2`."""
     return _log_sum("logaddexp2", np.logaddexp2, input, other, out)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import Array, DType, dtypes
 from kernbench.operations.elementwise import check_complex, layout
+from kernbench.operations.twins import args_of
 from kernbench.operations.views import dim_of, whole
 from kernbench.process.process import current_process
 from kernbench.tensors import tape
@@ -77,19 +78,6 @@ def along(
     return out
 
 
-def argsort(
-    input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = False
-) -> Tensor:
-    """Returns the indices that sort a dimension, as `torch.argsort`.
-
-    Args:
-        dim: Dimension to sort.
-        descending: Whether the largest element comes first.
-        stable: Not needed: equal elements always keep their order.
-    """
-    return sort(input, dim, descending, stable=stable).indices
-
-
 def sort(
     input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = False
 ) -> ValuesAndIndices:
@@ -104,6 +92,14 @@ def sort(
     place = dim_of(dim, len(input.window.shape))
     extent = input.window.shape[place] if input.window.shape else 1
     return _ranked("sort", input, place, extent, descending)
+
+
+@args_of(sort)
+def argsort(
+    input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = False
+) -> Tensor:
+    """Returns the indices that sort a dimension, as `torch.argsort`."""
+    return sort(input, dim, descending, stable=stable).indices
 
 
 def topk(

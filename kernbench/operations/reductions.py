@@ -16,6 +16,7 @@ from kernbench.operations.host_reads import *  # noqa: F403 - one namespace for 
 from kernbench.operations.pointwise import maximum, minimum
 from kernbench.operations.ranking import *  # noqa: F403 - one namespace for users
 from kernbench.operations.ranking import along, wide_type
+from kernbench.operations.twins import args_of
 from kernbench.operations.views import dim_of
 from kernbench.process.process import current_process
 from kernbench.tensors import tape
@@ -238,13 +239,9 @@ def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     return _reduce("amax", np.max, input, dim, keepdim, result=kind, compute=kind, empty=False)
 
 
+@args_of(amax)
 def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
-    """Returns the smallest values over dimensions, as `torch.amin`.
-
-    Args:
-        dim: Dimensions to reduce, negative ones from the end; all by default.
-        keepdim: Whether reduced dimensions stay, with extent 1.
-    """
+    """Returns the smallest values over dimensions, as `torch.amin`."""
     kind = input.dtype
     return _reduce("amin", np.min, input, dim, keepdim, result=kind, compute=kind, empty=False)
 
@@ -264,14 +261,13 @@ def max(
     *,
     other: Tensor | None = None,
 ) -> Tensor | ValuesAndIndices:
-    """Returns the largest elements of a tensor, of a dimension, or of two tensors, as `torch.max`.
+    """Returns the largest elements of a tensor, a dimension, or two tensors, as `torch.max`.
 
     Args:
         dim: Dimension to reduce, which also gives indices; or the second tensor. None: all
             elements.
         keepdim: Whether reduced dimensions stay, with extent 1.
-        other: A second tensor, for the larger one of each pair of elements; not together with
-            `dim`.
+        other: A second tensor, to choose from each pair of elements; not together with `dim`.
 
     Returns:
         A tensor; with `dim`, a pair of values and indices.
@@ -295,6 +291,7 @@ def min(input: Tensor, dim: int, keepdim: bool = False) -> ValuesAndIndices: ...
 def min(input: Tensor, dim: Tensor) -> Tensor: ...
 @overload
 def min(input: Tensor, *, other: Tensor) -> Tensor: ...
+@args_of(max)
 def min(
     input: Tensor,
     dim: "int | Tensor | None" = None,
@@ -302,18 +299,7 @@ def min(
     *,
     other: Tensor | None = None,
 ) -> Tensor | ValuesAndIndices:
-    """Returns the smallest elements of a tensor, of a dimension, or of two tensors, as `torch.min`.
-
-    Args:
-        dim: Dimension to reduce, which also gives indices; or the second tensor. None: all
-            elements.
-        keepdim: Whether reduced dimensions stay, with extent 1.
-        other: A second tensor, for the smaller one of each pair of elements; not together with
-            `dim`.
-
-    Returns:
-        A tensor; with `dim`, a pair of values and indices.
-    """
+    """Returns the smallest elements of a tensor, a dimension, or two tensors, as `torch.min`."""
     if isinstance(dim, Tensor):
         other, dim = dim, None
     if other is not None:
@@ -359,13 +345,9 @@ def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
     return _find("argmax", np.argmax, input, dim, keepdim)
 
 
+@args_of(argmax)
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Returns the index of the smallest element, the first one of equals, as `torch.argmin`.
-
-    Args:
-        dim: Dimension to search; None: all elements, counted in row-major order.
-        keepdim: Whether reduced dimensions stay, with extent 1.
-    """
+    """Returns the index of the smallest element, the first one of equals, as `torch.argmin`."""
     _check_find("argmin", input, dim)
     return _find("argmin", np.argmin, input, dim, keepdim)
 
@@ -403,13 +385,9 @@ def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     return _test("all", np.all, input, dim, keepdim)
 
 
+@args_of(all)
 def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    """Returns whether an element over dimensions is not 0, as `torch.any`.
-
-    Args:
-        dim: Dimensions to reduce, negative ones from the end; all by default.
-        keepdim: Whether reduced dimensions stay, with extent 1.
-    """
+    """Returns whether an element over dimensions is not 0, as `torch.any`."""
     return _test("any", np.any, input, dim, keepdim)
 
 
@@ -456,6 +434,7 @@ def var(
     return _spread("var", np.var, input, dim, unbiased, keepdim, correction)
 
 
+@args_of(var)
 def std(
     input: Tensor,
     dim: Dims | bool = None,
@@ -464,15 +443,7 @@ def std(
     *,
     correction: int | None = None,
 ) -> Tensor:
-    """Returns the standard deviation over dimensions, as `torch.std`.
-
-    Args:
-        dim: Dimensions to reduce; None: all. A bool stands for `unbiased`, over all dimensions.
-        unbiased: Whether to divide by the number of values less 1, rather than by their number.
-        keepdim: Whether reduced dimensions stay, with extent 1.
-        correction: Number to subtract from the number of values in the divisor, instead of
-            `unbiased`.
-    """
+    """Returns the standard deviation over dimensions, as `torch.std`."""
     return _spread("std", np.std, input, dim, unbiased, keepdim, correction)
 
 
@@ -597,12 +568,9 @@ def _softmax(x: Array, axis: int) -> Array:
     return powers
 
 
+@args_of(softmax)
 def log_softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
-    """Returns the logarithm of the softmax along a dimension, as `torch.log_softmax`.
-
-    Args:
-        dtype: Type of the computation and the result; the tensor's own by default.
-    """
+    """Returns the logarithm of the softmax along a dimension, as `torch.log_softmax`."""
     kind = _floats("log_softmax", dtype or input.dtype)
     return along("log_softmax", _log_softmax, input, dim, kind)
 

@@ -11,6 +11,7 @@ from kernbench.memory import Array, DType, View, dtypes
 from kernbench.operations import views
 from kernbench.operations.copies import clone
 from kernbench.operations.elementwise import check_distinct, check_out, layout
+from kernbench.operations.twins import args_of
 from kernbench.operations.views import *  # noqa: F403 - one namespace for users
 from kernbench.operations.views import dim_of, ints_of, whole
 from kernbench.process.process import current_process
@@ -506,33 +507,6 @@ def _check_gather(name: str, input: Tensor, dim: int, index: Tensor) -> int:
     return place
 
 
-def scatter(
-    input: Tensor,
-    dim: int,
-    index: Tensor,
-    src: Tensor | Scalar | None = None,
-    *,
-    value: Scalar | None = None,
-    reduce: str | None = None,
-) -> Tensor:
-    """Returns a copy with elements along a dimension replaced, as `torch.scatter`.
-
-    Args:
-        input: Tensor that gives the other elements.
-        index: Index along `dim` where each element of `src` goes, int64 or int32.
-        src: Tensor of the new elements, at least as large as `index` and of the input's type; or a
-            number.
-        value: A number, instead of `src`.
-        reduce: Must be None.
-
-    Raises:
-        OperandError: If neither `src` nor `value` is given, or both.
-        UnsupportedError: For `reduce`.
-        IndexOutOfBoundsError: If an index is out of range (M2); found when the kernel runs.
-    """
-    return scatter_(clone(input), dim, index, src, value=value, reduce=reduce)
-
-
 def scatter_(
     self: Tensor,
     dim: int,
@@ -564,6 +538,20 @@ def scatter_(
     if src is None:
         raise OperandError("scatter_() takes either src or value", [site_fact(call_site())])
     return _scattered("scatter_", self, dim, index, src, None)
+
+
+@args_of(scatter_)
+def scatter(
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor | Scalar | None = None,
+    *,
+    value: Scalar | None = None,
+    reduce: str | None = None,
+) -> Tensor:
+    """Returns a copy with elements along a dimension replaced, as `torch.scatter`."""
+    return scatter_(clone(input), dim, index, src, value=value, reduce=reduce)
 
 
 def scatter_add_(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:

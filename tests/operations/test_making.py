@@ -59,3 +59,31 @@ def test_a_tensor_gives_what_is_left_open_and_nothing_else(ctx: RuntimeContext) 
     drawn = torch.rand_like(given, dtype=torch.float32)
     assert (drawn.dtype, drawn.device, drawn.requires_grad) == (torch.float32, given.device, False)
     assert given.new_full((2,), 3).dtype is torch.float64
+
+
+TWINS = [
+    (torch.amin, torch.amax),
+    (torch.min, torch.max),
+    (torch.argmin, torch.argmax),
+    (torch.any, torch.all),
+    (torch.std, torch.var),
+    (torch.log_softmax, torch.softmax),
+    (torch.argsort, torch.sort),
+    (torch.scatter, torch.Tensor.scatter_),
+    (torch.logaddexp2, torch.logaddexp),
+    (torch.accelerator.memory_reserved, torch.accelerator.memory_allocated),
+]
+
+
+@pytest.mark.parametrize(("function", "twin"), TWINS, ids=lambda each: each.__name__)
+def test_functions_with_the_same_arguments_are_described_alike(
+    function: Callable[..., Any], twin: Callable[..., Any]
+) -> None:
+    own, theirs = inspect.signature(function).parameters, inspect.signature(twin).parameters
+    assert list(own)[1:] == list(theirs)[1:]
+    summary, _, sections = (inspect.getdoc(function) or "").partition("\n\n")
+    first, _, described = (inspect.getdoc(twin) or "").partition("\n\n")
+    assert sections == described
+    assert sections.startswith("Args:\n    ")
+    assert function.__name__ in summary or summary.startswith("Returns the bytes")
+    assert summary != first
