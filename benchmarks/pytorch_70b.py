@@ -8,6 +8,7 @@ predictions; nothing between its nodes has been measured.
 
 import argparse
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -64,7 +65,8 @@ def run(layers: int, nodes: int, options: list[str], *overrides: str) -> dict[st
     found |= {"cpu_s": usage.ru_utime + usage.ru_stime, "rss_gib": usage.ru_maxrss / 2**20}
     printed = next(line for line in done.stdout.splitlines() if line.startswith("{"))
     found |= json.loads(printed)
-    found["late"] = int(done.stdout.rpartition("late events: ")[2].split()[0])
+    late = re.search(r"^late events: (\d+)", done.stdout, re.MULTILINE)
+    found["late"] = int(late[1]) if late else 0
     return found
 
 

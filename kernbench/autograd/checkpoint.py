@@ -98,7 +98,7 @@ def detach_variable(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class _Surroundings:
-    """Where a rank makes tensors and what it draws, as at one moment.
+    """A snapshot of a rank's default device and random state.
 
     Args:
         process: The rank.

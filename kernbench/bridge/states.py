@@ -202,20 +202,20 @@ THREAD: Final[tuple[State, ...]] = (
 
 
 def values(table: tuple[State, ...] = PROCESS) -> list[Any]:
-    """Returns what there is now.
+    """Returns the current values.
 
     Args:
-        table: Of what.
+        table: States to read.
     """
     return [state.read() for state in table]
 
 
 def put(wanted: list[Any], table: tuple[State, ...] = PROCESS) -> None:
-    """Sets what is to be.
+    """Sets the new value.
 
     Args:
-        wanted: As `values` returns it.
-        table: What is set.
+        wanted: Values as `values` returns them.
+        table: States to set.
     """
     for state, value in zip(table, wanted, strict=True):
         now = state.read()

@@ -44,7 +44,7 @@ _SAMPLE: Final = 16
 
 
 _NOTABLE: Final = 1.1
-"""Ratio of times between pieces from which slots count as what limits a message."""
+"""If the gap between pieces grows by this ratio, slots are reported as the bottleneck."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class StatusLine:
         return ", ".join(parts)
 
     def _rate(self, now: float, context: RuntimeContext) -> float:
-        """Returns how many commands ranks have issued a second, of late."""
+        """Returns the recent rate of issued commands, per second."""
         issued = sum([process.host.issued for process in list(context.processes)])
         counted = self._counted
         if counted and issued < counted[-1][1]:

@@ -243,7 +243,7 @@ class Tape:
         return number
 
     def wait(self, event: Event, awaited: Awaited) -> None:
-        """See `sim_engine.host.Tape`: a wait for numbers is none of followers, who have none."""
+        """See `sim_engine.host.Tape`. Followers have no values, so they skip waits for values."""
         number = self._numbers.get(event, 0)
         self._began = self._process.host.clock
         if number:

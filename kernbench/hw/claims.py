@@ -64,10 +64,10 @@ class Use:
         return mine[0] is theirs[0] or mine[0] == theirs[0]
 
     def clear_of(self, other: "Use") -> bool:
-        """Returns whether no message waits for one of `other`, which goes before it in a line.
+        """Returns whether none of our messages has to queue behind a message of `other`.
 
-        That holds if both use the same single path on every link that they share, and the links are
-        free again before the first message comes.
+        `other` comes first in a line. None has to queue if both use the same single path on every
+        link that they share, and the links are free again before our first message comes.
         """
         if not (self.private and other.private) or self.lead < other.tail:
             return False
@@ -84,7 +84,7 @@ class Claim:
         line: Key of a line of commands. Activities of one line run one after another on each
             sender, so they need not contend with each other on paths that they share.
         alone: Whether no other activity uses the links.
-        clear_of: What `Use.clear_of` has said of whoever came, by their links.
+        clear_of: Results of `Use.clear_of`, keyed by the other activity's links.
         repeat: Undoes the times of the activity, see `Repeat`; called when another activity comes.
         released: See `Released`.
         number: Number of the claim among those of the machine.

@@ -77,9 +77,10 @@ def is_dense(operand: Operand) -> bool:
 def finding(library: Library, source: Operand, target: Operand) -> int:
     """Returns the operations that finding an operand's element takes, for each of the result.
 
-    CUDA's elementwise kernels read operands that lie as the result does in vectors. Else they
-    compute where each element lies (the kernel `indexed` of the machine's file); and if neighbours
-    of the result are none of the operand, most of what the memory gives is not used (`scattered`).
+    CUDA's elementwise kernels read an operand in vectors if its layout is that of the result. Else
+    they compute the address of each element (the kernel `indexed` of the machine's file). If
+    neighbours in the result are not neighbours in the operand, most bytes of each memory access are
+    not used (`scattered`).
 
     Args:
         library: Of the device.

@@ -4,7 +4,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kernbench.operations import cuda
-from kernbench.operations.cuda import Stream, device_count, empty_cache, is_available, set_stream
+from kernbench.operations.cuda import (
+    current_stream,
+    device_count,
+    empty_cache,
+    is_available,
+    set_stream,
+    synchronize,
+)
+from kernbench.operations.twins import args_of
 from kernbench.process.types import Device, DeviceLike
 
 __all__ = [
@@ -49,24 +57,6 @@ def set_device_index(device: DeviceLike | None) -> None:
         cuda.set_device(device)
 
 
-def current_stream(device: DeviceLike | None = None) -> Stream:
-    """Returns the stream to which a device's commands go now.
-
-    Args:
-        device: The device; None for the current one.
-    """
-    return cuda.current_stream(device)
-
-
-def synchronize(device: DeviceLike | None = None) -> None:
-    """Waits, on the host, until all commands of a device are done.
-
-    Args:
-        device: The device; None for the current one.
-    """
-    cuda.synchronize(device)
-
-
 @contextmanager
 def device_index(device: int | None) -> Iterator[None]:
     """Makes a device the current one in a `with` block.
@@ -90,28 +80,19 @@ def memory_allocated(device_index: DeviceLike | None = None) -> int:
     return cuda.memory_allocated(device_index)
 
 
+@args_of(memory_allocated)
 def memory_reserved(device_index: DeviceLike | None = None) -> int:
-    """Returns the bytes that the device keeps for tensors.
-
-    Args:
-        device_index: The device; None for the current one.
-    """
+    """Returns the bytes that the device keeps for tensors."""
     return cuda.memory_reserved(device_index)
 
 
+@args_of(memory_allocated)
 def max_memory_allocated(device_index: DeviceLike | None = None) -> int:
-    """Returns the most bytes that tensors on a device have taken at one time.
-
-    Args:
-        device_index: The device; None for the current one.
-    """
+    """Returns the most bytes that tensors on a device have taken at one time."""
     return cuda.max_memory_allocated(device_index)
 
 
+@args_of(memory_allocated)
 def reset_peak_memory_stats(device_index: DeviceLike | None = None) -> None:
-    """Lets `max_memory_allocated` begin anew.
-
-    Args:
-        device_index: The device; None for the current one.
-    """
+    """Lets `max_memory_allocated` begin anew."""
     cuda.reset_peak_memory_stats(device_index)

@@ -73,7 +73,6 @@ def sdpa_kernel(
     The end of the block restores what was enabled, and the order, for the rank that entered it.
 
     Args:
-        backends: The backends.
         set_priority: Whether their order says which one is used first; else PyTorch's order does.
 
     Raises:

@@ -263,7 +263,6 @@ def to(
     returns pinned memory, which must not be read before a wait for the stream.
 
     Args:
-        self: The tensor.
         *args: `dtype`, `device`, `device, dtype` or `tensor`; then `non_blocking` and `copy`.
         dtype: Element type of the result; the tensor's own by default.
         device: Device of the result; the tensor's own by default.

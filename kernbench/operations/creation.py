@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Callable, Sequence
 from math import ceil, isfinite
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import numpy as np
 
@@ -11,7 +11,8 @@ from kernbench.errors import OperandError, call_site, site_fact
 from kernbench.memory import Array, DType, dtypes
 from kernbench.operations.elementwise import ComplexError, layout
 from kernbench.operations.filling import number
-from kernbench.process.process import Process, current_process
+from kernbench.operations.making import LIKE, How, Making, made
+from kernbench.process.process import current_process
 from kernbench.process.types import CPU, Device, DeviceLike
 from kernbench.tensors.errors import TensorError, one_way
 from kernbench.tensors.new import new_tensor
@@ -104,366 +105,148 @@ def check_pin(device: Device, pin_memory: bool) -> None:
 def _make(
     name: str,
     shape: tuple[int, ...],
-    dtype: DType,
-    device: DeviceLike | None,
-    values: Callable[[], Array],
+    values: Callable[["np.dtype[Any]"], Array],
     *,
-    requires_grad: bool,
-    pin_memory: bool,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
     """Returns a tensor of values that a kernel makes in place, without a copy from the host."""
     process = current_process()
-    where = find_device(process, device)
+    where, dtype = find_device(process, device), dtype or default_dtype()
     check_pin(where, pin_memory)
     site = process.call_site()
     out = new_tensor(process, shape, dtype, where, site, pinned=pin_memory, strides=strides)
-    view = out.window
-    run(process, f"aten::{name}", (), out, lambda: view.adopt(values()), site=site)
+    view, held = out.window, dtype.numpy
+    run(process, f"aten::{name}", (), out, lambda: view.adopt(values(held)), site=site)
     return asked(out, requires_grad)
 
 
+def as_of(tensor: Tensor, how: How) -> How:
+    """Returns `how` with the type and the device of a tensor where it leaves them open.
+
+    Args:
+        tensor: Gives the type and the device.
+        how: A call's own arguments, which are changed.
+    """
+    if how.get("dtype") is None:
+        how["dtype"] = tensor.window.dtype
+    if how.get("device") is None:
+        how["device"] = tensor.device
+    return how
+
+
+@made("float32 by default")
 def empty(
-    *sizes: int | Sequence[int],
-    size: Sequence[int] | None = None,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
+    *sizes: int | Sequence[int], size: Sequence[int] | None = None, **how: Unpack[Making]
 ) -> Tensor:
     """Returns a tensor of unwritten elements, as `torch.empty`; reading one is an error (M5).
 
-    Args:
-        *sizes: Extents of the result, one by one or as one sequence.
-        size: Extents of the result, instead of `sizes`.
-        dtype: Element type; float32 by default.
-        device: Device of the result; by default the host on main, a rank's device in a worker.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
-
     Raises:
         OutOfMemoryError: If the device has no room for the result (M7).
     """
-    process = current_process()
-    where = find_device(process, device)
-    check_pin(where, pin_memory)
-    out = _empty(process, sizes_of(sizes, size), dtype or default_dtype(), where, pinned=pin_memory)
-    return asked(out, requires_grad)
+    return _unwritten(sizes_of(sizes, size), **how)
 
 
-def _empty(
-    process: Process,
+def _unwritten(
     shape: tuple[int, ...],
-    dtype: DType,
-    device: Device,
     *,
-    pinned: bool = False,
+    like: Tensor | None = None,
+    dtype: DType | None = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
-    out = new_tensor(process, shape, dtype, device, pinned=pinned, strides=strides)
+    process = current_process()
+    where = find_device(process, device) if like is None or device is not None else like.device
+    dtype = dtype or (default_dtype() if like is None else like.window.dtype)
+    check_pin(where, pin_memory)
+    out = new_tensor(process, shape, dtype, where, pinned=pin_memory, strides=strides)
     if process.engine.enable_data:
         # At once, not in stream order: the block is new, so no pending command can touch it.
         out.window.buffer.poison(dtype)
-    return out
+    return asked(out, requires_grad) if requires_grad else out
 
 
+@made("float32 by default")
 def zeros(
-    *sizes: int | Sequence[int],
-    size: Sequence[int] | None = None,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
+    *sizes: int | Sequence[int], size: Sequence[int] | None = None, **how: Unpack[Making]
 ) -> Tensor:
     """Returns a tensor of zeros, as `torch.zeros`.
 
-    Args:
-        *sizes: Extents of the result, one by one or as one sequence.
-        size: Extents of the result, instead of `sizes`.
-        dtype: Element type; float32 by default.
-        device: Device of the result; by default the host on main, a rank's device in a worker.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
-
     Raises:
         OutOfMemoryError: If the device has no room for the result (M7).
     """
-    shape, dtype = sizes_of(sizes, size), dtype or default_dtype()
-    held = dtype.numpy
-    return _make(
-        "zeros",
-        shape,
-        dtype,
-        device,
-        lambda: np.zeros(shape, held),
-        requires_grad=requires_grad,
-        pin_memory=pin_memory,
-    )
+    shape = sizes_of(sizes, size)
+    return _make("zeros", shape, lambda held: np.zeros(shape, held), **how)
 
 
+@made("float32 by default")
 def ones(
-    *sizes: int | Sequence[int],
-    size: Sequence[int] | None = None,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
+    *sizes: int | Sequence[int], size: Sequence[int] | None = None, **how: Unpack[Making]
 ) -> Tensor:
     """Returns a tensor of ones, as `torch.ones`.
 
-    Args:
-        *sizes: Extents of the result, one by one or as one sequence.
-        size: Extents of the result, instead of `sizes`.
-        dtype: Element type; float32 by default.
-        device: Device of the result; by default the host on main, a rank's device in a worker.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
-
     Raises:
         OutOfMemoryError: If the device has no room for the result (M7).
     """
-    return full(
-        sizes_of(sizes, size),
-        1,
-        dtype=dtype or default_dtype(),
-        device=device,
-        requires_grad=requires_grad,
-        pin_memory=pin_memory,
-    )
+    how["dtype"] = how.get("dtype") or default_dtype()
+    return full(sizes_of(sizes, size), 1, **how)
 
 
-def full(
-    size: Sequence[int],
-    fill_value: Scalar,
-    *,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
+@made("by default bool, int64, float32 or complex64, as the value requires")
+def full(size: Sequence[int], fill_value: Scalar, **how: Unpack[Making]) -> Tensor:
     """Returns a tensor of one value, as `torch.full`.
 
     Args:
         size: Extents of the result.
         fill_value: Value of every element.
-        dtype: Element type; by default bool, int64, float32 or complex64, as the value requires.
-        device: Device of the result; by default the host on main, a rank's device in a worker.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
 
     Raises:
         OutOfMemoryError: If the device has no room for the result (M7).
     """
     shape = shape_of((size,))
     fill_value = plain(fill_value)
-    dtype = dtype or scalar_type(fill_value)
-    filler, held = number("full", fill_value, dtype), dtype.numpy
-    return _make(
-        "full",
-        shape,
-        dtype,
-        device,
-        lambda: np.full(shape, filler, held),
-        requires_grad=requires_grad,
-        pin_memory=pin_memory,
-    )
+    how["dtype"] = dtype = how.get("dtype") or scalar_type(fill_value)
+    filler = number("full", fill_value, dtype)
+    return _make("full", shape, lambda held: np.full(shape, filler, held), **how)
 
 
-def empty_like(
-    input: Tensor,
-    *,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
-    """Returns an unwritten tensor of the shape of another one, as `torch.empty_like`.
-
-    Args:
-        input: Tensor that gives the shape.
-        dtype: Element type; by default that of the other tensor.
-        device: Device of the result; by default that of the other tensor.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
-    """
-    process = current_process()
-    where = input.device if device is None else find_device(process, device)
+@made(LIKE)
+def empty_like(input: Tensor, **how: Unpack[Making]) -> Tensor:
+    """Returns an unwritten tensor of the shape of another one, as `torch.empty_like`."""
     shape = input.window.shape
-    check_pin(where, pin_memory)
-    strides = layout(shape, (input,))
-    out = _empty(process, shape, dtype or input.dtype, where, pinned=pin_memory, strides=strides)
-    return asked(out, requires_grad)
+    return _unwritten(shape, like=input, strides=layout(shape, (input,)), **how)
 
 
-def zeros_like(
-    input: Tensor,
-    *,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
-    """Returns a tensor of zeros of the shape of another one, as `torch.zeros_like`.
-
-    Args:
-        input: Tensor that gives the shape.
-        dtype: Element type; by default that of the other tensor.
-        device: Device of the result; by default that of the other tensor.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
-    """
-    return full_like(
-        input, 0, dtype=dtype, device=device, requires_grad=requires_grad, pin_memory=pin_memory
-    )
+@made(LIKE)
+def zeros_like(input: Tensor, **how: Unpack[Making]) -> Tensor:
+    """Returns a tensor of zeros of the shape of another one, as `torch.zeros_like`."""
+    return _full_like(input, 0, **how)
 
 
-def ones_like(
-    input: Tensor,
-    *,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
-    """Returns a tensor of ones of the shape of another one, as `torch.ones_like`.
-
-    Args:
-        input: Tensor that gives the shape.
-        dtype: Element type; by default that of the other tensor.
-        device: Device of the result; by default that of the other tensor.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
-    """
-    return full_like(
-        input, 1, dtype=dtype, device=device, requires_grad=requires_grad, pin_memory=pin_memory
-    )
+@made(LIKE)
+def ones_like(input: Tensor, **how: Unpack[Making]) -> Tensor:
+    """Returns a tensor of ones of the shape of another one, as `torch.ones_like`."""
+    return _full_like(input, 1, **how)
 
 
-def full_like(
-    input: Tensor,
-    fill_value: Scalar,
-    *,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
+@made(LIKE)
+def full_like(input: Tensor, fill_value: Scalar, **how: Unpack[Making]) -> Tensor:
     """Returns a tensor of one value of the shape of another one, as `torch.full_like`.
 
     Args:
         input: Tensor that gives the shape.
         fill_value: Value of every element.
-        dtype: Element type; by default that of the other tensor.
-        device: Device of the result; by default that of the other tensor.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
     """
-    shape, dtype = input.window.shape, dtype or input.dtype
-    filler = number("full_like", fill_value, dtype)
-    where = input.device if device is None else device
-    strides = layout(shape, (input,))
-    return _make(
-        "full_like",
-        shape,
-        dtype,
-        where,
-        lambda: filler,
-        requires_grad=requires_grad,
-        pin_memory=pin_memory,
-        strides=strides,
-    )
+    return _full_like(input, fill_value, **how)
 
 
-def new_empty(
-    self: Tensor,
-    *sizes: int | Sequence[int],
-    size: Sequence[int] | None = None,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
-    """Returns an unwritten tensor like this one, as `torch.Tensor.new_empty`.
-
-    Args:
-        self: The tensor.
-        *sizes: Extents of the result, one by one or as one sequence.
-        size: Extents of the result, instead of `sizes`.
-        dtype: Element type; by default that of this tensor.
-        device: Device of the result; by default that of this tensor.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
-    """
-    return empty(
-        sizes_of(sizes, size),
-        dtype=dtype or self.dtype,
-        device=self.device if device is None else device,
-        requires_grad=requires_grad,
-        pin_memory=pin_memory,
-    )
-
-
-def new_zeros(
-    self: Tensor,
-    *sizes: int | Sequence[int],
-    size: Sequence[int] | None = None,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
-    """Returns a tensor of zeros like this one, as `torch.Tensor.new_zeros`.
-
-    Args:
-        self: The tensor.
-        *sizes: Extents of the result, one by one or as one sequence.
-        size: Extents of the result, instead of `sizes`.
-        dtype: Element type; by default that of this tensor.
-        device: Device of the result; by default that of this tensor.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
-    """
-    return zeros(
-        sizes_of(sizes, size),
-        dtype=dtype or self.dtype,
-        device=self.device if device is None else device,
-        requires_grad=requires_grad,
-        pin_memory=pin_memory,
-    )
-
-
-def new_ones(
-    self: Tensor,
-    *sizes: int | Sequence[int],
-    size: Sequence[int] | None = None,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
-    """Returns a tensor of ones like this one, as `torch.Tensor.new_ones`.
-
-    Args:
-        self: The tensor.
-        *sizes: Extents of the result, one by one or as one sequence.
-        size: Extents of the result, instead of `sizes`.
-        dtype: Element type; by default that of this tensor.
-        device: Device of the result; by default that of this tensor.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
-    """
-    return ones(
-        sizes_of(sizes, size),
-        dtype=dtype or self.dtype,
-        device=self.device if device is None else device,
-        requires_grad=requires_grad,
-        pin_memory=pin_memory,
-    )
-
-
-def new_full(
-    self: Tensor,
-    size: Sequence[int],
+def _full_like(
+    input: Tensor,
     fill_value: Scalar,
     *,
     dtype: DType | None = None,
@@ -471,36 +254,69 @@ def new_full(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Returns a tensor of one value like this one, as `torch.Tensor.new_full`.
-
-    Args:
-        self: The tensor.
-        size: Extents of the result.
-        fill_value: Value of every element.
-        dtype: Element type; by default that of this tensor.
-        device: Device of the result; by default that of this tensor.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
-    """
-    return full(
-        size,
-        fill_value,
-        dtype=dtype or self.dtype,
-        device=self.device if device is None else device,
+    shape, dtype = input.window.shape, dtype or input.window.dtype
+    filler = number("full_like", fill_value, dtype)
+    return _make(
+        "full_like",
+        shape,
+        lambda held: filler,
+        dtype=dtype,
+        device=input.device if device is None else device,
         requires_grad=requires_grad,
         pin_memory=pin_memory,
+        strides=layout(shape, (input,)),
     )
 
 
+@made(LIKE)
+def new_empty(
+    self: Tensor,
+    *sizes: int | Sequence[int],
+    size: Sequence[int] | None = None,
+    **how: Unpack[Making],
+) -> Tensor:
+    """Returns an unwritten tensor like this one, as `torch.Tensor.new_empty`."""
+    return empty(sizes_of(sizes, size), **as_of(self, how))
+
+
+@made(LIKE)
+def new_zeros(
+    self: Tensor,
+    *sizes: int | Sequence[int],
+    size: Sequence[int] | None = None,
+    **how: Unpack[Making],
+) -> Tensor:
+    """Returns a tensor of zeros like this one, as `torch.Tensor.new_zeros`."""
+    return zeros(sizes_of(sizes, size), **as_of(self, how))
+
+
+@made(LIKE)
+def new_ones(
+    self: Tensor,
+    *sizes: int | Sequence[int],
+    size: Sequence[int] | None = None,
+    **how: Unpack[Making],
+) -> Tensor:
+    """Returns a tensor of ones like this one, as `torch.Tensor.new_ones`."""
+    return full(sizes_of(sizes, size), 1, **as_of(self, how))
+
+
+@made(LIKE)
+def new_full(
+    self: Tensor, size: Sequence[int], fill_value: Scalar, **how: Unpack[Making]
+) -> Tensor:
+    """Returns a tensor of one value like this one, as `torch.Tensor.new_full`.
+
+    Args:
+        size: Extents of the result.
+        fill_value: Value of every element.
+    """
+    return full(size, fill_value, **as_of(self, how))
+
+
+@made("by default int64 if all bounds are ints, else float32")
 def arange(
-    start: float | None = None,
-    end: float | None = None,
-    step: float = 1,
-    *,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
+    start: float | None = None, end: float | None = None, step: float = 1, **how: Unpack[Making]
 ) -> Tensor:
     """Returns a vector of the values from `start` up to `end`, without `end`, as `torch.arange`.
 
@@ -508,16 +324,13 @@ def arange(
         start: First value; the end of the range, from 0, if it is the only argument.
         end: Bound that the values do not reach.
         step: Difference of two values.
-        dtype: Element type; by default int64 if all bounds are ints, else float32.
-        device: Device of the result; by default the host on main, a rank's device in a worker.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
 
     Raises:
         OperandError: If no bound is given.
         TensorError: If `step` is 0 or leads away from `end`, an end is not finite, or for bools.
         ComplexError: For complex numbers.
     """
+    dtype = how.get("dtype")
     if end is None:
         start, end = 0, start
     elif start is None:
@@ -539,8 +352,8 @@ def arange(
     if dtype is dtypes.bool_:
         raise TensorError("arange is not implemented for torch.bool", [site_fact(call_site())])
     whole = all(isinstance(value, int) for value in (start, end, step))
-    dtype = dtype or (dtypes.int64 if whole else default_dtype())
-    held, exact = dtype.numpy, dtype.numpy.kind in "iu"
+    how["dtype"] = dtype = dtype or (dtypes.int64 if whole else default_dtype())
+    exact = dtype.numpy.kind in "iu"
     first, by = (int(start), int(step)) if exact else (start, step)
     if dtype is dtypes.int64:
         # As in PyTorch, only int64 counts from the bounds without their fractions.
@@ -550,41 +363,27 @@ def arange(
     count = -((start - end) // step) if whole else ceil((end - start) / step)
     shape = shape_of(((int(count),),))
 
-    def values() -> Array:
+    def values(held: "np.dtype[Any]") -> Array:
         steps: Array = np.arange(count, dtype=np.int64 if exact or whole else np.float64)
         return (first + steps * by).astype(held, copy=False)
 
-    return _make(
-        "arange", shape, dtype, device, values, requires_grad=requires_grad, pin_memory=pin_memory
-    )
+    return _make("arange", shape, values, **how)
 
 
-def linspace(
-    start: complex,
-    end: complex,
-    steps: int,
-    *,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
+@made("by default float32, or complex64 if an end is complex")
+def linspace(start: complex, end: complex, steps: int, **how: Unpack[Making]) -> Tensor:
     """Returns `steps` values from `start` to `end`, both included, as `torch.linspace`.
 
     Args:
         start: First value.
         end: Last value.
         steps: Number of values.
-        dtype: Element type; by default float32, or complex64 if an end is complex.
-        device: Device of the result; by default the host on main, a rank's device in a worker.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
 
     Raises:
         TensorError: If an end is complex and `dtype` is not, or `dtype` cannot hold an end, or for
             bools.
     """
-    shape, start, end = shape_of(((steps,),)), plain(start), plain(end)
+    shape, start, end, dtype = shape_of(((steps,),)), plain(start), plain(end), how.get("dtype")
     if complex in {type(start), type(end)}:
         dtype = dtype or default_complex()
         if not dtype.is_complex:
@@ -592,52 +391,22 @@ def linspace(
                 f"linspace(): complex ends cannot be converted to {dtype}",
                 [site_fact(call_site())],
             )
-    dtype = dtype or default_dtype()
+    how["dtype"] = dtype = dtype or default_dtype()
     if dtype is dtypes.bool_:
         raise TensorError("linspace is not implemented for torch.bool", [site_fact(call_site())])
-    held = dtype.numpy
-    if held.kind in "iu":
+    if dtype.numpy.kind in "iu":
         # As in PyTorch, the fractions of the ends are dropped first.
         start, end = number("linspace", start, dtype).item(), number("linspace", end, dtype).item()
-    return _make(
-        "linspace",
-        shape,
-        dtype,
-        device,
-        lambda: np.linspace(start, end, steps).astype(held),
-        requires_grad=requires_grad,
-        pin_memory=pin_memory,
-    )
+    return _make("linspace", shape, lambda held: np.linspace(start, end, steps).astype(held), **how)
 
 
-def eye(
-    n: int,
-    m: int | None = None,
-    *,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
+@made("float32 by default")
+def eye(n: int, m: int | None = None, **how: Unpack[Making]) -> Tensor:
     """Returns a matrix with ones on the diagonal and zeros elsewhere, as `torch.eye`.
 
     Args:
         n: Number of rows.
         m: Number of columns; `n` by default.
-        dtype: Element type; float32 by default.
-        device: Device of the result; by default the host on main, a rank's device in a worker.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
     """
-    rows, columns = shape_of(((n, n if m is None else m),))
-    dtype = dtype or default_dtype()
-    held = dtype.numpy
-    return _make(
-        "eye",
-        (rows, columns),
-        dtype,
-        device,
-        lambda: np.eye(rows, columns).astype(held),
-        requires_grad=requires_grad,
-        pin_memory=pin_memory,
-    )
+    shape = rows, columns = shape_of(((n, n if m is None else m),))
+    return _make("eye", shape, lambda held: np.eye(rows, columns).astype(held), **how)

@@ -398,7 +398,6 @@ def record_stream(self: Tensor, stream: object) -> None:
     completed, and a new tensor never shares them, so only the arguments are checked.
 
     Args:
-        self: The tensor.
         stream: The `torch.cuda.Stream`.
 
     Raises:

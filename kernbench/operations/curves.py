@@ -47,7 +47,6 @@ def bent(name: str, curve: Curve, input: Tensor, *, inplace: bool = False) -> Te
 
     Args:
         name: Name of the operation, one of `NAMES`, or of `IN_PLACE` without `_`.
-        curve: The curve.
         input: The tensor, of floating-point numbers.
         inplace: Whether to write the result into `input`.
 

@@ -325,7 +325,6 @@ def argument(process: Process, tensor: Tensor, dtype: Any) -> Array:
 
     Args:
         process: The calling rank, or main.
-        tensor: The tensor.
         dtype: The numpy type of the result; None for the tensor's own.
 
     Raises:

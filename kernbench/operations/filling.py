@@ -68,7 +68,6 @@ def masked_fill(input: Tensor, mask: Tensor, value: Operand) -> Tensor:
     """Returns `input` with `value` where `mask` is true, as `torch.masked_fill`.
 
     Args:
-        input: A tensor.
         mask: Tensor of bools; broadcasts with `input`.
         value: A number or a single-value tensor.
     """
@@ -137,7 +136,6 @@ def fits(value: Scalar, dtype: DType) -> bool:
 
     Args:
         value: The number.
-        dtype: The type.
     """
     if dtype is dtypes.bool_ or dtype.is_complex:
         return True

@@ -27,7 +27,6 @@ def numpy(self: Tensor, *, force: bool = False) -> Array:
     is `cpu`, tensors on a device are copied.
 
     Args:
-        self: The tensor.
         force: Whether a tensor that needs a gradient, or is on a device, is allowed.
 
     Raises:
@@ -66,7 +65,6 @@ def as_array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Array
     """Returns the values for `numpy.asarray`; the host waits for them.
 
     Args:
-        self: The tensor.
         dtype: The numpy type of the result; None for the tensor's own.
         copy: Whether to copy; None: only if necessary.
 
@@ -109,7 +107,6 @@ def single(tensor: Tensor, what: str) -> Any:
     """Returns the value of a tensor with one element; the host waits for it.
 
     Args:
-        tensor: The tensor.
         what: Name of the method that reads the value.
 
     Raises:
@@ -151,7 +148,6 @@ def allclose(
     The host waits for the elements.
 
     Args:
-        input: A tensor.
         other: A tensor of the same type; shapes broadcast.
         rtol: Tolerance relative to `other`.
         atol: Absolute tolerance.
@@ -198,7 +194,6 @@ def unique(
     """Returns the distinct elements in ascending order, as `torch.unique`; the host waits for them.
 
     Args:
-        input: The tensor.
         sorted: Not needed: the result is always sorted.
         return_inverse: Whether to return the place of each input element in the result too.
         return_counts: Whether to return how often each element occurs too.

@@ -349,7 +349,6 @@ def gathered(seen: Tensor, advanced: _Advanced) -> Tensor:
     """Returns a copy of the elements chosen by an index for each dimension.
 
     Args:
-        seen: The tensor.
         advanced: An index for each dimension of `seen`; None for the whole dimension.
     """
     process = current_process()
@@ -397,7 +396,6 @@ def scattered(seen: Tensor, advanced: _Advanced, value: Any) -> None:
     """Writes the elements chosen by an index for each dimension.
 
     Args:
-        seen: The tensor.
         advanced: An index for each dimension of `seen`; None for the whole dimension.
         value: A tensor or a number, broadcast to the chosen elements and converted.
 

@@ -16,6 +16,7 @@ from kernbench.operations.elementwise import (
 )
 from kernbench.operations.filling import *  # noqa: F403 - one namespace for users
 from kernbench.operations.filling import number
+from kernbench.operations.twins import args_of
 from kernbench.operations.unary import *  # noqa: F403 - one namespace for users
 from kernbench.operations.unary import describe, refuse_float, refuse_integer
 from kernbench.tensors.errors import TensorError
@@ -122,7 +123,6 @@ def add(input: Tensor, other: Operand, *, alpha: Scalar = 1, out: Tensor | None 
     """Returns `input + alpha * other`, as `torch.add`.
 
     Args:
-        input: A tensor.
         other: A tensor or a number; shapes broadcast.
         alpha: Factor of `other`.
         out: Tensor to write the result to; None for a new one.
@@ -168,7 +168,6 @@ def sub(input: Tensor, other: Operand, *, alpha: Scalar = 1, out: Tensor | None 
     """Returns `input - alpha * other`, as `torch.sub`.
 
     Args:
-        input: A tensor.
         other: A tensor or a number; shapes broadcast.
         alpha: Factor of `other`.
         out: Tensor to write the result to; None for a new one.
@@ -226,7 +225,6 @@ def mul(input: Tensor, other: Operand, *, out: Tensor | None = None) -> Tensor:
     """Returns `input * other`, as `torch.mul`.
 
     Args:
-        input: A tensor.
         other: A tensor or a number; shapes broadcast.
         out: Tensor to write the result to; None for a new one.
     """
@@ -360,19 +358,9 @@ def logaddexp(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Ten
     return _log_sum("logaddexp", np.logaddexp, input, other, out)
 
 
+@args_of(logaddexp)
 def logaddexp2(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Returns `log2(2**input + 2**other)` without overflow, as `torch.logaddexp2`.
-
-    Args:
-        input: A tensor of floating-point numbers; two -inf give -inf.
-        other: A tensor; shapes broadcast.
-        out: Tensor to write the result to; None for a new one.
-
-    Raises:
-        TensorError: If the common type is of integers or bools, or `out` cannot hold the result.
-        OperandError: If `other` is no tensor.
-        ComplexError: For complex numbers.
-    """
+    """Returns `log2(2**input + 2**other)` without overflow, as `torch.logaddexp2`."""
     return _log_sum("logaddexp2", np.logaddexp2, input, other, out)
 
 
@@ -454,7 +442,6 @@ def isclose(
     """Returns for each element whether it is close to that of another tensor, as `torch.isclose`.
 
     Args:
-        input: A tensor.
         other: A tensor of the same type; shapes broadcast.
         rtol: Tolerance relative to `other`.
         atol: Absolute tolerance.
@@ -482,7 +469,6 @@ def clamp(input: Tensor, min: Operand | None = None, max: Operand | None = None)
     """Returns `input` limited to `min..max`, as `torch.clamp`; `max` wins if they cross.
 
     Args:
-        input: A tensor.
         min: Lower bound, a tensor or a number; None for no bound.
         max: Upper bound, of the kind of `min`; None for no bound.
 
@@ -594,7 +580,6 @@ def addcmul_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 
     """Adds `value * tensor1 * tensor2` to the tensor in place, as `torch.Tensor.addcmul_`.
 
     Args:
-        self: The tensor.
         tensor1: First factor.
         tensor2: Second factor.
         value: Factor of the product.
@@ -621,7 +606,6 @@ def addcdiv_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 
     """Adds `value * tensor1 / tensor2` to the tensor in place, as `torch.Tensor.addcdiv_`.
 
     Args:
-        self: The tensor.
         tensor1: Dividend.
         tensor2: Divisor.
         value: Factor of the quotient.

@@ -5,14 +5,15 @@ drawn during the call, so their order is that of the program, whatever the devic
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from kernbench.errors import OperandError, UnsupportedError, call_site, site_fact
 from kernbench.memory import Array, DType, dtypes
-from kernbench.operations.creation import asked, check_pin, shape_of, sizes_of
+from kernbench.operations.creation import as_of, asked, check_pin, shape_of, sizes_of
 from kernbench.operations.elementwise import check_distinct
+from kernbench.operations.making import LIKE, Drawing, made
 from kernbench.process.process import Process, current_process
 from kernbench.process.types import Device, DeviceLike
 from kernbench.tensors import tape
@@ -62,18 +63,18 @@ Draw = Callable[["np.random.Generator"], Array]
 def _drawn(
     name: str,
     shape: tuple[int, ...],
-    dtype: DType,
-    device: DeviceLike | None,
-    generator: Generator | None,
     draw: Draw,
     *,
+    dtype: DType | None = None,
+    generator: Generator | None = None,
+    device: DeviceLike | None = None,
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
     process = current_process()
     where = find_device(process, device)
     check_pin(where, pin_memory)
-    out = new_tensor(process, shape, dtype, where, pinned=pin_memory)
+    out = new_tensor(process, shape, dtype or default_dtype(), where, pinned=pin_memory)
     _fill(process, name, out, generator, draw)
     return asked(out, requires_grad)
 
@@ -113,7 +114,7 @@ def drawn_mask(name: str, shape: tuple[int, ...], chance: float, device: DeviceL
     def draw(numbers: "np.random.Generator") -> Array:
         return numbers.random(shape, np.float32) < chance
 
-    return _drawn(name, shape, dtypes.bool_, device, None, draw)
+    return _drawn(name, shape, draw, dtype=dtypes.bool_, device=device)
 
 
 def drawn_seed(device: Device) -> int:
@@ -164,142 +165,44 @@ def _normal(shape: tuple[int, ...], dtype: DType, mean: float = 0.0, std: float 
     return draw
 
 
+@made("float32 by default")
 def rand(
-    *sizes: int | Sequence[int],
-    size: Sequence[int] | None = None,
-    generator: Generator | None = None,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
+    *sizes: int | Sequence[int], size: Sequence[int] | None = None, **how: Unpack[Drawing]
 ) -> Tensor:
-    """Returns numbers drawn evenly from 0 up to 1, without 1, as `torch.rand`.
-
-    Args:
-        *sizes: Extents of the result, one by one or as one sequence.
-        size: Extents of the result, instead of `sizes`.
-        generator: Source of the numbers; by default the calling rank's generator.
-        dtype: Element type; float32 by default.
-        device: Device of the result; by default the host on main, a rank's device in a worker.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
-    """
+    """Returns numbers drawn evenly from 0 up to 1, without 1, as `torch.rand`."""
     shape = sizes_of(sizes, size)
-    dtype = _floats("rand", dtype)
-    return _drawn(
-        "rand",
-        shape,
-        dtype,
-        device,
-        generator,
-        _uniform(shape, dtype),
-        requires_grad=requires_grad,
-        pin_memory=pin_memory,
-    )
+    how["dtype"] = dtype = _floats("rand", how.get("dtype"))
+    return _drawn("rand", shape, _uniform(shape, dtype), **how)
 
 
+@made("float32 by default")
 def randn(
-    *sizes: int | Sequence[int],
-    size: Sequence[int] | None = None,
-    generator: Generator | None = None,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
+    *sizes: int | Sequence[int], size: Sequence[int] | None = None, **how: Unpack[Drawing]
 ) -> Tensor:
-    """Returns numbers drawn from the standard normal distribution, as `torch.randn`.
-
-    Args:
-        *sizes: Extents of the result, one by one or as one sequence.
-        size: Extents of the result, instead of `sizes`.
-        generator: Source of the numbers; by default the calling rank's generator.
-        dtype: Element type; float32 by default.
-        device: Device of the result; by default the host on main, a rank's device in a worker.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
-    """
+    """Returns numbers drawn from the standard normal distribution, as `torch.randn`."""
     shape = sizes_of(sizes, size)
-    dtype = _floats("randn", dtype)
-    return _drawn(
-        "randn",
-        shape,
-        dtype,
-        device,
-        generator,
-        _normal(shape, dtype),
-        requires_grad=requires_grad,
-        pin_memory=pin_memory,
-    )
+    how["dtype"] = dtype = _floats("randn", how.get("dtype"))
+    return _drawn("randn", shape, _normal(shape, dtype), **how)
 
 
-def rand_like(
-    input: Tensor,
-    *,
-    generator: Generator | None = None,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
-    """Returns numbers as `rand` in the shape of another tensor, as `torch.rand_like`.
-
-    Args:
-        input: Tensor that gives the shape.
-        generator: Source of the numbers; by default the calling rank's generator.
-        dtype: Element type; by default that of the other tensor.
-        device: Device of the result; by default that of the other tensor.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
-    """
-    return rand(
-        input.window.shape,
-        generator=generator,
-        dtype=dtype or input.dtype,
-        device=input.device if device is None else device,
-        requires_grad=requires_grad,
-        pin_memory=pin_memory,
-    )
+@made(LIKE)
+def rand_like(input: Tensor, **how: Unpack[Drawing]) -> Tensor:
+    """Returns numbers as `rand` in the shape of another tensor, as `torch.rand_like`."""
+    return rand(input.window.shape, **as_of(input, how))
 
 
-def randn_like(
-    input: Tensor,
-    *,
-    generator: Generator | None = None,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
-    """Returns numbers as `randn` in the shape of another tensor, as `torch.randn_like`.
-
-    Args:
-        input: Tensor that gives the shape.
-        generator: Source of the numbers; by default the calling rank's generator.
-        dtype: Element type; by default that of the other tensor.
-        device: Device of the result; by default that of the other tensor.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
-    """
-    return randn(
-        input.window.shape,
-        generator=generator,
-        dtype=dtype or input.dtype,
-        device=input.device if device is None else device,
-        requires_grad=requires_grad,
-        pin_memory=pin_memory,
-    )
+@made(LIKE)
+def randn_like(input: Tensor, **how: Unpack[Drawing]) -> Tensor:
+    """Returns numbers as `randn` in the shape of another tensor, as `torch.randn_like`."""
+    return randn(input.window.shape, **as_of(input, how))
 
 
+@made("int64 by default")
 def randint(
     low: int | None = None,
     high: "int | Sequence[int] | None" = None,
     size: Sequence[int] | None = None,
-    *,
-    generator: Generator | None = None,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
+    **how: Unpack[Drawing],
 ) -> Tensor:
     """Returns integers from `low` up to `high`, without `high`, as `torch.randint`.
 
@@ -307,11 +210,6 @@ def randint(
         low: Smallest integer; 0 if it is left out.
         high: Bound that the integers do not reach.
         size: Extents of the result.
-        generator: Source of the numbers; by default the calling rank's generator.
-        dtype: Element type; int64 by default.
-        device: Device of the result; by default the host on main, a rank's device in a worker.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
 
     Raises:
         OperandError: If the bounds are no integers, or `size` is missing.
@@ -333,86 +231,42 @@ def randint(
             f"random_ expects 'from' to be less than 'to', but got from={first} >= to={end}",
             [site_fact(call_site())],
         )
-    shape, held = shape_of((given,)), dtype or dtypes.int64
-    return _drawn(
-        "randint",
-        shape,
-        held,
-        device,
-        generator,
-        lambda numbers: numbers.integers(first, end, shape, np.int64).astype(held.numpy),
-        requires_grad=requires_grad,
-        pin_memory=pin_memory,
-    )
+    shape = shape_of((given,))
+    how["dtype"] = dtype = how.get("dtype") or dtypes.int64
+
+    def draw(numbers: "np.random.Generator") -> Array:
+        return numbers.integers(first, end, shape, np.int64).astype(dtype.numpy)
+
+    return _drawn("randint", shape, draw, **how)
 
 
-def randperm(
-    n: int,
-    *,
-    generator: Generator | None = None,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
+@made("int64 by default")
+def randperm(n: int, **how: Unpack[Drawing]) -> Tensor:
     """Returns the integers from 0 to `n - 1` in random order, as `torch.randperm`.
 
     Args:
         n: Number of integers.
-        generator: Source of the numbers; by default the calling rank's generator.
-        dtype: Element type; int64 by default.
-        device: Device of the result; by default the host on main, a rank's device in a worker.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
     """
-    held = dtype or dtypes.int64
-    shape = shape_of((n,))
-    return _drawn(
-        "randperm",
-        shape,
-        held,
-        device,
-        generator,
-        lambda numbers: numbers.permutation(n).astype(held.numpy),
-        requires_grad=requires_grad,
-        pin_memory=pin_memory,
-    )
+    how["dtype"] = dtype = how.get("dtype") or dtypes.int64
+
+    def draw(numbers: "np.random.Generator") -> Array:
+        return numbers.permutation(n).astype(dtype.numpy)
+
+    return _drawn("randperm", shape_of((n,)), draw, **how)
 
 
-def normal(
-    mean: float,
-    std: float,
-    size: Sequence[int],
-    *,
-    generator: Generator | None = None,
-    dtype: DType | None = None,
-    device: DeviceLike | None = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
+@made("float32 by default")
+def normal(mean: float, std: float, size: Sequence[int], **how: Unpack[Drawing]) -> Tensor:
     """Returns numbers drawn from a normal distribution, as `torch.normal`.
 
     Args:
         mean: Mean of the distribution.
         std: Standard deviation of the distribution.
         size: Extents of the result.
-        generator: Source of the numbers; by default the calling rank's generator.
-        dtype: Element type; float32 by default.
-        device: Device of the result; by default the host on main, a rank's device in a worker.
-        requires_grad: Whether the result is a leaf that needs a gradient.
-        pin_memory: Whether the result lies in pinned host memory.
     """
-    shape, dtype = shape_of((size,)), _floats("normal", dtype)
-    return _drawn(
-        "normal",
-        shape,
-        dtype,
-        device,
-        generator,
-        _normal(shape, dtype, mean, std),
-        requires_grad=requires_grad,
-        pin_memory=pin_memory,
-    )
+    shape = shape_of((size,))
+    how["dtype"] = dtype = _floats("normal", how.get("dtype"))
+    return _drawn("normal", shape, _normal(shape, dtype, mean, std), **how)
 
 
 def bernoulli(
@@ -438,7 +292,6 @@ def normal_(
     """Fills the tensor with numbers from a normal distribution, as `torch.Tensor.normal_`.
 
     Args:
-        self: The tensor.
         mean: Mean of the distribution.
         std: Standard deviation of the distribution.
         generator: Source of the numbers; by default the calling rank's generator.
@@ -455,7 +308,6 @@ def uniform_(
     """Fills the tensor with numbers from a uniform distribution, as `torch.Tensor.uniform_`.
 
     Args:
-        self: The tensor.
         from_: Lower bound.
         to: Upper bound, excluded.
         generator: Source of the numbers; by default the calling rank's generator.

@@ -8,6 +8,7 @@ import numpy as np
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import Array, DType, dtypes
 from kernbench.operations.elementwise import check_complex, layout
+from kernbench.operations.twins import args_of
 from kernbench.operations.views import dim_of, whole
 from kernbench.process.process import current_process
 from kernbench.tensors import tape
@@ -51,8 +52,6 @@ def along(
     Args:
         name: Name in traces and errors.
         function: Takes an array and an axis, returns an array.
-        input: The tensor.
-        dim: The dimension.
         result: Type of the result.
         shape: Shape of the result; None: that of `input`.
         strides: Strides of the result; None: row-major.
@@ -79,27 +78,12 @@ def along(
     return out
 
 
-def argsort(
-    input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = False
-) -> Tensor:
-    """Returns the indices that sort a dimension, as `torch.argsort`.
-
-    Args:
-        input: The tensor.
-        dim: Dimension to sort.
-        descending: Whether the largest element comes first.
-        stable: Not needed: equal elements always keep their order.
-    """
-    return sort(input, dim, descending, stable=stable).indices
-
-
 def sort(
     input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = False
 ) -> ValuesAndIndices:
     """Returns a dimension sorted, and the indices that sort it, as `torch.sort`.
 
     Args:
-        input: The tensor.
         dim: Dimension to sort.
         descending: Whether the largest element comes first.
         stable: Not needed: equal elements always keep their order.
@@ -110,13 +94,20 @@ def sort(
     return _ranked("sort", input, place, extent, descending)
 
 
+@args_of(sort)
+def argsort(
+    input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = False
+) -> Tensor:
+    """Returns the indices that sort a dimension, as `torch.argsort`."""
+    return sort(input, dim, descending, stable=stable).indices
+
+
 def topk(
     input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> ValuesAndIndices:
     """Returns the `k` largest elements of a dimension, and their indices, as `torch.topk`.
 
     Args:
-        input: The tensor.
         k: Number of elements.
         dim: Dimension to search.
         largest: Whether to return the largest elements, rather than the smallest.

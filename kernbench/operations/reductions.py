@@ -16,6 +16,7 @@ from kernbench.operations.host_reads import *  # noqa: F403 - one namespace for 
 from kernbench.operations.pointwise import maximum, minimum
 from kernbench.operations.ranking import *  # noqa: F403 - one namespace for users
 from kernbench.operations.ranking import along, wide_type
+from kernbench.operations.twins import args_of
 from kernbench.operations.views import dim_of
 from kernbench.process.process import current_process
 from kernbench.tensors import tape
@@ -89,7 +90,6 @@ def _reduce(
     Args:
         name: Name in traces and errors.
         function: Takes an array and `axis=`, returns an array.
-        input: The tensor.
         dim: Dimensions to reduce; None: all.
         keepdim: Whether reduced dimensions stay, with extent 1.
         result: Type of the result.
@@ -167,7 +167,6 @@ def sum(
     """Returns the sum over dimensions, as `torch.sum`.
 
     Args:
-        input: The tensor.
         dim: Dimensions to reduce, negative ones from the end; all by default.
         keepdim: Whether reduced dimensions stay, with extent 1.
         dtype: Type of the sum; by default int64 for integers and bools, else the tensor's own.
@@ -182,7 +181,6 @@ def prod(
     """Returns the product over a dimension or all, as `torch.prod`.
 
     Args:
-        input: The tensor.
         dim: Dimension to reduce; all by default.
         keepdim: Whether reduced dimensions stay, with extent 1.
         dtype: Type of the product; by default int64 for integers and bools, else the tensor's own.
@@ -198,7 +196,6 @@ def mean(
     """Returns the mean over dimensions, as `torch.mean`.
 
     Args:
-        input: The tensor.
         dim: Dimensions to reduce, negative ones from the end; all by default.
         keepdim: Whether reduced dimensions stay, with extent 1.
         dtype: Type of the mean; the tensor's own by default.
@@ -235,7 +232,6 @@ def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     """Returns the largest values over dimensions, as `torch.amax`.
 
     Args:
-        input: The tensor.
         dim: Dimensions to reduce, negative ones from the end; all by default.
         keepdim: Whether reduced dimensions stay, with extent 1.
     """
@@ -243,14 +239,9 @@ def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     return _reduce("amax", np.max, input, dim, keepdim, result=kind, compute=kind, empty=False)
 
 
+@args_of(amax)
 def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
-    """Returns the smallest values over dimensions, as `torch.amin`.
-
-    Args:
-        input: The tensor.
-        dim: Dimensions to reduce, negative ones from the end; all by default.
-        keepdim: Whether reduced dimensions stay, with extent 1.
-    """
+    """Returns the smallest values over dimensions, as `torch.amin`."""
     kind = input.dtype
     return _reduce("amin", np.min, input, dim, keepdim, result=kind, compute=kind, empty=False)
 
@@ -270,15 +261,13 @@ def max(
     *,
     other: Tensor | None = None,
 ) -> Tensor | ValuesAndIndices:
-    """Returns the largest elements of a tensor, of a dimension, or of two tensors, as `torch.max`.
+    """Returns the largest elements of a tensor, a dimension, or two tensors, as `torch.max`.
 
     Args:
-        input: The tensor.
         dim: Dimension to reduce, which also gives indices; or the second tensor. None: all
             elements.
         keepdim: Whether reduced dimensions stay, with extent 1.
-        other: A second tensor, for the larger one of each pair of elements; not together with
-            `dim`.
+        other: A second tensor, to choose from each pair of elements; not together with `dim`.
 
     Returns:
         A tensor; with `dim`, a pair of values and indices.
@@ -302,6 +291,7 @@ def min(input: Tensor, dim: int, keepdim: bool = False) -> ValuesAndIndices: ...
 def min(input: Tensor, dim: Tensor) -> Tensor: ...
 @overload
 def min(input: Tensor, *, other: Tensor) -> Tensor: ...
+@args_of(max)
 def min(
     input: Tensor,
     dim: "int | Tensor | None" = None,
@@ -309,19 +299,7 @@ def min(
     *,
     other: Tensor | None = None,
 ) -> Tensor | ValuesAndIndices:
-    """Returns the smallest elements of a tensor, of a dimension, or of two tensors, as `torch.min`.
-
-    Args:
-        input: The tensor.
-        dim: Dimension to reduce, which also gives indices; or the second tensor. None: all
-            elements.
-        keepdim: Whether reduced dimensions stay, with extent 1.
-        other: A second tensor, for the smaller one of each pair of elements; not together with
-            `dim`.
-
-    Returns:
-        A tensor; with `dim`, a pair of values and indices.
-    """
+    """Returns the smallest elements of a tensor, a dimension, or two tensors, as `torch.min`."""
     if isinstance(dim, Tensor):
         other, dim = dim, None
     if other is not None:
@@ -360,7 +338,6 @@ def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
     """Returns the index of the largest element, the first one of equals, as `torch.argmax`.
 
     Args:
-        input: The tensor.
         dim: Dimension to search; None: all elements, counted in row-major order.
         keepdim: Whether reduced dimensions stay, with extent 1.
     """
@@ -368,14 +345,9 @@ def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
     return _find("argmax", np.argmax, input, dim, keepdim)
 
 
+@args_of(argmax)
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Returns the index of the smallest element, the first one of equals, as `torch.argmin`.
-
-    Args:
-        input: The tensor.
-        dim: Dimension to search; None: all elements, counted in row-major order.
-        keepdim: Whether reduced dimensions stay, with extent 1.
-    """
+    """Returns the index of the smallest element, the first one of equals, as `torch.argmin`."""
     _check_find("argmin", input, dim)
     return _find("argmin", np.argmin, input, dim, keepdim)
 
@@ -407,21 +379,15 @@ def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Returns whether all elements over dimensions are not 0, as `torch.all`.
 
     Args:
-        input: The tensor.
         dim: Dimensions to reduce, negative ones from the end; all by default.
         keepdim: Whether reduced dimensions stay, with extent 1.
     """
     return _test("all", np.all, input, dim, keepdim)
 
 
+@args_of(all)
 def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    """Returns whether an element over dimensions is not 0, as `torch.any`.
-
-    Args:
-        input: The tensor.
-        dim: Dimensions to reduce, negative ones from the end; all by default.
-        keepdim: Whether reduced dimensions stay, with extent 1.
-    """
+    """Returns whether an element over dimensions is not 0, as `torch.any`."""
     return _test("any", np.any, input, dim, keepdim)
 
 
@@ -459,7 +425,6 @@ def var(
     """Returns the variance over dimensions, as `torch.var`.
 
     Args:
-        input: The tensor.
         dim: Dimensions to reduce; None: all. A bool stands for `unbiased`, over all dimensions.
         unbiased: Whether to divide by the number of values less 1, rather than by their number.
         keepdim: Whether reduced dimensions stay, with extent 1.
@@ -469,6 +434,7 @@ def var(
     return _spread("var", np.var, input, dim, unbiased, keepdim, correction)
 
 
+@args_of(var)
 def std(
     input: Tensor,
     dim: Dims | bool = None,
@@ -477,16 +443,7 @@ def std(
     *,
     correction: int | None = None,
 ) -> Tensor:
-    """Returns the standard deviation over dimensions, as `torch.std`.
-
-    Args:
-        input: The tensor.
-        dim: Dimensions to reduce; None: all. A bool stands for `unbiased`, over all dimensions.
-        unbiased: Whether to divide by the number of values less 1, rather than by their number.
-        keepdim: Whether reduced dimensions stay, with extent 1.
-        correction: Number to subtract from the number of values in the divisor, instead of
-            `unbiased`.
-    """
+    """Returns the standard deviation over dimensions, as `torch.std`."""
     return _spread("std", np.std, input, dim, unbiased, keepdim, correction)
 
 
@@ -535,7 +492,6 @@ def norm(
     """Returns the p-norm of the elements over dimensions, as `torch.norm`.
 
     Args:
-        input: The tensor.
         p: Order of the norm; `fro` is the Euclidean norm.
         dim: Dimensions to reduce, negative ones from the end; all by default.
         keepdim: Whether reduced dimensions stay, with extent 1.
@@ -572,7 +528,6 @@ def logsumexp(input: Tensor, dim: int | Sequence[int], keepdim: bool = False) ->
     """Returns the logarithm of the sum of exponentials, as `torch.logsumexp`.
 
     Args:
-        input: The tensor.
         dim: Dimensions to reduce.
         keepdim: Whether reduced dimensions stay, with extent 1.
     """
@@ -593,8 +548,6 @@ def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """Returns the running sums along a dimension, as `torch.cumsum`.
 
     Args:
-        input: The tensor.
-        dim: The dimension.
         dtype: Type of the sums; by default int64 for integers and bools, else the tensor's own.
     """
     return along("cumsum", np.cumsum, input, dim, _sum_type(input, dtype))
@@ -604,8 +557,6 @@ def softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     """Returns the softmax along a dimension, as `torch.softmax`.
 
     Args:
-        input: The tensor.
-        dim: The dimension.
         dtype: Type of the computation and the result; the tensor's own by default.
     """
     return along("softmax", _softmax, input, dim, _floats("softmax", dtype or input.dtype))
@@ -617,14 +568,9 @@ def _softmax(x: Array, axis: int) -> Array:
     return powers
 
 
+@args_of(softmax)
 def log_softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
-    """Returns the logarithm of the softmax along a dimension, as `torch.log_softmax`.
-
-    Args:
-        input: The tensor.
-        dim: The dimension.
-        dtype: Type of the computation and the result; the tensor's own by default.
-    """
+    """Returns the logarithm of the softmax along a dimension, as `torch.log_softmax`."""
     kind = _floats("log_softmax", dtype or input.dtype)
     return along("log_softmax", _log_softmax, input, dim, kind)
 

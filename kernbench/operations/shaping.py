@@ -11,6 +11,7 @@ from kernbench.memory import Array, DType, View, dtypes
 from kernbench.operations import views
 from kernbench.operations.copies import clone
 from kernbench.operations.elementwise import check_distinct, check_out, layout
+from kernbench.operations.twins import args_of
 from kernbench.operations.views import *  # noqa: F403 - one namespace for users
 from kernbench.operations.views import dim_of, ints_of, whole
 from kernbench.process.process import current_process
@@ -49,7 +50,6 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -
 
     Args:
         tensors: Tensors whose shapes differ at most in `dim`.
-        dim: The dimension.
         out: Tensor to write the result to; None for a new one.
 
     Raises:
@@ -225,7 +225,6 @@ def repeat(
     """Returns the tensor repeated along each dimension, as `torch.Tensor.repeat`.
 
     Args:
-        self: The tensor.
         *counts: Number of repetitions for each dimension, one by one or as one sequence.
         repeats: Numbers of repetitions, instead of `counts`.
 
@@ -255,7 +254,6 @@ def repeat_interleave(
     """Returns each element, or each slice of a dimension, several times in a row.
 
     Args:
-        input: The tensor.
         repeats: Number of repetitions.
         dim: The dimension; None for all elements in row-major order, as a vector.
         output_size: Expected extent of the result along the dimension; None for any.
@@ -297,7 +295,6 @@ def flip(input: Tensor, *axes: int | Sequence[int], dims: Sequence[int] | None =
     """Returns a copy with the order of some dimensions reversed, as `torch.flip`.
 
     Args:
-        input: The tensor.
         *axes: Dimensions to reverse, one by one or as one sequence.
         dims: Dimensions to reverse, instead of `axes`.
 
@@ -328,7 +325,6 @@ def roll(
     """Returns a copy whose elements are shifted cyclically, as `torch.roll`.
 
     Args:
-        input: The tensor.
         shifts: How far to shift, for each of `dims`.
         dims: Dimensions to shift; without any, all elements are shifted in row-major order.
 
@@ -436,8 +432,6 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """Returns the slices of a dimension whose indices a vector holds, as `torch.index_select`.
 
     Args:
-        input: The tensor.
-        dim: The dimension.
         index: Indices, a vector of int64 or int32.
 
     Raises:
@@ -471,8 +465,6 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
     """Returns elements chosen along a dimension, as `torch.gather`.
 
     Args:
-        input: The tensor.
-        dim: The dimension.
         index: Index along `dim` of each element of the result, int64 or int32.
         sparse_grad: Must be False.
 
@@ -515,34 +507,6 @@ def _check_gather(name: str, input: Tensor, dim: int, index: Tensor) -> int:
     return place
 
 
-def scatter(
-    input: Tensor,
-    dim: int,
-    index: Tensor,
-    src: Tensor | Scalar | None = None,
-    *,
-    value: Scalar | None = None,
-    reduce: str | None = None,
-) -> Tensor:
-    """Returns a copy with elements along a dimension replaced, as `torch.scatter`.
-
-    Args:
-        input: Tensor that gives the other elements.
-        dim: The dimension.
-        index: Index along `dim` where each element of `src` goes, int64 or int32.
-        src: Tensor of the new elements, at least as large as `index` and of the input's type; or a
-            number.
-        value: A number, instead of `src`.
-        reduce: Must be None.
-
-    Raises:
-        OperandError: If neither `src` nor `value` is given, or both.
-        UnsupportedError: For `reduce`.
-        IndexOutOfBoundsError: If an index is out of range (M2); found when the kernel runs.
-    """
-    return scatter_(clone(input), dim, index, src, value=value, reduce=reduce)
-
-
 def scatter_(
     self: Tensor,
     dim: int,
@@ -555,8 +519,6 @@ def scatter_(
     """Replaces elements along a dimension, as `torch.Tensor.scatter_`.
 
     Args:
-        self: The tensor.
-        dim: The dimension.
         index: Index along `dim` where each element of `src` goes, int64 or int32.
         src: Tensor of the new elements, at least as large as `index` and of this tensor's type; or
             a number.
@@ -578,12 +540,24 @@ def scatter_(
     return _scattered("scatter_", self, dim, index, src, None)
 
 
+@args_of(scatter_)
+def scatter(
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor | Scalar | None = None,
+    *,
+    value: Scalar | None = None,
+    reduce: str | None = None,
+) -> Tensor:
+    """Returns a copy with elements along a dimension replaced, as `torch.scatter`."""
+    return scatter_(clone(input), dim, index, src, value=value, reduce=reduce)
+
+
 def scatter_add_(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """Adds to elements along a dimension, as `torch.Tensor.scatter_add_`.
 
     Args:
-        self: The tensor.
-        dim: The dimension.
         index: Index along `dim` where each element of `src` is added, int64 or int32.
         src: Tensor to add, at least as large as `index` and of this tensor's type.
 

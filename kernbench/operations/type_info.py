@@ -65,9 +65,6 @@ class finfo:  # noqa: N801 - PyTorch's name
 class iinfo:  # noqa: N801 - PyTorch's name
     """`torch.iinfo`: the limits of an integer type.
 
-    Args:
-        type: The type.
-
     Attributes:
         bits: Bits of a number.
         dtype: Name of the type.

@@ -36,7 +36,6 @@ def made(dtype: DType, data: tuple[Any, ...], device: DeviceLike | None = None) 
     """Returns the tensor that the arguments of `torch.Tensor` and its like mean.
 
     Args:
-        dtype: Element type.
         data: Extents of an unwritten tensor, one by one or as a `torch.Size`; or one sequence or
             array of numbers; or one tensor, whose memory the result shares; nothing for a vector
             without elements.
@@ -70,7 +69,6 @@ def init(
     """Makes a tensor of the default type, as `torch.Tensor`: of a shape, numbers or a tensor.
 
     Args:
-        self: The tensor.
         *data: Extents of an unwritten tensor, one by one or as a `torch.Size`; or one sequence or
             array of numbers; or one tensor, whose memory and type the result shares.
         size: Extents, instead of `data`.
@@ -127,7 +125,6 @@ def type_(
     """Returns the tensor in another type, as `torch.Tensor.type`.
 
     Args:
-        self: The tensor.
         dtype: Element type, or a class such as `torch.FloatTensor`, or its name; None to be told
             the class.
         non_blocking: Whether the host need not wait for copies from or to pinned memory.

@@ -52,7 +52,6 @@ def describe(function: Callable[..., Any], name: str, text: str) -> None:
     """Gives a generated function a name and a docstring.
 
     Args:
-        function: The function.
         name: Name of the function.
         text: Docstring of the function.
     """
@@ -255,7 +254,6 @@ def gelu(input: Tensor, *, approximate: Literal["none", "tanh"] = "none") -> Ten
     """Returns `x * Phi(x)` for each element x, where Phi is the standard normal distribution.
 
     Args:
-        input: The tensor.
         approximate: `none` for the exact function, `tanh` for the approximation by tanh.
 
     Raises:

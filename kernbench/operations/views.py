@@ -198,7 +198,6 @@ def view(
     """Returns the same memory in another shape or, given a dtype, as another type.
 
     Args:
-        self: The tensor.
         *shape: Extents, one by one or as one sequence, -1 for one that follows from the others; or
             a dtype.
         size: Extents, instead of `shape`.
@@ -263,7 +262,6 @@ def reshape(
     """Returns the elements in another shape: a view if one exists, else a copy.
 
     Args:
-        input: The tensor.
         *sizes: Extents, one by one or as one sequence; -1 for one that follows from the others.
         shape: Extents, instead of `sizes`.
     """
@@ -278,7 +276,6 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """Returns the tensor with a range of dimensions joined into one, as `torch.flatten`.
 
     Args:
-        input: The tensor.
         start_dim: First dimension of the range.
         end_dim: Last dimension of the range.
 
@@ -304,8 +301,6 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     """Returns the tensor with a dimension divided into several, as `torch.unflatten`.
 
     Args:
-        input: The tensor.
-        dim: The dimension.
         sizes: Extents of the new dimensions; -1 for one that follows from the others.
 
     Raises:
@@ -362,8 +357,6 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """Returns a view with two dimensions exchanged, as `torch.transpose`.
 
     Args:
-        input: The tensor.
-        dim0: One dimension.
         dim1: The other dimension.
     """
     rank = len(input.window.shape)
@@ -378,8 +371,6 @@ def swapaxes(input: Tensor, axis0: int, axis1: int) -> Tensor:
     """Returns a view with two dimensions exchanged, as `torch.swapaxes`.
 
     Args:
-        input: The tensor.
-        axis0: One dimension.
         axis1: The other dimension.
     """
     return transpose(input, axis0, axis1)
@@ -426,7 +417,6 @@ def permute(
     """Returns a view with the dimensions in another order, as `torch.permute`.
 
     Args:
-        input: The tensor.
         *order: All dimensions in their new order, one by one or as one sequence.
         dims: The order, instead of `order`.
     """
@@ -452,7 +442,6 @@ def movedim(input: Tensor, source: int | Sequence[int], destination: int | Seque
     """Returns a view with dimensions moved to other places, as `torch.movedim`.
 
     Args:
-        input: The tensor.
         source: The dimension, or several.
         destination: Its place in the view; as many places as dimensions.
 
@@ -481,7 +470,6 @@ def expand(self: Tensor, *sizes: int | Sequence[int], size: Sequence[int] | None
     """Returns a view in which dimensions of extent 1 are repeated without a copy.
 
     Args:
-        self: The tensor.
         *sizes: Extents of the view, one by one or as one sequence; -1 keeps an extent.
         size: Extents, instead of `sizes`.
 
@@ -545,8 +533,6 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     """Returns a view of a range of a dimension, as `torch.narrow`.
 
     Args:
-        input: The tensor.
-        dim: The dimension.
         start: First index of the range; negative numbers count from the end.
         length: Extent of the range.
 
@@ -572,8 +558,6 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
     """Returns a view at one index of a dimension, without that dimension, as `torch.select`.
 
     Args:
-        input: The tensor.
-        dim: The dimension.
         index: The index; negative numbers count from the end.
 
     Raises:
@@ -625,10 +609,8 @@ def split(
     """Returns views of the pieces of a dimension, as `torch.split`.
 
     Args:
-        tensor: The tensor.
         split_size_or_sections: Extent of each piece, the last of which may be smaller; or a list of
             all extents.
-        dim: The dimension.
 
     Raises:
         TensorError: If the extents do not add up to that of the dimension, or are not valid, or the
@@ -668,9 +650,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """Returns at most `chunks` views of equal pieces of a dimension, as `torch.chunk`.
 
     Args:
-        input: The tensor.
         chunks: Largest number of pieces; the last piece may be smaller.
-        dim: The dimension.
 
     Raises:
         TensorError: If `chunks` is not positive, or the tensor has no dimension.
@@ -689,7 +669,6 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
     """Returns a view of a diagonal, which becomes the last dimension, as `torch.diagonal`.
 
     Args:
-        input: The tensor.
         offset: Distance of the diagonal from the main one; above it if positive.
         dim1: Dimension of the rows.
         dim2: Dimension of the columns.

@@ -168,9 +168,9 @@ def act(
 class Alone:
     """Issues commands that hold a resource for a known time, and whose blocks nobody guards.
 
-    It is `act` without blocks, for operations of another library, of which there are many and which
-    are cheap. Nearly always everything before the command has a known time, and nobody keeps
-    records: then the command is over at once, in simulated time that may lie ahead.
+    A fast path for PyTorch operations, which are many and need no memory guard: `act` without
+    blocks. Nearly always everything before the command has a known time, and nobody keeps records:
+    then the command is over at once, in simulated time that may lie ahead.
 
     Args:
         process: The rank, or main, that issues the commands.

@@ -12,7 +12,7 @@ from kernbench.sim_engine.engine import OVER
 
 
 def let_go(process: Process) -> None:
-    """Cuts the ties among commands, streams and variables of a rank that is no more.
+    """Breaks reference cycles of a finished rank, so that its memory is freed at once.
 
     Args:
         process: The rank. All ranks have ended, and the event loop has dropped all calls.

@@ -61,7 +61,7 @@ class SpawnState:
         return {rank: site for rank, site in self.left.items() if rank not in self.backend}
 
     def end(self) -> None:
-        """Lets go of the ranks' stacks and of whoever was to be told: the spawn is over."""
+        """Drops references to stacks and listeners after the spawn."""
         self.rank_by_carrier.clear()
         self.suspect, self.review, self.blame = _unsuspected, _nothing, _nobody
 

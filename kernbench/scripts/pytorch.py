@@ -229,10 +229,13 @@ def run_lines(ctx: RuntimeContext) -> list[str]:
         time = "N/A (fidelity functional)"
         if ctx.engine.timed:
             time = format_time(round(told["time_us"] * 1e6))
-        lines.append(
-            f"simulated time {time}, peak memory {peak}; numbers: {told['numbers']}; late events: "
-            f"{told['late_events']}"
-        )
+        values = "no values computed" if told["numbers"] == "none" else "values computed on the CPU"
+        lines.append(f"simulated time {time}, peak memory {peak}; {values}")
+        if told["late_events"]:
+            lines.append(
+                f"late events: {told['late_events']} (calls that arrived after the simulated clock "
+                "had passed them: times are not exact)"
+            )
         compared = told.get("replicas_compared")
         if compared:
             lines.append(f"replicas of DistributedDataParallel: compared {compared} times, alike")

@@ -145,11 +145,11 @@ def _completes(command: Command, able: set[Event]) -> bool:
 
 
 def whole(recorders: Collection[FlightRecorder]) -> dict[int, list[Entry]]:
-    """Returns the entries of each rank that tell of no rank what it has not done.
+    """Returns each rank's entries, leaving out those that would accuse a rank wrongly.
 
-    Ranks drop their oldest entries, and not at the same call: what one has dropped would look as if
-    it had never called. And a rank that was ended before its next call, which nothing hindered,
-    would look as if it had left that out.
+    Ranks drop their oldest entries, but not at the same call: a call that one rank has dropped
+    would look as if that rank had never made it. A rank that was ended before its next call, which
+    nothing hindered, would look as if it had left that call out.
 
     Args:
         recorders: The recorders of all ranks, whose states have been found out.

@@ -32,7 +32,7 @@ def _shapes(tensors: Any) -> list[Shaped]:
 
 
 def _flat(tensors: Sequence[torch.Tensor]) -> Shaped:
-    """Returns what is told of tensors of one shape that the library takes as one."""
+    """Returns the recorded shapes when the library flattens equal tensors into one."""
     first = Shaped.of(tensors[0])
     return Shaped([len(tensors), *first.sizes], first.dtype)
 

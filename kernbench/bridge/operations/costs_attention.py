@@ -56,7 +56,7 @@ FORMULAS: Final[dict[Any, Formula]] = {
     **_both("_scaled_dot_product_flash_attention", "flash"),
     **_both("_scaled_dot_product_cudnn_attention", "cudnn"),
     **_both("_scaled_dot_product_efficient_attention", "efficient"),
-    # What attention of tensors on a CPU becomes; `as_cuda` leaves it what it does not replace.
+    # Attention that `as_cuda` does not replace reaches PyTorch's CPU operation: it is timed here.
     **_both("_scaled_dot_product_flash_attention_for_cpu", ""),
 }
 """Times of attention, by operation."""

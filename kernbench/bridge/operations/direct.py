@@ -293,7 +293,7 @@ class DirectMode(TimeMode):
         return True
 
     def _meet(self, way: Way, signature: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Takes note of operands of which the long way has just run the operation."""
+        """Caches the result of the slow path for operands with this signature."""
         if len(way.met) >= _MOST_MET:
             return
         if way.writes:

@@ -133,7 +133,7 @@ class Lifted:
         self._refers_to = refers_to
 
     def __call__(self, *given: Any) -> Any:
-        """Calls the other one."""
+        """Calls the wrapped function."""
         count, refers_to = self._count, self._refers_to
         instead = dict(zip(map(id, refers_to), given[count:], strict=True))
         before, HERE.rank = HERE.rank, self._rank  # it may name the device

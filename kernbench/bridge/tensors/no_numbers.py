@@ -167,7 +167,7 @@ def shaped(rank: Rank, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def shaping(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns what runs an operation for the shape of its result, as `shaped` in a rank.
+    """Returns a function that computes an operation's output shape, as `shaped` does in a rank.
 
     Args:
         func: An overload of an operation.
