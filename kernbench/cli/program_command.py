@@ -197,7 +197,14 @@ def spec_of_options(
     of_pytorch = {
         name.removeprefix("pytorch."): found.pop(name) for name in [*found] if "." in name
     }
-    return RunSpec(**found, pytorch=PytorchRun(**of_pytorch) if of_pytorch else None)
+    spec = RunSpec(**found, pytorch=PytorchRun(**of_pytorch) if of_pytorch else None)
+    if spec.max_time_ps and spec.fidelity == "functional":
+        raise typer.BadParameter(
+            "no run passes it with --fidelity functional, which has no time; --watchdog and "
+            "--step-budget end a loop",
+            param_hint="--max-time",
+        )
+    return spec
 
 
 def check_alone(context: typer.Context, command: CommandName) -> None:

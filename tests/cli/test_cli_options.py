@@ -48,7 +48,13 @@ def _repeated(command: str) -> Said:
     return _said(argv)
 
 
-@given(spec=run_specs(bench="my bench.py"))
+def _with_an_end(spec: RunSpec) -> RunSpec:
+    """Returns a specification without a limit of simulated time where there is no such time."""
+    timed = spec.fidelity != "functional"
+    return dataclasses.replace(spec, max_time_ps=spec.max_time_ps if timed else 0)
+
+
+@given(spec=run_specs(bench="my bench.py").map(_with_an_end))
 def test_a_command_says_all_but_what_the_log_keeps(spec: RunSpec) -> None:
     if spec.pytorch is not None:  # `torchrun` has neither, and `program_of` refuses them
         spec = dataclasses.replace(spec, as_torch=False, default_device="cuda")
@@ -281,6 +287,8 @@ def test_a_file_without_a_program_cannot_be_run(bench: str) -> None:
         ("b.py --watchdog inf", "watchdog_s: expected seconds from 0, got inf"),
         ("b.py --watchdog -1", "--watchdog"),
         ("b.py --step-budget -1", "--step-budget"),
+        ("b.py --max-time 1ms --fidelity functional", "no run passes it"),
+        ("b.py --max-time 1", "--max-time: "),
         ("b.py --set system.x", "--set system.x"),
         ("b.py --set sistem.x=1", "did you mean `system`?"),
         ("b.py --topology ''", "topology: expected a file, the name of a shipped machine, or None"),
