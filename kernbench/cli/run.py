@@ -71,7 +71,7 @@ def run_bench(
         program.keep_main = leaving.keep
         end_at_terminate()
     try:
-        with libraries_passed_over(spec.bench) if spec.pytorch else nullcontext():
+        with libraries_passed_over(spec.bench) if spec.pytorch is not None else nullcontext():
             try:
                 return _run(spec, output, tries)
             except BaseException as error:
@@ -127,10 +127,10 @@ def _run(spec: RunSpec, output: Output, tries: Tries) -> int:
 
 def _check_flight_recorder(path: Path, spec: RunSpec) -> None:
     """Checks that what ranks did last can be written; a program of PyTorch has a folder for it."""
-    if not spec.pytorch:
+    if spec.pytorch is None:
         check_writable(path)
         return
-    if spec.same_ranks:
+    if spec.pytorch.same_ranks:
         raise UsageError(
             "--flight-recorder and --same-ranks: ranks that repeat another one call nothing of "
             "PyTorch, so that its analyser would miss them",
@@ -199,7 +199,7 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
         schedule: Notes the matches and reads of this run; None if no other schedule is tried.
     """
     listener = tries.listener
-    if not spec.pytorch:  # nothing is left to load but the file, which may be a module of the user
+    if spec.pytorch is None:  # nothing is left to load but the file, which may be a user's module
         loading.settle()
     line = StatusLine() if sys.stderr.isatty() and not output.quiet else None
 
@@ -207,7 +207,7 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
         if line is not None:
             line.context = ctx
         ctx.engine.op_log.limit = output.trace_limit or None
-        if spec.pytorch:
+        if spec.pytorch is not None:
             ctx.flight_folder = output.flight_recorder
         if output.verbose:
             ctx.on_choice = _print_choice
@@ -239,7 +239,7 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
     if output.report is not None:
         write_page(output.report, outcome.document, outcome.context)
     engine = outcome.context.engine
-    if spec.pytorch and not output.quiet:
+    if spec.pytorch is not None and not output.quiet:
         print("\n".join(run_lines(outcome.context)))
     if output.breakdown and not engine.timed:
         print("simulated time per rank: N/A (fidelity functional)")
@@ -263,7 +263,7 @@ def _tell_failure(outcome: Outcome, output: Output, tries: Tries) -> None:
         tries.listener.failed(error)
     if output.flight_recorder is not None and isinstance(error, _OF_RANKS):
         what, path = "what every rank did last", output.flight_recorder
-        if outcome.spec.pytorch:  # the bridge has written it
+        if outcome.spec.pytorch is not None:  # the bridge has written it
             reader = "python -m torch.distributed.flight_recorder.fr_trace"
             print(f"kernbench: {what} is in {path}; {reader} {path}", file=sys.stderr)
         else:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from kernbench.ccl.config import local_file_notice
 from kernbench.cli import loading, ownership
 from kernbench.cli.failures import Exit, end_at_terminate, failed
-from kernbench.cli.spec_options import Varied
+from kernbench.cli.program_command import Varied
 from kernbench.cli.status_line import shown
 from kernbench.config.problems import short
 from kernbench.run_spec import RunSpec

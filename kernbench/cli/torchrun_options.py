@@ -1,36 +1,19 @@
-"""The options of `kernbench torchrun`: those of PyTorch's `torchrun`, and of `kernbench run`."""
+"""`kernbench torchrun`: its options are those of PyTorch's `torchrun`, and of `kernbench run`."""
 
-import inspect
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from enum import StrEnum
-from pathlib import Path
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand
 
+from kernbench.cli import program_command
+from kernbench.cli.option_table import outputs_of
 from kernbench.cli.output import Output
-from kernbench.run_spec import Races, RunSpec
+from kernbench.cli.program_command import spec_of_options, value_of, with_value
+from kernbench.run_spec import RunSpec
+from kernbench.run_spec.options import MORE_NODES, NNODES, NPROC_PER_NODE, ONE_NODE
 
-_ONE_NODE: Final = "h200x8"
-_MORE_NODES: Final = "h200x8_x4_nodes"
 _MOST_NODES: Final = 4
-
-_NOT_OF_TORCHRUN: Final = frozenset(
-    {"context", "bench", "arguments", "spec", "as_torch", "default_device"}
-)
-"""Parameters of `kernbench run` that `kernbench torchrun` does not have."""
-
-
-class Numbers(StrEnum):
-    """Whether tensors hold values."""
-
-    on = "on"
-    off = "off"
-    fake = "fake"
-
 
 MEANINGLESS: Final[Mapping[str, bool]] = {
     "--standalone": False,
@@ -77,7 +60,7 @@ REFUSED: Final[Mapping[str, str]] = {
 """Options of PyTorch's `torchrun` that are refused, and why."""
 
 
-class Command(TyperCommand):
+class Command(program_command.Command):
     """Takes options as `torchrun` does: with `-` or `_`, and only in front of the program."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -90,12 +73,7 @@ class Command(TyperCommand):
         Raises:
             typer.BadParameter: If an option of PyTorch's `torchrun` cannot be followed here.
         """
-        valued = {
-            name
-            for param in self.params
-            if not getattr(param, "is_flag", False)
-            for name in param.opts
-        }
+        valued = with_value("torchrun")
         left, kept = list(args), []
         while left and left[0].startswith("-") and left[0] not in {"-", "--"}:
             name, equals, value = left.pop(0).partition("=")
@@ -108,126 +86,24 @@ class Command(TyperCommand):
         return super().parse_args(ctx, [*kept, "--", *left] if left else kept)
 
     @staticmethod
-    def _takes(name: str, valued: set[str]) -> bool:
+    def _takes(name: str, valued: Collection[str]) -> bool:
         return MEANINGLESS.get(name, name in valued)
 
 
-def command_like(run: Callable[..., None]) -> Callable[..., None]:
-    """Returns the function of `kernbench torchrun`.
-
-    Args:
-        run: The function of `kernbench run`, whose options it has, too.
-    """
-    own = {
-        name: parameter
-        for name, parameter in inspect.signature(_torchrun).parameters.items()
-        if name != "shared"
-    }
-    shared = {
-        name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in inspect.signature(run).parameters.items()
-        if name not in own and name not in _NOT_OF_TORCHRUN
-    }
-    # typer reads options from the signature.
-    vars(_torchrun)["__signature__"] = inspect.Signature([*own.values(), *shared.values()])
-    return _torchrun
-
-
-def _torchrun(
+def torchrun(
     program: Annotated[str, typer.Argument(help="A Python file, as it is; with -m, a module.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(help="What the program finds in sys.argv.")
     ] = None,
-    nproc_per_node: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RANKS",
-            help="Ranks of each node, which each run the program; gpu: as many as it has devices. "
-            "Without it the program runs once, and may spawn ranks.",
-        ),
-    ] = None,
-    nnodes: Annotated[
-        str, typer.Option(metavar="NODES", help="Nodes of the machine that have ranks.")
-    ] = "1",
-    module: Annotated[
-        bool, typer.Option("--module", "-m", help="Takes a module's name, as python -m does.")
-    ] = False,
-    topology: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help=f"Machine: a YAML file, or the name of a shipped one; default: {_ONE_NODE}, for "
-            f"more nodes {_MORE_NODES}.",
-        ),
-    ] = None,
-    data: Annotated[
-        Numbers,
-        typer.Option(
-            help="Whether tensors hold values; off: only time is simulated; fake: as off, and a "
-            "value that the program reads of a device is 0 unless it follows from values of the "
-            "host."
-        ),
-    ] = Numbers.on,
-    same_ranks: Annotated[
-        bool,
-        typer.Option(
-            "--same-ranks",
-            help="With --data off or fake, for a program in which all ranks do the same: the first "
-            "and the last rank run it, and the others repeat what rank 0 does.",
-        ),
-    ] = False,
-    witnesses: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RANKS",
-            help="With --same-ranks: these ranks run the program in place of the last one, such as "
-            "3,17; each is compared with rank 0, step by step.",
-        ),
-    ] = None,
-    check_replicas: Annotated[
-        bool,
-        typer.Option(
-            "--check-replicas",
-            help="Compares the parameters of DistributedDataParallel's replicas before the forward "
-            "and after the optimizer of each step; the first difference ends the run.",
-        ),
-    ] = False,
-    races: Annotated[
-        Races,
-        typer.Option(
-            help="What an access does that no stream and no wait orders (M10, C14, C15): error "
-            "ends the run; warn goes on, and lists them at the end, such as those of a library.",
-        ),
-    ] = "error",
-    flight_recorder: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Writes what each rank called together with others, however the run ends, as "
-            "PyTorch's flight recorder does: python -m torch.distributed.flight_recorder.fr_trace "
-            "FOLDER reads it.",
-        ),
-    ] = None,
-    **shared: Any,
+    **options: Any,
 ) -> None:
     """Run a program of PyTorch, as it is, on a simulated machine (pip install kernbench[torch]).
 
     \f
     Args:
-        program: A Python file, or with `module` the name of a module.
+        program: A Python file, or with `--module` the name of a module.
         arguments: Arguments that the program finds in `sys.argv`.
-        nproc_per_node: Number of ranks of each node that each run the program, or `gpu`; None if
-            it spawns them itself.
-        nnodes: Number of nodes with ranks.
-        module: Whether `program` is the name of a module.
-        topology: A topology file, or the name of a shipped machine; None for an H200 machine.
-        data: Whether tensors hold values.
-        same_ranks: Whether some ranks run the program, and the others repeat it.
-        witnesses: Ranks that run it beside rank 0; None for the last one.
-        check_replicas: Whether the parameters of DDP's replicas are compared.
-        races: What an access does that nothing orders.
-        flight_recorder: Folder for the files of PyTorch's flight recorder; None for no files.
-        shared: Options of `kernbench run`.
+        options: Values of the options of `option_table`, by name.
 
     Raises:
         typer.BadParameter: If options are malformed.
@@ -235,75 +111,40 @@ def _torchrun(
     """  # noqa: D301 - `--help` ends at \f
     from kernbench.cli.failures import failed
     from kernbench.cli.run import run_bench
-    from kernbench.cli.spec_options import spec_of_options
     from kernbench.errors import UsageError
     from kernbench.scripts.pytorch import with_devices
 
-    nodes = _nodes(nnodes)
-    machine = topology or _machine(nodes)
-    options = {
-        **shared,
-        "topology": machine,
-        "bench": program,
-        "arguments": arguments,
-        "data": data,
-        "default_device": "cuda",
-        "as_torch": False,
-        "pytorch": True,
-        "nodes": nodes,
-        "as_module": module,
-        "same_ranks": same_ranks,
-        "witnesses": witnesses,
-        "check_replicas": check_replicas,
-        "races": races,
-        "nproc_per_node": None,
-    }
+    machine = options["topology"] or _machine(value_of(NNODES, options))
+    of_all_devices = value_of(NPROC_PER_NODE, options) == "gpu"
+    said = {**options, "topology": machine}
+    if of_all_devices:
+        said["nproc_per_node"] = None  # until the machine is known
     try:
-        spec = spec_of_options(options)
-        spec = with_devices(_with_ranks(spec, nproc_per_node))
+        spec = spec_of_options("torchrun", said, program, arguments)
+        spec = with_devices(_on_all_devices(spec) if of_all_devices else spec)
     except UsageError as error:
         raise typer.Exit(failed(error)) from None
-    outputs = {name: value for name, value in shared.items() if name in _OUTPUTS}
-    output = Output(**outputs, flight_recorder=flight_recorder)
-    status = run_bench(spec, output, shared["explore"], shared["hash_seeds"])
-    raise typer.Exit(status)
-
-
-_OUTPUTS: Final = frozenset(field.name for field in fields(Output))
-
-
-def _nodes(text: str) -> int:
-    match = re.fullmatch(r"([1-9]\d*)(?::([1-9]\d*))?", text, re.ASCII)
-    if match is None or match[2] not in {None, match[1]}:
-        raise typer.BadParameter(
-            "expected a number of nodes; a run that grows or shrinks is not simulated",
-            param_hint="--nnodes",
-        )
-    return int(match[1])
+    output = Output(**{name: options[name] for name in outputs_of("torchrun")})
+    raise typer.Exit(run_bench(spec, output, options["explore"], options["hash_seeds"]))
 
 
 def _machine(nodes: int) -> str:
     if nodes == 1:
-        return _ONE_NODE
+        return ONE_NODE
     if nodes > _MOST_NODES:
         raise typer.BadParameter(
-            f"the shipped machine {_MORE_NODES} has {_MOST_NODES} nodes; with {nodes}: --topology "
-            f"{_MORE_NODES} --set system.sips.count={8 * nodes}",
+            f"the shipped machine {MORE_NODES} has {_MOST_NODES} nodes; with {nodes}: --topology "
+            f"{MORE_NODES} --set system.sips.count={8 * nodes}",
             param_hint="--nnodes",
         )
-    return _MORE_NODES
+    return MORE_NODES
 
 
-def _with_ranks(spec: RunSpec, text: str | None) -> RunSpec:
-    if text is None:
-        return spec
-    if text in {"gpu", "auto"}:
-        from kernbench.runtime_api.engines import load_machine
+def _on_all_devices(spec: RunSpec) -> RunSpec:
+    """Returns the specification with a rank for each device of a node."""
+    from kernbench.runtime_api.engines import load_machine
 
-        topology = load_machine(spec)
-        sips = topology.world_size if spec.devices == "all" else len(spec.devices)
-        last = topology.node_of(topology.world_size - 1) + 1
-        return replace(spec, nproc_per_node=max(sips // last, 1))
-    if not re.fullmatch(r"[1-9]\d*", text, re.ASCII):
-        raise typer.BadParameter("expected a number, or gpu", param_hint="--nproc-per-node")
-    return replace(spec, nproc_per_node=int(text))
+    topology = load_machine(spec)
+    sips = topology.world_size if spec.devices == "all" else len(spec.devices)
+    last = topology.node_of(topology.world_size - 1) + 1
+    return replace(spec, nproc_per_node=max(sips // last, 1))

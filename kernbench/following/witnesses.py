@@ -8,7 +8,7 @@ from typing import Final
 from kernbench.errors import KernbenchError, UsageError, site_fact
 from kernbench.following.steps import Step
 
-WAY_OUT: Final = "run without --same-ranks (RunSpec.same_ranks): then every rank runs the program"
+WAY_OUT: Final = "run without --same-ranks (same_ranks=True): then every rank runs the program"
 
 
 class RanksDifferError(KernbenchError, RuntimeError):

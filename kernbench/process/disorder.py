@@ -1,4 +1,4 @@
-"""Accesses to memory that nothing orders, in runs that go on after one (`RunSpec.races`)."""
+"""Accesses to memory that nothing orders, in runs that go on after one (`PytorchRun.races`)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -61,7 +61,8 @@ def refuse(process: Process, error: KernbenchError, what: str, earlier: CallSite
     Raises:
         KernbenchError: If the run is not to go on.
     """
-    if process.ctx.spec.races == "error":
+    pytorch = process.ctx.spec.pytorch
+    if pytorch is None or pytorch.races == "error":
         raise error
     found, site = _FOUND.of(process), call_site()
     key = error.code, what, site, earlier
@@ -84,7 +85,7 @@ def hint(process: Process, text: str) -> str:
         process: The process that touches the memory.
         text: What its program may do.
     """
-    if not process.ctx.spec.pytorch:
+    if process.ctx.spec.pytorch is None:
         return text
     return f"{text}; if code of a library does it, --races warn goes on and lists it"
 

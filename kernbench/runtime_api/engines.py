@@ -31,18 +31,13 @@ def make_engine(spec: RunSpec) -> GraphEngine:
         UsageError: If the specification names no file.
     """
     machine = load_machine(spec)
-    if spec.data == "fake" and not spec.pytorch:
-        raise UsageError(
-            "--data fake: only a program of PyTorch can run so",
-            hint="--data off; or kernbench torchrun",
-        )
     return GraphEngine(
         machine,
-        spec.data is True and not spec.pytorch,
+        spec.data and spec.pytorch is None,
         fidelity=spec.fidelity,
         record=spec.record,
         shadow=spec.shadow,
-        moves_at_call=spec.pytorch,
+        moves_at_call=spec.pytorch is not None,
     )
 
 

@@ -10,13 +10,13 @@ from kernbench.ccl.config import local_file_notice
 from kernbench.config.near import did_you_mean
 from kernbench.errors import UsageError, call_site, site_fact
 from kernbench.ranks.spawn_errors import SpawnException
-from kernbench.run_spec import RunSpec
+from kernbench.run_spec import PytorchRun, RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 
 _OF_THE_COMMAND: Final = frozenset(
     {
-        *("nproc_per_node", "as_torch", "pytorch", "nodes", "as_module"),
-        *("same_ranks", "witnesses", "races", "check_replicas"),
+        *("nproc_per_node", "as_torch", "pytorch"),
+        *(field.name for field in fields_of(PytorchRun)),
     }
 )
 """Fields that only a command can follow: they say how it runs a file."""

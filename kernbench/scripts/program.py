@@ -20,15 +20,14 @@ from kernbench.des import current_task
 from kernbench.errors import UsageError, libraries_passed_over
 from kernbench.process.process import Process, current_process
 from kernbench.ranks.environments import own_environments
-from kernbench.run_spec import RunSpec
+from kernbench.run_spec import PytorchRun, RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.processes import run_started
 from kernbench.scripts.as_torch import as_torch
 from kernbench.scripts.explaining import explain_names
 from kernbench.scripts.pytorch import (
-    check_numbers,
+    check_pytorch,
     check_ranks,
-    check_same_ranks,
     document_of,
     the_bridge,
 )
@@ -50,18 +49,11 @@ def program_of(spec: RunSpec, path: Path) -> Iterator[Program]:
         SyntaxError: If the file is no Python.
     """
     path = path.resolve()
-    if spec.pytorch:
-        _check_pytorch(spec)
+    if spec.pytorch is not None:
+        _check_pytorch(spec, spec.pytorch)
         with libraries_passed_over(str(path)):
-            yield _load_pytorch(spec, path)
+            yield _load_pytorch(spec, spec.pytorch, path)
         return
-    of_pytorch = spec.nodes > 1, spec.as_module, spec.same_ranks, spec.witnesses
-    if any(of_pytorch) or spec.check_replicas or spec.races != "error":
-        raise UsageError(
-            "nodes, as_module, same_ranks, witnesses, check_replicas and races: only a program of "
-            "PyTorch can run so",
-            hint="kernbench torchrun",
-        )
     with as_torch() if spec.as_torch else nullcontext():
         try:
             program = _load(spec, path)
@@ -71,7 +63,7 @@ def program_of(spec: RunSpec, path: Path) -> Iterator[Program]:
         yield program
 
 
-def _check_pytorch(spec: RunSpec) -> None:
+def _check_pytorch(spec: RunSpec, pytorch: PytorchRun) -> None:
     if spec.as_torch:
         raise UsageError(
             "pytorch and as_torch: expected one of them",
@@ -81,26 +73,25 @@ def _check_pytorch(spec: RunSpec) -> None:
         raise UsageError(
             f"default_device={spec.default_device!r}: PyTorch itself decides where tensors are made"
         )
-    check_same_ranks(spec)
-    check_numbers(spec)
-    if spec.nodes > 1 and spec.nproc_per_node is None:
+    check_pytorch(spec, pytorch)
+    if pytorch.nodes > 1 and spec.nproc_per_node is None:
         raise UsageError(
-            f"--nnodes {spec.nodes}: expected --nproc-per-node, too",
+            f"--nnodes {pytorch.nodes}: expected --nproc-per-node, too",
             hint="--nproc-per-node 8: so many ranks run on each node",
         )
 
 
-def _load_pytorch(spec: RunSpec, path: Path) -> Program:
+def _load_pytorch(spec: RunSpec, pytorch: PytorchRun, path: Path) -> Program:
     the_bridge()
     tree = _parsed(path)
-    if spec.as_module:
+    if pytorch.as_module:
         _put_first(Path.cwd())
     else:
         _put_first(path.parent)
         if _only_defines(tree):
             print(f"kernbench: {path.name} calls none of its functions", file=sys.stderr)
     code = compile(tree, str(path), "exec", dont_inherit=True)
-    script = PytorchScript(path, code, spec)
+    script = PytorchScript(path, code, spec, pytorch)
     return script.run_on_main if spec.nproc_per_node is None else script.run_in_ranks
 
 
@@ -392,7 +383,18 @@ class Script:
 
 
 class PytorchScript(Script):
-    """A file with a program of PyTorch; ranks that it spawns are ranks of PyTorch, too."""
+    """A file with a program of PyTorch; ranks that it spawns are ranks of PyTorch, too.
+
+    Args:
+        path: See `Script`.
+        code: See `Script`.
+        spec: See `Script`.
+        pytorch: What the specification says of the program.
+    """
+
+    def __init__(self, path: Path, code: CodeType, spec: RunSpec, pytorch: PytorchRun) -> None:
+        super().__init__(path, code, spec)
+        self._pytorch: Final = pytorch
 
     @property
     def _in_ranks(self) -> str:
@@ -405,16 +407,16 @@ class PytorchScript(Script):
 
     @contextmanager
     def _bridged(self, ctx: RuntimeContext, **options: Any) -> Iterator[Any]:
-        spec = self._spec
-        folder = Path.cwd() if spec.as_module else self._path.parent
+        spec, pytorch = self._spec, self._pytorch
+        folder = Path.cwd() if pytorch.as_module else self._path.parent
         bridged = the_bridge().bridged(
-            data=spec.data is True,
-            fake=spec.data == "fake",
-            same_ranks=spec.same_ranks,
-            witnesses=spec.witnesses,
+            data=spec.data,
+            fake=pytorch.fake,
+            same_ranks=pytorch.same_ranks,
+            witnesses=pytorch.witnesses,
             folders=[folder],
             flight_folder=ctx.flight_folder,
-            check_replicas=spec.check_replicas,
+            check_replicas=pytorch.check_replicas,
             **options,
         )
         with bridged as run:
@@ -441,14 +443,14 @@ class PytorchScript(Script):
         check_ranks(self._spec, ctx)
         each = self._spec.nproc_per_node
         assert each is not None
-        ranks = each * self._spec.nodes
+        ranks = each * self._pytorch.nodes
         mains = _MainOfEach([self._new_main() for _ in range(ranks)])
         with self._as_process(mains), self._bridged(ctx, ranks_per_node=each) as run:
             run.run(self._run_as_rank, (ranks,), ranks)
 
     def _run_as_rank(self, rank: int, ranks: int) -> None:
-        os.environ.update(_variables(rank, ranks, self._spec.nodes))
-        if self._spec.as_module and self._spec.bench == "pytest":
+        os.environ.update(_variables(rank, ranks, self._pytorch.nodes))
+        if self._pytorch.as_module and self._spec.bench == "pytest":
             # Ranks have one standard output, which pytest would take from the others.
             given = os.environ.get("PYTEST_ADDOPTS", "")
             os.environ["PYTEST_ADDOPTS"] = f"--capture=sys {given}"
@@ -456,7 +458,7 @@ class PytorchScript(Script):
 
     def _new_main(self) -> ModuleType:
         module = super()._new_main()
-        if self._spec.as_module:
+        if self._pytorch.as_module:
             assert self._spec.bench is not None
             name = self._spec.bench
             if self._path.name == "__main__.py":

@@ -15,7 +15,7 @@ from kernbench.following.witnesses import witnesses_of
 from kernbench.process.disorder import disorder_line, disorders
 from kernbench.process.process import MAIN
 from kernbench.ranks.ranges import folded
-from kernbench.run_spec import RunSpec
+from kernbench.run_spec import PytorchRun, RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.engines import load_machine
 from kernbench.runtime_api.pytorch_versions import check_version
@@ -73,39 +73,30 @@ def file_of_module(name: str) -> Path:
     return Path(spec.origin)
 
 
-def check_same_ranks(spec: RunSpec) -> None:
-    """Checks that a run in which ranks do the same has no numbers, which differ from rank to rank.
+def check_pytorch(spec: RunSpec, pytorch: PytorchRun) -> None:
+    """Checks that what a run says of its program of PyTorch can hold together.
 
     Args:
         spec: Specification of the run.
+        pytorch: What it says of the program.
 
     Raises:
-        UsageError: If it has numbers, or has not the ranks that it names.
+        UsageError: If ranks that do the same have numbers, which differ from rank to rank, if the
+            run has not the ranks that it names, or if it compares replicas without numbers.
     """
-    if spec.witnesses is not None and not spec.same_ranks:
+    if pytorch.witnesses is not None and not pytorch.same_ranks:
         raise UsageError(
             "--witnesses without --same-ranks: every rank runs the program then",
             hint="add --same-ranks; in code, same_ranks=True",
         )
-    if spec.same_ranks and spec.data is True:
+    if pytorch.same_ranks and spec.data:
         raise UsageError(
             "--same-ranks: ranks that have numbers each have their own",
             hint="--data off, or --data fake; in code, data=False or data='fake'",
         )
     if spec.nproc_per_node is not None:
-        witnesses_of(spec.witnesses, spec.nproc_per_node * spec.nodes)
-
-
-def check_numbers(spec: RunSpec) -> None:
-    """Checks that a run that compares replicas has numbers.
-
-    Args:
-        spec: Specification of the run.
-
-    Raises:
-        UsageError: If it has none.
-    """
-    if spec.check_replicas and spec.data is not True:
+        witnesses_of(pytorch.witnesses, spec.nproc_per_node * pytorch.nodes)
+    if pytorch.check_replicas and not spec.data:
         raise UsageError(
             "--check-replicas: without numbers there is nothing to compare",
             hint="--data on; in code, data=True",
@@ -122,7 +113,7 @@ def check_ranks(spec: RunSpec, ctx: RuntimeContext) -> None:
     Raises:
         UsageError: If the machine has fewer nodes or devices, or others than the ranks need.
     """
-    each, nodes = spec.nproc_per_node, spec.nodes
+    each, nodes = spec.nproc_per_node, _nodes_of(spec)
     assert each is not None
     devices = ctx.devices
     by_node = _by_node(ctx.engine.topology, devices)
@@ -156,7 +147,7 @@ def with_devices(spec: RunSpec) -> RunSpec:
     Raises:
         ConfigError: If something is wrong with the file of the machine.
     """
-    each, nodes = spec.nproc_per_node, spec.nodes
+    each, nodes = spec.nproc_per_node, _nodes_of(spec)
     if spec.devices != "all" or each is None or nodes == 1:
         return spec
     topology = load_machine(spec)
@@ -166,6 +157,10 @@ def with_devices(spec: RunSpec) -> RunSpec:
     if len(roomy) < nodes or wanted == tuple(range(nodes * each)):
         return spec
     return replace(spec, devices=wanted)
+
+
+def _nodes_of(spec: RunSpec) -> int:
+    return 1 if spec.pytorch is None else spec.pytorch.nodes
 
 
 def _by_node(topology: Topology, devices: Iterable[int]) -> dict[int, list[int]]:
@@ -196,7 +191,7 @@ def document_of(ctx: RuntimeContext, spec: RunSpec, run: Any) -> dict[str, Any]:
     return {
         DOCUMENT: {
             **replicas,
-            "numbers": "CPU" if spec.data is True else "none",
+            "numbers": "CPU" if spec.data else "none",
             "ranks": ranks,
             "time_us": end / 1e6,
             "peak_memory_bytes": max(ctx.engine.devices[sip].hbm.peak for sip in used),

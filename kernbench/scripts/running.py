@@ -127,9 +127,9 @@ def find_program(spec: RunSpec) -> Path:
         UsageError: If there is no such file, shipped bench or module (F11).
     """
     assert spec.bench is not None
-    if spec.as_module and spec.pytorch:
+    if spec.pytorch is not None and spec.pytorch.as_module:
         return file_of_module(spec.bench)
-    if spec.pytorch and not Path(spec.bench).is_file():
+    if spec.pytorch is not None and not Path(spec.bench).is_file():
         raise UsageError(
             f"there is no file {spec.bench}",
             hint="name the program's file as `python` takes it; -m for a module",

@@ -6,14 +6,13 @@ from typing import Any
 
 from kernbench.errors import UsageError, libraries_passed_over
 from kernbench.ranks.spawn_errors import SpawnException
-from kernbench.run_spec import Data, Races
+from kernbench.run_spec import Data, PytorchRun, Races
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.scripts.calls import spec_of_arguments, warn_of_local_file
 from kernbench.scripts.pytorch import (
     DOCUMENT,
-    check_numbers,
+    check_pytorch,
     check_ranks,
-    check_same_ranks,
     document_of,
     the_bridge,
     with_devices,
@@ -27,7 +26,7 @@ class Torchrun:
     Attributes:
         context: The machine, for a look at its state after the run.
         returned: What the worker has returned, by rank; None for ranks that repeat what rank 0
-            does, see `RunSpec.same_ranks`.
+            does, see `PytorchRun.same_ranks`.
         document: Simulated time, peak memory, late events, and the operations that were timed by
             their bytes, as plain values.
     """
@@ -64,15 +63,16 @@ def torchrun_spawn(
         nodes: Number of nodes that have the ranks.
         topology: A topology file, or the name of a shipped machine.
         overrides: Texts such as `system.sips.count=4`.
-        data: Whether tensors hold values, as of `RunSpec`.
+        data: Whether tensors hold values, as of `RunSpec`; `fake`: they hold none, and a value
+            that the host reads of a device is 0.
         same_ranks: Whether ranks do the same, so that the first and the last one call the worker
             and the others repeat what rank 0 does; only without values.
         witnesses: With `same_ranks`, ranks that call the worker in place of the last one, as
             `(3, 17)`; each is compared with rank 0, step by step.
         check_replicas: Whether the parameters of DDP's replicas are compared in each step; only
             with values.
-        races: What an access does that nothing orders, as of `RunSpec`; with `warn`, `races` of the
-            document lists them.
+        races: What an access does that nothing orders, as of `PytorchRun`; with `warn`, `races` of
+            the document lists them.
         fields: Further fields of `RunSpec`, such as `record="full"` or `seed=3`.
 
     Returns:
@@ -86,17 +86,23 @@ def torchrun_spawn(
         SpawnException: If a rank failed; the text tells each rank's failure with its line.
     """
     __tracebackhide__ = True
-    given = {"topology": topology, "overrides": tuple(overrides), "data": data, **fields}
+    made_up = data == "fake"
+    given = {"topology": topology, "overrides": tuple(overrides), **fields}
+    given["data"] = False if made_up else data
     own = ("args", "nprocs", "nodes", "same_ranks", "witnesses", "check_replicas", "races")
     spec = spec_of_arguments("kernbench.torchrun_spawn", given, own)
     if nprocs % nodes:
         raise UsageError(f"torchrun_spawn: {nprocs} ranks on {nodes} nodes: expected as many each")
-    spec = replace(spec, pytorch=True, nodes=nodes, nproc_per_node=nprocs // nodes)
-    compared = None if witnesses is None else tuple(witnesses)
-    spec = replace(spec, same_ranks=same_ranks, witnesses=compared)
-    spec = replace(spec, check_replicas=check_replicas, races=races)
-    check_same_ranks(spec)
-    check_numbers(spec)
+    pytorch = PytorchRun(
+        nodes=nodes,
+        fake=made_up,
+        same_ranks=same_ranks,
+        witnesses=None if witnesses is None else tuple(witnesses),
+        check_replicas=check_replicas,
+        races=races,
+    )
+    spec = replace(spec, pytorch=pytorch, nproc_per_node=nprocs // nodes)
+    check_pytorch(spec, pytorch)
     spec = with_devices(spec)
     warn_of_local_file(spec)
     bridge = the_bridge()
@@ -109,12 +115,12 @@ def torchrun_spawn(
         with libraries_passed_over(), RuntimeContext(spec, quiet=True) as ctx:
             check_ranks(spec, ctx)
             with bridge.bridged(
-                data=data is True,
-                fake=data == "fake",
-                same_ranks=spec.same_ranks,
-                witnesses=spec.witnesses,
+                data=spec.data,
+                fake=pytorch.fake,
+                same_ranks=pytorch.same_ranks,
+                witnesses=pytorch.witnesses,
                 ranks_per_node=nprocs // nodes,
-                check_replicas=spec.check_replicas,
+                check_replicas=pytorch.check_replicas,
             ) as bridged:
                 bridged.run(run, (), nprocs)
             document = document_of(ctx, spec, bridged)[DOCUMENT]

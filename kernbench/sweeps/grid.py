@@ -305,6 +305,8 @@ def _flat(spec: RunSpec) -> Mapping[str, str]:
     """Returns a specification as texts by name, its overrides by their keys."""
     values: dict[str, Any] = spec.to_json()
     del values["version"], values["overrides"]
+    pytorch = values.pop("pytorch") or {}
+    values |= {f"pytorch.{name}": value for name, value in pytorch.items()}
     texts = {
         name: join(value) if name == "arguments" else _text(value) for name, value in values.items()
     }

@@ -55,7 +55,7 @@ import torch
 
 from kernbench.bridge.private import PIPELINE_STARTS
 from kernbench.bridge.running import bridged
-from kernbench.run_spec import RunSpec
+from kernbench.run_spec import PytorchRun, RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 
 faulthandler.enable()
@@ -96,7 +96,7 @@ def step(rank):
 
 
 assert not {module for module, _ in PLACES} & set(sys.modules)
-spec = RunSpec(topology="h200x8", pytorch=True, watchdog_s=600.0)
+spec = RunSpec(topology="h200x8", pytorch=PytorchRun(), watchdog_s=600.0)
 with RuntimeContext(spec, quiet=True), bridged(data=True) as run:
     for _ in range(3):
         run.run(step, (), 2)  # its threads end

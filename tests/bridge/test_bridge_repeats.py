@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernbench.run_spec import RunSpec
+from kernbench.run_spec import PytorchRun, RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 
 torch = pytest.importorskip("torch")
@@ -70,7 +70,7 @@ def test_a_thousand_spawns_leave_nothing_behind_and_give_the_same() -> None:
     from kernbench.bridge.running import bridged
     from kernbench.bridge.tensors.storages import STORAGES
 
-    spec = RunSpec(topology="h200x8", pytorch=True, watchdog_s=60.0)
+    spec = RunSpec(topology="h200x8", pytorch=PytorchRun(), watchdog_s=60.0)
     seen: dict[int, list[float]] = {}
     threads = after_warm_up = 0
     for begun in range(0, SPAWNS, PER_CONTEXT):

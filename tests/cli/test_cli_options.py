@@ -4,8 +4,9 @@ import dataclasses
 import json
 import re
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,8 +15,13 @@ from typer.testing import CliRunner
 
 from kernbench.cli import run
 from kernbench.cli.app import app
+from kernbench.cli.option_table import OPTIONS, options_of
 from kernbench.cli.output import Output
-from kernbench.run_spec import RunSpec
+from kernbench.cli.program_command import default_of, plain
+from kernbench.run_spec import PytorchRun, RunSpec
+from kernbench.run_spec.options import ALL, OF_SPEC, ONE, CommandName, Option
+from kernbench.run_spec.specification import usual_of
+from kernbench.scripts import pytorch
 
 Said = tuple[RunSpec, Output, tuple[int, int]]
 
@@ -42,35 +48,92 @@ def _repeated(command: str) -> Said:
     return _said(argv)
 
 
-def _of_run(spec: RunSpec) -> RunSpec:
-    """Returns a specification without what only `kernbench torchrun` says."""
-    spec = dataclasses.replace(spec, pytorch=False, data=spec.data is True, nodes=1)
-    spec = dataclasses.replace(spec, as_module=False, same_ranks=False, witnesses=None)
-    return dataclasses.replace(spec, check_replicas=False, races="error")
+def _with_an_end(spec: RunSpec) -> RunSpec:
+    """Returns a specification without a limit of simulated time where there is no such time."""
+    timed = spec.fidelity != "functional"
+    return dataclasses.replace(spec, max_time_ps=spec.max_time_ps if timed else 0)
 
 
-@given(spec=run_specs(bench="my bench.py").map(_of_run))
+@given(spec=run_specs(bench="my bench.py").map(_with_an_end))
 def test_a_command_says_all_but_what_the_log_keeps(spec: RunSpec) -> None:
-    again, output, tries = _repeated(spec.command("--explore", "7", "--hash-seeds", "3"))
+    if spec.pytorch is not None:  # `torchrun` has neither, and `program_of` refuses them
+        spec = dataclasses.replace(spec, as_torch=False, default_device="cuda")
+    with _a_machine_of_one_node():
+        again, output, tries = _repeated(spec.command("--explore", "7", "--hash-seeds", "3"))
     assert again == dataclasses.replace(spec, record="summary")
     assert (output, tries) == (Output(), (7, 3))
 
 
-def test_every_option_is_a_field_or_an_output() -> None:
-    import typer.main
+@contextmanager
+def _a_machine_of_one_node() -> Iterator[None]:
+    """Leaves the devices of a specification as they are, whose machine need not exist."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pytorch, "with_devices", lambda spec: spec)
+        yield
 
-    commands: Any = typer.main.get_command(app)
-    options = {parameter.name for parameter in commands.commands["run"].params}
-    of_torchrun = {"pytorch", "nodes", "as_module", "same_ranks", "witnesses", "check_replicas"}
-    of_torchrun |= {"races"}
-    fields = {field.name for field in dataclasses.fields(RunSpec)} - of_torchrun
+
+def test_every_option_sets_a_field_or_an_output_and_every_field_has_one() -> None:
+    set_ = {name for option in OF_SPEC for name in option.sets}
+    of_all = {field.name for field in dataclasses.fields(RunSpec)}
+    of_pytorch = {f"pytorch.{field.name}" for field in dataclasses.fields(PytorchRun)}
+    # Outputs decide `record`; the program and its arguments are no options.
+    assert set_ == of_all - {"record", "bench", "arguments", "pytorch"} | of_pytorch
     outputs = {field.name for field in dataclasses.fields(Output)}
-    named = {"overrides": "set_", "watchdog_s": "watchdog", "max_time_ps": "max_time"}
-    assert options == {named.get(name, name) for name in fields - {"record"}} | outputs | {
-        "spec",
-        "explore",
-        "hash_seeds",
-    }
+    for command in ONE:
+        options = {each.name for each in options_of(command) if not each.sets}
+        assert options - {"spec"} == outputs | {"explore", "hash_seeds"}
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_no_command_has_an_option_twice(command: CommandName) -> None:
+    flags = [flag for option in options_of(command) for flag in option.flags]
+    assert len(set(flags)) == len(flags)
+    fields = [name for option in options_of(command) for name in option.sets]
+    assert len(set(fields)) == len(fields)
+
+
+def _named(option: Option) -> str:
+    return f"{option.commands[0]} {option.name}"
+
+
+@pytest.mark.parametrize("option", [each for each in OPTIONS if each.sets], ids=_named)
+def test_what_an_option_writes_it_reads(option: Option) -> None:
+    values = usual_of(option)
+    if option.kind in {"flag", "texts"} or (None in values and option.name != "schedule"):
+        return
+    read = option.read(default_of(option))
+    assert (read if len(values) > 1 else (read,)) == values
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("run a.py --nnodes 2", "--nnodes: only kernbench torchrun has it"),
+        ("run a.py --same-ranks", "--same-ranks: only kernbench torchrun has it"),
+        ("run a.py --races warn", "has it: here such an access always ends the run"),
+        ("torchrun --as-torch a.py", "has it: here `import torch` is the real one"),
+        ("torchrun --default-device cpu a.py", "here PyTorch itself decides where tensors are"),
+        ("torchrun --spec a.json", "`kernbench run --spec FILE` repeats its runs, too"),
+        ("sweep a.py --trace b.json", "--trace: only kernbench run and kernbench torchrun has"),
+        ("sweep a.py --explore 3", "--explore: only kernbench run and kernbench torchrun"),
+        ("run a.py --jobs 3", "--jobs: only kernbench sweep has it"),
+        ("run a.py --sed 3", "No such option: --sed"),
+    ],
+)
+def test_an_option_of_another_command_is_refused_by_name(argv: str, said: str) -> None:
+    assert said in " ".join(_run(argv, 2).split())
+
+
+def test_help_has_every_option_under_its_heading() -> None:
+    for command in ALL:
+        text = _run(f"{command} --help")
+        groups = dict.fromkeys(option.group for option in options_of(command))
+        headings = [*groups, "Help"]
+        assert re.findall(r"^(\w[\w ]+):$", text, re.MULTILINE) == ["Arguments", *headings]
+        for option in options_of(command):
+            part = text.partition(f"\n{option.group}:\n")[2].partition("\n\n")[0]
+            assert option.flags[0] in part
+            assert plain(option.help) in " ".join(part.split())
 
 
 def test_options_become_a_specification() -> None:
@@ -224,6 +287,8 @@ def test_a_file_without_a_program_cannot_be_run(bench: str) -> None:
         ("b.py --watchdog inf", "watchdog_s: expected seconds from 0, got inf"),
         ("b.py --watchdog -1", "--watchdog"),
         ("b.py --step-budget -1", "--step-budget"),
+        ("b.py --max-time 1ms --fidelity functional", "no run passes it"),
+        ("b.py --max-time 1", "--max-time: "),
         ("b.py --set system.x", "--set system.x"),
         ("b.py --set sistem.x=1", "did you mean `system`?"),
         ("b.py --topology ''", "topology: expected a file, the name of a shipped machine, or None"),

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from kernbench.cli import sweeping
 from kernbench.cli.app import app
-from kernbench.cli.spec_options import Varied
+from kernbench.cli.program_command import Varied
 from kernbench.cli.sweep_options import varied
 from kernbench.cli.sweeping import Line, print_table
 from kernbench.errors import UsageError
@@ -94,7 +94,7 @@ def test_a_failed_run_is_told_and_the_exit_code_is_1(tmp_path: Path) -> None:
         (["--spec", "s.json"], "BENCH cannot stand beside it"),
         (["--jobs", "0"], "--jobs"),
         (["--devices", "x"], "expected numbers with commas"),
-        (["--explore", "3"], "No such option"),
+        (["--explore", "3"], "only kernbench run and kernbench torchrun"),
     ],
 )
 def test_mistakes_end_with_2_before_any_run(tmp_path: Path, words: list[str], said: str) -> None:

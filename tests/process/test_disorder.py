@@ -5,7 +5,7 @@ import pytest
 from kernbench.errors import KernbenchError
 from kernbench.process.disorder import ORDER_STREAMS, disorder_line, disorders, hint, refuse
 from kernbench.process.process import Process
-from kernbench.run_spec import RunSpec
+from kernbench.run_spec import PytorchRun, RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 
 
@@ -26,7 +26,7 @@ def test_an_access_that_nothing_orders_ends_a_run() -> None:
 
 
 def test_what_is_only_warned_of_is_noted_once_for_equal_accesses() -> None:
-    ctx = RuntimeContext(RunSpec(races="warn", pytorch=True))
+    ctx = RuntimeContext(RunSpec(pytorch=PytorchRun(races="warn")))
 
     def worker(rank: int) -> None:
         for _ in range(rank + 1):
@@ -48,6 +48,6 @@ def test_what_is_only_warned_of_is_noted_once_for_equal_accesses() -> None:
 
 
 def test_only_a_program_of_pytorch_is_told_how_to_go_on() -> None:
-    own, real = RuntimeContext(RunSpec()), RuntimeContext(RunSpec(pytorch=True))
+    own, real = RuntimeContext(RunSpec()), RuntimeContext(RunSpec(pytorch=PytorchRun()))
     assert hint(own.main, ORDER_STREAMS) == ORDER_STREAMS
     assert "--races warn goes on" in hint(real.main, ORDER_STREAMS)

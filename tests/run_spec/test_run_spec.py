@@ -19,7 +19,7 @@ import kernbench.torch as torch
 from kernbench.config import ConfigError
 from kernbench.errors import UsageError
 from kernbench.ranks.schedules import Schedule
-from kernbench.run_spec import RunSpec
+from kernbench.run_spec import PytorchRun, RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.engines import make_engine, spec_of
 from kernbench.sim_engine.engine import GraphEngine
@@ -48,7 +48,7 @@ def test_json_and_pickle_give_it_back(spec: RunSpec) -> None:
 
 def test_json_has_all_fields_and_a_version() -> None:
     assert RunSpec().to_json() == {
-        "version": 1,
+        "version": 2,
         "topology": "sip8",
         "ccl": None,
         "overrides": [],
@@ -69,15 +69,54 @@ def test_json_has_all_fields_and_a_version() -> None:
         "arguments": [],
         "nproc_per_node": None,
         "as_torch": False,
-        "pytorch": False,
+        "pytorch": None,
+    }
+    assert RunSpec.from_json({"version": 2}) == RunSpec()
+    assert RunSpec(pytorch=PytorchRun()).to_json()["pytorch"] == {
+        "nodes": 1,
+        "as_module": False,
+        "fake": False,
         "same_ranks": False,
         "witnesses": None,
         "check_replicas": False,
         "races": "error",
-        "nodes": 1,
-        "as_module": False,
     }
-    assert RunSpec.from_json({"version": 1}) == RunSpec()
+
+
+def test_version_1_which_had_all_fields_in_one_place_is_read() -> None:
+    flat: dict[str, Any] = {"version": 1, "pytorch": True, "nodes": 2, "witnesses": [3]}
+    assert RunSpec.from_json({**flat, "data": "fake", "seed": 3}) == RunSpec(
+        seed=3, data=False, pytorch=PytorchRun(nodes=2, witnesses=(3,), fake=True)
+    )
+    assert RunSpec.from_json({"version": 1, "pytorch": False, "nodes": 1, "races": "error"}) == (
+        RunSpec()
+    )
+    assert "nodes: expected one of" in _told(
+        lambda: RunSpec.from_json({**flat, "version": 2, "pytorch": None})
+    )
+
+
+def test_what_only_a_program_of_pytorch_has_stands_with_it() -> None:
+    told = _told(lambda: RunSpec(data="fake"))  # type: ignore[arg-type]
+    assert "data: expected true or false, got 'fake' [F2]" in told
+    assert "kernbench torchrun --data fake" in told
+    told = _told(lambda: RunSpec(pytorch=PytorchRun(fake=True)))
+    assert "pytorch.fake: expected false with data, whose values can be read, got true [F3]" in told
+    told = _told(lambda: RunSpec(pytorch=True))  # type: ignore[arg-type]
+    assert "pytorch: expected a PytorchRun or None, got True [F2]" in told
+    assert "PytorchRun: 1 problem\n  nodes: expected an integer from 1, got 0 [F3]" in _told(
+        lambda: PytorchRun(nodes=0)
+    )
+    wrong = {"version": 2, "seed": -1, "pytorch": {"nodes": 0, "races": "later"}}
+    assert _told(lambda: RunSpec.from_json(wrong)) == (
+        "RunSpec: 3 problems\n"
+        "  pytorch.nodes: expected an integer from 1, got 0 [F3]\n"
+        "  pytorch.races: expected one of error, warn, got 'later' [F2]\n"
+        "  seed: expected an integer from 0, got -1 [F3]"
+    )
+    told = _told(lambda: RunSpec.from_json({"version": 2, "pytorch": {"racse": "warn"}}))
+    assert "pytorch.racse: expected one of nodes, as_module, fake" in told
+    assert "did you mean `races`?" in told
 
 
 def test_it_is_a_value() -> None:
@@ -157,8 +196,8 @@ def test_importing_it_imports_nothing_heavy() -> None:
         ("devices", (), "all, or different integers from 0, got ()"),
         ("devices", (0, 0), "all, or different integers from 0, got (0, 0)"),
         ("devices", 3, "all, or different integers from 0, got 3"),
-        ("data", 1, "true, false or fake, got 1"),
-        ("data", "off", "true, false or fake, got 'off'"),
+        ("data", 1, "true or false, got 1"),
+        ("data", "off", "true or false, got 'off'"),
         ("fidelity", "exact", "one of tile, kernel, functional, got 'exact'"),
         ("record", True, "one of full, summary, none, got True"),
         ("seed", -1, "an integer from 0, got -1"),
@@ -183,7 +222,7 @@ def test_importing_it_imports_nothing_heavy() -> None:
 def test_a_wrong_value_is_named(field: str, value: object, said: str) -> None:
     expected = f"RunSpec: 1 problem\n  {field}: expected {said} [F"
     assert expected in _told(lambda: RunSpec.from_fields({field: value}))
-    assert expected in _told(lambda: RunSpec.from_json({"version": 1, field: value}))
+    assert expected in _told(lambda: RunSpec.from_json({"version": 2, field: value}))
 
 
 def test_all_wrong_values_are_told_at_once() -> None:
@@ -192,7 +231,7 @@ def test_all_wrong_values_are_told_at_once() -> None:
     roots += "system, defaults, algorithms, queues"
     assert _told(lambda: RunSpec.from_fields(wrong)) == (
         "RunSpec: 3 problems\n"
-        "  data: expected true, false or fake, got None [F2]\n"
+        "  data: expected true or false, got None [F2]\n"
         "  seed: expected an integer from 0, got -1 [F3]\n"
         f"  --set system.a: {roots} [F2]"
     )
@@ -212,7 +251,7 @@ def test_overrides_that_belong_nowhere() -> None:
 
 
 def test_an_unknown_field_has_a_suggestion(kernbench: Kernbench) -> None:
-    told = _told(lambda: RunSpec.from_json({"version": 1, "fidelty": "tile", "x": 1}))
+    told = _told(lambda: RunSpec.from_json({"version": 2, "fidelty": "tile", "x": 1}))
     names = ", ".join(field.name for field in dataclasses.fields(RunSpec))
     assert f"fidelty: expected one of {names}, got an unknown field [F1]" in told
     assert "did you mean `fidelity`?" in told
@@ -220,10 +259,10 @@ def test_an_unknown_field_has_a_suggestion(kernbench: Kernbench) -> None:
     assert "did you mean `seed`?" in _told(lambda: kernbench.context(sed=1))
 
 
-@pytest.mark.parametrize("version", [None, 2, "1", True, 1.0])
+@pytest.mark.parametrize("version", [None, 3, "1", True, 1.0])
 def test_another_version_is_refused(version: object) -> None:
     told = _told(lambda: RunSpec.from_json({"version": version}))
-    assert f"version: expected 1, got {version!r} [F2]" in told
+    assert f"version: expected 2, got {version!r} [F2]" in told
 
 
 @pytest.mark.parametrize(
@@ -235,7 +274,7 @@ def test_another_version_is_refused(version: object) -> None:
         ('{"version": 1, "seed": ' + "9" * 5000 + "}", "not JSON: "),
         ('{"version": 1, "seed": 1, "seed": 2}', "seed: expected once [F6]"),
         ("[]", "specification: expected a mapping with version, topology, "),
-        ("{}", "version: expected 1, got None [F2]"),
+        ("{}", "version: expected 2, got None [F2]"),
         ('{"kernbench": 1, "results": []}', "specification: expected a mapping with version"),
         ('{"version": 1, "seed": -1, "watchdog_s": NaN}', "seed: expected an integer from 0"),
         ('{"version": 1, "overrides": ["a"]}', "--set a: expected dotted.field=value"),

@@ -85,7 +85,7 @@ def test_ranks_of_pytorch_name_a_file_of_the_working_directory(
         ({"nproc_per_node": 3}, "how `kernbench run` runs a file"),
         ({"as_torch": True}, "how `kernbench run` runs a file"),
         ({"machine": "h200x9"}, "did you mean `h200x8`"),
-        ({"data": 3}, "data: expected true, false or fake, got 3"),
+        ({"data": 3}, "data: expected true or false, got 3"),
     ],
 )
 def test_a_wrong_argument_is_told_in_a_sentence(

@@ -1,12 +1,14 @@
 """What programs of PyTorch ask for is looked at before PyTorch is: these tests run without it."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kernbench.config import ConfigError
 from kernbench.errors import UsageError
-from kernbench.run_spec import RunSpec
+from kernbench.run_spec import PytorchRun, RunSpec
 from kernbench.runtime_api import pytorch_versions
 from kernbench.runtime_api.pytorch_versions import check_version, minor_of
 from kernbench.runtime_api.refused_names import REFUSED, refusal, refused_by_module
@@ -18,27 +20,23 @@ from kernbench.scripts.program import program_of
     [
         ({"as_torch": True}, "pytorch and as_torch: expected one of them"),
         ({"default_device": "cpu"}, "PyTorch itself decides where tensors are made"),
-        ({"nodes": 2}, "--nnodes 2: expected --nproc-per-node, too"),
-        ({"same_ranks": True}, "--same-ranks"),
-        ({"check_replicas": True, "data": False}, "--check-replicas"),
+        ({"pytorch": PytorchRun(nodes=2)}, "--nnodes 2: expected --nproc-per-node, too"),
+        ({"pytorch": PytorchRun(same_ranks=True)}, "--same-ranks"),
+        ({"pytorch": PytorchRun(check_replicas=True), "data": False}, "--check-replicas"),
     ],
 )
 def test_what_does_not_fit_a_program_of_pytorch(
     tmp_path: Path, fields: dict[str, Any], told: str
 ) -> None:
-    spec = RunSpec(pytorch=True, **fields)
+    spec = RunSpec(**{"pytorch": PytorchRun(), **fields})
     with pytest.raises(UsageError, match=told), program_of(spec, tmp_path / "train.py"):
         raise AssertionError
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{"nodes": 2}, {"as_module": True}, {"races": "warn"}, {"check_replicas": True}],
-)
-def test_what_only_a_program_of_pytorch_may_ask_for(tmp_path: Path, fields: dict[str, Any]) -> None:
-    told = "only a program of PyTorch can run so"
-    with pytest.raises(UsageError, match=told), program_of(RunSpec(**fields), tmp_path / "a.py"):
-        raise AssertionError
+@pytest.mark.parametrize("field", [each.name for each in dataclasses.fields(PytorchRun)])
+def test_what_only_a_program_of_pytorch_may_ask_for(field: str) -> None:
+    with pytest.raises(ConfigError, match=f"`pytorch` has it: pytorch={{'{field}'"):
+        RunSpec.from_fields({field: True})
 
 
 def test_versions_of_pytorch(

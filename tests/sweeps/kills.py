@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kernbench.cli import sweeping
-from kernbench.cli.spec_options import Varied
+from kernbench.cli.program_command import Varied
 from kernbench.run_spec import RunSpec
 from kernbench.scripts.running import run_once
 from kernbench.sweeps.local import Local

@@ -142,8 +142,8 @@ def test_the_file_of_a_sweep_gives_its_runs(tmp_path: Path) -> None:
         ("[]", "the sweep has no runs"),
         ("nothing", "not JSON"),
         ("3", "expected a mapping"),
-        ('[{"version": 1, "sed": 1}]', "run 1: 1 problem"),
-        ('[{"version": 1, "bench": "a"}, {"version": 1, "bench": "a"}]', "the runs 1 and 2 are eq"),
+        ('[{"version": 2, "sed": 1}]', "run 1: 1 problem"),
+        ('[{"version": 2, "bench": "a"}, {"version": 2, "bench": "a"}]', "the runs 1 and 2 are eq"),
         ('{"records": 1}', "expected a file that `kernbench sweep --json` has written"),
     ],
 )
