@@ -27,9 +27,10 @@ def test_keys_are_in_the_order_of_the_table() -> None:
 
 def test_no_key_is_made_elsewhere() -> None:
     for file in sorted(PACKAGE.glob("**/*.py")):
-        if file.parent.name == "des":
+        text = file.read_text(encoding="utf-8")
+        if file.parent.name == "des" or ".owner(" not in text:
             continue
-        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for call in ast.walk(ast.parse(text)):
             if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
                 continue
             if call.func.attr == "owner" and call.args:
