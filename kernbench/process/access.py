@@ -5,6 +5,7 @@ through `bridge.tensors.hazards`.
 """
 
 import sys
+from collections.abc import Mapping
 from types import FrameType
 from typing import Final, Literal, NamedTuple
 
@@ -184,7 +185,7 @@ class Guard:
         else:
             self.writes = self._with(writes, access)
         if self.reads:
-            self.reads = self._without(self.reads, access)
+            self.reads = _without(self.reads, access, self.owner.seen)
 
     def read(self, stream: Stream, number: int, window: View, what: Issued) -> None:
         """Notes that something reads a part of the memory while another stream may write it.
@@ -195,11 +196,19 @@ class Guard:
             window: The part that it reads.
             what: What has been issued.
         """
-        access = stream, number, window, what
-        self.reads = self._with(self.reads, access) if self.reads else [access]
+        access, reads = (stream, number, window, what), self.reads
+        if not reads or (len(reads) == 1 and reads[0][2] is window and reads[0][0] is stream):
+            self.reads = [access]
+        else:
+            self.reads = self._with(reads, access)
 
     def _with(self, accesses: list[Access], access: Access) -> list[Access]:
-        kept = self._without(accesses, access)
+        stream, _, window, _ = access
+        for at, one in enumerate(accesses):
+            if one[2] is window and one[0] is stream:  # nearly always
+                accesses[at] = access
+                return accesses
+        kept = _without(accesses, access, self.owner.seen)
         kept.append(access)
         if len(kept) > _MOST_ACCESSES:
             latest = {one[0]: one for one in kept}
@@ -207,28 +216,37 @@ class Guard:
             kept = [(one[0], one[1], whole, one[3]) for one in latest.values()]
         return kept
 
-    def _without(self, accesses: list[Access], access: Access) -> list[Access]:
-        """Returns the accesses that a wait for a later one need not include."""
-        stream, _, window, _ = access
-        seen, known = self.owner.seen, stream.seen
-        low, high = window.extent() if is_contiguous(window) else (0, 0)
-        kept = []
-        for one in accesses:
-            line, number, part, _ = one
-            if seen.get(line, 0) >= number:
-                continue
-            if line is stream or known.get(line, 0) >= number:
-                if part is window:
-                    continue
-                begin, end = part.extent()
-                if low <= begin and end <= high:
-                    continue
-            kept.append(one)
-        return kept
-
     def whole(self) -> View:
         """Returns all of the memory as a window."""
         return View(self.buffer, dtypes.uint8, (self.buffer.allocation.nbytes,), (1,), 0)
+
+
+def _without(accesses: list[Access], access: Access, waited: Mapping[Stream, int]) -> list[Access]:
+    """Returns the accesses that a wait for a later one does not include.
+
+    Args:
+        accesses: The earlier accesses.
+        access: The later one.
+        waited: Numbers of the last commands for which the host has waited.
+    """
+    stream, _, window, _ = access
+    seen = stream.seen
+    low, high = -1, -1
+    kept = []
+    for one in accesses:
+        line, number, part, _ = one
+        if waited.get(line, 0) >= number:
+            continue
+        if line is stream or seen.get(line, 0) >= number:
+            if part is window:
+                continue
+            if low < 0:
+                low, high = window.extent() if is_contiguous(window) else (0, 0)
+            begin, end = part.extent()
+            if low <= begin and end <= high:
+                continue
+        kept.append(one)
+    return kept
 
 
 def _collide(process: Process, stream: Stream | None, window: View, access: Access) -> bool:

@@ -218,7 +218,7 @@ class TimeMode(TorchDispatchMode):
                         if rank.races is None:
                             fresh.wrote_at = self._line.count + 1
                         else:
-                            rank.races.touch(fresh, out, "wrote")
+                            rank.races.made(fresh, out)
             else:
                 self._hold(out, cost)
         if known.reads and not touched:
@@ -336,7 +336,7 @@ class TimeMode(TorchDispatchMode):
         if self._rank.races is None:
             held.wrote_at = self._line.count + 1
         else:
-            self._rank.races.touch(held, tensor, "wrote")
+            self._rank.races.made(held, tensor)
 
     def _copied_across(self, args: Any, kwargs: Any) -> bool:
         """Issues copies into tensors on the other side of the bus; returns whether there are any.

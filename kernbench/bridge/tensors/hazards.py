@@ -99,7 +99,9 @@ class Hazards:
             races.begin(name)
         tensors = list(operands.of(args, kwargs or {}))
         # As in `process.act`: what an operation in place does too early is that it writes.
-        for tensor, verb in sorted(tensors, key=_reads) if self.alert else ():
+        if operands.writes:
+            tensors.sort(key=_reads)
+        for tensor, verb in tensors if self.alert else ():
             held = STORAGES.get(tensor.untyped_storage()._cdata)
             if held is None or operands.free:
                 continue

@@ -12,7 +12,7 @@ import torch
 from kernbench.bridge.here import Rank
 from kernbench.bridge.tensors.storages import Held
 from kernbench.errors import CallSite
-from kernbench.process.access import Left, Verb
+from kernbench.process.access import Access, Left, Verb
 from kernbench.sim_engine.op_log import Category
 
 
@@ -44,7 +44,7 @@ class Races:
         self._asked = _EARLIER
 
     def begin(self, name: str) -> None:
-        """Notes which operation is about to be issued, for `touch`.
+        """Notes which operation is about to be issued, for `touch` and `made`.
 
         Args:
             name: Its name.
@@ -75,12 +75,32 @@ class Races:
             AccessError: If something of another stream may still be at it (C14, C15, M10).
         """
         stream, window = self._stream, held.window_of(tensor)
-        self.told(held)
-        held.check(self._process, stream, window, verb)
-        if verb == "read":
-            held.read(stream, stream.count + 1, window, self._asked)
+        if held.wrote_at:
+            self.told(held)
+        writes, reads = held.writes, verb == "read"
+        # Nearly always it was last written in this very stream, as in `process.act`.
+        if not (len(writes) == 1 and writes[0][0] is stream and (reads or not held.reads)):
+            held.check(self._process, stream, window, verb)
+        note = held.read if reads else held.wrote
+        note(stream, stream.count + 1, window, self._asked)
+
+    def made(self, held: Held, tensor: torch.Tensor) -> None:
+        """Does what `touch` does for the result of the operation.
+
+        Args:
+            held: The storage.
+            tensor: The result.
+
+        Raises:
+            AccessError: If the memory was a tensor's at which another stream may still be (M10).
+        """
+        if held.writes:
+            self.touch(held, tensor, "wrote")
         else:
-            held.wrote(stream, stream.count + 1, window, self._asked)
+            stream, window = self._stream, held.windows.get(None)
+            if window is None:
+                held.windows = {None: (window := held.whole())}
+            held.writes = [(stream, stream.count + 1, window, self._asked)]
 
     def reused(self, held: Held) -> None:
         """Notes that a storage takes the memory of one that is gone, as an allocator does.
@@ -91,10 +111,10 @@ class Races:
             held: The memory.
         """
         stream = self._process.current_stream(held.sip)
-        accesses = (*held.writes, *held.reads) if (held.home or self._default) is stream else ()
-        held.writes = [
-            (line, number, window, Left(what.name, what.issued, what.site))
-            for line, number, window, what in accesses
-            if line is not stream
-        ]
-        held.reads, held.home = [], stream
+        left: list[Access] = []
+        if (held.home or self._default) is stream:
+            for line, number, window, what in (*held.writes, *held.reads):
+                if line is not stream:
+                    gone = Left(what.name, what.issued, what.site)
+                    left.append((line, number, window, gone))
+        held.writes, held.reads, held.home = left, [], stream

@@ -48,6 +48,13 @@ _MOST_SPARES: Final = 64
 """Blocks of one size that are kept."""
 
 
+_MOST_WINDOWS: Final = 128
+"""Windows of one storage that are kept."""
+
+_NO_WINDOWS: Final[dict[Any, View]] = {}
+"""Shared by storages without any; nobody adds to it."""
+
+
 class Ref(weakref.ref[Any]):
     """A reference to a storage that knows the storage's address when the storage is gone."""
 
@@ -69,7 +76,7 @@ class Held(Memory):
         watches: What forgets it when the storage is gone, so that its block is free then.
         wrote_at: While the rank has one stream, number of the last command that wrote it; 0: none.
         home: Stream that was current when it was made; None for the default one.
-        window: What `window_of` has returned last.
+        windows: What `window_of` has returned, which guards know again.
     """
 
     __slots__ = (
@@ -80,7 +87,7 @@ class Held(Memory):
         "ref",
         "spares",
         "watches",
-        "window",
+        "windows",
         "wrote_at",
     )
 
@@ -92,7 +99,7 @@ class Held(Memory):
         self.lent: weakref.ref[Any] | None = None
         self.wrote_at = 0
         self.home: Stream | None = None
-        self.window: View | None = None
+        self.windows: dict[Any, View] = _NO_WINDOWS
 
     def window_of(self, tensor: torch.Tensor) -> View:
         """Returns a tensor on this memory as a window without bytes.
@@ -100,20 +107,19 @@ class Held(Memory):
         Args:
             tensor: The tensor.
         """
-        dtype = DTYPES.get(tensor.dtype)
-        if dtype is None:
-            return self.whole()
-        last, shape, strides = self.window, tensor.shape, tensor.stride()
-        offset = tensor.storage_offset()
-        if (  # nearly always; guards know it again
-            last is None
-            or last.shape != shape
-            or last.strides != strides
-            or last.offset != offset
-            or last.dtype is not dtype
-        ):
-            last = self.window = View(self.buffer, dtype, tuple(shape), tuple(strides), offset)
-        return last
+        key = tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
+        window = self.windows.get(key)
+        if window is None:
+            if not 0 < len(self.windows) < _MOST_WINDOWS:
+                self.windows = {}
+            dtype = DTYPES.get(tensor.dtype)
+            if dtype is None:
+                window = self.whole()
+            else:
+                shape, strides, offset, _ = key
+                window = View(self.buffer, dtype, tuple(shape), tuple(strides), offset)
+            self.windows[key] = window
+        return window
 
     def array_of(self, storage: Any) -> Any:
         """Returns the bytes as an array, in place.
@@ -142,7 +148,7 @@ class Held(Memory):
         fresh = not self.storage.nbytes  # there was nothing to copy
         self.storage, self.buffer = memory, memory.buffer
         self.spares = None  # which are of the size before
-        writes, self.writes, self.reads, self.window = self.writes, [], [], None
+        writes, self.writes, self.reads, self.windows = self.writes, [], [], {}
         if fresh:
             self.wrote_at = 0
         else:
@@ -158,12 +164,13 @@ class Held(Memory):
             watch.pop(self, None)
         self.direct = self.on_device
 
-    def commands(self) -> list[Command]:
-        """Returns the collectives, messages and copies among what touches it."""
-        if not (self.writes or self.reads):
-            return []
-        accesses = (*self.writes, *self.reads)
-        return [what for *_, what in accesses if isinstance(what, Command)]
+    def has_commands(self) -> bool:
+        """Returns whether collectives, messages or copies are among what touches it."""
+        for accesses in (self.writes, self.reads):
+            for access in accesses:
+                if type(access[3]) is Command:
+                    return True
+        return False
 
     def trust(self) -> None:
         """Counts the collectives, messages and copies that touch it as waited for."""
@@ -217,7 +224,7 @@ def _gone(ref: Ref) -> None:
         if held.watches:
             held.forgotten()
         spares = held.spares
-        if spares is not None and len(spares) < _MOST_SPARES and not held.commands():
+        if spares is not None and len(spares) < _MOST_SPARES and not held.has_commands():
             taken = held.buffer.allocation
             if not taken.freed:
                 taken.memory.set_aside(taken)
