@@ -129,10 +129,7 @@ def isend(
         tag: Number that the receive must name, too.
         group_dst: Rank of the receiver in the group.
     """
-    if is_outside(group, "isend"):
-        return None
-    post = Post("isend", "send", tensor, group, tag)
-    return _start(post, post.peer(dst, group_dst, "dst"))
+    return start("isend", "send", tensor, dst, group, tag, group_dst)
 
 
 def irecv(
@@ -151,13 +148,34 @@ def irecv(
         tag: Number that the send must name, too.
         group_src: Rank of the sender in the group.
     """
-    if is_outside(group, "irecv"):
+    return start("irecv", "recv", tensor, src, group, tag, group_src)
+
+
+def start(
+    name: str,
+    way: Way,
+    tensor: Tensor,
+    peer: int | None,
+    group: ProcessGroup | None,
+    tag: int,
+    group_peer: int | None,
+) -> Any:
+    """Starts a message, and returns a `Work`.
+
+    Args:
+        name: Name of the function that the user called.
+        way: Whether the rank sends or receives.
+        tensor: See `isend` and `irecv`, as for `group` and `tag`.
+        peer: Global rank of the other side; or give `group_peer`.
+        group: See above.
+        tag: See above.
+        group_peer: Rank of the other side in the group.
+    """
+    if is_outside(group, name):
         return None
-    post = Post("irecv", "recv", tensor, group, tag)
-    return _start(post, post.source(src, group_src))
-
-
-def _start(post: Post, peer: int | None) -> Any:
+    post = Post(name, way, tensor, group, tag)
+    send = way == "send"
+    peer = post.peer(peer, group_peer, "dst") if send else post.source(peer, group_peer)
     if noted_message(post, peer):
         return IllegalWork()
     command, _ = post.issue(peer)

@@ -77,7 +77,7 @@ class Work:
             process.learn(self._seen)
             return True
         stream = process.current_stream(command.stream.sip)
-        if not process.ordered(stream, command):
+        if not process.ordered(stream, command.stream, command.number):
             stream.waits.append(command.done)
             stream.learn(self._seen)
         if self._blocks_host:

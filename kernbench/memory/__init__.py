@@ -17,6 +17,7 @@ from kernbench.memory.storage import (
     UninitialisedReadError,
     View,
     contiguous_strides,
+    never_written,
     no_room,
 )
 
@@ -37,5 +38,6 @@ __all__ = [
     "View",
     "available_bytes",
     "contiguous_strides",
+    "never_written",
     "no_room",
 ]

@@ -70,6 +70,31 @@ class UninitialisedReadError(KernbenchError):
         )
 
 
+def never_written(
+    gaps: Array, label: object, site: CallSite | None, writer: Writer | None
+) -> UninitialisedReadError:
+    """Returns the error about a read of elements that were never written (M5).
+
+    Args:
+        gaps: True for each such element of the tensor that is read.
+        label: What the memory was made for.
+        site: Where.
+        writer: The latest command that was issued to write to the memory; None without any.
+    """
+    flat = np.flatnonzero(gaps)
+    return UninitialisedReadError(
+        f"{len(flat)} of {gaps.size} elements of {label} were never written",
+        [
+            f"first unwritten element {flat[0]}, last {flat[-1]} (of the tensor as read, "
+            f"shape {gaps.shape})",
+            site_fact(site, "allocated at"),
+        ],
+        hint="write them first, or make the tensor with zeros() instead of empty()",
+        code="M5",
+        writer=writer,
+    )
+
+
 class NoBytesError(KernbenchError, AssertionError):
     """A read of memory whose writer did not run, since a command before it had failed."""
 
@@ -498,18 +523,6 @@ class View:
 
     def _check_written(self) -> None:
         bad = self.gaps()
-        if bad is None:
-            return
-        flat = np.flatnonzero(bad)
-        block = self.buffer.allocation
-        raise UninitialisedReadError(
-            f"{len(flat)} of {bad.size} elements of {block.label} were never written",
-            [
-                f"first unwritten element {flat[0]}, last {flat[-1]} (of the tensor as read, "
-                f"shape {self.shape})",
-                site_fact(block.site, "allocated at"),
-            ],
-            hint="write them first, or make the tensor with zeros() instead of empty()",
-            code="M5",
-            writer=self.buffer.writer,
-        )
+        if bad is not None:
+            block = self.buffer.allocation
+            raise never_written(bad, block.label, block.site, self.buffer.writer)

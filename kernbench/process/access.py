@@ -1,17 +1,22 @@
-"""Checks of memory accesses: only the owner's commands, in an order that no stream violates."""
+"""Checks of memory accesses: only the owner's commands, in an order that no stream violates.
+
+Both torches ask here: programs of `kernbench.torch` through `process.act`, programs of PyTorch
+through `bridge.tensors.hazards`.
+"""
 
 import sys
+from collections.abc import Mapping
 from types import FrameType
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
-from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
 from kernbench.memory import HOST_SIP, Buffer, View, dtypes
 from kernbench.memory.windows import is_contiguous
-from kernbench.process.called import called, issued
+from kernbench.process.called import Issued, called, issued
 from kernbench.process.disorder import ORDER_STREAMS, hint, refuse
 from kernbench.process.process import MAIN, Process
-from kernbench.sim_engine.command import Command, Stream
-from kernbench.sim_engine.op_log import stream_in_words
+from kernbench.sim_engine.command import Stream
+from kernbench.sim_engine.op_log import Category, stream_in_words
 
 Verb = Literal["read", "wrote"]
 """Kind of an access to memory, in the words of reports."""
@@ -71,9 +76,21 @@ class AccessError(KernbenchError):
     """Memory was touched while an asynchronous operation on it was under way (C14, C15, M10)."""
 
 
-_Pending = tuple[Command, View]
+Access = tuple[Stream, int, View, Issued]
+"""An access that may be under way: its stream, its number in the stream, the part of the memory
+that it touches, and what has been issued. A tuple, since nearly every operation makes one."""
 
-_MOST_PENDING: Final = 64
+
+class Left(NamedTuple):
+    """What was done to a tensor that is gone, and whose memory another tensor has now."""
+
+    name: str
+    issued: int
+    site: CallSite | None
+    category: Category = "compute"
+
+
+_MOST_ACCESSES: Final = 64
 """Accesses of one memory that are kept apart; if there are more, they are merged by stream."""
 
 _NO_STREAM: Final = Stream("host", HOST_SIP)
@@ -90,10 +107,10 @@ class Guard:
         buffer: The bytes.
         owner: The process that made the block.
         version: Number of writes so far.
-        writes: Commands that write the block, each with the view that it writes. From time to time
-            entries are dropped that a later entry covers or that the host has waited for.
-        reads: Commands of other streams that read the block, each with the view that it reads;
-            entries are dropped as in `writes`.
+        writes: Accesses that write the block. From time to time those are dropped that a later one
+            covers or that the host has waited for.
+        reads: Accesses that read the block while another stream may write it; some are dropped, as
+            of `writes`.
     """
 
     __slots__ = ("buffer", "owner", "reads", "version", "writes")
@@ -102,8 +119,8 @@ class Guard:
         self.buffer = buffer
         self.owner = owner
         self.version = 0
-        self.writes: list[_Pending] = []
-        self.reads: list[_Pending] = []
+        self.writes: list[Access] = []
+        self.reads: list[Access] = []
 
     @property
     def sip(self) -> int:
@@ -115,24 +132,26 @@ class Guard:
 
         Args:
             process: The process that touches the memory.
-            stream: Stream of the command that touches the memory; None if the host does.
+            stream: Stream of what touches the memory; None if the host does.
             window: The part that is touched.
             verb: Whether the part is read or written.
 
         Raises:
             OwnershipError: If the memory belongs to another rank (M14).
-            AccessError: If a command that touches the part is under way that nobody has waited for
+            AccessError: If something that touches the part is under way that nobody has waited for
                 (C14, C15, M10).
         """
         if self.owner is not process:
             self.check_owner(process)
-        for pending in self.writes:
-            if pending[0].stream is not stream:
-                self._check_order(process, stream, window, verb, pending, "write")
+        for access in self.writes:
+            if access[0] is not stream and _collide(process, stream, window, access):
+                _refuse(process, stream, window, verb, access, "write")
+                return  # one is told of each access
         if self.reads and verb == "wrote":
-            for pending in self.reads:
-                if pending[0].stream is not stream:
-                    self._check_order(process, stream, window, verb, pending, "read")
+            for access in self.reads:
+                if access[0] is not stream and _collide(process, stream, window, access):
+                    _refuse(process, stream, window, verb, access, "read")
+                    return
 
     def check_owner(self, process: Process) -> None:
         """Checks that a process may touch the memory at all.
@@ -154,85 +173,155 @@ class Guard:
             code="M14",
         )
 
-    def _check_order(
-        self,
-        process: Process,
-        stream: Stream | None,
-        window: View,
-        verb: Verb,
-        pending: _Pending,
-        earlier: str,
+    def wrote(
+        self, stream: Stream, number: int, window: View, what: Issued, counts: bool = True
     ) -> None:
-        command, part = pending
-        if process.ordered(stream or _NO_STREAM, command) or not part.overlaps(window):
-            return
-        collective = command.category == "collective"
-        low, high = part.extent()
-        mine_low, mine_high = window.extent()
-        block = part.buffer.allocation
-        what = f"{verb} a tensor before {command.name} on it was waited for"
-        error = AccessError(
-            f"{process.name} {what}",
-            [
-                called(process, verb),
-                issued(command),
-                f"it runs on {stream_in_report(command.stream)}",
-                f"{block.label}, bytes {max(low, mine_low)}..{min(high, mine_high)}: "
-                f"{'read' if verb == 'read' else 'write'} after {earlier}",
-            ],
-            hint=hint(process, _hint(process, command, stream)),
-            code=("C14" if verb == "wrote" else "C15") if collective or stream is None else "M10",
-        )
-        refuse(process, error, what, command.site)
-
-    def wrote(self, command: Command, view: View, counts: bool = True) -> None:
-        """Notes that a command writes a view.
+        """Notes that something writes a part of the memory.
 
         Args:
-            command: The command.
-            view: The part that the command writes.
+            stream: Its stream.
+            number: Its number in the stream.
+            window: The part that it writes.
+            what: What has been issued.
             counts: Whether the write makes a new version. Writes of `tl` kernels make none: as with
                 Triton's kernels, autograd does not know about them.
         """
         self.version += counts
-        self.buffer.writer = command
-        writes = self.writes
-        if not writes or (len(writes) == 1 and writes[0][1] is view):
-            self.writes = [(command, view)]
+        self.buffer.writer = what
+        access, writes = (stream, number, window, what), self.writes
+        if not writes or (len(writes) == 1 and writes[0][2] is window):
+            self.writes = [access]
         else:
-            self.writes = self._with(writes, command, view)
+            self.writes = self._with(writes, access)
+        if self.reads:
+            self.reads = _without(self.reads, access, self.owner.seen)
 
-    def read(self, command: Command, view: View) -> None:
-        """Notes that a command reads a view while a command of another stream may write it."""
-        self.reads = self._with(self.reads, command, view)
+    def read(self, stream: Stream, number: int, window: View, what: Issued) -> None:
+        """Notes that something reads a part of the memory while another stream may write it.
 
-    def _with(self, pending: list[_Pending], command: Command, view: View) -> list[_Pending]:
-        low, high = view.extent() if is_contiguous(view) else (0, 0)
-        seen = self.owner.seen
-        kept = []
-        for entry in pending:
-            earlier, part = entry
-            if seen.get(earlier.stream, 0) >= earlier.number:
-                continue
-            begin, end = part.extent()
-            # A wait for the later command then includes the earlier one.
-            if not (low <= begin and end <= high and command.follows(earlier)):
-                kept.append(entry)
-        kept.append((command, view))
-        if len(kept) > _MOST_PENDING:
-            latest = {entry[0].stream: entry[0] for entry in kept}
-            kept = [(last, self._whole()) for last in latest.values()]
+        Args:
+            stream: Its stream.
+            number: Its number in the stream.
+            window: The part that it reads.
+            what: What has been issued.
+        """
+        access, reads = (stream, number, window, what), self.reads
+        if not reads or (len(reads) == 1 and reads[0][2] is window and reads[0][0] is stream):
+            self.reads = [access]
+        else:
+            self.reads = self._with(reads, access)
+
+    def _with(self, accesses: list[Access], access: Access) -> list[Access]:
+        stream, _, window, _ = access
+        for at, one in enumerate(accesses):
+            if one[2] is window and one[0] is stream:  # nearly always
+                accesses[at] = access
+                return accesses
+        kept = _without(accesses, access, self.owner.seen)
+        kept.append(access)
+        if len(kept) > _MOST_ACCESSES:
+            latest = {one[0]: one for one in kept}
+            whole = self.whole()
+            kept = [(one[0], one[1], whole, one[3]) for one in latest.values()]
         return kept
 
-    def _whole(self) -> View:
+    def whole(self) -> View:
+        """Returns all of the memory as a window."""
         return View(self.buffer, dtypes.uint8, (self.buffer.allocation.nbytes,), (1,), 0)
 
 
-def _hint(process: Process, command: Command, stream: Stream | None) -> str:
+def _without(accesses: list[Access], access: Access, waited: Mapping[Stream, int]) -> list[Access]:
+    """Returns the accesses that a wait for a later one does not include.
+
+    Args:
+        accesses: The earlier accesses.
+        access: The later one.
+        waited: Numbers of the last commands for which the host has waited.
+    """
+    stream, _, window, _ = access
+    seen = stream.seen
+    low, high = -1, -1
+    kept = []
+    for one in accesses:
+        line, number, part, _ = one
+        if waited.get(line, 0) >= number:
+            continue
+        if line is stream or seen.get(line, 0) >= number:
+            if part is window:
+                continue
+            if low < 0:
+                low, high = window.extent() if is_contiguous(window) else (0, 0)
+            begin, end = part.extent()
+            if low <= begin and end <= high:
+                continue
+        kept.append(one)
+    return kept
+
+
+def _collide(process: Process, stream: Stream | None, window: View, access: Access) -> bool:
+    line, number, part, _ = access
+    return not process.ordered(stream or _NO_STREAM, line, number) and part.overlaps(window)
+
+
+def _refuse(
+    process: Process,
+    stream: Stream | None,
+    window: View,
+    verb: Verb,
+    access: Access,
+    earlier: str,
+) -> None:
+    """Raises, or notes, that an access comes before an earlier one was waited for.
+
+    Args:
+        process: The process that touches the memory.
+        stream: Stream of what touches the memory; None if the host does.
+        window: The part that is touched.
+        verb: Whether it is read or written.
+        access: The earlier access.
+        earlier: `write` or `read`, what the earlier one is.
+    """
+    line, _, part, doing = access
+    noun = "read" if verb == "read" else "write"
+    gone = isinstance(doing, Left)
+    tensor = "memory of a tensor that is gone" if gone else "a tensor"
+    what = f"{verb} {tensor} before {doing.name} on it was waited for"
+    where = f"{doing.name} runs on {stream_in_report(line)}"
+    if stream is not None:
+        where += f", the {noun} on {stream_in_report(stream)}"
+    if gone:
+        last = "the allocator gives memory to the next tensor of its stream at once"
+        way = "call tensor.record_stream(stream), or wait_stream(), before the tensor is gone"
+    else:
+        low, high = part.extent()
+        mine_low, mine_high = window.extent()
+        block = part.buffer.allocation
+        label = block.label  # of a user's own memory; otherwise the tensor as it is touched
+        name = label if isinstance(label, str) else f"tensor {list(window.shape)} {window.dtype}"
+        last = (
+            f"{name}, bytes {max(low, mine_low)}..{min(high, mine_high)} of {block.nbytes}: "
+            f"{noun} after {earlier}"
+        )
+        way = _hint(process, access, stream)
+    early = "C14" if verb == "wrote" else "C15"
+    facts = [called(process, verb), where, last]
+    if doing.site is not None:  # of what was issued before there were several streams, none is kept
+        facts.insert(1, issued(doing))
+    error = AccessError(
+        f"{process.name} {what}",
+        facts,
+        hint=hint(process, way),
+        code=early if doing.category == "collective" or stream is None else "M10",
+    )
+    refuse(process, error, what, doing.site)
+
+
+def _hint(process: Process, access: Access, stream: Stream | None) -> str:
+    line, number, _, doing = access
     # A collective that the program waits for by its call runs on a stream of the program.
-    apart = command.category == "collective" and not command.stream.name.startswith("stream ")
-    others = process.computing_streams(command.stream.sip)
-    waited = any(one.seen.get(command.stream, 0) >= command.number for one in others)
+    apart = doing.category == "collective" and not line.name.startswith("stream ")
+    others = process.computing_streams(line.sip)
+    waited = any(one.seen.get(line, 0) >= number for one in others)
     if apart and not waited:  # otherwise another stream of the program has waited for it
         return "call work.wait() first"
     if stream is None:

@@ -106,28 +106,29 @@ def act(
     """
     sip, line = stream.sip, asking or stream
     at_home = category != "copy"  # only copies touch what is elsewhere
-    for block in reads:
-        memory = block.memory
-        pending = memory.writes
-        # Nearly always the block is the process's own, last written in this very stream or never.
-        if memory.owner is process and (
-            not pending or (at_home and len(pending) == 1 and pending[0][0].stream is line)
-        ):
-            continue
-        home = memory.sip
-        at = line if home in (sip, HOST_SIP) else process.current_stream(home)
-        memory.check(process, at, block.window, "read")
+    # What is written comes first: an operation in place reads, too, and its mistake is the write.
     for block in writes:
         memory = block.memory
         pending = memory.writes
         if (
-            (pending and not (at_home and len(pending) == 1 and pending[0][0].stream is line))
+            (pending and not (at_home and len(pending) == 1 and pending[0][0] is line))
             or memory.reads
             or memory.owner is not process
         ):
             home = memory.sip
             at = line if home in (sip, HOST_SIP) else process.current_stream(home)
             memory.check(process, at, block.window, "wrote")
+    for block in reads:
+        memory = block.memory
+        pending = memory.writes
+        # Nearly always the block is the process's own, last written in this very stream or never.
+        if memory.owner is process and (
+            not pending or (at_home and len(pending) == 1 and pending[0][0] is line)
+        ):
+            continue
+        home = memory.sip
+        at = line if home in (sip, HOST_SIP) else process.current_stream(home)
+        memory.check(process, at, block.window, "read")
     host = process.host
     site = site or process.call_site()
     if host.issued == process.budget:
@@ -149,19 +150,20 @@ def act(
         process.engine.submit(command)
     else:
         host.tape.submit(command)
+    number = command.number
     for block in writes:
         memory = block.memory
-        if memory.writes:
-            memory.wrote(command, block.window, new_version)
+        if memory.writes or memory.reads:
+            memory.wrote(stream, number, block.window, command, new_version)
         else:  # as `Guard.wrote`, without a call: nearly every command fills a new block
             memory.version += new_version
             memory.buffer.writer = command
-            memory.writes = [(command, block.window)]
+            memory.writes = [(stream, number, block.window, command)]
     # A device runs these in the order of its one stream, so nobody can overtake a reader.
     in_turn = category in {"compute", "kernel"} and sip >= 0
     if not in_turn or process.engine.devices[sip].compute.shared:
         for block in reads:
-            block.memory.read(command, block.window)
+            block.memory.read(stream, number, block.window, command)
     return command
 
 
@@ -293,10 +295,10 @@ def act_at_once(
         AccessError: If a command on a block is under way that nobody has waited for.
         KernbenchError: If `effect` raises it; the place of the call is added.
     """
-    for block in reads:
-        block.memory.check(process, None, block.window, "read")
     for block in writes:
         block.memory.check(process, None, block.window, "wrote")
+    for block in reads:
+        block.memory.check(process, None, block.window, "read")
     try:
         process.engine.executor.apply(effect)
     except KernbenchError as error:

@@ -6,7 +6,32 @@ from typing import Protocol, cast
 from kernbench.errors import CallSite, Fact, Involved, call_site, site_fact
 from kernbench.process.process import Part, Process
 from kernbench.sim_engine.command import Command
+from kernbench.sim_engine.op_log import Category
 from kernbench.units import format_time
+
+
+class Issued(Protocol):
+    """What has been issued to a stream: a command, or an operation of another library."""
+
+    @property
+    def name(self) -> str:
+        """Name in reports."""
+        ...
+
+    @property
+    def category(self) -> Category:
+        """Kind of work."""
+        ...
+
+    @property
+    def issued(self) -> int:
+        """When it was issued, in picoseconds."""
+        ...
+
+    @property
+    def site(self) -> CallSite | None:
+        """The user's line that asked for it."""
+        ...
 
 
 class Numbered(Protocol):
@@ -57,14 +82,14 @@ def called(
     return Fact(text, [Involved(rank, name, site, sequence, time)])
 
 
-def issued(command: Command, how: str = "was issued") -> Fact:
-    """Returns the line of a report that tells when and where a pending command was issued.
+def issued(what: Issued, how: str = "was issued") -> Fact:
+    """Returns the line of a report that tells when and where something was issued.
 
     Args:
-        command: The command; it is not complete.
+        what: It; it is not complete.
         how: Verb of the line, such as `was issued`.
     """
-    if command.part is not None:
-        return cast(Part, command.part).told(command, how)
-    when = f"{how} at {format_time(command.issued)}, at"
-    return Fact(site_fact(command.site, f"{command.name} {when}"), [])
+    if isinstance(what, Command) and what.part is not None:
+        return cast(Part, what.part).told(what, how)
+    when = f"{how} at {format_time(what.issued)}, at"
+    return Fact(site_fact(what.site, f"{what.name} {when}"), [])

@@ -318,7 +318,8 @@ class Process:
     def new_stream(self, sip: int) -> Stream:
         """Returns a new stream; from now on several streams share the device."""
         self.engine.devices[sip].share(self.engine.loop)
-        stream = self._new(f"stream {sip}.{len(self._streams)}", sip)
+        self.default_stream(sip)  # which comes first, whatever was issued before
+        stream = self._new(f"stream {sip}.{len(self.computing_streams(sip))}", sip)
         if self.host.tape is not None:
             self.host.tape.stream(stream, "new")
         return stream
@@ -422,14 +423,19 @@ class Process:
             if number > self.seen.get(stream, 0):
                 self.seen[stream] = number
 
-    def ordered(self, stream: Stream, writer: Command) -> bool:
-        """Returns whether `writer` ends before the next command of `stream` begins."""
-        line = writer.stream
+    def ordered(self, stream: Stream, line: Stream, number: int) -> bool:
+        """Returns whether a command ends before the next command of a stream begins.
+
+        Args:
+            stream: The stream.
+            line: Stream of the command; what another process does is that process's business.
+            number: Number of the command.
+        """
         return (
             line is stream
-            or stream.seen.get(line, 0) >= writer.number
-            or self.seen.get(line, 0) >= writer.number
-            or writer.host is not self.host
+            or stream.seen.get(line, 0) >= number
+            or self.seen.get(line, 0) >= number
+            or line not in self._streams
         )
 
     def have_read(self, what: Callable[[], Read | None]) -> None:

@@ -160,10 +160,5 @@ class Command:
         """Whether every event that the command waits for is settled."""
         return all(event.time is not None for event in self.after)
 
-    def follows(self, earlier: "Command") -> bool:
-        """Returns whether this command is known to come after an earlier command."""
-        line = earlier.stream
-        return line is self.stream or self.stream.seen.get(line, 0) >= earlier.number
-
     def __str__(self) -> str:
         return self.name

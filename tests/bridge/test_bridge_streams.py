@@ -140,7 +140,8 @@ def test_the_report_has_both_lines_and_both_streams() -> None:
     assert "[M10] rank 0 read a tensor before mul on it was waited for" in text
     assert "y + 1  # M10" in text
     assert "y = x * 2" in text
-    assert "it runs on the default stream" in text
+    assert "mul runs on stream 0.1, the read on the default stream" in text
+    assert "tensor [4] torch.float32, bytes 0..16 of 16: read after write" in text
     assert "hint: order the streams with wait_stream(), an event, or synchronize()" in text
 
 

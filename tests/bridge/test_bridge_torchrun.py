@@ -292,7 +292,7 @@ def test_what_every_rank_says_of_its_own_device_is_told_once(
     assert "ranks 0-11 failed at" in told
     assert "two devices, cuda:<local rank> and cpu!" in told
     assert "[M10] each of ranks 12-15 read a tensor before " in told
-    assert "it runs on stream <rank>.1" in told
+    assert "the read on stream <rank>.1" in told
 
 
 @pytest.mark.parametrize(

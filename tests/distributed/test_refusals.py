@@ -569,8 +569,8 @@ def c13(rank: int) -> None:
 [C14] rank 1 wrote a tensor before all_reduce on it was waited for
   at 4 us, at FILE+5: x.zero_()
   all_reduce #1 of group WORLD was issued at 2 us, at FILE+3: work = dist.all_reduce(x, async_op=True)
-  it runs on the communication stream
-  tensor [4] torch.float32, bytes 0..16: write after write
+  all_reduce runs on the communication stream, the write on the default stream
+  tensor [4] torch.float32, bytes 0..16 of 16: write after write
   hint: call work.wait() first
 """,
     ),
@@ -592,8 +592,8 @@ def c14(rank: int) -> None:
 [C15] rank 1 read a tensor before all_gather_into_tensor on it was waited for
   at 6 us, at FILE+5: y.numpy()
   all_gather_into_tensor #1 of group WORLD was issued at 4 us, at FILE+3: work = dist.all_gather_into_tensor(y, x, async_op=True)
-  it runs on the communication stream
-  tensor [12] torch.float32, bytes 0..48: read after write
+  all_gather_into_tensor runs on the communication stream, the read on the default stream
+  tensor [12] torch.float32, bytes 0..48 of 48: read after write
   hint: call work.wait() first
 """,
     ),
@@ -615,8 +615,8 @@ def c15(rank: int) -> None:
 [C14] rank 1 wrote a tensor before all_gather_into_tensor on it was waited for
   at 10 us, at FILE+6: x.add_(1)
   all_gather_into_tensor #1 of group WORLD was issued at 6 us, at FILE+3: work = dist.all_gather_into_tensor(y, x, async_op=True)
-  it runs on the communication stream
-  tensor [4] torch.float32, bytes 0..16: write after read
+  all_gather_into_tensor runs on the communication stream, the write on the default stream
+  tensor [4] torch.float32, bytes 0..16 of 16: write after read
   hint: call work.wait() first
 """,
     ),
@@ -639,8 +639,8 @@ def c14_read_on_two_streams(rank: int) -> None:
 [C15] rank 1 read a tensor before irecv on it was waited for
   at 12 us, at FILE+7: b.tolist()
   irecv #2 of group WORLD was issued at 8 us, at FILE+4: first, second = (dist.batch_isend_irecv([dist.P2POp(op, x, 1 - rank)])[0] for x in (a, b))
-  it runs on the stream of message 0 of batches
-  tensor [4] torch.float32, bytes 0..16: read after write
+  irecv runs on the stream of message 0 of batches, the read on the default stream
+  tensor [4] torch.float32, bytes 0..16 of 16: read after write
   hint: call work.wait() first
 """,
     ),

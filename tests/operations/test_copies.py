@@ -108,8 +108,8 @@ def test_pinned_memory_is_read_when_the_copy_executes(ctx: RuntimeContext) -> No
     assert lines[2].startswith("  Memcpy HtoD was issued at ")
     assert lines[2].endswith("x = pinned.cuda(non_blocking=True)")
     assert lines[3:] == [
-        "  it runs on the default stream",
-        "  tensor [1000] torch.float32, bytes 0..4000: write after read",
+        "  Memcpy HtoD runs on the default stream",
+        "  tensor [1000] torch.float32, bytes 0..4000 of 4000: write after read",
         "  hint: let the host wait first: synchronize() of the device, the stream, or an event",
     ]
     torch.cuda.synchronize()

@@ -119,7 +119,7 @@ def test_what_is_complete_keeps_no_bytes(ctx: RuntimeContext) -> None:
     torch.cuda.synchronize()
     kept: set[Any] = set()
     for tensor in (*hosts, *results):
-        for command, _ in (*tensor.memory.writes, *tensor.memory.reads):
+        for *_, command in (*tensor.memory.writes, *tensor.memory.reads):
             kept.add(type(command.action).__name__)
     assert kept <= {"_Over"}
     assert ctx.engine.devices[0].hbm.allocated == len(results) * (4 << 16)

@@ -667,8 +667,8 @@ replay: seed 0, schedule 0"""
 ranks 0-3: AccessError: [C14] each of ranks 0-3 wrote a tensor before all_reduce on it was waited for
   at 4 us, at FILE+4: x.zero_()
   all_reduce #1 of group WORLD was issued at 2 us, at FILE+3: dist.all_reduce(x, async_op=True)
-  it runs on the communication stream
-  tensor [4] torch.float32, bytes 0..16: write after write
+  all_reduce runs on the communication stream, the write on the default stream
+  tensor [4] torch.float32, bytes 0..16 of 16: write after write
   hint: call work.wait() first
 replay: seed 0, schedule 0"""
     )

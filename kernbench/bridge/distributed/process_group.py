@@ -8,11 +8,12 @@ import torch
 import torch.distributed as dist
 
 from kernbench.bridge.distributed.reductions import reduction_of
-from kernbench.bridge.distributed.works import SimWork, SimWorks, call
+from kernbench.bridge.distributed.works import SimWork, SimWorks, asked, call
 from kernbench.bridge.here import this_rank
 from kernbench.ccl.operations import Reduction
 from kernbench.distributed import barriers, collectives, exchanges, p2p
 from kernbench.distributed.groups import backend_of, libraries_of
+from kernbench.distributed.posting import Way
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.tensors.tensor import Tensor
 
@@ -190,11 +191,11 @@ class SimProcessGroup(dist.ProcessGroup):
             root: The root, by its number in the group; None: that of `opts`.
         """
         del timeout
-        source = _root(opts, root)
+        source, member = self._numbered(_root(opts, root))
         return self._each(
             tensors,
             opts,
-            lambda t, a: collectives.broadcast(t, None, self.simulated, a, group_src=source),
+            lambda t, a: collectives.broadcast(t, source, self.simulated, a, group_src=member),
         )
 
     def reduce(
@@ -216,15 +217,13 @@ class SimProcessGroup(dist.ProcessGroup):
             root: The root, by its number in the group; None: that of `opts`.
         """
         del timeout
-        reduction, target = (
-            _reduction(None if isinstance(opts, int) else opts, op),
-            _root(opts, root),
-        )
+        reduction = _reduction(None if isinstance(opts, int) else opts, op)
+        target, member = self._numbered(_root(opts, root))
         return self._each(
             tensors,
             opts,
             lambda t, a: collectives.reduce(
-                t, None, reduction, self.simulated, a, group_dst=target
+                t, target, reduction, self.simulated, a, group_dst=member
             ),
         )
 
@@ -524,9 +523,8 @@ class SimProcessGroup(dist.ProcessGroup):
 
         def send(block: Callable[[Any], Any]) -> Any:
             given = block(tensors[0])
-            rank.hazards.check_sent(given, "send")
-            rank.hazards.check_order(given, writes=False)
-            return p2p.isend(given, None, self.simulated, tag, group_dst=dstRank)
+            rank.hazards.unwritten.check_sent(given, asked("send"))
+            return self._start("send", given, dstRank, tag)
 
         work = call(rank, tensors, send)
         work._moved = None  # the message has a copy
@@ -551,11 +549,20 @@ class SimProcessGroup(dist.ProcessGroup):
         rank = this_rank()
 
         def receive(block: Callable[[Any], Any]) -> Any:
-            taken = block(tensors[0])
-            rank.hazards.check_order(taken, writes=True)
-            return p2p.irecv(taken, None, self.simulated, tag, group_src=source)
+            return self._start("recv", block(tensors[0]), source, tag)
 
         return call(rank, tensors, receive)
+
+    def _start(self, way: Way, block: Tensor, peer: int | None, tag: int) -> Any:
+        peers = self._numbered(peer)
+        return p2p.start(asked(way), way, block, peers[0], self.simulated, tag, peers[1])
+
+    def _numbered(self, member: int | None) -> tuple[int | None, int | None]:
+        """Returns a member as reports are to number it: as global rank, or as rank in the group.
+
+        PyTorch itself has refused wrong global ranks, but for the group of all ranks.
+        """
+        return (member, None) if self.simulated.name == "WORLD" else (None, member)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> SimWork:
         """Receives a tensor from the rank whose message comes first in simulated time.

@@ -18,6 +18,7 @@ from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.tensors.operands import is_sparse
 from kernbench.bridge.tensors.storages import STORAGES, Held, Ref, block_of, let_go
 from kernbench.des import Event
+from kernbench.distributed.posting import Way
 from kernbench.distributed.works import Work
 from kernbench.process.process import Process
 from kernbench.ranks.at_call import AtCall
@@ -266,6 +267,7 @@ def call(rank: Rank, tensors: Any, function: Callable[[Callable[[Any], Any]], An
 
 
 _PASSED: Final = (str(Path(__file__).parents[1]), c10d.__file__, c10d_logger.__file__)
+_MESSAGES: Final = frozenset(("send", "recv", "isend", "irecv"))
 _PYTORCH: Final = str(Path(torch.__file__).parent)
 
 
@@ -278,6 +280,21 @@ def _is_of_pytorch() -> bool:
     while frame is not None and frame.f_code.co_filename.startswith(_PASSED):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename.startswith(_PYTORCH)
+
+
+def asked(way: Way) -> str:
+    """Returns which function of PyTorch the program called for a message, such as `isend`.
+
+    Args:
+        way: The method of a group that this function calls.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    name: str = way
+    while frame is not None and frame.f_code.co_filename.startswith(_PASSED):
+        if frame.f_code.co_name in _MESSAGES and frame.f_code.co_filename == c10d.__file__:
+            name = frame.f_code.co_name
+        frame = frame.f_back
+    return name
 
 
 def refs_of(blocks: Sequence[Tensor]) -> tuple[Ref, ...]:

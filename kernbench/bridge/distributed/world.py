@@ -264,8 +264,7 @@ class Distributed:
                     peer = group.simulated.ranks[message.group_peer]
                 way = p2p.isend if sends else p2p.irecv
                 if sends:
-                    rank.hazards.check_sent(blocks[-1], "isend")
-                rank.hazards.check_order(blocks[-1], writes=not sends)
+                    rank.hazards.unwritten.check_sent(blocks[-1], "isend")
                 ours.append(p2p.P2POp(way, blocks[-1], peer, group.simulated, message.tag))
             events: list[Event] = []
             rank.process.heard, heard = _listener(rank.process.heard, events)

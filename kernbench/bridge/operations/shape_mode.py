@@ -204,7 +204,8 @@ class ShapeMode(DirectMode):
             made = []
             for shape, strides, dtype in seen.made:
                 one = _EMPTY(shape, strides, dtype=dtype, device=_META)
-                self._made(hold(rank, one.untyped_storage(), on_device=True, of=one), seen.cost)
+                held = hold(rank, one.untyped_storage(), on_device=True, of=one)
+                self._made(held, one, seen.cost)
                 made.append(one)
             out = tuple(made) if seen.many else made[0]
         self._issue(seen.cost, seen.duration)

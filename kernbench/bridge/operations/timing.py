@@ -218,7 +218,7 @@ class TimeMode(TorchDispatchMode):
                         if rank.races is None:
                             fresh.wrote_at = self._line.count + 1
                         else:
-                            rank.races.made(fresh)
+                            rank.races.made(fresh, out)
             else:
                 self._hold(out, cost)
         if known.reads and not touched:
@@ -327,16 +327,16 @@ class TimeMode(TorchDispatchMode):
             if isinstance(value, torch.Tensor):
                 storage = value.untyped_storage()
                 if storage._cdata not in STORAGES:
-                    self._made(hold(self._rank, storage, on_device=True, of=value), cost)
+                    self._made(hold(self._rank, storage, on_device=True, of=value), value, cost)
 
-    def _made(self, held: Held, cost: Cost) -> None:
+    def _made(self, held: Held, tensor: torch.Tensor, cost: Cost) -> None:
         """Notes the storage of a result, whose command is about to be issued."""
         if cost is FREE:
             return
         if self._rank.races is None:
             held.wrote_at = self._line.count + 1
         else:
-            self._rank.races.made(held)
+            self._rank.races.made(held, tensor)
 
     def _copied_across(self, args: Any, kwargs: Any) -> bool:
         """Issues copies into tensors on the other side of the bus; returns whether there are any.

@@ -14,10 +14,8 @@ import torch
 from kernbench.bridge.here import HERE, Rank
 from kernbench.bridge.tensors.operands import is_sparse, tensors_in
 from kernbench.bridge.tensors.races import Races
-from kernbench.bridge.tensors.storages import DTYPES, STORAGES, Held, Ref, is_on_device
+from kernbench.bridge.tensors.storages import STORAGES, Held, Ref, is_on_device
 from kernbench.bridge.tensors.unwritten import Blank, Operation, Unwritten
-from kernbench.errors import site_fact
-from kernbench.memory import UninitialisedReadError, View, dtypes
 from kernbench.process.access import Verb
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.tensors.tensor import Tensor
@@ -97,20 +95,22 @@ class Hazards:
         races = self._rank.races
         # A storage that is gone tells nobody.
         self._set_switches()
-        if operands.free:
-            races = None
-        elif races is not None:
+        if races is not None and not operands.free:
             races.begin(name)
         tensors = list(operands.of(args, kwargs or {}))
-        for tensor, verb in tensors:
+        # As in `process.act`: what an operation in place does too early is that it writes.
+        if operands.writes:
+            tensors.sort(key=_reads)
+        for tensor, verb in tensors if self.alert else ():
             held = STORAGES.get(tensor.untyped_storage()._cdata)
-            if held is None:
+            if held is None or operands.free:
                 continue
-            if held in self._used and not operands.free and tensor.dtype in DTYPES:
-                crosses = operands.copies and not held.on_device and self._crosses(args)
-                self._check(held, tensor, "wrote" if verb == "wrote" else "read", crosses=crosses)
+            does: Verb = "wrote" if verb == "wrote" else "read"
             if races is not None and held.on_device:
-                races.touch(held, tensor, writes=verb == "wrote")
+                races.touch(held, tensor, does)
+            elif held in self._used:
+                crosses = operands.copies and not held.on_device and self._crosses(args)
+                self._check(held, tensor, does, crosses=crosses)
         if not self._blank:
             return False
         if operands.free:
@@ -130,9 +130,7 @@ class Hazards:
         process = self._rank.process
         at_device = held.on_device or crosses
         stream = process.current_stream(self._rank.sip) if at_device else None
-        shape, strides = tuple(tensor.shape), tuple(tensor.stride())
-        dtype, offset = DTYPES[tensor.dtype], tensor.storage_offset()
-        held.check(process, stream, View(held.buffer, dtype, shape, strides, offset), verb)
+        held.check(process, stream, held.window_of(tensor), verb)
 
     def check_read(self, tensor: torch.Tensor) -> None:
         """Checks that the host may read a tensor in a way that no mode sees.
@@ -144,20 +142,19 @@ class Hazards:
             AccessError: If a collective uses it that nobody has waited for (C15, M10).
         """
         held = STORAGES.get(tensor.untyped_storage()._cdata)
-        if held is None or tensor.dtype not in DTYPES:
+        if held is None:
             return
-        if held in self._used:
-            self._check(held, tensor, "read")
         if self._rank.races is not None and held.on_device:
             self._rank.races.begin("a read by the host")
-            self._rank.races.touch(held, tensor, writes=False)
+            self._rank.races.touch(held, tensor, "read")
+        elif held in self._used:
+            self._check(held, tensor, "read")
 
-    def check_resized(self, held: Held, storage: Any) -> None:
+    def check_resized(self, held: Held) -> None:
         """Checks that a storage may change its size: it is read for it, and its memory given back.
 
         Args:
             held: The storage's memory.
-            storage: The storage.
 
         Raises:
             AccessError: If a collective uses it that nobody has waited for (C14, C15).
@@ -165,41 +162,9 @@ class Hazards:
         if held in self._used:
             process = self._rank.process
             stream = process.current_stream(held.sip) if held.on_device else None
-            whole = View(held.buffer, dtypes.uint8, (storage.nbytes(),), (1,), 0)
+            whole = held.whole()
             held.check(process, stream, whole, "read")
             held.check(process, stream, whole, "wrote")
-
-    def check_sent(self, block: Tensor, call: str) -> None:
-        """Checks that something has written what a rank is about to send.
-
-        Args:
-            block: The tensor.
-            call: What sends it.
-
-        Raises:
-            UninitialisedReadError: If nothing has (M5).
-        """
-        held = block.memory
-        blank = self._blank.get(held) if isinstance(held, Held) else None
-        if blank is None:
-            return
-        if blank.marks is not None:
-            window = block.window
-            view = View(blank.marks, window.dtype, window.shape, window.strides, window.offset)
-            gaps = view.gaps()
-            if gaps is None or not gaps.all():
-                return
-        process = self._rank.process
-        raise UninitialisedReadError(
-            f"{process.name} gives {call} a tensor that was never written",
-            [
-                site_fact(process.call_site()),
-                f"tensor {list(block.window.shape)} {block.window.dtype}",
-                site_fact(blank.site, "made without values at"),
-            ],
-            hint="write it first, or make the tensor with zeros() instead of empty()",
-            code="M5",
-        )
 
     def check_given(
         self, call: str, stream: Stream, reads: Sequence[Tensor], writes: Sequence[Tensor]
@@ -217,33 +182,12 @@ class Hazards:
             AccessError: If another stream may still be at one (M10).
         """
         for block in reads:
-            self.check_sent(block, call)
-            self.check_order(block, stream, writes=False)
-        for block in writes:
-            self.check_order(block, stream, writes=True)
-
-    def check_order(self, block: Tensor, stream: Stream | None = None, *, writes: bool) -> None:
-        """Checks that a stream has waited for what others do with a tensor.
-
-        Args:
-            block: The tensor, which a collective or message is to use.
-            stream: The stream; None for the current one.
-            writes: Whether it is written.
-
-        Raises:
-            AccessError: If it has not (M10).
-        """
-        held, races = block.memory, self._rank.races
-        if races is None or not isinstance(held, Held) or not held.on_device:
-            return
-        if stream is None or stream.sip < 0:
-            stream = self._rank.process.current_stream(held.sip)
-        races.check_block(held, block.window, stream, writes=writes)
+            self.unwritten.check_sent(block, call)
 
     @property
     def looks(self) -> bool:
         """Whether a collective may be refused for what it is given."""
-        return bool(self._blank) or self._rank.races is not None
+        return bool(self._blank)
 
     def note_used(self, blocks: Sequence[Tensor]) -> None:
         """Notes the tensors of a collective or message that the rank has just issued.
@@ -269,18 +213,24 @@ class Hazards:
         """
         for ref in used:
             held = STORAGES.get(ref.key)
-            if held is not None and held.ref is ref and (trusted or self._is_settled(held)):
+            if held is None or held.ref is not ref:
+                continue
+            if trusted:
+                held.trust()
+            if trusted or self._is_settled(held):
                 self._used.pop(held, None)
         self._changed()
 
     def _is_settled(self, held: Held) -> bool:
         """Returns whether every stream that computes comes after all uses of a memory."""
         process = self._rank.process
-        commands: list[Command] = [entry[0] for entry in (*held.writes, *held.reads)]
+        commands = [
+            (one[0], one[1]) for one in (*held.writes, *held.reads) if isinstance(one[3], Command)
+        ]
         if not held.on_device:
-            return all(process.seen.get(one.stream, 0) >= one.number for one in commands)
+            return all(process.seen.get(line, 0) >= number for line, number in commands)
         streams = process.computing_streams(held.sip)
-        return all(process.ordered(stream, one) for one in commands for stream in streams)
+        return all(process.ordered(stream, *one) for one in commands for stream in streams)
 
     def _changed(self, blank: Held | None = None) -> None:
         """Notes that there are more or fewer storages to look at; `blank`: this one is new."""
@@ -378,7 +328,7 @@ class Operands:
 
 
 def giving_bytes(
-    real: Callable[..., Any], *, reads: bool = False, writes: bool = False, shows: str = ""
+    real: Callable[..., Any], *, reads: bool = False, writes: bool = False, shows: bool = False
 ) -> Callable[..., Any]:
     """Returns a method of a tensor that gives its bytes away, to code that no mode sees.
 
@@ -386,7 +336,7 @@ def giving_bytes(
         real: The method, as it is in ranks.
         reads: Whether the host reads them.
         writes: Whether that code may write them.
-        shows: What reports call a method that gives all of the values; empty if it does not.
+        shows: Whether the method gives all of the values.
     """
 
     @functools.wraps(real)
@@ -396,12 +346,16 @@ def giving_bytes(
             if reads:
                 rank.hazards.check_read(self)
             if shows:
-                rank.hazards.unwritten.check_shown(self, shows)
+                rank.hazards.unwritten.check_shown(self)
             if writes:
                 rank.hazards.note_written(self)
         return real(self, *args, **options)
 
     return method
+
+
+def _reads(operand: tuple[torch.Tensor, str]) -> bool:
+    return operand[1] != "wrote"
 
 
 def _is_written(argument: Any) -> bool:

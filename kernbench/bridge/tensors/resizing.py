@@ -216,7 +216,7 @@ def before_resize(rank: Rank, storage: Any, nbytes: int) -> Storage | None:
     held = STORAGES.get(storage._cdata)
     if held is None:
         return None
-    rank.hazards.check_resized(held, storage)
+    rank.hazards.check_resized(held)
     if held.in_use:
         raise not_simulated(
             "a change of the size of a storage that a collective still uses",

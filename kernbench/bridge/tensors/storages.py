@@ -25,7 +25,7 @@ from kernbench.memory import (
     no_room,
 )
 from kernbench.process.types import CPU, Device
-from kernbench.sim_engine.command import Stream
+from kernbench.sim_engine.command import Command, Stream
 from kernbench.tensors.memory import Label, Memory
 from kernbench.tensors.new import wrap
 from kernbench.tensors.running import cuda_device
@@ -48,6 +48,13 @@ _MOST_SPARES: Final = 64
 """Blocks of one size that are kept."""
 
 
+_MOST_WINDOWS: Final = 128
+"""Windows of one storage that are kept."""
+
+_NO_WINDOWS: Final[dict[Any, View]] = {}
+"""Shared by storages without any; nobody adds to it."""
+
+
 class Ref(weakref.ref[Any]):
     """A reference to a storage that knows the storage's address when the storage is gone."""
 
@@ -68,21 +75,19 @@ class Held(Memory):
         lent: Refers to the bytes as an array, which lives as long as a command is to move them.
         watches: What forgets it when the storage is gone, so that its block is free then.
         wrote_at: While the rank has one stream, number of the last command that wrote it; 0: none.
-        touched: Once it has several, what each of them has done last; see `races`.
-        before: The same of the storage that had this memory before.
         home: Stream that was current when it was made; None for the default one.
+        windows: What `window_of` has returned, which guards know again.
     """
 
     __slots__ = (
-        "before",
         "direct",
         "home",
         "lent",
         "on_device",
         "ref",
         "spares",
-        "touched",
         "watches",
+        "windows",
         "wrote_at",
     )
 
@@ -93,9 +98,28 @@ class Held(Memory):
         self.watches: tuple[dict[Held, Any], ...] = ()
         self.lent: weakref.ref[Any] | None = None
         self.wrote_at = 0
-        self.touched: list[Any] | None = None
-        self.before: list[Any] | None = None
-        self.home: Any = None
+        self.home: Stream | None = None
+        self.windows: dict[Any, View] = _NO_WINDOWS
+
+    def window_of(self, tensor: torch.Tensor) -> View:
+        """Returns a tensor on this memory as a window without bytes.
+
+        Args:
+            tensor: The tensor.
+        """
+        key = tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
+        window = self.windows.get(key)
+        if window is None:
+            if not 0 < len(self.windows) < _MOST_WINDOWS:
+                self.windows = {}
+            dtype = DTYPES.get(tensor.dtype)
+            if dtype is None:
+                window = self.whole()
+            else:
+                shape, strides, offset, _ = key
+                window = View(self.buffer, dtype, tuple(shape), tuple(strides), offset)
+            self.windows[key] = window
+        return window
 
     def array_of(self, storage: Any) -> Any:
         """Returns the bytes as an array, in place.
@@ -124,12 +148,14 @@ class Held(Memory):
         fresh = not self.storage.nbytes  # there was nothing to copy
         self.storage, self.buffer = memory, memory.buffer
         self.spares = None  # which are of the size before
-        self.writes, self.reads = [], []
+        writes, self.writes, self.reads, self.windows = self.writes, [], [], {}
         if fresh:
-            self.wrote_at, self.touched = 0, None
-        elif self.touched is not None:
-            self.touched = [one for one in self.touched if one.stream is stream]
-        self.before = None
+            self.wrote_at = 0
+        else:
+            whole = self.whole()
+            self.writes = [
+                (line, number, whole, what) for line, number, _, what in writes if line is stream
+            ]
         self.forgotten()
 
     def forgotten(self) -> None:
@@ -137,6 +163,21 @@ class Held(Memory):
         for watch in self.watches:
             watch.pop(self, None)
         self.direct = self.on_device
+
+    def has_commands(self) -> bool:
+        """Returns whether collectives, messages or copies are among what touches it."""
+        for accesses in (self.writes, self.reads):
+            for access in accesses:
+                if type(access[3]) is Command:
+                    return True
+        return False
+
+    def trust(self) -> None:
+        """Counts the collectives, messages and copies that touch it as waited for."""
+        for accesses in (self.writes, self.reads):
+            for at, (line, _, window, what) in enumerate(accesses):
+                if isinstance(what, Command):
+                    accesses[at] = line, 0, window, what  # as what precedes every command
 
     def stand_for(self, storage: Any) -> None:
         """Becomes the memory of a storage, until that is gone.
@@ -183,7 +224,7 @@ def _gone(ref: Ref) -> None:
         if held.watches:
             held.forgotten()
         spares = held.spares
-        if spares is not None and not (held.writes or held.reads) and len(spares) < _MOST_SPARES:
+        if spares is not None and len(spares) < _MOST_SPARES and not held.has_commands():
             taken = held.buffer.allocation
             if not taken.freed:
                 taken.memory.set_aside(taken)
@@ -409,6 +450,8 @@ def block_of(rank: Rank, tensor: torch.Tensor, *, of_host: bool = False) -> Tens
         label = Label(dtype, tuple(tensor.shape))
         on_device = rank.ambient and rank.data and not of_host
         held = hold(rank, storage, on_device=on_device, label=label)
+    if rank.races is not None:
+        rank.races.told(held)
     buffer = Buffer(held.buffer.allocation)
     if rank.data or held.sip < 0:
         buffer.data = held.array_of(storage)

@@ -364,8 +364,8 @@ def patches() -> Iterator[Patch]:
     data = property(_REAL_DATA.__get__, set_data, _REAL_DATA.__delete__)
     of_tensors: dict[str, Any] = {
         "numpy": _sharing(Once()),
-        "tolist": giving_bytes(tolist, reads=True, shows="tolist"),
-        "__repr__": giving_bytes(shown, reads=True, shows="print"),
+        "tolist": giving_bytes(tolist, reads=True, shows=True),
+        "__repr__": giving_bytes(shown, reads=True, shows=True),
         "__dlpack__": giving_bytes(_TENSOR.__dlpack__, reads=True, writes=True),
         "share_memory_": giving_bytes(_TENSOR.share_memory_, writes=True),
         "type": type_,

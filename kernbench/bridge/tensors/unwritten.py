@@ -23,8 +23,9 @@ from kernbench.bridge.here import HERE, Rank
 from kernbench.bridge.tensors.operands import is_sparse, tensors_in
 from kernbench.bridge.tensors.storages import ADDRESS, DTYPES, STORAGES, Held, hold
 from kernbench.errors import CallSite, site_fact
-from kernbench.memory import Array, Buffer, UninitialisedReadError, View
-from kernbench.process.called import called
+from kernbench.memory import Array, Buffer, UninitialisedReadError, View, never_written
+from kernbench.process.act import HostWrite
+from kernbench.tensors.tensor import Tensor
 
 Reading = Literal["all", "some", "moves", "onto", "nothing"]
 """What an operation does with the elements of operands that it does not write: it computes with all
@@ -89,17 +90,22 @@ class Blank:
     Args:
         site: Where the program made it.
         held: The storage's memory.
+        of: The tensor for which it was made.
 
     Attributes:
         site: As above.
+        label: Names the tensor in reports.
         marks: Says which bytes were never written; None: all of them.
+        writer: What has written a part of it last; None: nothing has.
     """
 
-    __slots__ = ("_held", "marks", "site")
+    __slots__ = ("_held", "label", "marks", "site", "writer")
 
-    def __init__(self, site: CallSite | None, held: Held) -> None:
+    def __init__(self, site: CallSite | None, held: Held, of: torch.Tensor) -> None:
         self.site: Final = site
+        self.label: Final = described(of)
         self.marks: Buffer | None = None
+        self.writer: HostWrite | None = None
         self._held: Final = held
 
     def view(self, tensor: torch.Tensor) -> View:
@@ -200,7 +206,7 @@ class Unwritten:
             if out.device.type == "meta":
                 return  # the program's own, which has no memory
             held = hold(self._rank, storage, on_device=False)
-        self._add(held, Blank(site or self._rank.process.call_site(), held))
+        self._add(held, Blank(site or self._rank.process.call_site(), held, out))
 
     def _add(self, held: Held, blank: Blank) -> None:
         self.found[held] = blank
@@ -263,55 +269,79 @@ class Unwritten:
             elif how != "nothing" and tensor is not skipped:
                 self._check(blank, tensor, operation.name, wholly=how == "some")
         for held, tensor in written:
-            self.wrote(held, tensor)
+            self.wrote(held, tensor, operation.name)
         if moved:
             for to, source in zip(tensors_in(args[0]), tensors_in(args[1]), strict=False):
                 self._move(to, source)
         return carried
 
     def _check(self, blank: Blank, tensor: torch.Tensor, call: str, *, wholly: bool) -> None:
-        if not tensor.numel() or (wholly and blank.marks is not None):
-            return
-        if tensor.dtype not in DTYPES and blank.marks is not None:
-            return
-        gaps = blank.gaps(tensor)
+        gaps = None if wholly and blank.marks is not None else self._unwritten_in(blank, tensor)
         if gaps is not None:
-            process = self._rank.process
-            flat = np.flatnonzero(gaps)
-            some = "" if len(flat) == gaps.size else f"{len(flat)} of {gaps.size} elements of "
-            raise UninitialisedReadError(
-                f"{process.name} reads {some}a tensor that was never written",
-                [
-                    called(process, call),
-                    f"{call} reads {described(tensor)}"
-                    + (f"; first unwritten element {flat[0]}, last {flat[-1]}" if some else ""),
-                    site_fact(blank.site, "made without values at"),
-                ],
-                hint="write it first, or make the tensor with zeros() instead of empty()",
-                code="M5",
-            )
+            raise self.refused(blank, gaps, f"{call} was issued at")
 
-    def check_shown(self, tensor: torch.Tensor, call: str) -> None:
+    @staticmethod
+    def _unwritten_in(blank: Blank, tensor: torch.Tensor) -> Array | None:
+        if not tensor.numel() or (tensor.dtype not in DTYPES and blank.marks is not None):
+            return None
+        return blank.gaps(tensor)
+
+    def refused(self, blank: Blank, gaps: Array, where: str) -> UninitialisedReadError:
+        """Returns the error about a read of what nothing has written, see `never_written`.
+
+        Args:
+            blank: The storage that is read.
+            gaps: True for each element of the tensor that nothing has written.
+            where: Begin of the line that tells where it is read.
+        """
+        error = never_written(gaps, blank.label, blank.site, blank.writer)
+        error.tell_writer()
+        error.add_fact(site_fact(self._rank.process.call_site(), where))
+        return error
+
+    def check_shown(self, tensor: torch.Tensor) -> None:
         """Checks that something has written all that the host is about to read.
 
         Args:
             tensor: A plain tensor.
-            call: What reads it.
 
         Raises:
             UninitialisedReadError: If nothing has (M5).
         """
         held = STORAGES.get(tensor.untyped_storage()._cdata)
         blank = None if held is None else self.found.get(held)
-        if blank is not None:
-            self._check(blank, tensor, call, wholly=False)
+        gaps = None if blank is None else self._unwritten_in(blank, tensor)
+        if blank is not None and gaps is not None:
+            raise self.refused(blank, gaps, "read by the host at")
 
-    def wrote(self, held: Held, tensor: torch.Tensor) -> None:
+    def check_sent(self, block: Tensor, call: str) -> None:
+        """Checks that something has written what a rank is about to give others, or a part of it.
+
+        Args:
+            block: The tensor.
+            call: The collective or message.
+
+        Raises:
+            UninitialisedReadError: If nothing has (M5).
+        """
+        held, window = block.memory, block.window
+        blank = self.found.get(held) if isinstance(held, Held) else None
+        if blank is None:
+            return
+        if blank.marks is not None:
+            marked = View(blank.marks, window.dtype, window.shape, window.strides, window.offset)
+            gaps = marked.gaps()
+            if gaps is None or not gaps.all():
+                return
+        raise self.refused(blank, np.ones(window.shape, np.bool_), f"{call} was issued at")
+
+    def wrote(self, held: Held, tensor: torch.Tensor, name: str) -> None:
         """Notes that something writes a tensor.
 
         Args:
             held: Its memory.
             tensor: The tensor.
+            name: Name of what does.
         """
         blank = self.found.get(held)
         if blank is None:
@@ -322,6 +352,7 @@ class Unwritten:
             self.forget(held)
             return
         blank.view(tensor).note_written()
+        blank.writer = HostWrite(name, self._rank.process.call_site())
         assert blank.marks is not None
         if blank.marks.unwritten is None or not blank.marks.unwritten.any():
             self.forget(held)
@@ -350,7 +381,7 @@ class Unwritten:
             return
         blank = self.found.get(held)
         if blank is None:
-            blank = Blank(site, held)
+            blank = Blank(site, held, tensor)
             whole = tensor.numel() * tensor.itemsize == held.storage.nbytes
             if not (whole and gaps.all()):
                 view = blank.view(tensor)
