@@ -238,7 +238,7 @@ def refusal(
 def _taken(function: Function, name: str, kind: str) -> str:
     """Returns what a parameter takes: its annotation, and what PyTorch takes beside it."""
     if function.__module__.startswith("kernbench.distributed.") and kinds.takes_tensors(kind):
-        # What a rank gave to a collective is told with the rank and the group, by that room.
+        # That room reports wrong arguments of collectives, with the rank and the group.
         return "Any"
     if name == "input" and function.__name__ in _ONE_TENSOR_OF_TWO:
         return f"{kind} | Scalar"
@@ -305,7 +305,7 @@ def _mistake(
         name: _taken(function, name, kinds.text(signature.parameters[name].annotation))
         for name in given
     }
-    # An argument that should be a tensor is told before any other.
+    # An argument that should be a tensor is reported before any other.
     for name, kind in sorted(annotated.items(), key=lambda item: not kinds.takes_tensors(item[1])):
         parameter, value = signature.parameters[name], given[name]
         if parameter.kind is inspect.Parameter.VAR_KEYWORD or name == "self":
