@@ -74,6 +74,8 @@ def test_the_last_lines_name_late_events_only_if_there_are_some() -> None:
             "time_us": 2.0,
             "peak_memory_bytes": 1 << 20,
             "late_events": 0,
+            "made_up_values": {"count": 0, "first": None},
+            "races": [],
             "unknown_operations": [],
         }
         ctx.results.append({DOCUMENT: told})
