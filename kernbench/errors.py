@@ -302,7 +302,7 @@ class Involved(NamedTuple):
 
 
 class Fact(str):
-    """A line of a report, with the calls that it tells of.
+    """A line of a report, with the calls that it is about.
 
     Args:
         text: The line.
@@ -377,7 +377,7 @@ class KernbenchError(Exception):
         self.facts = (*self.facts, fact)
 
     def involved(self) -> list[Involved]:
-        """Returns the calls that the facts tell of, ordered by rank and time."""
+        """Returns the calls that the facts are about, ordered by rank and time."""
         told = [fact.involved for fact in self.facts if isinstance(fact, Fact)]
         calls = dict.fromkeys(call for calls in told for call in calls)
         return sorted(calls, key=lambda call: (call.rank, call.time_ps or 0))
@@ -393,7 +393,7 @@ class KernbenchError(Exception):
         }
 
     def ranks_as_json(self) -> dict[str, object]:
-        """Returns the calls that the facts tell of, as plain values; empty if there are none."""
+        """Returns the calls that the facts are about, as plain values; empty if there are none."""
         ranks = [call.as_json() for call in self.involved()]
         return {"ranks": ranks} if ranks else {}
 

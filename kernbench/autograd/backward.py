@@ -398,7 +398,7 @@ class _Pass:
             self._arrived([edge])
 
     def _arrived(self, edges: Iterable[Edge | None]) -> None:
-        """Notes that the nodes with these edges are done; delivers to leaves that await no more."""
+        """Notes that the nodes with these edges are done; delivers to leaves that are complete."""
         for edge in edges:
             if edge is None or not isinstance(edge[0], Leaf):
                 continue

@@ -43,7 +43,7 @@ PIPELINE_STARTS: Final = Place(
     },
 )
 """What lets stages vote whether shapes are known, and connects them. Its arguments: the stages,
-whether there is a pass back, and a flag of the connections."""
+whether there is a backward pass, and a flag of the connections."""
 
 PLACES: Final = (PIPELINE_STARTS,)
 """Names that differ from version to version: they are chosen here and nowhere else."""

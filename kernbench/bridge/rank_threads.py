@@ -432,7 +432,9 @@ def _telling(real: Callable[[], Callable[[Any], None]]) -> Callable[[], Callable
         tell = real()
 
         def invoke(thread: Any) -> None:
-            if not isinstance(sys.exception(), RankAborted | Killed):  # all of the rank is told so
+            if not isinstance(
+                sys.exception(), RankAborted | Killed
+            ):  # it goes to all threads of the rank
                 tell(thread)
 
         return invoke

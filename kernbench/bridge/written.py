@@ -83,7 +83,7 @@ class Written:
             pass
 
     def look(self) -> None:
-        """Takes versions as they are: what has been written since the last look is of no use."""
+        """Takes the current versions as seen: earlier writes are ignored."""
         if not _COUNTS:
             self._known[:] = [dict(vars(owner)) for owner in self._owners]
             return

@@ -325,7 +325,7 @@ def load_ccl(path: Path, overrides: tuple[str, ...] = ()) -> Loaded[CclFile]:
     try:
         content = path.read_bytes()
     except OSError:
-        content = b""  # what is wrong with the file is told when it is read as YAML
+        content = b""  # what is wrong with the file is reported when it is read as YAML
     return _loaded(path, content, overrides)
 
 

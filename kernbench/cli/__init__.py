@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _flush() -> None:
-    """Flushes standard output; whoever reads it may have gone, as `head` does."""
+    """Flushes standard output, whose reader may have closed it, as `head` does."""
     if sys.stdout is None:  # closed before the start
         return
     try:

@@ -106,7 +106,7 @@ def _describe_interrupt(error: KeyboardInterrupt, replay: str) -> str:
 
 
 def _broken_pipe(error: BaseException) -> bool:
-    """Returns whether whoever reads standard output, such as `head`, has gone."""
+    """Returns whether the reader of standard output, such as `head`, has closed it."""
     causes = error.errors.values() if isinstance(error, SpawnException) else [error]
     return any(isinstance(cause, BrokenPipeError) for cause in causes)
 

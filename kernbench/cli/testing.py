@@ -150,7 +150,7 @@ def _checked_machine(machine: str) -> str:
     """Returns the name or file of a machine that can be made.
 
     Raises:
-        typer.Exit: If it cannot; the user was told why.
+        typer.Exit: If it cannot; the reason has been printed.
     """
     from kernbench.cli.failures import failed
     from kernbench.errors import UsageError

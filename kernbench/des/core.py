@@ -128,7 +128,7 @@ class Event:
             self._callbacks.append(callback)
 
     def forget(self, label: object) -> None:
-        """Lets go of whoever waits for the moment, which will not come; keeps a new label."""
+        """Drops the waiters of an event that will not happen; keeps a new label."""
         self._callbacks = None
         self.label = label
 
@@ -527,7 +527,7 @@ class EventLoop:
         self.driver: int | None = None
         self._key = 0  # key of the owner whose turn it is
         self._until: Event | None = None  # what `run` waits for
-        self._resumed: Task | None = None  # the last one that `on_resume` was told of
+        self._resumed: Task | None = None  # the last one given to `on_resume`
         self._present: int | None = None  # while the past is relived, the time up to which
 
     def owner(self, key: int) -> Owner:

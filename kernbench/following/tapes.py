@@ -340,7 +340,7 @@ class Tape:
         self._page.more.settle(0)
 
     def close(self) -> None:
-        """Notes no more, also after an error."""
+        """Stops recording, also after an error."""
         if isinstance(self._hbm, NotedAllocator) and self._kept:
             self._hbm.note = self._note
 

@@ -175,7 +175,7 @@ class Network:
                 messages[message] = None
                 state.append((sender, *message.state(now)))
             state += [flow.state(now) for flow in parts]
-        # Flows that end together are told in the order of their keys.
+        # Flows that end together are reported in the order of their keys.
         state.append(sorted(range(len(flows)), key=lambda number: flows[number].key))
         fifos = self._fifos.items()
         busy = sorted((link, fifo.free - now) for link, fifo in fifos if fifo.free > now)

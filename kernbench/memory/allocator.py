@@ -427,7 +427,7 @@ class NotedAllocator(Allocator):
         self.note = note
 
     def allocate(self, nbytes: int, label: object, site: CallSite | None) -> Allocation:
-        """Does what `Allocator.allocate` does, and tells of the block.
+        """Does what `Allocator.allocate` does, and reports the block.
 
         Args:
             nbytes: Size in bytes.
@@ -448,7 +448,7 @@ class NotedAllocator(Allocator):
             self.note(self.sip, -block.reserved)
 
     def set_aside(self, block: Allocation) -> None:
-        """Does what `Allocator.set_aside` does, and tells of the block.
+        """Does what `Allocator.set_aside` does, and reports the block.
 
         Args:
             block: A block in use.
@@ -457,7 +457,7 @@ class NotedAllocator(Allocator):
         self.note(self.sip, -block.reserved)
 
     def take_back(self, block: Allocation) -> bool:
-        """Does what `Allocator.take_back` does, and tells of the block.
+        """Does what `Allocator.take_back` does, and reports the block.
 
         Args:
             block: The block.

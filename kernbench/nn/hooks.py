@@ -270,7 +270,7 @@ def _changed_result(
     return result if found is None else found
 
 
-# The pass back
+# The backward pass
 
 
 class _Through(Function):
@@ -418,12 +418,12 @@ def register_module_forward_hook(
 
 
 def register_module_full_backward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
-    """Calls a hook with `(module, grad_output)` in the pass back of each module of the rank."""
+    """Calls a hook with `(module, grad_output)` in the backward pass of each module."""
     return register(of_all_modules().backward_pre, check_hook(hook))
 
 
 def register_module_full_backward_hook(hook: Callable[..., Any]) -> RemovableHandle:
-    """Calls a hook with `(module, grad_input, grad_output)` in the pass back of each module."""
+    """Calls a hook with `(module, grad_input, grad_output)` in the backward pass of each module."""
     return register(of_all_modules().backward, check_hook(hook))
 
 

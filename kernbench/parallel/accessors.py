@@ -118,7 +118,7 @@ def get_data_parallel_group_gloo(
 
 
 def has_separate_all_gather_group() -> bool:
-    """Returns whether `initialize_model_parallel` was told `create_all_gather_group`."""
+    """Returns whether `initialize_model_parallel` got `create_all_gather_group`."""
     return "dp_cp_ag" in (held_of("has_separate_all_gather_group")[1].groups or {})
 
 

@@ -1,4 +1,4 @@
-"""What a rank is told of its groups, and functions that answer from it.
+"""What a rank knows of its groups, and functions that return it.
 
 Accessors that differ only in what they look at are made from their names.
 """
@@ -87,7 +87,7 @@ HELD: Final = RankLocal("parallel state", Held)
 
 
 def held_of(name: str) -> tuple[int, Held]:
-    """Returns the calling rank and what it was told, for the function of a name."""
+    """Returns the calling rank and what it knows of its groups, for the named function."""
     return find_worker(name), HELD.get()
 
 
@@ -96,7 +96,7 @@ def no_group(rank: int, held: Held, words: str) -> ParallelStateError:
 
     Args:
         rank: The calling rank.
-        held: What it was told.
+        held: What it knows.
         words: What the group is called.
     """
     called = held.groups is not None

@@ -1,8 +1,8 @@
 """Who computes what: the process groups of tensor, context, expert, data and pipeline parallelism.
 
 The names are Megatron-Core's. There one process is one rank and the groups are globals of a module;
-here all ranks share the interpreter, so what a rank is told lives with its process and dies with
-the spawn.
+here all ranks share the interpreter, so what a rank knows of its groups lives with its process and
+dies with the spawn.
 """
 
 from collections.abc import Sequence

@@ -66,7 +66,7 @@ class _Plan(NamedTuple):
     Attributes:
         attributes: Object, name and new value.
         attention: Modules, and the arguments of `set_context_parallel_group`.
-        hooks: What wants to be told the new size, and the size that it knows.
+        hooks: Hooks to call with the new size, and the size that each knows.
         rotary: What forgets the tables of a rotary module.
         size: The new size.
     """
@@ -97,7 +97,7 @@ class _Plan(NamedTuple):
 
 
 def _tell(told: set[int], place: int, hook: Callable[[int], object], known: int) -> None:
-    """Tells a module the size that it knew, if it was told another."""
+    """Restores the size that a module knew, if it was given another."""
     if place in told:
         hook(known)
 

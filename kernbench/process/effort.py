@@ -1,7 +1,8 @@
 """How long this computer computes the numbers of a program, and when to say that it is too long.
 
-A model for GPUs takes a computer without one minutes a step. Who is told so at the first products
-does not take the wait for a hang. Only large products are looked at: they take nearly all the time.
+A model for GPUs takes a computer without one minutes a step. A user who is warned at the first
+products does not take the wait for a hang. Only large products are looked at: they take nearly all
+the time.
 """
 
 import sys
@@ -17,14 +18,14 @@ LARGE: Final = 1 << 32
 """Operations of a product from which on it is looked at; a computer takes a tenth of a second."""
 
 _LONG_S: Final = 120.0
-"""Seconds of a step, or of a product, from which on the user is told."""
+"""Seconds of a step, or of a product, from which on it is reported to the user."""
 
 _PROBE: Final = 512
 """Extent of the product that is measured where nothing else was."""
 
 
 class Effort:
-    """What the numbers of this process have cost so far, and what the user is told of it, once.
+    """Wall time that computing values has taken so far; reports it to the user, once.
 
     Args:
         clock: Returns seconds.
@@ -77,7 +78,7 @@ class Effort:
     def backward(self, rank: int, ranks: int) -> None:
         """Tells the user if a step takes minutes; a rank has computed its pass forward.
 
-        A pass back has twice the products of the pass forward.
+        A backward pass has twice the products of the forward pass.
 
         Args:
             rank: The rank.
@@ -89,7 +90,7 @@ class Effort:
             self._tell("this step would take about", flops, whose)
 
     def stepped(self, rank: int) -> None:
-        """Notes that a rank has ended a pass back."""
+        """Notes that a rank has ended a backward pass."""
         self._steps[rank] = 0
 
     def _rate(self) -> float:

@@ -72,7 +72,7 @@ def stop(process: Process) -> None:
 
 
 def freeze(process: Process, now: int) -> None:
-    """Keeps the record of a rank that has ended, and lets go of its commands."""
+    """Keeps the record of a rank that has ended, and drops its commands."""
     stop(process)
     calls = [frozen(call, now) for call in process.recent]
     process.recent.clear()

@@ -194,7 +194,7 @@ class Process:
         inference: Whether the process is in `inference_mode`; see `tensors.grad_modes`.
         dispatches: Host time that each call takes to issue its command, in picoseconds.
         budget: Number of commands that the rank may issue; None without a limit.
-        issued_at_read: Number of commands issued when the host was told last what it reads.
+        issued_at_read: Number of commands issued at the last read of the host.
         ranges: Names of the ranges that the process is in, the outermost first; see
             `runtime_api.ranges`.
         stopped: Where the rank was when it was about to be aborted, for the flight record.

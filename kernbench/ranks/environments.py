@@ -72,7 +72,7 @@ class Environments(MutableMapping[str, str]):
         return {name: value for name, value in mine.items() if value != self.of_main.get(name)}
 
     def copy(self) -> dict[str, str]:
-        """Returns the variables of whoever calls."""
+        """Returns the variables of the caller."""
         return dict(self)
 
     def __or__(self, other: Mapping[str, str]) -> dict[str, str]:

@@ -53,7 +53,7 @@ def fold(
         subject: What stands in place of `rank N` where a text first names its own rank, with `{}`
             for the ranks; empty for nothing.
         per_node: Number of ranks of each node, which number their devices; None if there is one.
-        most: Most texts; where there would be more, only the first is told. None: no limit.
+        most: Most texts; if there would be more, only the first is shown. None: no limit.
     """
     values = {rank: [found[0] for found in _VARYING.finditer(text)] for rank, text in texts.items()}
     ranks = list(texts)

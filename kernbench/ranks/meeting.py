@@ -166,7 +166,7 @@ class Meeting:
         If there are many, calls that differ in their own rank only, as by `src=rank`, are one line.
 
         Args:
-            named: Ranks whose calls are told in any case: the report names them.
+            named: Ranks whose calls are always shown: the report names them.
         """
         alike: dict[tuple[str, str], list[int]] = {}
         for rank in sorted(self.calls):

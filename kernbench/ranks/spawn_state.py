@@ -1,4 +1,4 @@
-"""The state of a spawn: how many ranks there are, which have left, and whom to tell of faults."""
+"""The state of a spawn: how many ranks there are, which have left, and who listens for faults."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

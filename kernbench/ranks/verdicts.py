@@ -1,4 +1,4 @@
-"""Reports of deadlocks: what ranks are told that wait for something that can never happen."""
+"""Reports of deadlocks, for ranks that wait for something that can never happen."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a program is told about a name of `torch` that is not there: at run time, and by `check`."""
+"""Errors about missing names of `torch`: at run time, and from `kernbench check`."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -23,7 +23,7 @@ _OF_THE_COMMAND: Final = frozenset(
 
 
 _warned: Final[dict[str, dict[Any, Any]]] = {}
-"""Python's record of what was said, by file, so that a call in a loop is told once."""
+"""Python's record of what was said, by file, so that a call in a loop is reported once."""
 
 
 class LocalFileWarning(UserWarning):

@@ -35,8 +35,8 @@ def module_sentence(name: str) -> str:
 def explain_names(error: BaseException) -> None:
     """Lets errors about names of `torch` that are not there say what to do.
 
-    Names of modules are told when they are used; this is for what Python itself says: that an
-    import fails, and that a tensor or a module has no such attribute.
+    Missing names of modules are reported when they are used; this is for what Python itself says:
+    that an import fails, and that a tensor or a module has no such attribute.
 
     Args:
         error: An error, or the error of a spawn with those of its ranks.

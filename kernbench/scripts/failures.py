@@ -56,7 +56,7 @@ def repeated(spec: RunSpec, error: BaseException) -> RunSpec:
 
 
 def report(error: BaseException) -> str:
-    """Returns what is told of a failure, with a last line that says where its codes are explained.
+    """Returns the report of a failure, with a last line that says where its codes are explained.
 
     Args:
         error: Any exception.

@@ -175,7 +175,7 @@ DOCUMENT: Final = "pytorch"
 
 
 def document_of(ctx: RuntimeContext, spec: RunSpec, run: Any) -> dict[str, Any]:
-    """Returns what a run tells of itself, as plain values.
+    """Returns the summary of a run, as plain values.
 
     Args:
         ctx: The context, after the run.

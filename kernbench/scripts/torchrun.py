@@ -76,7 +76,7 @@ def torchrun_spawn(
         fields: Further fields of `RunSpec`, such as `record="full"` or `seed=3`.
 
     Returns:
-        The context, what each rank has returned, and what the run tells of itself.
+        The context, what each rank has returned, and the summary of the run.
 
     Raises:
         UsageError: If PyTorch is not installed or of a version that is not known to work, if the

@@ -202,7 +202,7 @@ class Host:
                 self.wait(oldest)
 
     def leave(self) -> list[Event]:
-        """Returns what is still pending of its commands, and forgets all: the host is no more."""
+        """Returns the events of its pending commands, and forgets all: the rank has ended."""
         pending = [done for done in self._outstanding if done.time is None]
         self._outstanding.clear()
         self.task = self.fruitless = self.polled = None

@@ -3,7 +3,7 @@
 Documents are those of `kernbench run --json` and `kernbench sweep --json`; `figures` says how
 figures are found and named. Figures of time are compared, but not the parts of a breakdown, which
 say where a time went that is compared already. What is no figure, such as a flag or the algorithm
-that ran, may explain a difference: it is told, and decides nothing.
+that ran, may explain a difference: it is reported, and decides nothing.
 """
 
 import math

@@ -37,7 +37,7 @@ def folder() -> Iterator[Path]:
 
 @contextmanager
 def _held(path: Path) -> Iterator[None]:
-    """Holds a folder, as one process at a time can; the system lets go of it for a killed one.
+    """Locks a folder for one process at a time; the system unlocks it if the process is killed.
 
     Raises:
         OSError: If another process holds it.

@@ -15,7 +15,7 @@ _STORE_BYTES: Final = 128 << 20
 """Of Ray's object store on this machine: records are small."""
 
 _ENDS: Final = 3
-"""Lines of an error of Ray that are told."""
+"""Lines of an error of Ray that are shown."""
 
 
 class _State:
@@ -64,7 +64,7 @@ def start(message: Mapping[str, Any]) -> dict[str, Any]:
     except Exception as error:
         where = "cannot be started here" if address is None else f"at {address} cannot be reached"
         return _refused(f"Ray {where}", error, "" if address is None else _REACH)
-    # No retries of Ray's own, which would not be told.
+    # No retries of Ray's own, which would not be reported.
     _state.task = ray.remote(num_cpus=1, max_retries=0)(ray_task.run)
     return {"slots": _slots()}
 

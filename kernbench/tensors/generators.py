@@ -175,12 +175,12 @@ def generator_on(process: Process, device: Device, generator: Generator | None) 
 
 
 def device_generator(process: Process) -> Generator:
-    """Returns the generator that a rank draws from on its device unless told otherwise."""
+    """Returns the default generator of a rank for its device."""
     return default_generator(process, Device("cuda", process.device_index)).of(process)
 
 
 def default_generators(process: Process) -> list[Generator]:
-    """Returns the generators that a rank draws from unless told otherwise: one, or one a device."""
+    """Returns the default generators of a rank: one, or one for each device."""
     host, device = DEFAULT_GENERATOR.of(process), device_generator(process)
     return [host] if device is host else [host, device]
 

@@ -325,7 +325,7 @@ def _mistake(
         name: _taken(function, name, kinds.text(signature.parameters[name].annotation))
         for name in given
     }
-    # An argument that should be a tensor is told before any other.
+    # An argument that should be a tensor is reported before any other.
     for name, kind in sorted(annotated.items(), key=lambda item: not kinds.takes_tensors(item[1])):
         parameter, value = signature.parameters[name], given[name]
         if parameter.kind is inspect.Parameter.VAR_KEYWORD or name == "self":

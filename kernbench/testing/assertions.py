@@ -21,7 +21,7 @@ _INI: Final = ("truncation_limit_lines", "truncation_limit_chars", "assertion_te
 
 
 def settings_of(module: str, config: pytest.Config) -> Settings | None:
-    """Returns how assertions of a module are told; None if as Python does.
+    """Returns how assertions of a module are reported; None if as Python does.
 
     Args:
         module: Name of a module that has been imported.
@@ -41,7 +41,7 @@ def settings_of(module: str, config: pytest.Config) -> Settings | None:
 
 
 def rewritten(module: str, file: str, settings: Settings) -> ModuleSpec:
-    """Returns how to import a module so that its assertions are told as pytest tells them.
+    """Returns how to import a module so that its assertions are reported as pytest reports them.
 
     Args:
         module: Name of the module.

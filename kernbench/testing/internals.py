@@ -25,7 +25,7 @@ def lost(part: Part, error: Exception) -> None:
 
 _LOSSES: Final[dict[Part, str]] = {
     "marks": "cases are not collected first, so in mode batch each runs singly",
-    "assertions": "failed assertions of cases in worker processes are told as Python tells them",
+    "assertions": "failed assertions of cases in worker processes are reported as Python does",
     "junit": "the file of --junitxml has no system-err of tests with cases",
     "items": "tests with the fixture kernbench run in the process of pytest in every mode",
 }

@@ -101,7 +101,7 @@ class _Host:
 
     def __init__(self, request: Message) -> None:
         import_module("kernbench.testing.harness")  # before the first test, whose time is limited
-        # Tests are captured, descriptor 2 included; a hang is told on the stream of the worker.
+        # Tests are captured, descriptor 2 included; a hang is reported on the stream of the worker.
         faulthandler.register(signal.SIGUSR1, file=os.dup(2), all_threads=True, chain=True)
         os.chdir(request["folder"])
         config: Any = internals.prepare_config(request["arguments"], None)
@@ -207,7 +207,7 @@ class _Host:
 
 @contextlib.contextmanager
 def _no_terminal() -> Iterator[None]:
-    """Lets what pytest tells of its session go nowhere: the parent tells it."""
+    """Drops the output of this pytest session: the parent reports the tests."""
     nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the session
     with contextlib.redirect_stdout(nowhere):
         yield

@@ -48,7 +48,7 @@ def of_session(config: pytest.Config, knobs: Knobs) -> "ItemsInWorkers | None":
 
     Args:
         config: The configuration of the session.
-        knobs: What the session is told.
+        knobs: Settings of the session.
 
     Raises:
         pytest.UsageError: If the session is to debug, which a worker process cannot.
@@ -76,7 +76,7 @@ class ItemsInWorkers:
 
     Args:
         config: The configuration of the session.
-        knobs: What the session is told.
+        knobs: Settings of the session.
     """
 
     def __init__(self, config: pytest.Config, knobs: Knobs) -> None:

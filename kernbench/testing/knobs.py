@@ -1,4 +1,4 @@
-"""What a session of tests may be told: options, and environment variables `KERNBENCH_...`."""
+"""Settings of a session of tests: options, and environment variables `KERNBENCH_...`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -17,7 +17,7 @@ Leaks = Literal["fail", "warn", "off"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """What a session of tests is told.
+    """Settings of a session of tests.
 
     Attributes:
         mode: Where cases run: `--kb-mode`, else `KERNBENCH_TEST_MODE`.

@@ -28,7 +28,7 @@ Value = float | int | str
 def note(item: pytest.Item, **values: Value) -> None:
     """Adds to the properties of a test: numbers to what is there, texts as further lines.
 
-    A text that is there already was found twice, and is told once.
+    A text that is there already was found twice, and is reported once.
 
     Args:
         item: The test.

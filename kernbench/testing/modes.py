@@ -37,7 +37,7 @@ class Plan:
     """What a runner may need to know of the session.
 
     Attributes:
-        knobs: What the session is told.
+        knobs: Settings of the session.
         environment: The environment at the start of the session.
         foreseen: Returns the cases that tests will ask for, as far as it is known, in their order.
         folder: Folder that all processes of the test run share; made when it is needed.
@@ -66,7 +66,7 @@ def check_processes(knobs: Knobs, testers: int) -> None:
     """Checks that each process that runs tests may have a worker process.
 
     Args:
-        knobs: What the session is told.
+        knobs: Settings of the session.
         testers: How many processes run tests.
 
     Raises:

@@ -14,7 +14,7 @@ class Pools:
     """Runs cases in processes that are kept, one for each world size.
 
     A process that dies, hangs or breaks the protocol is replaced, and its case is tried once more:
-    which it was is told by the type of the failure. A case that failed is not tried again. If it
+    the type of the failure says which it was. A case that failed is not tried again. If it
     has left something behind, the next case of its world size gets a fresh process.
 
     Args:

@@ -1,4 +1,4 @@
-"""Warnings of a case: raised where it runs, and told where its test runs, as plain values."""
+"""Warnings of a case: raised where it runs, and reported where its test runs, as plain values."""
 
 import re
 import warnings

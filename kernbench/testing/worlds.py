@@ -30,7 +30,7 @@ class WorldBatch:
     """Value of the fixture `world_batch`.
 
     Args:
-        knobs: What the session is told.
+        knobs: Settings of the session.
         baseline: The environment at the start of the session.
         runner: Where cases run.
     """
@@ -230,7 +230,7 @@ class Worlds:
     """The plugin of `world_batch`.
 
     Args:
-        knobs: What the session is told.
+        knobs: Settings of the session.
         config: The configuration of pytest.
     """
 

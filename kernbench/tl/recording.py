@@ -329,7 +329,7 @@ def _deduplicated(notes: Sequence[_Note]) -> list[_Note]:
 def _allocate(
     notes: Sequence[_Note], fixed: Mapping[int | str, int], *, careful: bool
 ) -> tuple[list[Step], int]:
-    """Gives results registers, preferably registers whose contents are used no more.
+    """Assigns registers to results, preferably registers whose contents are no longer used.
 
     Returns:
         The steps, and the number of registers.

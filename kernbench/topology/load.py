@@ -45,7 +45,7 @@ def load_topology(path: str | Path, overrides: Sequence[str] = ()) -> TopologyHa
     try:
         content = file.read_bytes()
     except OSError:
-        content = b""  # what is wrong with the file is told when it is read as YAML
+        content = b""  # what is wrong with the file is reported when it is read as YAML
     return TopologyHandle(file, _loaded(file, content, tuple(overrides)))
 
 

@@ -96,7 +96,7 @@ class LineBuffer:
         return lines
 
     def rest(self) -> list[bytes]:
-        """Returns the beginning of a line, if there is one, as a line: no more bytes will come."""
+        """Returns the beginning of a line, if there is one, as a line: the stream has ended."""
         lines = [self.partial] if self._size else []
         self._parts, self._size = [], 0
         return lines

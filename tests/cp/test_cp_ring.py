@@ -213,7 +213,7 @@ def test_biases(kernbench: Kernbench, shape: tuple[int, ...], whole: bool, ranks
 
 @pytest.mark.parametrize("scheme", ["p2p", "all_gather", "a2a"])
 def test_backward_may_run_twice(kernbench: Kernbench, scheme: str) -> None:
-    """What forward has kept is whole after a pass back: the ring does not receive into it."""
+    """What forward has kept is whole after a backward pass: the ring does not receive into it."""
 
     def worker(rank: int) -> None:
         torch.manual_seed(rank)

@@ -10,9 +10,11 @@ from kernbench.config import ConfigError
 from kernbench.errors import UsageError
 from kernbench.run_spec import PytorchRun, RunSpec
 from kernbench.runtime_api import pytorch_versions
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.pytorch_versions import check_version, minor_of
 from kernbench.runtime_api.refused_names import REFUSED, refusal, refused_by_module
 from kernbench.scripts.program import program_of
+from kernbench.scripts.pytorch import DOCUMENT, run_lines
 
 
 @pytest.mark.parametrize(
@@ -61,3 +63,23 @@ def test_refused_names_by_module_are_all_of_them() -> None:
     assert whole == REFUSED.keys()
     assert found["torch.nn"]["DataParallel"] == REFUSED["torch.nn.DataParallel"]
     assert (refusal("torch.cuda.CUDAGraph.replay") or "").startswith("torch.cuda.CUDAGraph is not")
+
+
+def test_the_last_lines_name_late_events_only_if_there_are_some() -> None:
+    with RuntimeContext() as ctx:
+        told = {
+            "numbers": "CPU",
+            "time_us": 2.0,
+            "peak_memory_bytes": 1 << 20,
+            "late_events": 0,
+            "made_up_values": {"count": 0, "first": None},
+            "races": [],
+            "unknown_operations": [],
+        }
+        ctx.results.append({DOCUMENT: told})
+        (line,) = run_lines(ctx)
+        assert line == "simulated time 2 us, peak memory 1 MiB; values computed on the CPU"
+        told |= {"numbers": "none", "late_events": 3}
+        line, late = run_lines(ctx)
+        assert line.endswith("; no values computed")
+        assert late.startswith("late events: 3 (calls that arrived after the simulated clock had")

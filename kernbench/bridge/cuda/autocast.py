@@ -3,8 +3,8 @@
 PyTorch's dispatcher has a key for autocast on CUDA, and kernels for it that cast tensors that are
 on CUDA, which tensors of simulated devices are not. Here kernels of that key take their place, with
 the same lists. The dispatcher asks them for every operation, whoever calls it: a function of
-PyTorch in C++ or Python, a module, a pass back, a script. What switches autocast on and off, and
-remembers it for a pass back, is PyTorch itself.
+PyTorch in C++ or Python, a module, a backward pass, a script. What switches autocast on and off,
+and remembers it for a backward pass, is PyTorch itself.
 
 The key is not among those of a tensor here, so each thread adds it while autocast is enabled.
 """
@@ -145,7 +145,7 @@ def _cast_to(name: str, dtype: torch.dtype | None) -> Kernel:
 
 
 def _cast_inside(name: str) -> Kernel:
-    """Returns the kernel of an operation that is told the type in which it computes."""
+    """Returns the kernel of an operation that takes the type of its computation as an argument."""
     call = _operation(name)
     place = [each.name for each in call._schema.arguments].index("dtype")
 
@@ -160,7 +160,7 @@ def _cast_inside(name: str) -> Kernel:
 
 
 def _cast_by(name: str, other: str) -> Kernel:
-    """Returns the kernel of an operation of which another overload is told the type."""
+    """Returns the kernel of an operation another overload of which takes the type."""
     names = [each.name for each in _operation(name)._schema.arguments]
     defaults = {each.name: each.default_value for each in _operation(name)._schema.arguments}
     call = _operation(other)

@@ -197,10 +197,10 @@ class _Runtime:
 
 
 def set_sync_debug_mode(debug_mode: int | str) -> None:
-    """Takes the mode in which nothing is told.
+    """Accepts the mode `default`, which reports nothing.
 
     Raises:
-        UnsupportedError: For a mode that tells of waits.
+        UnsupportedError: For a mode that reports waits.
     """
     if debug_mode not in {0, "default"}:
         raise not_simulated(

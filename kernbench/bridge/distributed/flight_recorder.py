@@ -48,14 +48,14 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 class Shaped(NamedTuple):
-    """What the recorder tells of a tensor."""
+    """What the recorder keeps of a tensor."""
 
     sizes: list[int]
     dtype: str
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> "Shaped":
-        """Returns what is told of a tensor."""
+        """Returns the recorded shape of a tensor."""
         return cls(list(tensor.shape), name_of(tensor.dtype))
 
 

@@ -227,7 +227,7 @@ class TCPStore(SimStore):
 
 
 class FileStore(SimStore):
-    """`torch.distributed.FileStore`: whoever names the same file has the same keys.
+    """`torch.distributed.FileStore`: all ranks that name the same file share its keys.
 
     Args:
         file_name: The file, which is not touched.

@@ -38,7 +38,7 @@ def _flat(tensors: Sequence[torch.Tensor]) -> Shaped:
 
 
 def _whole(tensors: Sequence[torch.Tensor]) -> Shaped:
-    """Returns what is told of tensors of any shapes that the library takes as one."""
+    """Returns the recorded shape when the library flattens tensors of any shapes into one."""
     return Shaped([sum(math.prod(one.shape) for one in tensors)], Shaped.of(tensors[0]).dtype)
 
 

@@ -99,7 +99,7 @@ def _names(keys: Sequence[str]) -> list[str]:
 
 
 class SimStore(dist.Store):
-    """Keys and values; whoever has the same contents sees them, without simulated time.
+    """Keys and values, shared by all stores with the same contents, without simulated time.
 
     Args:
         contents: What the store shares with others; None: nothing.

@@ -104,7 +104,7 @@ class Transfers:
         self._process.wait_stream(self._process.current_stream(self._rank.sip))
 
     def note_read(self, tensor: torch.Tensor, value: Any, operations: int) -> None:
-        """Notes that the host has read a value; one that reads the same for ever is told (K6).
+        """Notes a value that the host has read; a loop that reads it for ever is reported (K6).
 
         Args:
             tensor: What it has read.

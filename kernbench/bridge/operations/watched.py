@@ -1,4 +1,4 @@
-"""Large products, of which the user is told if this computer takes minutes for them."""
+"""Reports large products to the user if they will take this computer minutes."""
 
 import time
 from collections.abc import Callable

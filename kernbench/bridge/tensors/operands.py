@@ -108,7 +108,7 @@ def note_from_nothing(out: Any) -> None:
 
 
 def is_from_nothing(values: Iterable[Any]) -> bool:
-    """Returns whether one of some operands is what `note_from_nothing` was told of.
+    """Returns whether `note_from_nothing` has noted one of the operands.
 
     Args:
         values: Arguments of an operation.

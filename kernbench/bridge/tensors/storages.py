@@ -159,7 +159,7 @@ class Held(Memory):
         self.forgotten()
 
     def forgotten(self) -> None:
-        """Notes that what was known of the bytes is true no more."""
+        """Forgets what was known of the bytes."""
         for watch in self.watches:
             watch.pop(self, None)
         self.direct = self.on_device

@@ -96,7 +96,7 @@ class Outcome:
         result: The result, see `_seen`; None if the call raised.
         gradients: Gradients of the operands that need some.
         error: What the call raised.
-        gradient_error: What the pass back raised.
+        gradient_error: What the backward pass raised.
     """
 
     result: Any = None
