@@ -116,6 +116,26 @@ def drawn_mask(name: str, shape: tuple[int, ...], chance: float, device: DeviceL
     return _drawn(name, shape, dtypes.bool_, device, None, draw)
 
 
+def drawn_chances(
+    process: Process, shape: tuple[int, ...], chance: float, device: Device
+) -> Array | None:
+    """Returns random bools for a kernel that draws them, from the rank's default generator.
+
+    Args:
+        process: The rank, or main.
+        shape: Shape of the result.
+        chance: Probability of True.
+        device: Device of the kernel.
+
+    Returns:
+        The bools; None while data is off.
+    """
+    if not process.engine.enable_data:
+        return None
+    found: Array = generator_on(process, device, None).numbers.random(shape, np.float32) < chance
+    return found
+
+
 def drawn_seed(device: Device) -> int:
     """Returns a seed for numbers that a kernel draws, from the rank's default generator.
 

@@ -170,7 +170,8 @@ PAST_THE_TAPE: Final = {
     "utils._scale": "gradients need no gradients",
     "norms._move_statistics": "statistics need no gradients",
     "hooks.call_with_hooks": "runs a module",
-    "optimizer._update": "the step of an optimiser is not recorded",
+    "running.run_lists": "the step of an optimiser is not recorded",
+    "fused.kernel_of_many": "its callers are gradients",
 }
 
 
