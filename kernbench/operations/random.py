@@ -446,10 +446,19 @@ def bernoulli(
         generator: Source of the numbers; by default the calling rank's generator.
     """
     dtype = _floats("bernoulli", input.dtype)
-    chances = rand(
-        input.window.shape, generator=generator, dtype=dtypes.float64, device=input.device
-    )
-    return chances.lt(input if p is None else p).to(dtype)
+    process, shape, device = current_process(), input.window.shape, input.device
+    out = new_tensor(process, shape, dtype, device)
+    source = generator_on(process, device, generator)
+    drawn = source.numbers.random(shape) if process.engine.enable_data else None
+    given, target = input.window, out.window
+
+    def effect() -> None:
+        assert drawn is not None
+        chances = given.read().astype(np.float64) if p is None else p
+        target.adopt(np.less(drawn, chances).astype(np.float32))
+
+    run(process, "aten::bernoulli", [input] if p is None else [], out, effect)
+    return out
 
 
 def normal_(

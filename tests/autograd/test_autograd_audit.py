@@ -166,6 +166,7 @@ PAST_THE_TAPE: Final = {
     "filling._fill": "its caller records",
     "indexing.gathered_back": "a gradient itself",
     "sampling.multinomial": "indices",
+    "random.bernoulli": "has no gradient",
     "running.run": "the definition",
     "utils._scale": "gradients need no gradients",
     "norms._move_statistics": "statistics need no gradients",
