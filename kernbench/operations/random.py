@@ -449,7 +449,8 @@ def bernoulli(
     process, shape, device = current_process(), input.window.shape, input.device
     out = new_tensor(process, shape, dtype, device)
     source = generator_on(process, device, generator)
-    drawn = source.numbers.random(shape) if process.engine.enable_data else None
+    draw = _uniform(shape, dtypes.float64)
+    drawn = draw(source.numbers) if process.engine.enable_data else None
     given, target = input.window, out.window
 
     def effect() -> None:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from threading import get_ident
 from types import FrameType
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from kernbench.caches import Table
-from kernbench.ccl.model import CollectiveModel
 from kernbench.des import Event, Task, current_task
 from kernbench.errors import (
     CallSite,
@@ -30,6 +29,9 @@ from kernbench.sim_engine.host import READS, Host, Read
 from kernbench.sim_engine.op_log import Awaited, Wait
 from kernbench.tl.program import Program
 from kernbench.tl.recording import Recording
+
+if TYPE_CHECKING:
+    from kernbench.ccl.model import CollectiveModel
 
 MAIN: Final = -1
 """Rank that stands for the code outside of workers."""
@@ -69,7 +71,7 @@ class Session(Protocol):
         ...
 
     @property
-    def collectives(self) -> CollectiveModel:
+    def collectives(self) -> "CollectiveModel":
         """State that all collectives of the context share."""
         ...
 
