@@ -29,7 +29,7 @@ def worker(rank: int) -> None:
             dist.reduce_scatter_tensor(g, wide)
             dist.all_reduce(g, op=dist.ReduceOp.AVG, group=pair)
             with torch.cuda.stream(side):
-                c = torch.ones(1 << 16, device="cuda")
+                c = torch.ones(1 << 20, device="cuda")
             torch.cuda.current_stream().wait_stream(side)
             g.cpu()
             if rank % 2:
