@@ -28,7 +28,7 @@ from kernbench.testing import Kernbench
 from kernbench.topology import load_topology
 from kernbench.topology.spec import AttentionSpec, SipSpec
 from kernbench.torch.nn.attention import SDPBackend, sdpa_kernel
-from kernbench.units import FlopRate, Ps
+from kernbench.units import Ps
 
 Backend = Literal["flash", "cudnn"]
 
@@ -210,12 +210,13 @@ def fitted(sip: SipSpec, kernel: AttentionSpec, cells: Sequence[Cell]) -> Attent
     best, step = mean_error(with_kernel(sip, kernel), cells, kernel.direction), 0.16
     while step > 0.01:
         before = best
-        for name in ("start", "program", "rate", "scores"):
+        for name in ("start", "program", "share", "scores"):
             for factor in (1 + step, 1 / (1 + step)):
                 value = getattr(kernel, name)
+                shifted = value + (1 if factor > 1 else -1)
                 changed: dict[str, Any] = {
-                    name: FlopRate(int(value.per_second * factor))
-                    if isinstance(value, FlopRate)
+                    name: min(max(shifted, 1), 100)
+                    if name in {"share", "scores"}
                     else Ps(int(value * factor))
                 }
                 tried = replace(kernel, **changed)
@@ -242,9 +243,8 @@ def halves() -> None:
             errors = [mean_error(machine, each, kernel.direction) for each in (some, rest)]
             print(
                 f"  fitted on {len(some)} cells: {errors[0]:.1%}, the others {errors[1]:.1%} "
-                f"(start {found.start / 1e6:.1f} us, program {found.program / 1e6:.1f} us, rate "
-                f"{found.rate.per_second / 1e12:.2f} T, "
-                f"scores {found.scores.per_second / 1e9:.1f} G)"
+                f"(start {found.start / 1e6:.1f} us, program {found.program / 1e6:.1f} us, share "
+                f"{found.share} %, scores {found.scores} %)"
             )
 
 

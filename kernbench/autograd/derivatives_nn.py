@@ -8,7 +8,7 @@ import numpy as np
 from kernbench.autograd.derivatives_pointwise import sigmoid_values
 from kernbench.memory import Array
 from kernbench.operations.class_loss import ClassLoss
-from kernbench.operations.fused import kernel
+from kernbench.operations.fused import kernel, kernel_of_many
 from kernbench.tensors.nodes import Like
 from kernbench.tensors.tape import derivative
 from kernbench.tensors.tensor import Tensor
@@ -92,28 +92,33 @@ def _norm(name: str) -> None:
     normal = _NORMS[name]
     centred = normal is _centred
 
-    def of_input(
-        g: Tensor, a: Tensor, like: Like, axes: _Axes, eps: float, b: Tensor | None = None
-    ) -> Tensor:
-        def slope(grad: Array, x: Array, w: Array | None) -> Any:
+    def slopes(
+        g: Tensor,
+        a: Tensor,
+        wanted: list[Like | None],
+        axes: _Axes,
+        eps: float,
+        b: Tensor | None = None,
+    ) -> list[Tensor | None]:
+        own = [None if each is None else each.shape for each in wanted]
+
+        def compute(grad: Array, x: Array, w: Array | None) -> list[Array | None]:
             if not x.size:
-                return grad
+                return [None if shape is None else np.zeros(shape, grad.dtype) for shape in own]
             y, factor = normal(x, axes, eps)
-            grad = grad if w is None else grad * w
-            along = y * np.mean(grad * y, axis=axes, keepdims=True)
-            mean = np.mean(grad, axis=axes, keepdims=True) if centred else 0
-            return factor * (grad - along - mean)
+            found: list[Array | None] = [None]
+            for shape, each in zip(own[1:], (grad * y, grad), strict=False):
+                found.append(None if shape is None else _summed(each, shape))
+            if own[0] is not None:
+                inner = grad if w is None else grad * w
+                along = y * np.mean(inner * y, axis=axes, keepdims=True)
+                mean = np.mean(inner, axis=axes, keepdims=True) if centred else 0
+                found[0] = factor * (inner - along - mean)
+            return found
 
-        return kernel(f"{name}_backward", slope, (g, a, b), like.shape, g.dtype)
+        return kernel_of_many(f"{name}_backward", compute, (g, a, b), own, g.dtype)
 
-    def of_weight(g: Tensor, a: Tensor, like: Like, axes: _Axes, eps: float) -> Tensor:
-        def slope(grad: Array, x: Array) -> Any:
-            return _summed(grad * normal(x, axes, eps)[0], like.shape)
-
-        return kernel(f"{name}_weight_backward", slope, (g, a), like.shape, g.dtype)
-
-    # The bias gets the gradient unchanged; `fitted` sums it to the shape of the bias.
-    derivative(name, of_input, of_weight, lambda g: g)
+    derivative(name, every=slopes, together=True)
 
 
 for _name in _NORMS:

@@ -10,6 +10,7 @@ from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import Array
 from kernbench.operations.fused import kernel
 from kernbench.operations.linalg import einsum
+from kernbench.tensors.host_time import spend_views
 from kernbench.tensors.nodes import Like
 from kernbench.tensors.tape import derivative
 from kernbench.tensors.tensor import Tensor
@@ -219,7 +220,12 @@ def _linear_weight(g: Tensor, a: Tensor) -> Tensor:
     return _rows(g).mT @ _rows(a)
 
 
-derivative("linear", lambda g, b: g @ b, _linear_weight, same)
+def _linear_input(g: Tensor, b: Tensor) -> Tensor:
+    spend_views(g)  # PyTorch turns the weight, which it has turned before
+    return g @ b
+
+
+derivative("linear", _linear_input, _linear_weight, same)
 
 
 def _contracted_back(

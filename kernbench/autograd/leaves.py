@@ -13,6 +13,7 @@ from kernbench.operations.elementwise import elementwise
 from kernbench.operations.pointwise import add, add_
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.hooks import RemovableHandle, add_hook
+from kernbench.tensors.host_time import spend_views
 from kernbench.tensors.nodes import Hook, Leaf, Output, edge_of, history, leaf_of, retain
 from kernbench.tensors.tensor import Tensor
 
@@ -58,6 +59,8 @@ def accumulate(leaf: Leaf, tensor: Tensor, grad: Tensor, *, owned: bool) -> None
             kept = contiguous(kept)
         elif not owned and kept is grad:
             kept = clone(kept)
+        if kept is grad:
+            spend_views(grad)  # PyTorch keeps it detached
         leaf.grad, leaf.wide, leaf.wide_version = kept, wide, kept.memory.version
         return
     if not narrow:

@@ -7,22 +7,22 @@ built here rather than by `yaml.compose`, which recurses without bound and drops
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-
-import yaml
+from typing import TYPE_CHECKING, Any, Final
 
 from kernbench.config.near import did_you_mean
 from kernbench.config.problems import ConfigError, Problem, short
+
+if TYPE_CHECKING:
+    import yaml
 
 MAX_FILE_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 64
 MAX_ALIASES: Final = 1_000
 MAX_NODES: Final = 100_000
 
-# The Python parser gives the same events, ten times slower.
-_Parser: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_NOT_YAML: Final = "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+"""Characters that a file may not have; a pattern that takes long to compile."""
 
-_NOT_YAML: Final = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NUMBER_TAGS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _VALUE_TAGS: Final = (*_NUMBER_TAGS, "tag:yaml.org,2002:bool", "tag:yaml.org,2002:null")
 # Longer plain scalars stay text: a base-60 number takes quadratic time to read.
@@ -188,6 +188,8 @@ def parse_tree(source: Source, text: str) -> tuple[Node, list[Problem]]:
     Raises:
         ConfigError: The text is no YAML or exceeds a limit.
     """
+    import yaml  # here: most of what imports this module reads no file
+
     _check_characters(source, text)
     composer = _Composer(source)
     try:
@@ -255,17 +257,17 @@ def _decode(name: str, data: bytes) -> str:
         message = f"expected UTF-8, got byte 0x{data[start]:02x} at offset {start}"
         where = f"{name}:{line}:{column}"
         # Control characters (every second byte of UTF-16) would garble a terminal.
-        shown = _NOT_YAML.sub("\ufffd", shown)
+        shown = re.sub(_NOT_YAML, "\ufffd", shown)
         raise ConfigError(name, [Problem("F10", where, "", message, shown, column)]) from None
 
 
 def _check_characters(source: Source, text: str) -> None:
-    if bad := _NOT_YAML.search(text):
+    if bad := re.search(_NOT_YAML, text):
         offset = bad.start()
         begin = max(text.rfind("\n", 0, offset), text.rfind("\r", 0, offset)) + 1
         line = len(re.findall("\r\n|\r|\n", text[:begin])) + 1
         column = offset - begin + 1
-        shown = _NOT_YAML.sub("\ufffd", re.split("[\r\n]", text[begin:], maxsplit=1)[0])
+        shown = re.sub(_NOT_YAML, "\ufffd", re.split("[\r\n]", text[begin:], maxsplit=1)[0])
         message = f"character U+{ord(bad[0]):04X} at offset {offset} is not allowed in YAML"
         if not source.lines:
             raise ConfigError(source.name, [Problem("F10", source.name, "", message)])
@@ -273,9 +275,18 @@ def _check_characters(source: Source, text: str) -> None:
         raise ConfigError(source.name, [Problem("F10", where, "", message, shown, column)])
 
 
+def _parser(text: str) -> Any:
+    import yaml
+
+    # The Python parser gives the same events, ten times slower.
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+
+
 def _check_limits(source: Source, text: str) -> None:
     """Raises if the tree would be too deep or too large; builds nothing."""
-    parser = _Parser(text)
+    import yaml
+
+    parser = _parser(text)
     sizes: dict[str, int] = {}
     open_at: list[tuple[str | None, int]] = []
     nodes = aliases = 0
@@ -311,11 +322,11 @@ def _check_limits(source: Source, text: str) -> None:
             )
 
 
-def _mark(source: Source, mark: yaml.Mark) -> Mark:
+def _mark(source: Source, mark: "yaml.Mark") -> Mark:
     return Mark(source, mark.line + 1, mark.column + 1)
 
 
-def _syntax_error(source: Source, text: str, error: yaml.MarkedYAMLError) -> ConfigError:
+def _syntax_error(source: Source, text: str, error: "yaml.MarkedYAMLError") -> ConfigError:
     place = error.problem_mark or error.context_mark
     mark = _mark(source, place) if place else Mark(source, 1, 1)
     lines = text.splitlines()
@@ -331,7 +342,10 @@ class _Composer:
     """Builds the tree from the parser's events."""
 
     def __init__(self, source: Source) -> None:
+        import yaml
+
         self.source = source
+        self._yaml: Final = yaml
         self.problems: list[Problem] = []
         # A mark stands for a value that is still being read.
         self._anchors: dict[str, Node | Mark] = {}
@@ -339,14 +353,14 @@ class _Composer:
         self._parser: Any = None
 
     def document(self, text: str) -> Node:
-        self._parser = parser = _Parser(text)
+        self._parser = parser = _parser(text)
         parser.get_event()
-        if type(parser.get_event()) is yaml.StreamEndEvent:
+        if type(parser.get_event()) is self._yaml.StreamEndEvent:
             return Scalar(Mark(self.source, 1, 1), "", None, plain=True)
         root = self._node(parser.get_event())
         parser.get_event()
         after = parser.get_event()
-        if type(after) is not yaml.StreamEndEvent:
+        if type(after) is not self._yaml.StreamEndEvent:
             message = "expected one document, got the start of another"
             mark = _mark(self.source, after.start_mark)
             self.problems.append(mark.problem("F13", "", message))
@@ -358,7 +372,7 @@ class _Composer:
 
     def _node(self, event: Any) -> Node:
         mark = _mark(self.source, event.start_mark)
-        if type(event) is yaml.AliasEvent:
+        if type(event) is self._yaml.AliasEvent:
             return self._alias(event, mark)
         if event.anchor:
             self._anchors[event.anchor] = mark
@@ -387,14 +401,14 @@ class _Composer:
         return node
 
     def _children(self, event: Any, mark: Mark) -> Node:
-        if type(event) is yaml.ScalarEvent:
+        if type(event) is self._yaml.ScalarEvent:
             is_plain = event.implicit[0] and event.tag is None
             return Scalar(
                 mark, event.value, self._value(event.value) if is_plain else event.value, is_plain
             )
-        if type(event) is yaml.SequenceStartEvent:
+        if type(event) is self._yaml.SequenceStartEvent:
             nodes: list[Node] = []
-            while type(event := self._parser.get_event()) is not yaml.SequenceEndEvent:
+            while type(event := self._parser.get_event()) is not self._yaml.SequenceEndEvent:
                 self._field.append(f"[{len(nodes)}]")
                 nodes.append(self._node(event))
                 self._field.pop()
@@ -402,22 +416,22 @@ class _Composer:
         return self._table(mark)
 
     def _value(self, text: str) -> Any:
-        tag = self._parser.resolve(yaml.ScalarNode, text, (True, False))
+        tag = self._parser.resolve(self._yaml.ScalarNode, text, (True, False))
         if tag not in _VALUE_TAGS or (tag in _NUMBER_TAGS and len(text) > _MAX_NUMBER):
             return text
         try:
-            return self._parser.construct_object(yaml.ScalarNode(tag, text))
+            return self._parser.construct_object(self._yaml.ScalarNode(tag, text))
         except ValueError:  # such as 0x_, which YAML 1.1 lets pass for a number
             return text
 
     def _table(self, mark: Mark) -> Node:
         table = Table(mark, {})
         merged: list[Node] = []
-        while type(event := self._parser.get_event()) is not yaml.MappingEndEvent:
+        while type(event := self._parser.get_event()) is not self._yaml.MappingEndEvent:
             key = self._node(event)
             name = short(key.text) if isinstance(key, Scalar) else "?"
             self._field.append(f".{name}")
-            is_alias = type(event := self._parser.get_event()) is yaml.AliasEvent
+            is_alias = type(event := self._parser.get_event()) is self._yaml.AliasEvent
             node = self._node(event)
             if not isinstance(key, Scalar):
                 if not isinstance(key, Broken):

@@ -20,6 +20,7 @@ from kernbench.process.process import Process
 from kernbench.process.types import CPU
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.meeting import Exchange, Role
+from kernbench.tensors.host_time import spend_views
 from kernbench.tensors.nodes import Leaf, Node, edge_of, grad_state_of, leaf_of, recording
 from kernbench.tensors.running import read_back
 from kernbench.tensors.tensor import Tensor
@@ -280,6 +281,7 @@ class Reducer:
         for bucket in self._buckets:
             assert bucket.work is not None
             bucket.work.wait()
+            spend_views(bucket.flat, len(bucket.indices))  # PyTorch makes them anew
             for index, view in zip(bucket.indices, bucket.views, strict=True):
                 if index not in idle:
                     self._give(self._parameters[index], view)

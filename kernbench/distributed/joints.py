@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kernbench.ccl.collective import Collective, Joining
-from kernbench.ccl.jams import Jam
+from kernbench import ccl
 from kernbench.ccl.operations import OPERATIONS
-from kernbench.ccl.prepared import CollectiveShape, Prepared
 from kernbench.distributed.signatures import Signature
 from kernbench.errors import UsageError
 from kernbench.memory import View
@@ -20,6 +18,11 @@ from kernbench.ranks.spawn_state import collectives_of
 from kernbench.ranks.world import world_of
 from kernbench.sim_engine.command import Command
 from kernbench.units import format_bytes
+
+if TYPE_CHECKING:
+    from kernbench.ccl.collective import Collective, Joining
+    from kernbench.ccl.jams import Jam
+    from kernbench.ccl.prepared import Prepared
 
 
 def joint_of(
@@ -39,7 +42,7 @@ def joint_of(
 
 def _move(joint: Joint, what: Signature, calls: Mapping[int, Called]) -> None:
     """Moves the bytes of a collective, in the order and rounding of its algorithm if it has one."""
-    if isinstance(joint, Collective):
+    if isinstance(joint, ccl.Collective):
         joint.deliver(calls)
         return
     operation = OPERATIONS[what.operation]
@@ -69,12 +72,12 @@ def _make(process: Process, group: ProcessGroup, what: Signature) -> Joint:
     if prepared is None:
         prepared = _prepare(process, group, what, what.nbytes, what.sizes)
         group.prepared.keep(what, prepared)
-    return Collective(collectives_of(process), prepared, what.reduction, line=group)
+    return ccl.Collective(collectives_of(process), prepared, what.reduction, line=group)
 
 
 def _prepare(
     process: Process, group: ProcessGroup, what: Signature, nbytes: int, sizes: tuple[Any, ...]
-) -> Prepared:
+) -> "Prepared":
     """Chooses an algorithm, announces the choice, and returns the prepared collective."""
     operation, world = what.operation, world_of(process)
     collectives = collectives_of(process)
@@ -87,7 +90,7 @@ def _prepare(
                 f"{operation} {format_bytes(nbytes)}, {len(group.ranks)} ranks of {group.name}: "
                 f"{chosen.name}{' (auto)' if chosen.auto else ''}"
             )
-    shape = CollectiveShape(chosen, operation, group.sips, sizes, what.wire, what.root)
+    shape = ccl.CollectiveShape(chosen, operation, group.sips, sizes, what.wire, what.root)
     return collectives.prepare(shape)
 
 
@@ -117,7 +120,7 @@ class _Late:
         else:
             self._joining.begin(command, start)
 
-    def settle(self, collective: Collective, now: int) -> None:
+    def settle(self, collective: "Collective", now: int) -> None:
         """Joins the collective, from `now` on; `now` is the loop's time in picoseconds."""
         self._joining = collective.join(self._place, self._sources, self._targets)
         if self._begun is not None:
@@ -166,7 +169,7 @@ class _Pairwise:
     def needs(self, place: int) -> None:
         """Returns None: a rank needs all other ranks."""
 
-    def jam(self) -> Jam | None:
+    def jam(self) -> "Jam | None":
         """Returns why the collective does not end although all ranks have arrived."""
         return None if self._collective is None else self._collective.jam()
 
@@ -187,7 +190,7 @@ class _Pairwise:
         except UsageError as error:  # the others, whose calls have returned, wait for it
             world_of(process).blame(self._group.ranks, error)
             raise
-        collective = self._collective = Collective(
+        collective = self._collective = ccl.Collective(
             collectives_of(process), prepared, line=self._group
         )
         now = process.engine.loop.now

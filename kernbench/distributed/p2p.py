@@ -15,12 +15,13 @@ from kernbench.distributed.noting import Message, noted_message
 from kernbench.distributed.posting import Post, Way
 from kernbench.distributed.works import IllegalWork, Work
 from kernbench.errors import OptionError, call_site, site_fact
+from kernbench.kernels.host_calls import Issue
 from kernbench.memory import HOST_SIP
 from kernbench.process.act import act
 from kernbench.process.process import Process, current_process
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.transfers import Transfer
-from kernbench.sim_engine.command import Command, Issue
+from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import Hold
 from kernbench.tensors.running import wait_for
 from kernbench.tensors.tensor import Tensor

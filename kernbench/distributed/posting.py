@@ -10,6 +10,7 @@ from kernbench.distributed.groups import backend_of, find_group
 from kernbench.distributed.issuing import follow
 from kernbench.distributed.libraries import PARTIAL
 from kernbench.errors import Fact, KernbenchError, OptionError, call_site, site_fact
+from kernbench.kernels.host_calls import Issue
 from kernbench.memory import HOST_SIP
 from kernbench.process.act import Entered, act
 from kernbench.process.called import called
@@ -19,7 +20,7 @@ from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.meeting import Call
 from kernbench.ranks.transfers import Mailbox, Transfer, TransferMismatchError
 from kernbench.ranks.world import world_of
-from kernbench.sim_engine.command import Action, Command, Issue, Stream
+from kernbench.sim_engine.command import Action, Command, Stream
 from kernbench.sim_engine.engine import Hold
 from kernbench.sim_engine.op_log import Together, TogetherArgs
 from kernbench.tensors.new import new_tensor

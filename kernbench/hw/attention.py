@@ -8,7 +8,7 @@ import numpy as np
 
 from kernbench.attention.bands import Bands
 from kernbench.memory import Array
-from kernbench.topology.spec import AttentionSpec, PeSpec
+from kernbench.topology.spec import GemmSpec, PeSpec
 from kernbench.units import FlopRate
 
 Direction: TypeAlias = Literal["forward", "backward"]
@@ -43,7 +43,7 @@ _ORDERED: Final = 1 << 15
 
 
 class Kernel(NamedTuple):
-    """What the time of attention depends on; as in `AttentionSpec`."""
+    """What the time of attention depends on: as in `AttentionSpec`, with rates of one PE."""
 
     start: int
     program: int
@@ -52,7 +52,16 @@ class Kernel(NamedTuple):
     scores: FlopRate
 
 
-def kernel_of(pe: PeSpec, backend: str, direction: Direction) -> AttentionSpec | Kernel:
+def peak_of(gemm: GemmSpec) -> FlopRate:
+    """Returns the most that a PE reaches in products of `bf16`."""
+    if gemm.library is not None:
+        for kernels in gemm.library.kernels:
+            if "bf16" in kernels.rate:
+                return kernels.rate["bf16"]
+    return gemm.rate["bf16"]
+
+
+def kernel_of(pe: PeSpec, backend: str, direction: Direction) -> Kernel:
     """Returns what a machine file says of a kernel, or what follows from the engines.
 
     Args:
@@ -62,7 +71,11 @@ def kernel_of(pe: PeSpec, backend: str, direction: Direction) -> AttentionSpec |
     """
     for each in pe.attention:
         if (each.backend, each.direction) == (backend, direction):
-            return each
+            rate, scores = (
+                FlopRate(max(1, whole.per_second * percent // 100))
+                for whole, percent in ((peak_of(pe.gemm), each.share), (pe.math, each.scores))
+            )
+            return Kernel(each.start, each.program, each.tile, rate, scores)
     scores = FlopRate(max(1, pe.math.per_second // _OPERATIONS))
     return Kernel(0, 0, (128, 128), pe.gemm.rate["bf16"], scores)
 

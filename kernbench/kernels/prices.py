@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 from kernbench.hw.library import Library
 from kernbench.kernels import copies, indexing, pointwise, rows
 from kernbench.kernels.operands import Operand, numel
+from kernbench.kernels.several import SEVERAL
 from kernbench.kernels.traffic import streamed_ps
 
 Operands = Sequence[Operand]
@@ -56,6 +57,12 @@ def of_scatter(shape: Sequence[int]) -> Price:
 
 def _pointwise(library: Library, reads: Operands, writes: Operands, kernel: str) -> int:
     return pointwise.duration_ps(library, kernel, reads, writes)
+
+
+def _in_turn(library: Library, reads: Operands, writes: Operands, kernels: tuple[int, ...]) -> int:
+    return sum(
+        [pointwise.duration_ps(library, "pointwise", reads[-count:], writes) for count in kernels]
+    )
 
 
 def _rows(library: Library, reads: Operands, writes: Operands, kernel: str) -> int:
@@ -132,6 +139,7 @@ PRICES: Final[dict[str, Price]] = {
     **{
         name: Price(_pointwise, name) for name in ("gelu", "gelu_backward", "silu", "silu_backward")
     },
+    **{name: Price(_in_turn, kernels) for name, kernels in SEVERAL.items()},
     **dict.fromkeys(("native_dropout", "native_dropout_backward"), Price(_pointwise, "dropout")),
     **dict.fromkeys(
         ("zeros", "ones", "full", "fill_", "zero_", "arange", "eye", "linspace", "logspace"),

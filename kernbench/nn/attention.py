@@ -20,7 +20,9 @@ from kernbench.operations.fused import broadcasts, kernel
 from kernbench.operations.linalg import matmul
 from kernbench.operations.random import drawn_seed
 from kernbench.operations.shaping import repeat_interleave
+from kernbench.process.process import current_process
 from kernbench.tensors.errors import TensorError
+from kernbench.tensors.host_time import is_recorded, spend_autograd, spend_views
 from kernbench.tensors.operands import read_in_cpp
 from kernbench.tensors.tensor import Tensor
 
@@ -160,6 +162,11 @@ def attended(
         backend: Whose kernel.
         row_major: Whether the result lies row by row, however the query lies.
     """
+    process = current_process()
+    if query.is_cuda and is_recorded(process):
+        # In PyTorch autograd records the kernel itself, and keeps its result detached.
+        spend_autograd(process)
+        spend_views(query)
     found: tuple[Tensor, Tensor] = _Attended.apply(
         query, key, value, bias, (seen,), scale, drops, backend, row_major
     )

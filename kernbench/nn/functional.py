@@ -22,6 +22,7 @@ from kernbench.operations.linalg import product
 from kernbench.operations.shaping import check_index, checked
 from kernbench.operations.unary import gelu
 from kernbench.tensors.errors import TensorError, refuse
+from kernbench.tensors.host_time import spend_views
 from kernbench.tensors.operands import read_in_cpp
 from kernbench.tensors.tensor import Tensor
 
@@ -81,6 +82,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
             result += c
         return result
 
+    # PyTorch turns the weight, and makes one matrix of a batch.
+    spend_views(input, 1 if len(x) == 2 else 3)
     operands = (input, weight) if bias is None else (input, weight, bias)
     sizes = (1, prod(x[:-1]), w[0], w[1])
     return product("linear", operands, (*x[:-1], w[0]), sizes, compute)

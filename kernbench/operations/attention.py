@@ -16,6 +16,7 @@ from kernbench.process.act import act, act_at_once
 from kernbench.process.process import Process, current_process
 from kernbench.sim_engine.engine import Hold
 from kernbench.tensors.errors import TensorError
+from kernbench.tensors.host_time import is_recorded
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.running import same_device
 from kernbench.tensors.tensor import Tensor
@@ -318,4 +319,14 @@ def _run(
     )
     work = Hold(process.engine, device.compute, duration_ps, effect)
     stream = process.current_stream(where.index)
-    act(process, name, "compute", stream, work, reads=inputs, writes=outputs, site=site)
+    act(
+        process,
+        name,
+        "compute",
+        stream,
+        work,
+        reads=inputs,
+        writes=outputs,
+        site=site,
+        issue="recorded" if is_recorded(process) else "compute",
+    )

@@ -75,6 +75,45 @@ def kernel(
     return out
 
 
+def kernel_of_many(
+    name: str,
+    function: Callable[..., Sequence[Any]],
+    operands: Sequence[Tensor | None],
+    shapes: Sequence[tuple[int, ...] | None],
+    dtype: DType,
+) -> list[Tensor | None]:
+    """Runs one kernel with several results, and returns them; nothing records it.
+
+    Args:
+        name: Name in traces and errors, without `aten::`.
+        function: Takes an array per operand, returns an array per result.
+        operands: Tensors on one device; None for an operand that is left out, which `function` gets
+            as None.
+        shapes: Shape of each result; None for one that is not wanted. One at least is.
+        dtype: Type of the results.
+    """
+    process = current_process()
+    site = process.call_site()
+    tensors = [each for each in operands if each is not None]
+    device = same_device(name, tensors)
+    results = [
+        None if shape is None else new_tensor(process, shape, dtype, device, site)
+        for shape in shapes
+    ]
+    sources = [None if each is None else each.window for each in operands]
+    targets = [None if each is None else each.window for each in results]
+
+    def effect() -> None:
+        values = [None if source is None else widened(source) for source in sources]
+        for target, found in zip(targets, function(*values), strict=True):
+            if target is not None:
+                target.adopt(np.asarray(found))
+
+    out, *also = [each for each in results if each is not None]
+    run(process, f"aten::{name}", tensors, out, effect, also=also, site=site)
+    return results
+
+
 def reduced(grad: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Returns a gradient summed over the dimensions that broadcasting repeated.
 

@@ -17,6 +17,7 @@ from kernbench.process.effort import EFFORT, LARGE
 from kernbench.process.process import current_process
 from kernbench.tensors import tape
 from kernbench.tensors.errors import TensorError, refuse
+from kernbench.tensors.host_time import spend_views
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.promotion import Scalar
 from kernbench.tensors.running import run, same_device
@@ -216,6 +217,14 @@ def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor
     Raises:
         TensorError: If the shapes do not fit, or the types differ.
     """
+    left, right = len(input.window.shape), len(other.window.shape)
+    if left > 2 or right > 2:
+        # PyTorch makes one matrix of a batch, or one batch of several, and expands both.
+        spend_views(input, 2 if min(left, right) == 2 else 5)
+    return _multiplied(input, other, out)
+
+
+def _multiplied(input: Tensor, other: Tensor, out: Tensor | None = None) -> Tensor:
     shape, sizes = _matmul(input.window.shape, other.window.shape)
     return product("matmul", (input, other), shape, sizes, np.matmul, out)
 
@@ -264,7 +273,7 @@ def mm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Tensor:
         TensorError: If the shapes do not fit, or the types differ.
     """
     _check_dims("mm", (input, mat2), (2, 2))
-    return matmul(input, mat2, out=out)
+    return _multiplied(input, mat2, out)
 
 
 def bmm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -284,7 +293,7 @@ def bmm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Tensor:
             f"bmm: batches of {input.window.shape[0]} and {mat2.window.shape[0]} matrices",
             [site_fact(call_site())],
         )
-    return matmul(input, mat2, out=out)
+    return _multiplied(input, mat2, out)
 
 
 def mv(input: Tensor, vec: Tensor) -> Tensor:

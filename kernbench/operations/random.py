@@ -117,6 +117,26 @@ def drawn_mask(name: str, shape: tuple[int, ...], chance: float, device: DeviceL
     return _drawn(name, shape, draw, dtype=dtypes.bool_, device=device)
 
 
+def drawn_chances(
+    process: Process, shape: tuple[int, ...], chance: float, device: Device
+) -> Array | None:
+    """Returns random bools for a kernel that draws them, from the rank's default generator.
+
+    Args:
+        process: The rank, or main.
+        shape: Shape of the result.
+        chance: Probability of True.
+        device: Device of the kernel.
+
+    Returns:
+        The bools; None while data is off.
+    """
+    if not process.engine.enable_data:
+        return None
+    found: Array = generator_on(process, device, None).numbers.random(shape, np.float32) < chance
+    return found
+
+
 def drawn_seed(device: Device) -> int:
     """Returns a seed for numbers that a kernel draws, from the rank's default generator.
 
@@ -280,10 +300,20 @@ def bernoulli(
         generator: Source of the numbers; by default the calling rank's generator.
     """
     dtype = _floats("bernoulli", input.dtype)
-    chances = rand(
-        input.window.shape, generator=generator, dtype=dtypes.float64, device=input.device
-    )
-    return chances.lt(input if p is None else p).to(dtype)
+    process, shape, device = current_process(), input.window.shape, input.device
+    out = new_tensor(process, shape, dtype, device)
+    source = generator_on(process, device, generator)
+    draw = _uniform(shape, dtypes.float64)
+    drawn = draw(source.numbers) if process.engine.enable_data else None
+    given, target = input.window, out.window
+
+    def effect() -> None:
+        assert drawn is not None
+        chances = given.read().astype(np.float64) if p is None else p
+        target.adopt(np.less(drawn, chances).astype(np.float32))
+
+    run(process, "aten::bernoulli", [input] if p is None else [], out, effect)
+    return out
 
 
 def normal_(

@@ -1,4 +1,4 @@
-"""`torch.optim`: optimisers. A step is one kernel per group of parameters, as with `fused=True`."""
+"""`torch.optim`: optimisers. A step is the kernels of PyTorch's, on lists of parameters."""
 
 from collections.abc import Iterable, Sequence
 from math import sqrt
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact
+from kernbench.kernels.lists import Call
 from kernbench.memory import Array
 from kernbench.optim.optimizer import Group, Optimizer
 from kernbench.tensors.errors import refuse
@@ -70,6 +71,7 @@ class SGD(Optimizer):
         _check("momentum value", momentum)
         _check("weight_decay value", weight_decay)
         _check_fused("SGD", fused)
+        self._fused = bool(fused)
         _refuse("SGD", foreach, differentiable=differentiable)
         if nesterov and (momentum <= 0 or dampening != 0):
             raise OptionError(
@@ -90,6 +92,19 @@ class SGD(Optimizer):
 
     def _names(self, group: Group) -> Sequence[str]:
         return ["momentum_buffer"] if group["momentum"] else []
+
+    def _calls(self, options: Group) -> list[Call]:
+        momentum = bool(options["momentum"])
+        if self._fused:
+            return [Call("_fused_sgd_", 2 + momentum, momentum)]
+        calls = [Call("_foreach_neg", 1, fresh=True)] if options["maximize"] else []
+        if options["weight_decay"]:
+            calls.append(Call("_foreach_add", 2, fresh=True))
+        if momentum:
+            calls += [Call("_foreach_mul_", 1), Call("_foreach_add_", 2)]
+            if options["nesterov"]:
+                calls.append(Call("_foreach_add", 2, fresh=True))
+        return [*calls, Call("_foreach_add_", 2)]
 
     def _changed(
         self, values: Array, grad: Array, kept: list[Array], step: int, options: Group
@@ -151,6 +166,7 @@ class Adam(Optimizer):
         _check("beta parameter at index 1", betas[1], high=1.0)
         _check("weight_decay value", weight_decay)
         _check_fused(name, fused)
+        self._fused = bool(fused)
         _refuse(
             name, foreach, amsgrad=amsgrad, capturable=capturable, differentiable=differentiable
         )
@@ -169,6 +185,26 @@ class Adam(Optimizer):
     def _names(self, group: Group) -> Sequence[str]:
         del group
         return ["exp_avg", "exp_avg_sq"]
+
+    def _calls(self, options: Group) -> list[Call]:
+        decoupled = options["decoupled_weight_decay"]
+        if self._fused:
+            return [Call("_fused_adamw_" if decoupled else "_fused_adam_", 4, 2)]
+        calls = [Call("_foreach_neg", 1, fresh=True)] if options["maximize"] else []
+        if options["weight_decay"] and decoupled:
+            calls.append(Call("_foreach_mul_", 1))
+        elif options["weight_decay"]:
+            calls.append(Call("_foreach_add", 2, fresh=True))
+        return [
+            *calls,
+            Call("_foreach_lerp_", 2),
+            Call("_foreach_mul_", 1),
+            Call("_foreach_addcmul_", 3),
+            Call("_foreach_sqrt", 1, fresh=True),
+            Call("_foreach_div_", 1),
+            Call("_foreach_add_", 1),
+            Call("_foreach_addcdiv_", 3),
+        ]
 
     def _changed(
         self, values: Array, grad: Array, kept: list[Array], step: int, options: Group

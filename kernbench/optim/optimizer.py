@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from kernbench.autograd.leaves import forget
 from kernbench.errors import OperandError, OptionError, UnsupportedError, call_site, site_fact
+from kernbench.kernels.lists import Call
 from kernbench.memory import Array, DType
 from kernbench.operations.copies import to
 from kernbench.operations.creation import zeros_like
@@ -14,7 +15,7 @@ from kernbench.optim.drift import Watch, note, number, watch
 from kernbench.process.process import current_process
 from kernbench.process.types import Device
 from kernbench.tensors.nodes import recording
-from kernbench.tensors.running import plain, run_on_many
+from kernbench.tensors.running import plain, run_lists
 from kernbench.tensors.tensor import Tensor
 
 Group = dict[str, Any]
@@ -32,7 +33,8 @@ class Optimizer:
     """`torch.optim.Optimizer`: parameters in groups, with options and state.
 
     Subclasses name the tensors that they keep per parameter and define how one step changes arrays.
-    A step issues one kernel for all parameters of a group that have one type and one device. It
+    A step issues the kernels of PyTorch for all parameters of a group that have one type and one
+    device: those of `_foreach_*`, or with `fused=True` a single one. It
     computes 16-bit floats in float32 and rounds once; the host waits only for options that are
     tensors, such as a learning rate.
 
@@ -188,13 +190,22 @@ class Optimizer:
             if watched is not None:
                 watched.after()
 
-        run_on_many(
+        run_lists(
             current_process(),
-            f"{type(self).__name__}.step",
+            self._calls(options),
             [grad for _, grad, _, _ in members],
             [each for parameter, _, kept, _ in members for each in (parameter, *kept)],
+            [parameter.window.numel for parameter, _, _, _ in members],
             effect,
         )
+
+    def _calls(self, options: Group) -> Sequence[Call]:
+        """Returns the operations on lists that PyTorch's step is; for subclasses.
+
+        Args:
+            options: Options of the group.
+        """
+        raise NotImplementedError
 
     def _names(self, group: Group) -> Sequence[str]:
         """Returns the names of tensors kept per parameter, zeros at first; for subclasses."""

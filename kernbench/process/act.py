@@ -5,10 +5,11 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from kernbench.des import Event, Fifo
 from kernbench.errors import CallSite, KernbenchError, site_fact
+from kernbench.kernels.host_calls import Issue
 from kernbench.memory import HOST_SIP, UninitialisedReadError, View
 from kernbench.process.access import Guard
 from kernbench.process.process import Part, Process, StepBudgetError
-from kernbench.sim_engine.command import Action, Command, Issue, Stream
+from kernbench.sim_engine.command import Action, Command, Stream
 from kernbench.sim_engine.data_executor import Effect
 from kernbench.sim_engine.engine import Hold
 from kernbench.sim_engine.op_log import Category

@@ -192,7 +192,8 @@ class Process:
             before its first command, and after it returned.
         noted: Whether `frame` has been looked for.
         inference: Whether the process is in `inference_mode`; see `tensors.grad_modes`.
-        dispatches: Host time that each call takes to issue its command, in picoseconds.
+        calls: Host times of the rank's calls.
+        dispatches: Of these, what each call takes to issue its command, in picoseconds.
         budget: Number of commands that the rank may issue; None without a limit.
         issued_at_read: Number of commands issued at the last read of the host.
         ranges: Names of the ranges that the process is in, the outermost first; see
@@ -210,6 +211,7 @@ class Process:
         "_streams",
         "alive",
         "budget",
+        "calls",
         "ctx",
         "default_device",
         "default_devices",
@@ -239,7 +241,14 @@ class Process:
     )
 
     def __init__(
-        self, ctx: Session, engine: GraphEngine, rank: int, device: int, clock: int
+        self,
+        ctx: Session,
+        engine: GraphEngine,
+        rank: int,
+        device: int,
+        clock: int,
+        *,
+        beside: bool = False,
     ) -> None:
         spec = engine.topology.machine.system.host
         self.ctx: Final = ctx
@@ -272,7 +281,8 @@ class Process:
         self.site: CallSite | None = None
         self.inference = False
         self.task: Task | None = None
-        self.dispatches: Final = engine.dispatches
+        self.calls: Final = engine.host_calls(beside=beside)
+        self.dispatches: Final = self.calls.issues
         self._default: dict[int, Stream] = {}
         self._current: dict[int, Stream] = {}
         self._streams: list[Stream] = []

@@ -8,14 +8,16 @@ together. It moves the bytes at the call of the last rank, and leaves the time t
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kernbench.ccl.jams import Jam
 from kernbench.des import Event
 from kernbench.memory import View
 from kernbench.ranks.joint import Joint
 from kernbench.sim_engine.command import Action
 from kernbench.sim_engine.engine import GraphEngine
+
+if TYPE_CHECKING:
+    from kernbench.ccl.jams import Jam
 
 
 class Called(NamedTuple):
@@ -111,7 +113,7 @@ class AtCall:
         """
         return self._joint.needs(place)
 
-    def jam(self) -> Jam | None:
+    def jam(self) -> "Jam | None":
         """See `Joint`."""
         return self._joint.jam()
 

@@ -1,10 +1,9 @@
 """`torch.distributed.ProcessGroup`: ranks that call collectives together."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kernbench.caches import Table
-from kernbench.ccl.prepared import Prepared
 from kernbench.errors import CallSite, Fact, KernbenchError, site_fact
 from kernbench.process.called import called
 from kernbench.process.process import current_process
@@ -12,6 +11,9 @@ from kernbench.ranks.gathering import Gathering, Whereabouts
 from kernbench.ranks.meeting import Exchange, Meeting
 from kernbench.ranks.spawn_state import spawn_state_of
 from kernbench.sim_engine.command import Command
+
+if TYPE_CHECKING:
+    from kernbench.ccl.prepared import Prepared
 
 
 class GroupError(KernbenchError, RuntimeError, ValueError):

@@ -1,11 +1,13 @@
 """The state that the ranks of an exchange share: arrivals, each rank's work, what a rank needs."""
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from kernbench.ccl.jams import Jam
 from kernbench.memory import View
 from kernbench.sim_engine.command import Action
+
+if TYPE_CHECKING:
+    from kernbench.ccl.jams import Jam
 
 
 class Joint(Protocol):
@@ -48,7 +50,7 @@ class Joint(Protocol):
         """
         ...
 
-    def jam(self) -> Jam | None:
+    def jam(self) -> "Jam | None":
         """Returns why it does not end although all ranks have arrived; None if that is unknown."""
         ...
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from kernbench.ccl.model import CollectiveModel
 from kernbench.errors import CallSite
 from kernbench.process.process import Process, Session
 from kernbench.ranks.schedules import Schedule
+
+if TYPE_CHECKING:
+    from kernbench.ccl.model import CollectiveModel
 
 
 def _nothing() -> None:
@@ -75,7 +77,7 @@ class RankSession(Session, Protocol):
         ...
 
     @property
-    def collectives(self) -> CollectiveModel:
+    def collectives(self) -> "CollectiveModel":
         """State that all collectives of the context share."""
         ...
 
@@ -87,8 +89,8 @@ def spawn_state_of(process: Process) -> SpawnState:
     return state
 
 
-def collectives_of(process: Process) -> CollectiveModel:
+def collectives_of(process: Process) -> "CollectiveModel":
     """Returns the state that all collectives of a process's context share."""
     session: Any = process.ctx  # a `RankSession`
-    model: CollectiveModel = session.collectives
+    model: "CollectiveModel" = session.collectives
     return model

@@ -135,7 +135,8 @@ class Spawn:
         self._stood: list[str] = []
         clock = main.host.clock
         self._processes = [
-            Process(ctx, ctx.engine, rank, ctx.devices[rank], clock) for rank in range(nprocs)
+            Process(ctx, ctx.engine, rank, ctx.devices[rank], clock, beside=nprocs > 1)
+            for rank in range(nprocs)
         ]
 
     def run(self) -> None:

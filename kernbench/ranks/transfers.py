@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar, Final
 
-from kernbench.ccl.collective import Collective
-from kernbench.ccl.prepared import CollectiveShape
+from kernbench import ccl
 from kernbench.des import Event, EventLoop, order
 from kernbench.errors import Fact, KernbenchError
 from kernbench.memory import Space, View
@@ -214,8 +213,8 @@ class Transfer(Exchange):
         collectives = collectives_of(sender.process)
         chosen = collectives.choose("send_recv", sender.view.nbytes, sips, ranks)
         # Each message has a line of its own: messages of one batch may move at the same time.
-        shape = CollectiveShape(chosen, "send_recv", sips, (sent.numel,), sent.dtype)
-        message = Collective(collectives, collectives.prepare(shape), line=self)
+        shape = ccl.CollectiveShape(chosen, "send_recv", sips, (sent.numel,), sent.dtype)
+        message = ccl.Collective(collectives, collectives.prepare(shape), line=self)
         for place, (side, give, take) in enumerate(both):
             assert side.command is not None
             message.join(place, give, take).begin(side.command, start)

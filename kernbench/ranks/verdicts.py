@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from kernbench.ccl.jams import Jam
 from kernbench.des import DeadlockError, Task
 from kernbench.errors import Fact, Involved, KernbenchError, site_fact, site_in
 from kernbench.hw.queue import MOST_SLOTS
@@ -18,6 +17,9 @@ from kernbench.ranks.waiting import Head, WaitGraph
 from kernbench.ranks.world import World
 from kernbench.tl.program import Program
 from kernbench.units import format_bytes, format_time
+
+if TYPE_CHECKING:
+    from kernbench.ccl.jams import Jam
 
 _MOST_PLACES: Final = 8
 """Most places that a report lists."""
@@ -247,7 +249,7 @@ def jammed(heads: Iterable[Head], deadlock: DeadlockError) -> Iterator[Verdict]:
         yield verdict
 
 
-def _tell_queues(verdict: Verdict, meeting: Meeting, jam: Jam) -> None:
+def _tell_queues(verdict: Verdict, meeting: Meeting, jam: "Jam") -> None:
     """Adds which queues are full, where their length is set, and which length would be enough."""
     chosen, full, least = jam
     n_slots, size = chosen.queue.n_slots, format_bytes(chosen.queue.slot_size)

@@ -1,30 +1,12 @@
 """A command of a stream, and the streams."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from kernbench.des import Event
 from kernbench.errors import CallSite
 from kernbench.sim_engine.host import Host
 from kernbench.sim_engine.op_log import Category
-
-Issue = Literal[
-    "compute",
-    "kernel",
-    "copy",
-    "collective",
-    "event",
-    "hosted",
-    "message",
-    "batch",
-    "batched",
-    "joined",
-]
-"""What the host calls to issue a command, which decides how long that takes.
-
-`hosted` is a collective or message between hosts; `batch` the first message of a batch, `batched` a
-later one, `joined` what waits for all of them.
-"""
 
 
 class Stream:

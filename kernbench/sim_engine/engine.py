@@ -10,8 +10,9 @@ from kernbench.errors import KernbenchError, UsageError, site_fact
 from kernbench.hw.device import Device
 from kernbench.hw.library import libraries_of
 from kernbench.hw.network import Network
+from kernbench.kernels.host_calls import NO_TIME, HostCalls, host_calls
 from kernbench.memory import UninitialisedReadError
-from kernbench.sim_engine.command import Command, Issue
+from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.data_executor import DataExecutor, Effect
 from kernbench.sim_engine.dials import Detail, Fidelity
 from kernbench.sim_engine.op_log import OpLog, Record
@@ -79,7 +80,6 @@ class GraphEngine:
         devices: State of each SIP.
         op_log: Log of everything that has happened.
         executor: Applies data effects.
-        dispatches: Host time that each call takes to issue its command, in picoseconds.
     """
 
     def __init__(
@@ -112,8 +112,7 @@ class GraphEngine:
         self.executor: Final = DataExecutor(enabled=enable_data)
         note = self.op_log.add_memory if record == "full" else None
         self.devices: Final = Devices(topology_obj, note)
-        # No `cached_property`: it makes reading every other attribute of the engine slower.
-        self.dispatches: Final = self._dispatches()
+        self._calls: Final[dict[bool, HostCalls]] = {}
         self._ready: deque[tuple[Command, int]] = deque()
         self._beginning = False
 
@@ -122,18 +121,18 @@ class GraphEngine:
         """Host time that issuing a command takes unless the machine says otherwise; picoseconds."""
         return self.topology.machine.system.host.dispatch if self.timed else 0
 
-    def _dispatches(self) -> dict[str, int]:
-        usual, own = self.dispatch_ps, self.topology.machine.system.host.dispatch_of
-        names = get_args(Issue) if self.timed else ()
-        given = {name: time for name in names if (time := getattr(own, name, None)) is not None}
-        found: dict[str, int] = dict.fromkeys(get_args(Issue), usual) | given
-        if "batch" in given:
-            return found | {"batched": 0, "joined": 0}
-        return found | {
-            "batch": found["message"],
-            "batched": found["message"],
-            "joined": found["event"],
-        }
+    def host_calls(self, *, beside: bool) -> HostCalls:
+        """Returns what the calls of a rank take on its host.
+
+        Args:
+            beside: Whether other ranks of the program run on the same host.
+        """
+        found = self._calls.get(beside)
+        if found is None:
+            host = self.topology.machine.system.host
+            found = host_calls(host, beside=beside) if self.timed else NO_TIME
+            self._calls[beside] = found
+        return found
 
     @property
     def enable_data(self) -> bool:

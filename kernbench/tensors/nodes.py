@@ -524,6 +524,7 @@ class Saved:
         if not stack or tensor is None:
             return
         pack, self._unpack = stack[-1]
+        process.host.clock += process.calls.hook
         with recording(process, False):
             self._packed = process.call_theirs(pack, tensor)
         self._tensor = None
@@ -537,7 +538,9 @@ class Saved:
             )
 
     def _unpacked(self) -> Tensor:
-        tensor: object = current_process().call_theirs(self._unpack, self._packed)
+        process = current_process()
+        process.host.clock += process.calls.hook
+        tensor: object = process.call_theirs(self._unpack, self._packed)
         if not isinstance(tensor, Tensor):
             raise OperandError(
                 "Output of saved tensor unpack_hook expected to be a Tensor but got result of type "

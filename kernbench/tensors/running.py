@@ -14,7 +14,10 @@ from kernbench.errors import (
     call_site,
     site_fact,
 )
+from kernbench.kernels.host_calls import Issue
+from kernbench.kernels.lists import Call, call_ps
 from kernbench.kernels.prices import Price, priced
+from kernbench.kernels.several import FURTHER
 from kernbench.memory import Array, UninitialisedReadError
 from kernbench.process.access import other_device
 from kernbench.process.act import act, act_at_once
@@ -26,6 +29,8 @@ from kernbench.sim_engine.data_executor import in_effect
 from kernbench.sim_engine.engine import Hold, tell_writer
 from kernbench.sim_engine.host import Read
 from kernbench.tensors.errors import TensorError
+from kernbench.tensors.host_time import is_recorded
+from kernbench.tensors.nodes import GRAD_STATE
 from kernbench.tensors.tensor import Tensor
 
 
@@ -75,7 +80,22 @@ def run(
         duration_ps = priced(device.library, name, price, reads, windows)
     work = Hold(process.engine, device.compute, duration_ps, effect)
     stream = process.current_stream(sip)
-    act(process, name, "compute", stream, work, reads=inputs, writes=writes, site=site)
+    state = process.locals.get(GRAD_STATE)  # as `is_recorded`, without a call
+    issue: Issue = "recorded" if state is None or state.enabled or state.running > 0 else "compute"
+    further = FURTHER.get(name)
+    if further is not None:
+        process.host.clock += further * process.dispatches[issue]
+    act(
+        process,
+        name,
+        "compute",
+        stream,
+        work,
+        reads=inputs,
+        writes=writes,
+        site=site,
+        issue=issue,
+    )
 
 
 def run_on_many(
@@ -84,6 +104,8 @@ def run_on_many(
     inputs: Sequence[Tensor],
     outputs: Sequence[Tensor],
     effect: Callable[[], None],
+    *,
+    one: tuple[Call, Sequence[int]] | None = None,
 ) -> None:
     """Runs one operation that writes several tensors of one device, see `run`.
 
@@ -93,6 +115,8 @@ def run_on_many(
         inputs: Tensors that the operation reads.
         outputs: Tensors that the operation reads and writes; at least one.
         effect: Function that computes the bytes of the outputs.
+        one: The operation on lists that it is, and the elements of the tensors of one; None: it
+            reads and writes each tensor once.
 
     Raises:
         TensorError: If the tensors are not all on one device.
@@ -108,13 +132,66 @@ def run_on_many(
         act_at_once(process, name, effect, reads=inputs, writes=outputs)
         return
     device = process.engine.devices[sip]
-    traffic = sum(tensor.window.nbytes for tensor in inputs)
-    traffic += 2 * sum(tensor.window.nbytes for tensor in outputs)
-    elements = sum(tensor.window.numel for tensor in outputs)
-    duration_ps = device.library.elementwise(traffic, elements)
+    if one is None:
+        traffic = sum(tensor.window.nbytes for tensor in inputs)
+        traffic += 2 * sum(tensor.window.nbytes for tensor in outputs)
+        elements = sum(tensor.window.numel for tensor in outputs)
+        duration_ps = device.library.elementwise(traffic, elements)
+    else:
+        call, sizes = one
+        duration_ps = call_ps(device.library, call, sizes, outputs[0].dtype.itemsize)
     work = Hold(process.engine, device.compute, duration_ps, effect)
     stream = process.current_stream(sip)
-    act(process, name, "compute", stream, work, reads=inputs, writes=outputs, site=call_site())
+    act(
+        process,
+        name,
+        "compute",
+        stream,
+        work,
+        reads=inputs,
+        writes=outputs,
+        site=call_site(),
+        issue=_issue(process),
+    )
+
+
+def run_lists(
+    process: Process,
+    calls: Sequence[Call],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    sizes: Sequence[int],
+    effect: Callable[[], None],
+) -> None:
+    """Runs operations on lists, one after the other, that together write tensors of one device.
+
+    Args:
+        process: The rank, or main, that runs the operations.
+        calls: The operations; the last one writes what all compute.
+        inputs: Tensors that they read.
+        outputs: Tensors that they read and write; at least one.
+        sizes: Elements of the tensors of one list.
+        effect: Function that computes the bytes of the outputs.
+
+    Raises:
+        TensorError: If the tensors are not all on one device.
+        OwnershipError: If a tensor belongs to another rank.
+        AccessError: If a command on a tensor is under way that nobody has waited for.
+    """
+    sip = outputs[0].device.index
+    *before, last = calls
+    if sip is not None:
+        library, stream = process.engine.devices[sip].library, process.current_stream(sip)
+        itemsize = outputs[0].dtype.itemsize
+        for call in before:
+            duration_ps = call_ps(library, call, sizes, itemsize)
+            work = Hold(process.engine, process.engine.devices[sip].compute, duration_ps, None)
+            act(process, f"aten::{call.name}", "compute", stream, work, issue=_issue(process))
+    run_on_many(process, f"aten::{last.name}", inputs, outputs, effect, one=(last, sizes))
+
+
+def _issue(process: Process) -> Issue:
+    return "recorded" if is_recorded(process) else "compute"
 
 
 def wait_for(process: Process, command: Command) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kernbench.errors import CallSite, UnsupportedError, call_site, site_fact
 from kernbench.process.process import Process, current_process
 from kernbench.tensors.errors import TensorError
+from kernbench.tensors.host_time import spend_views
 from kernbench.tensors.new import alias, wrap
 from kernbench.tensors.nodes import (
     GRAD_STATE,
@@ -44,7 +45,7 @@ Formula = Callable[..., Any]
 # Formulas
 
 _OPERANDS: Final = ("a", "b", "c")
-_GIVEN: Final = frozenset({*_OPERANDS, "out", "like", "index"})
+_GIVEN: Final = frozenset({*_OPERANDS, "out", "like", "index", "wanted"})
 """Names of a formula's parameters that do not mean an option of its operation."""
 
 
@@ -86,12 +87,18 @@ def _label(stem: str) -> str:
 
 
 class _Derivative:
-    __slots__ = ("every", "label", "parts", "several")
+    __slots__ = ("every", "label", "parts", "several", "together")
 
     def __init__(
-        self, stem: str, parts: Sequence[Formula | None], every: Formula | None, several: bool
+        self,
+        stem: str,
+        parts: Sequence[Formula | None],
+        every: Formula | None,
+        several: bool,
+        together: bool,
     ) -> None:
         self.several = several
+        self.together = together
         self.label = _label(stem)
         self.parts = [None if part is None else _Part(part) for part in parts]
         self.every = None if every is None else _Part(every)
@@ -105,13 +112,18 @@ _derivatives: Final[dict[str, _Derivative]] = {}
 
 
 def derivative(
-    name: str, *parts: Formula | None, every: Formula | None = None, several: bool = False
+    name: str,
+    *parts: Formula | None,
+    every: Formula | None = None,
+    several: bool = False,
+    together: bool = False,
 ) -> None:
     """Adds the formulas of an operation's gradients to the table.
 
     The first parameter of a formula is the gradient of the result. The names of its other
     parameters say what it needs, and a node keeps nothing else: `a`, `b`, `c` are operands, `out`
-    is the result, `like` the form of the gradient, `index` the index of the operand. All other
+    is the result, `like` the form of the gradient, `index` the index of the operand, `wanted` the
+    forms of the gradients that are wanted, None for others. All other
     names are options of the operation; an option that a call lacks has the parameter's default. The
     value of the formula is reduced to the operand's shape and converted to its dtype.
 
@@ -121,9 +133,10 @@ def derivative(
         every: One formula for any number of operands.
         several: Whether the operation has several results; the first parameter of a formula is then
             the list of their gradients, in which None stands for zeros.
+        together: Whether `every` returns the gradients of all operands, with one kernel.
     """
     assert name not in _derivatives, name
-    _derivatives[name] = _Derivative(name, parts, every, several)
+    _derivatives[name] = _Derivative(name, parts, every, several, together)
 
 
 def is_differentiable(name: str) -> bool:
@@ -195,6 +208,7 @@ class Operation(Node):
         """Keeps the result, if a formula needs it."""
         self.outputs.append(like(out))
         if self._keeps_out:
+            spend_views(out)  # PyTorch keeps a result detached
             self._kept["out"] = Saved(out, (self.label, 0))
             self._once = True
 
@@ -218,8 +232,20 @@ class Operation(Node):
         values = self._kept
         if self._once:
             values = {name: given(value, self) for name, value in values.items()}
+            if self._keeps_out:
+                spend_views(values["out"])
         came: Any = grads if self._derivative.several else grads[0]
         edges = self.edges
+        if self._derivative.together:
+            every = self._derivative.every
+            assert every is not None
+            wanted = [
+                each if edge is not None and (needed is None or needed[at]) else None
+                for at, (edge, each) in enumerate(zip(edges, self.inputs, strict=True))
+            ]
+            kept_ = {name: values[name] for name in every.names if name in values}
+            found: Sequence[Tensor | None] = every.function(came, **kept_, wanted=wanted)
+            return found
         results: list[Tensor | None] = [None] * len(edges)
         for at, part in enumerate(self._derivative.of(len(edges))[: len(edges)]):
             if part is None or edges[at] is None or not (needed is None or needed[at]):
@@ -457,6 +483,9 @@ def view(
     process = current_process()
     state = process.locals.get(GRAD_STATE)
     node = None
+    if input.device.index is not None:  # as `spend_views`, without a call
+        seen_by = state is None or state.enabled or state.running > 0
+        process.host.clock += process.calls.view[seen_by]
     if input.memory.tracked and (state is None or state.enabled) and not process.inference:
         # Also renews the history of an input that is a view; then both views share an origin.
         edge = edge_of(input)
@@ -487,6 +516,7 @@ def views(
         options: Options that its formula may need, by name.
     """
     process = current_process()
+    spend_views(input)
     node = begin(process, name, (input,), options) if input.memory.tracked else None
     state = process.locals.get(GRAD_STATE)
     found = []

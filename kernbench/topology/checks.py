@@ -19,7 +19,7 @@ from kernbench.topology.spec import (
     Part,
     SystemSpec,
 )
-from kernbench.units import FlopRate, format_bytes
+from kernbench.units import FLOP_RATE_UNITS, FlopRate, format_bytes, format_exact
 
 MAX_PES: Final = 1 << 20
 # Least memory of the simulating process for one PE: engines, queues, an allocator.
@@ -143,6 +143,16 @@ def _check_library(loaded: Loaded[MachineSpec], place: str, gemm: GemmSpec) -> l
                 )
                 hint = did_you_mean(dtype, gemm.rate)
                 problems.append(loaded.problem("F7", here, message, hint))
+            elif gemm.rate[dtype] > kernels.rate[dtype] and f"{place}.rate.{dtype}" in loaded.marks:
+                most, got = (
+                    format_exact(rate[dtype].per_second, FLOP_RATE_UNITS)
+                    for rate in (kernels.rate, gemm.rate)
+                )
+                message = (
+                    f"expected at most {most}, what the library reaches without its operands "
+                    f"{_line(loaded, here)}, got {got}"
+                )
+                problems.append(loaded.problem("F7", f"{place}.rate.{dtype}", message))
             elif first.setdefault(dtype, here) != here:
                 message = (
                     f"expected each type once, got it again; first {_line(loaded, first[dtype])}"

@@ -10,6 +10,7 @@ from kernbench.units import Bandwidth, Bytes, FlopRate, Ps
 
 Latency = Annotated[Ps, Range(0, 10**12)]
 Count = Annotated[int, Range(1, 1 << 20)]
+Percent = Annotated[int, Range(1, 100)]
 
 Part = TypeVar("Part")
 
@@ -75,7 +76,7 @@ _ALL_ALIKE: Final = DispatchSpec()
 
 @dataclass(frozen=True, slots=True)
 class EagerSpec:
-    """What PyTorch itself takes on the host beside issuing commands; for programs of PyTorch.
+    """What PyTorch itself takes on the host beside issuing commands, under both torches.
 
     Attributes:
         view: An operation that runs no kernel, such as a view.
@@ -265,8 +266,9 @@ class AttentionSpec:
         start: Time beside launch, programs and traffic: the first operands, the last results.
         program: Time of a program beside its tiles: its own operands and results.
         tile: Queries and keys of a tile.
-        rate: FLOP a second of one PE in products of `bf16`; other types as in `gemm.rate`.
-        scores: Scores a second of one PE, for what is done with them beside products.
+        share: Percent of the rate of products of `bf16` that it reaches: of `gemm.library`, or if
+            that has no such products, of `gemm.rate`. Other types as in `gemm.rate`.
+        scores: Scores that one PE works on a second beside products, in percent of `math`.
     """
 
     backend: Literal["flash", "cudnn", "efficient"]
@@ -274,8 +276,8 @@ class AttentionSpec:
     start: Latency
     program: Latency
     tile: tuple[Count, Count]
-    rate: FlopRate
-    scores: FlopRate
+    share: Percent
+    scores: Percent
 
 
 KERNELS: Final[dict[str, str | None]] = {
@@ -338,7 +340,7 @@ class KernelSpec:
             counted in.
     """
 
-    share: Annotated[int, Range(1, 100)] = 100
+    share: Percent = 100
     element: Annotated[int, Range(0, 1 << 20)] = 1
     row: Annotated[int, Range(0, 1 << 30)] = 0
     beyond: Annotated[int, Range(0, 1 << 40)] = 0

@@ -166,11 +166,13 @@ PAST_THE_TAPE: Final = {
     "filling._fill": "its caller records",
     "indexing.gathered_back": "a gradient itself",
     "sampling.multinomial": "indices",
+    "random.bernoulli": "has no gradient",
     "running.run": "the definition",
     "clipping._scale": "gradients need no gradients",
     "norms._move_statistics": "statistics need no gradients",
     "hooks.call_with_hooks": "runs a module",
-    "optimizer._update": "the step of an optimiser is not recorded",
+    "running.run_lists": "the step of an optimiser is not recorded",
+    "fused.kernel_of_many": "its callers are gradients",
 }
 
 

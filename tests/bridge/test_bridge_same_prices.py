@@ -1,20 +1,13 @@
-"""An operation takes as long on a device whichever torch calls it."""
+"""An operation takes as long on a device, and a step as long, whichever torch calls it."""
 
 from functools import cache
 
+import both_steps
 import both_torches
 import pytest
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
-
-_MORE = {
-    # kernbench.torch runs a kernel for each gradient, PyTorch one operation for all of them.
-    "layer_norm_backward": 1.55,
-    # kernbench.torch draws the mask with a kernel of its own.
-    "dropout": 1.15,
-}
-"""Operations that take longer under `kernbench.torch`, and how much longer."""
 
 
 @cache
@@ -27,7 +20,16 @@ def test_an_operation_takes_as_long_under_both_torches(name: str) -> None:
     own, real = (times[name] for times in _times())
 
     assert real > 0
-    if name in _MORE:
-        assert 1.05 < own / real <= _MORE[name]
-    else:
-        assert own / real == pytest.approx(1, abs=0.05)
+    assert own / real == pytest.approx(1, abs=0.05)
+
+
+@cache
+def _steps() -> tuple[dict[str, float], dict[str, float]]:
+    return both_steps.of_own_torch(), both_steps.of_real_torch()
+
+
+@pytest.mark.parametrize("name", both_steps.STEPS)
+def test_a_step_that_the_host_bounds_takes_as_long_under_both_torches(name: str) -> None:
+    own, real = (times[name] for times in _steps())
+
+    assert own / real == pytest.approx(1, abs=0.05)

@@ -44,7 +44,7 @@ USERS: Final = {
         "pcie": "copies between host and device",
         "gloo": "collectives and messages of CPU tensors",
         "dispatch_of": "every call of a program",
-        "eager": "programs of PyTorch",
+        "eager": "issuing, views, autograd",
     },
     "system.host.eager": dict.fromkeys(
         ("view", "autograd", "hook", "shard", "dtensor", "beside_percent", "workspace"),
@@ -142,7 +142,7 @@ USERS: Final = {
         "start": "attention",
         "program": "attention",
         "tile": "attention",
-        "rate": "attention",
+        "share": "attention",
         "scores": "attention",
     },
     "system.sip.pe.tcm": {

@@ -32,13 +32,15 @@ FORWARD = AttentionSpec(
     Ps(START),
     Ps(PROGRAM),
     (32, 16),
-    FlopRate(10**12),
-    FlopRate(10**12),
+    50,
+    100,
 )
 BACKWARD = replace(FORWARD, direction="backward", tile=(16, 32))
 SIP8 = load_topology("sip8").topology_obj.machine.system.sip
 USUAL = Library(SIP8)
-OWN = Library(replace(SIP8, pe=replace(SIP8.pe, attention=(FORWARD, BACKWARD))))
+OWN = Library(
+    replace(SIP8, pe=replace(SIP8.pe, math=FlopRate(10**12), attention=(FORWARD, BACKWARD)))
+)
 """Without and with kernels of attention in the machine file."""
 
 SMALL = 2 * 32 * 16 * 2 + 32 * 16  # a tile of those for widths of 1, forward

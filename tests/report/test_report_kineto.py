@@ -148,7 +148,7 @@ def test_collectives_are_kernels_of_nccl_with_their_facts(run: Run) -> None:
             )
             for e in kernels
         }
-        wide, own = 4 << 16, 1 << 16
+        wide, own = 4 << 20, 1 << 20
         storage = "(ncclDevKernelArgsStorage<4096ul>)"
         world, pair = "[0, 1, 2, 3]", f"[{rank % 2}, {rank % 2 + 2}]"
         peer = rank - 1 if rank % 2 else rank + 1

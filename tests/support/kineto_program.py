@@ -15,8 +15,8 @@ def worker(rank: int) -> None:
     dist.init_process_group("nccl")
     pair = [dist.new_group([0, 2]), dist.new_group([1, 3])][rank % 2]
     a = torch.ones(512, 512, dtype=torch.bfloat16, device="cuda", requires_grad=True)
-    g = torch.ones(1 << 16, dtype=torch.bfloat16, device="cuda")
-    wide = torch.empty(4 << 16, dtype=torch.bfloat16, device="cuda")
+    g = torch.ones(1 << 20, dtype=torch.bfloat16, device="cuda")
+    wide = torch.empty(4 << 20, dtype=torch.bfloat16, device="cuda")
     side = torch.cuda.Stream()
     for step in range(STEPS):
         with record_function(f"ProfilerStep#{step}"):
@@ -29,7 +29,7 @@ def worker(rank: int) -> None:
             dist.reduce_scatter_tensor(g, wide)
             dist.all_reduce(g, op=dist.ReduceOp.AVG, group=pair)
             with torch.cuda.stream(side):
-                c = torch.ones(1 << 16, device="cuda")
+                c = torch.ones(1 << 20, device="cuda")
             torch.cuda.current_stream().wait_stream(side)
             g.cpu()
             if rank % 2:

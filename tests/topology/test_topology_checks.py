@@ -208,7 +208,7 @@ def test_one_sip_needs_no_cables() -> None:
 
 
 LIBRARY = "{{start: 1 us, write_back: 0 B, split_k: 1, kernels: [{}]}}"
-TILES = "{{rate: {{{}: 1 TFLOP/s}}, edge: 0, tiles: [{}]}}"
+TILES = "{{rate: {{{}: 2 TFLOP/s}}, edge: 0, tiles: [{}]}}"
 
 
 def library(*kernels: str) -> str:
@@ -241,6 +241,16 @@ def test_a_library_that_has_no_choice_or_two(kernels: list[str], code: str, expe
     assert f"system.sip.pe.gemm.library.{expected}" in text
 
 
+def test_a_rate_above_the_peak_is_shown_in_its_place() -> None:
+    text = error(library(TILES.format("bf16", "[8, 8]").replace("2 TFLOP/s", "1 TFLOP/s")))
+    assert text.startswith("[F7] m.yaml: 1 problem\n")
+    assert (
+        "system.sip.pe.gemm.rate.bf16: expected at most 1 TFLOP/s, what the library reaches "
+        "without its operands on line 41, got 2 TFLOP/s"
+    ) in text
+    assert "bf16: 2 TFLOP/s\n                      ^" in text
+
+
 def test_a_changed_library_is_checked_as_well() -> None:
     text = library(TILES.format("bf16", "[8, 8]"))
     kernels = TILES.format("bf61", "[8, 8]")
@@ -251,7 +261,7 @@ def test_a_changed_library_is_checked_as_well() -> None:
 
 KERNEL = (
     "{backend: flash, direction: forward, start: 1 us, program: 1 us, tile: [64, 64], "
-    "rate: 1 TFLOP/s, scores: 1 GFLOP/s}"
+    "share: 50, scores: 10}"
 )
 
 

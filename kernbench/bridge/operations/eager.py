@@ -5,15 +5,11 @@ from typing import Any, Final
 from kernbench.bridge.here import HERE, Rank
 from kernbench.bridge.tensors.storages import block
 from kernbench.memory import Storage
-from kernbench.ranks.world import world_of
 from kernbench.sim_engine.command import Stream
-from kernbench.topology.spec import EagerSpec
-
-_ALONE: Final = 100
 
 
 class Eager:
-    """Host times of one rank, in picoseconds, and workspaces, from its machine's `host.eager`.
+    """Host times of one rank, in picoseconds, from its `calls`, and workspaces.
 
     Args:
         rank: The rank.
@@ -40,24 +36,17 @@ class Eager:
 
     def __init__(self, rank: Rank) -> None:
         process = rank.process
-        engine = process.engine
-        spec = engine.topology.machine.system.host.eager if engine.timed else EagerSpec()
-        beside = spec.beside_percent if world_of(process).size > 1 else _ALONE
-
-        def scaled(time: int) -> int:
-            return time * beside // _ALONE
-
-        dispatch = process.dispatches["compute"]
-        plain = scaled(dispatch) - dispatch
+        engine, calls = process.engine, process.calls
+        workspace = engine.topology.machine.system.host.eager.workspace
         self._host: Final = process.host
         self._rank: Final = rank
-        self._workspace: Final = spec.workspace or 0
+        self._workspace: Final = (workspace or 0) if engine.timed else 0
         self._workspaces: Final[dict[tuple[Stream, bool], Storage]] = {}
-        self.kernel: Final = (plain, plain + scaled(spec.autograd))
-        self.view: Final = (scaled(spec.view), scaled(spec.view + spec.autograd))
-        self.hook: Final = scaled(spec.hook)
-        self.shard: Final = scaled(spec.shard)
-        self.dtensor: Final = scaled(spec.dtensor)
+        self.kernel: Final = (0, calls.issues["recorded"] - calls.issues["compute"])
+        self.view: Final = calls.view
+        self.hook: Final = calls.hook
+        self.shard: Final = calls.shard
+        self.dtensor: Final = calls.dtensor
 
     def spend(self, time_ps: int) -> None:
         """Lets time of the host pass.

@@ -1,0 +1,83 @@
+"""What a host takes for a call of PyTorch: to issue a command, for a view, for autograd."""
+
+from typing import Final, Literal, NamedTuple, get_args
+
+from kernbench.topology.spec import HostSpec
+
+Issue = Literal[
+    "compute",
+    "recorded",
+    "kernel",
+    "copy",
+    "collective",
+    "event",
+    "hosted",
+    "message",
+    "batch",
+    "batched",
+    "joined",
+]
+"""What the host calls to issue a command, which decides how long that takes.
+
+`recorded` is an operation that autograd may record, or of a backward pass; `hosted` a collective or
+message between hosts; `batch` the first message of a batch, `batched` a later one, `joined` what
+waits for all of them.
+"""
+
+_ALONE: Final = 100
+
+
+class HostCalls(NamedTuple):
+    """Host times of one rank, in picoseconds.
+
+    Attributes:
+        issues: What issuing a command takes, with the call that does so.
+        view: What an operation without a kernel takes: without autograd, and with.
+        hook: Packing or unpacking a saved tensor by a hook in Python.
+        shard: Taking one parameter of FSDP2 out of what was gathered, or into what is reduced.
+        dtensor: Dispatching one operation on a `DTensor`, beside the operations that it becomes.
+    """
+
+    issues: dict[str, int]
+    view: tuple[int, int]
+    hook: int
+    shard: int
+    dtensor: int
+
+
+NO_TIME: Final = HostCalls(dict.fromkeys(get_args(Issue), 0), (0, 0), 0, 0, 0)
+"""Of an engine that takes no simulated time."""
+
+
+def host_calls(host: HostSpec, *, beside: bool) -> HostCalls:
+    """Returns what the calls of a rank take.
+
+    Args:
+        host: What the machine's file says of the host.
+        beside: Whether other ranks of the program run on the same host.
+    """
+    eager, own = host.eager, host.dispatch_of
+    percent = eager.beside_percent if beside else _ALONE
+
+    def scaled(time: int) -> int:
+        return time * percent // _ALONE
+
+    issues: dict[str, int] = dict.fromkeys(get_args(Issue), int(host.dispatch))
+    for name in get_args(Issue):
+        time = getattr(own, name, None)
+        if time is not None:
+            issues[name] = time
+    issues["compute"] = scaled(issues["compute"])
+    issues["recorded"] = issues["compute"] + scaled(eager.autograd)
+    if own.batch is not None:
+        issues["batched"] = issues["joined"] = 0
+    else:
+        issues["batch"] = issues["batched"] = issues["message"]
+        issues["joined"] = issues["event"]
+    return HostCalls(
+        issues,
+        (scaled(eager.view), scaled(eager.view + eager.autograd)),
+        scaled(eager.hook),
+        scaled(eager.shard),
+        scaled(eager.dtensor),
+    )

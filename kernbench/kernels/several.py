@@ -1,0 +1,31 @@
+"""Operations that kernbench's own torch runs as one command, and PyTorch as several kernels."""
+
+from typing import Final
+
+SEVERAL: Final[dict[str, tuple[int, ...]]] = {
+    **dict.fromkeys(
+        (
+            *("abs_backward", "addcmul_backward", "expm1_backward", "log10_backward"),
+            *("log1p_backward", "log2_backward", "sin_backward", "sqrt_backward"),
+            *("clamp_max_backward", "clamp_min_backward"),
+        ),
+        (1, 2),
+    ),
+    **dict.fromkeys(
+        (
+            *("cos_backward", "pow_backward", "reciprocal_backward", "rsqrt_backward"),
+            *("square_backward", "tan_backward"),
+        ),
+        (1, 1, 2),
+    ),
+    **dict.fromkeys(("maximum_backward", "minimum_backward"), (1, 2, 3, 2, 2)),
+    **dict.fromkeys(("logaddexp_backward", "logaddexp2_backward"), (2, 1, 1, 2)),
+    "amax_backward": (2, 1, 2, 2),
+    "clamp_backward": (1, 1, 2, 2),
+    "div_backward": (2, 2, 1, 2),
+    "erf_backward": (1, 1, 1, 1, 2),
+}
+"""By name, how many operands each of PyTorch's elementwise kernels reads (derivatives.yaml)."""
+
+FURTHER: Final = {f"aten::{name}": len(kernels) - 1 for name, kernels in SEVERAL.items()}
+"""By name with `aten::`, how many operations PyTorch's host calls beside one."""
