@@ -120,7 +120,7 @@ def issue(
 
     command = act(
         process,
-        what.name,
+        what.command,
         "collective",
         stream,
         enter,

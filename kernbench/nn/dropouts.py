@@ -45,7 +45,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         raise UnsupportedError("dropout(inplace=True) is not simulated", [site_fact(call_site())])
     if not training or p == 0:
         return input
-    mask = drawn_mask("dropout_mask", input.window.shape, 1 - p, input.device)
+    mask, write = drawn_mask(input.window.shape, 1 - p, input.device)
     factor = 1 / (1 - p) if p < 1 else 0.0
 
     def compute(x: Array, kept: Array) -> Array:
@@ -53,5 +53,11 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         return result
 
     return kernel(
-        "native_dropout", compute, (input, mask), input.window.shape, input.dtype, factor=factor
+        "native_dropout",
+        compute,
+        (input, mask),
+        input.window.shape,
+        input.dtype,
+        beside=((mask,), write),
+        factor=factor,
     )

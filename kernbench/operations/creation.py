@@ -222,7 +222,8 @@ def ones(
     Raises:
         OutOfMemoryError: If the device has no room for the result (M7).
     """
-    return full(
+    return _filled(
+        "ones",
         sizes_of(sizes, size),
         1,
         dtype=dtype or default_dtype(),
@@ -254,12 +255,31 @@ def full(
     Raises:
         OutOfMemoryError: If the device has no room for the result (M7).
     """
-    shape = shape_of((size,))
-    fill_value = plain(fill_value)
+    return _filled(
+        "full",
+        shape_of((size,)),
+        plain(fill_value),
+        dtype=dtype,
+        device=device,
+        requires_grad=requires_grad,
+        pin_memory=pin_memory,
+    )
+
+
+def _filled(
+    name: str,
+    shape: tuple[int, ...],
+    fill_value: Scalar,
+    *,
+    dtype: DType | None,
+    device: DeviceLike | None,
+    requires_grad: bool,
+    pin_memory: bool,
+) -> Tensor:
     dtype = dtype or scalar_type(fill_value)
     filler, held = number("full", fill_value, dtype), dtype.numpy
     return _make(
-        "full",
+        name,
         shape,
         dtype,
         device,
@@ -312,9 +332,7 @@ def zeros_like(
         requires_grad: Whether the result is a leaf that needs a gradient.
         pin_memory: Whether the result lies in pinned host memory.
     """
-    return full_like(
-        input, 0, dtype=dtype, device=device, requires_grad=requires_grad, pin_memory=pin_memory
-    )
+    return _filled_like("zeros_like", input, 0, dtype, device, requires_grad, pin_memory)
 
 
 def ones_like(
@@ -334,9 +352,7 @@ def ones_like(
         requires_grad: Whether the result is a leaf that needs a gradient.
         pin_memory: Whether the result lies in pinned host memory.
     """
-    return full_like(
-        input, 1, dtype=dtype, device=device, requires_grad=requires_grad, pin_memory=pin_memory
-    )
+    return _filled_like("ones_like", input, 1, dtype, device, requires_grad, pin_memory)
 
 
 def full_like(
@@ -358,12 +374,24 @@ def full_like(
         requires_grad: Whether the result is a leaf that needs a gradient.
         pin_memory: Whether the result lies in pinned host memory.
     """
+    return _filled_like("full_like", input, fill_value, dtype, device, requires_grad, pin_memory)
+
+
+def _filled_like(
+    name: str,
+    input: Tensor,
+    fill_value: Scalar,
+    dtype: DType | None,
+    device: DeviceLike | None,
+    requires_grad: bool,
+    pin_memory: bool,
+) -> Tensor:
     shape, dtype = input.window.shape, dtype or input.dtype
     filler = number("full_like", fill_value, dtype)
     where = input.device if device is None else device
     strides = layout(shape, (input,))
     return _make(
-        "full_like",
+        name,
         shape,
         dtype,
         where,
@@ -371,6 +399,24 @@ def full_like(
         requires_grad=requires_grad,
         pin_memory=pin_memory,
         strides=strides,
+    )
+
+
+def scalar_tensor(value: Scalar, like: Tensor) -> Tensor:
+    """Returns a tensor without dimensions that holds a number.
+
+    Args:
+        value: The number.
+        like: Tensor that gives the type and the device.
+    """
+    return _filled(
+        "scalar_tensor",
+        (),
+        value,
+        dtype=like.dtype,
+        device=like.device,
+        requires_grad=False,
+        pin_memory=False,
     )
 
 
@@ -423,8 +469,10 @@ def new_zeros(
         requires_grad: Whether the result is a leaf that needs a gradient.
         pin_memory: Whether the result lies in pinned host memory.
     """
-    return zeros(
+    return _filled(
+        "new_zeros",
         sizes_of(sizes, size),
+        0,
         dtype=dtype or self.dtype,
         device=self.device if device is None else device,
         requires_grad=requires_grad,
@@ -452,8 +500,10 @@ def new_ones(
         requires_grad: Whether the result is a leaf that needs a gradient.
         pin_memory: Whether the result lies in pinned host memory.
     """
-    return ones(
+    return _filled(
+        "new_ones",
         sizes_of(sizes, size),
+        1,
         dtype=dtype or self.dtype,
         device=self.device if device is None else device,
         requires_grad=requires_grad,
@@ -482,9 +532,10 @@ def new_full(
         requires_grad: Whether the result is a leaf that needs a gradient.
         pin_memory: Whether the result lies in pinned host memory.
     """
-    return full(
-        size,
-        fill_value,
+    return _filled(
+        "new_full",
+        shape_of((size,)),
+        plain(fill_value),
         dtype=dtype or self.dtype,
         device=self.device if device is None else device,
         requires_grad=requires_grad,

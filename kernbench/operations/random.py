@@ -100,20 +100,29 @@ def _fill(
         tape.finish(node, out)
 
 
-def drawn_mask(name: str, shape: tuple[int, ...], chance: float, device: DeviceLike) -> Tensor:
-    """Returns random bools, drawn from the rank's default generator.
+def drawn_mask(
+    shape: tuple[int, ...], chance: float, device: Device
+) -> tuple[Tensor, Callable[[], None]]:
+    """Returns a tensor for random bools, and a function by which a kernel writes them.
+
+    They are drawn at once, from the rank's default generator.
 
     Args:
-        name: Name of the kernel in traces.
         shape: Shape of the result.
         chance: Probability of True.
         device: Device of the result.
     """
+    process = current_process()
+    mask = new_tensor(process, shape, dtypes.bool_, device)
+    numbers = generator_on(process, device, None).numbers
+    kept = numbers.random(shape, np.float32) < chance if process.engine.enable_data else None
+    target = mask.window
 
-    def draw(numbers: "np.random.Generator") -> Array:
-        return numbers.random(shape, np.float32) < chance
+    def write() -> None:
+        assert kept is not None
+        target.adopt(kept)
 
-    return _drawn(name, shape, dtypes.bool_, device, None, draw)
+    return mask, write
 
 
 def drawn_seed(device: Device) -> int:
@@ -251,11 +260,15 @@ def rand_like(
         requires_grad: Whether the result is a leaf that needs a gradient.
         pin_memory: Whether the result lies in pinned host memory.
     """
-    return rand(
-        input.window.shape,
-        generator=generator,
-        dtype=dtype or input.dtype,
-        device=input.device if device is None else device,
+    shape = input.window.shape
+    dtype = _floats("rand_like", dtype or input.dtype)
+    return _drawn(
+        "rand_like",
+        shape,
+        dtype,
+        input.device if device is None else device,
+        generator,
+        _uniform(shape, dtype),
         requires_grad=requires_grad,
         pin_memory=pin_memory,
     )
@@ -280,11 +293,15 @@ def randn_like(
         requires_grad: Whether the result is a leaf that needs a gradient.
         pin_memory: Whether the result lies in pinned host memory.
     """
-    return randn(
-        input.window.shape,
-        generator=generator,
-        dtype=dtype or input.dtype,
-        device=input.device if device is None else device,
+    shape = input.window.shape
+    dtype = _floats("randn_like", dtype or input.dtype)
+    return _drawn(
+        "randn_like",
+        shape,
+        dtype,
+        input.device if device is None else device,
+        generator,
+        _normal(shape, dtype),
         requires_grad=requires_grad,
         pin_memory=pin_memory,
     )
@@ -426,10 +443,19 @@ def bernoulli(
         generator: Source of the numbers; by default the calling rank's generator.
     """
     dtype = _floats("bernoulli", input.dtype)
-    chances = rand(
-        input.window.shape, generator=generator, dtype=dtypes.float64, device=input.device
-    )
-    return chances.lt(input if p is None else p).to(dtype)
+    process = current_process()
+    shape, device = input.window.shape, input.device
+    out = new_tensor(process, shape, dtype, device)
+    source, target, held = input.window, out.window, dtype.numpy
+    numbers = generator_on(process, device, generator).numbers
+    draws = _uniform(shape, dtypes.float64)(numbers) if process.engine.enable_data else None
+
+    def effect() -> None:
+        assert draws is not None
+        target.adopt((draws < (source.read() if p is None else p)).astype(held))
+
+    run(process, "aten::bernoulli", (input,), out, effect)
+    return out
 
 
 def normal_(
