@@ -45,6 +45,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "distributed.signatures": 8192,
     "distributed.splits": 256,
     "errors.call_sites": 4096,  # a line of a program each, which keeps its code alive
+    "kernels.names": 1024,
     "memory.functions": 1024,  # by name and type
     "memory.gaps": 4096,
     "memory.strides": 4096,

@@ -1,6 +1,8 @@
 """Gradients of the fused kernels of `torch.nn.functional`: one kernel per operand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -8,7 +10,8 @@ import numpy as np
 from kernbench.autograd.derivatives_pointwise import sigmoid_values
 from kernbench.memory import Array
 from kernbench.operations.class_loss import ClassLoss
-from kernbench.operations.fused import kernel, kernel_of_many
+from kernbench.operations.comparisons import Loss
+from kernbench.operations.fused import kernel, kernels_of
 from kernbench.tensors.nodes import Like
 from kernbench.tensors.tape import derivative
 from kernbench.tensors.tensor import Tensor
@@ -92,33 +95,35 @@ def _norm(name: str) -> None:
     normal = _NORMS[name]
     centred = normal is _centred
 
-    def slopes(
+    def back(
         g: Tensor,
         a: Tensor,
-        wanted: list[Like | None],
+        likes: Sequence[Like | None],
         axes: _Axes,
         eps: float,
         b: Tensor | None = None,
-    ) -> list[Tensor | None]:
-        own = [None if each is None else each.shape for each in wanted]
-
-        def compute(grad: Array, x: Array, w: Array | None) -> list[Array | None]:
-            if not x.size:
-                return [None if shape is None else np.zeros(shape, grad.dtype) for shape in own]
+    ) -> Sequence[Tensor | None]:
+        def slopes(grad: Array, x: Array, w: Array | None) -> Iterator[Any]:
             y, factor = normal(x, axes, eps)
-            found: list[Array | None] = [None]
-            for shape, each in zip(own[1:], (grad * y, grad), strict=False):
-                found.append(None if shape is None else _summed(each, shape))
-            if own[0] is not None:
-                inner = grad if w is None else grad * w
-                along = y * np.mean(inner * y, axis=axes, keepdims=True)
-                mean = np.mean(inner, axis=axes, keepdims=True) if centred else 0
-                found[0] = factor * (inner - along - mean)
-            return found
+            if likes[0] is not None:
+                yield _slope(grad if w is None else grad * w, y, factor) if x.size else grad
+            yield from _affine(grad, y, likes)
 
-        return kernel_of_many(f"{name}_backward", compute, (g, a, b), own, g.dtype)
+        def _slope(grad: Array, y: Array, factor: Array) -> Any:
+            along = y * np.mean(grad * y, axis=axes, keepdims=True)
+            mean = np.mean(grad, axis=axes, keepdims=True) if centred else 0
+            return factor * (grad - along - mean)
 
-    derivative(name, every=slopes, together=True)
+        return kernels_of(f"{name}_backward", slopes, (g, a, b), likes, g.dtype)
+
+    derivative(name, joint=back)
+
+
+def _affine(grad: Array, y: Array, likes: Sequence[Like | None]) -> Iterator[Any]:
+    """Returns the gradients of factors and summands of normalised values, if they are wanted."""
+    for like, values in zip(likes[1:3], (grad * y, grad), strict=False):
+        if like is not None:
+            yield _summed(values, like.shape)
 
 
 for _name in _NORMS:
@@ -128,24 +133,25 @@ for _name in _NORMS:
 # Batch norm with statistics that are given
 
 
-def _of_input(g: Tensor, like: Like, var: Tensor, eps: float, b: Tensor | None = None) -> Tensor:
-    def slope(grad: Array, size: Array, w: Array | None) -> Any:
+def _batch_norm_back(
+    g: Tensor,
+    a: Tensor,
+    likes: Sequence[Like | None],
+    mean: Tensor,
+    var: Tensor,
+    eps: float,
+    b: Tensor | None = None,
+) -> Sequence[Tensor | None]:
+    def slopes(grad: Array, x: Array, w: Array | None, centre: Array, size: Array) -> Iterator[Any]:
         factor = 1 / np.sqrt(size + size.dtype.type(eps))
-        return grad * (factor if w is None else factor * w)
+        if likes[0] is not None:
+            yield grad * (factor if w is None else factor * w)
+        yield from _affine(grad, (x - centre) * factor, likes)
 
-    return kernel("batch_norm_elemt_backward", slope, (g, var, b), like.shape, g.dtype)
-
-
-def _of_weight(g: Tensor, a: Tensor, like: Like, mean: Tensor, var: Tensor, eps: float) -> Tensor:
-    def slope(grad: Array, x: Array, centre: Array, size: Array) -> Any:
-        whole = grad * (x - centre) / np.sqrt(size + size.dtype.type(eps))
-        return _summed(whole, like.shape)
-
-    operands = (g, a, mean, var)
-    return kernel("batch_norm_elemt_weight_backward", slope, operands, like.shape, g.dtype)
+    return kernels_of("batch_norm_elemt_backward", slopes, (g, a, b, mean, var), likes, g.dtype)
 
 
-derivative("batch_norm_elemt", _of_input, _of_weight, lambda g: g, None, None)
+derivative("batch_norm_elemt", joint=_batch_norm_back)
 
 
 # Attention and losses
@@ -171,4 +177,40 @@ def _nll_loss(g: Tensor, b: Tensor, like: Like, law: ClassLoss, c: Tensor | None
     return kernel("nll_loss_backward", law.slope, (g, b, c), like.shape, g.dtype)
 
 
+def _nll_loss2d(
+    g: Tensor, b: Tensor, like: Like, law: ClassLoss, c: Tensor | None = None
+) -> Tensor:
+    return kernel("nll_loss2d_backward", law.slope, (g, b, c), like.shape, g.dtype)
+
+
 derivative("nll_loss", _nll_loss)
+derivative("nll_loss2d", _nll_loss2d)
+
+
+def _compared(name: str) -> None:
+    def of(at: int, g: Tensor, a: Tensor, b: Tensor, like: Like, loss: Loss) -> Tensor:
+        return kernel(f"{name}_backward", partial(loss.slope, at), (g, a, b), like.shape, g.dtype)
+
+    def of_input(g: Tensor, a: Tensor, b: Tensor, like: Like, loss: Loss) -> Tensor:
+        return of(0, g, a, b, like, loss)
+
+    def of_target(g: Tensor, a: Tensor, b: Tensor, like: Like, loss: Loss) -> Tensor:
+        return of(1, g, a, b, like, loss)
+
+    derivative(name, of_input, of_target)
+
+
+for _name in ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"):
+    _compared(_name)
+
+
+def _shared(g: Tensor, like: Like, loss: Loss) -> Tensor:
+    """Returns a gradient divided in place by the number of elements if the loss is a mean."""
+    return g.div_(max(prod(like.shape), 1)) if loss.reduction == "mean" else g
+
+
+derivative(
+    "binary_cross_entropy_with_logits",
+    lambda g, a, b, like, loss: _shared((a.sigmoid() - b) * g, like, loss),
+    lambda g, a, like, loss: _shared(-a * g, like, loss),
+)

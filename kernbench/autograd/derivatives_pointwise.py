@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from functools import partial
+from math import inf, log, pi, sqrt
 from typing import Any, Final
 
 import numpy as np
 
 from kernbench.memory import Array
-from kernbench.operations.creation import zeros_like
+from kernbench.operations.creation import scalar_tensor, zeros_like
 from kernbench.operations.curves import IN_PLACE, NAMES, Curve
 from kernbench.operations.elementwise import elementwise
+from kernbench.operations.pointwise import div, where
 from kernbench.operations.special import erf_values
+from kernbench.operations.unary import sign_values
 from kernbench.tensors.tape import derivative, names_of
 from kernbench.tensors.tensor import Tensor
 
@@ -85,37 +88,35 @@ def _gelu(g: Array, a: Array, approximate: str) -> Any:
     return g * (0.5 * (1 + t) + 0.5 * a * (1 - t * t) * slope)
 
 
-_UNARY: Final[dict[str, Callable[..., Any]]] = {
-    "exp": lambda g, out: g * out,
-    "expm1": lambda g, out: g * (out + 1),
-    "log": lambda g, a: g / a,
-    "log1p": lambda g, a: g / (a + 1),
-    "log2": lambda g, a: g / (a * a.dtype.type(np.log(2))),
-    "log10": lambda g, a: g / (a * a.dtype.type(np.log(10))),
-    "sqrt": lambda g, out: g / (2 * out),
-    "rsqrt": lambda g, out: -0.5 * g * out * out * out,
-    "reciprocal": lambda g, out: -g * out * out,
-    "square": lambda g, a: 2 * g * a,
-    "sin": lambda g, a: g * np.cos(a),
-    "cos": lambda g, a: -g * np.sin(a),
-    "tan": lambda g, out: g * (1 + out * out),
-    "tanh": lambda g, out: g * (1 - out * out),
-    "sigmoid": lambda g, out: g * out * (1 - out),
-    "erf": lambda g, a: g * np.exp(-a * a) * a.dtype.type(2 / np.sqrt(np.pi)),
-    "neg": lambda g: -g,
-    "abs": lambda g, a: g * ((a > 0).astype(g.dtype) - (a < 0)),
-    "relu": lambda g, out: np.where(out <= 0, 0, g),
-    "silu": _silu,
-    "gelu": _gelu,
-    "angle": nothing,
-    "sign": nothing,
-    "floor": nothing,
-    "ceil": nothing,
-    "trunc": nothing,
-    "round": nothing,
-}
-for _name, _function in _UNARY.items():
-    _pointwise(_name, _function)
+_pointwise("tanh", lambda g, out: g * (1 - out * out))
+_pointwise("sigmoid", lambda g, out: g * out * (1 - out))
+_pointwise("relu", lambda g, out: np.where(out <= 0, 0, g))
+_pointwise("silu", _silu)
+_pointwise("gelu", _gelu)
+for _name in ("angle", "sign", "floor", "ceil", "trunc", "round"):
+    derivative(_name, nothing)
+
+
+def _sgn(x: Tensor) -> Tensor:
+    return elementwise("aten::sgn", sign_values, x)
+
+
+derivative("exp", lambda g, out: g * out)
+derivative("expm1", lambda g, out: g * (out + 1))
+derivative("log", lambda g, a: g / a)
+derivative("log1p", lambda g, a: g / (a + 1))
+derivative("log2", lambda g, a: g / (a * log(2)))
+derivative("log10", lambda g, a: g / (a * log(10)))
+derivative("sqrt", lambda g, out: g / (2 * out))
+derivative("rsqrt", lambda g, out: -0.5 * g * out.pow(3))
+derivative("reciprocal", lambda g, out: -g * (out * out))
+derivative("square", lambda g, a: g * (2 * a.pow(1)))
+derivative("sin", lambda g, a: g * a.cos())
+derivative("cos", lambda g, a: g * -a.sin())
+derivative("tan", lambda g, out: g * (1 + out.pow(2)))
+derivative("erf", lambda g, a: 2 / sqrt(pi) * (-a.pow(2)).exp() * g)
+derivative("neg", lambda g: -g)
+derivative("abs", lambda g, a: g * _sgn(a))
 
 
 # Two operands
@@ -126,88 +127,114 @@ def _scaled(g: Tensor, alpha: float = 1) -> Tensor:
 
 
 def _negated(g: Tensor, alpha: float = 1) -> Tensor:
-    return g * -alpha
+    return _scaled(-g, alpha)
 
 
 derivative("add", same, _scaled)
 derivative("sub", same, _negated)
 derivative("rsub", same, _negated)
-_pointwise("mul", lambda g, b: g * b, lambda g, a: g * a)
+derivative("mul", lambda g, b: g * b, lambda g, a: g * a)
 
 
 def _quotient(g: Tensor, b: Any, rounding_mode: str | None = None) -> Tensor:
     return nothing(g) if rounding_mode else g / b
 
 
-_divisor = _fused("div", lambda g, a, b: -g * (a / b) / b)
-
-
 def _quotient_by(g: Tensor, a: Any, b: Any, rounding_mode: str | None = None) -> Tensor:
-    return nothing(g) if rounding_mode else _divisor(g, a=a, b=b)
+    return nothing(g) if rounding_mode else -g * (a / b / b)
 
 
 derivative("div", _quotient, _quotient_by)
-_pointwise("remainder", same, lambda g, a, b: -g * np.floor(a / b))
-_pointwise("fmod", same, lambda g, a, b: -g * np.trunc(a / b))
+derivative("remainder", same, lambda g, a, b: -g * div(a, b, rounding_mode="floor"))
+derivative("fmod", same, lambda g, a, b: -g * div(a, b, rounding_mode="trunc"))
 
 
-def _base(g: Array, a: Array, b: Any = 2) -> Any:
-    return np.where(np.equal(b, 0), 0, g * b * np.power(a, b - 1))
+def _zero(g: Tensor) -> Tensor:
+    """Returns the zero that PyTorch chooses in place of elements: a kernel writes it."""
+    return scalar_tensor(0, g)
 
 
-def _exponent(g: Array, a: Array, b: Array, out: Array) -> Any:
-    return g * np.where((a == 0) & (b >= 0), 0, out * np.log(a))
+def _base(g: Tensor, a: Any, b: Any = 2) -> Tensor:
+    if isinstance(b, Tensor):
+        return where(b == 0, _zero(g), g * (b * a.pow(b - 1)))
+    return zeros_like(g) if b == 0 else g * (b * a.pow(b - 1))
 
 
-_pointwise("pow", _base, _exponent)
+def _exponent(g: Tensor, a: Any, b: Tensor, out: Tensor) -> Tensor:
+    if isinstance(a, Tensor):
+        held = (a == 0).logical_and(b >= 0)
+        return g * where(held, _zero(g), out * a.log())
+    if a == 0:
+        return where(b >= 0, _zero(g), g * (out * -inf))
+    return g * (out * log(a))
 
 
-def _larger(x: Array, y: Array) -> Array:
-    """Weights of the larger one; equal ones share."""
-    result: Array = (x > y) + (x == y) * x.dtype.type(0.5)
-    return result
+derivative("pow", _base, _exponent)
 
 
-_pointwise("maximum", lambda g, a, b: g * _larger(a, b), lambda g, a, b: g * _larger(b, a))
-_pointwise("minimum", lambda g, a, b: g * _larger(b, a), lambda g, a, b: g * _larger(a, b))
-_pointwise(
-    "logaddexp", lambda g, a, b: g / (1 + np.exp(b - a)), lambda g, a, b: g / (1 + np.exp(a - b))
+def _shared(g: Tensor, a: Tensor, b: Tensor, lost: Tensor) -> Tensor:
+    """Returns the gradient but where an operand was not chosen; equal ones share it."""
+    return where(a == b, g / 2, g).masked_fill_(lost, 0)
+
+
+derivative(
+    "maximum", lambda g, a, b: _shared(g, a, b, a < b), lambda g, a, b: _shared(g, a, b, a > b)
 )
-_pointwise(
-    "logaddexp2",
-    lambda g, a, b: g / (1 + np.exp2(b - a)),
-    lambda g, a, b: g / (1 + np.exp2(a - b)),
+derivative(
+    "minimum", lambda g, a, b: _shared(g, a, b, a > b), lambda g, a, b: _shared(g, a, b, a < b)
 )
-_pointwise("clamp_min", lambda g, a, b: g * (a >= b), lambda g, a, b: g * (a < b))
-_pointwise("clamp_max", lambda g, a, b: g * (a <= b), lambda g, a, b: g * (a > b))
+derivative(
+    "logaddexp", lambda g, a, b: g / (1 + (b - a).exp()), lambda g, a, b: g / (1 + (a - b).exp())
+)
+derivative(
+    "logaddexp2", lambda g, a, b: g / (1 + 2 ** (b - a)), lambda g, a, b: g / (1 + 2 ** (a - b))
+)
+
+
+def _kept_where(g: Tensor, condition: Tensor) -> Tensor:
+    return where(condition, g, _zero(g))
+
+
+derivative(
+    "clamp_min", lambda g, a, b: _kept_where(g, a >= b), lambda g, a, b: _kept_where(g, a < b)
+)
+derivative(
+    "clamp_max", lambda g, a, b: _kept_where(g, a <= b), lambda g, a, b: _kept_where(g, a > b)
+)
 
 
 # Three operands
 
-_pointwise(
+derivative(
     "clamp",
-    lambda g, a, b, c: g * ((a >= b) & (a <= c)),
-    lambda g, a, b, c: g * ((a < b) & (b < c)),
-    lambda g, a, b, c: g * ((a > c) | (c < b)),
+    lambda g, a, b, c: _kept_where(g, (a >= b).logical_and_(a <= c)),
+    lambda g, a, b, c: _kept_where(g, (a < b).logical_and_(b < c)),
+    lambda g, a, b, c: _kept_where(g, (a > c).logical_or_(c < b)),
 )
-_pointwise("where", None, lambda g, a: np.where(a, g, 0), lambda g, a: np.where(a, 0, g))
-for _name in ("masked_fill", "masked_fill_"):
-    _pointwise(_name, None, lambda g, a: np.where(a, g, 0), lambda g, a: np.where(a, 0, g))
-_pointwise("lerp", lambda g, c: g * (1 - c), lambda g, c: g * c, lambda g, a, b: g * (b - a))
-_pointwise(
+derivative(
+    "where",
+    None,
+    lambda g, a: where(a, g, _zero(g)),
+    lambda g, a: where(a, _zero(g), g),
+)
+derivative(
+    "masked_fill", None, lambda g, a: where(a, g, _zero(g)), lambda g, a: g.masked_fill(a, 0)
+)
+derivative("lerp", lambda g, c: g * (1 - c), lambda g, c: g * c, lambda g, a, b: g * (b - a))
+derivative(
     "addcmul", same, lambda g, c, value: g * (c * value), lambda g, b, value: g * (b * value)
 )
-_pointwise(
+derivative(
     "addcdiv",
     same,
-    lambda g, c, value: g * value / c,
-    lambda g, b, c, value: -g * value * b / (c * c),
+    lambda g, c, value: g * (value / c),
+    lambda g, b, c, value: -g * (value * b / (c * c)),
 )
 derivative("fill", nothing, same)
 derivative("random", nothing)
 
 
-# Curves, and losses of one kernel
+# Curves
 
 
 def _at_operand(g: Array, a: Array, curve: Curve) -> Any:
@@ -222,14 +249,3 @@ for _name in NAMES:
     _pointwise(_name, _at_operand)
 for _name in IN_PLACE:
     _pointwise(_name, _at_result)
-
-
-def _binary_cross_entropy(g: Array, a: Array, b: Array) -> Any:
-    return g * (a - b) / np.maximum((1 - a) * a, a.dtype.type(1e-12))
-
-
-def _of_target(g: Array, a: Array) -> Any:
-    return g * (np.log1p(-a) - np.log(a))
-
-
-_pointwise("binary_cross_entropy", _binary_cross_entropy, _of_target)

@@ -9,7 +9,7 @@ from kernbench.autograd.derivatives_shaping import added_along
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import Array
 from kernbench.operations.fused import kernel
-from kernbench.operations.linalg import einsum
+from kernbench.operations.linalg import contracted
 from kernbench.tensors.host_time import spend_views
 from kernbench.tensors.nodes import Like
 from kernbench.tensors.tape import derivative
@@ -60,21 +60,28 @@ derivative("prod", _prod)
 
 
 def _extreme(g: Tensor, a: Tensor, out: Tensor, like: Like, axes: Axes) -> Tensor:
-    def share(grad: Array, x: Array, best: Array) -> Any:
-        mask = x == best
-        return grad * mask / np.sum(mask, axis=axes, keepdims=True, dtype=grad.dtype)
+    mask = a == _kept(out, like, axes)
+    if not axes:
+        return g * mask
+    return _kept(g, like, axes) / mask.sum(axes, keepdim=True) * mask
 
-    operands = (_kept(g, like, axes), a, _kept(out, like, axes))
-    return kernel("amax_backward", share, operands, like.shape, g.dtype)
+
+def _extreme_of_all(g: Tensor, a: Tensor, out: Tensor) -> Tensor:
+    # Unlike `amax`, nan gives nan a gradient.
+    nan = a.isnan().logical_and(out.isnan())
+    mask = (a == out).logical_or_(nan)
+    return mask * (g / mask.sum())
 
 
 derivative("amax", _extreme)
 derivative("amin", _extreme)
+derivative("max.1", _extreme_of_all)
+derivative("min.1", _extreme_of_all)
 
 
 def _chosen(g: Tensor, like: Like, axes: Axes, chosen: Tensor) -> Tensor:
     rows, grad = _kept(chosen, like, axes), _kept(g, like, axes)
-    return added_along("value_selecting_reduction_backward", grad, like, (*axes, 0)[0], rows)
+    return added_along("scatter", grad, like, (*axes, 0)[0], rows)
 
 
 derivative("max", _chosen)
@@ -82,21 +89,19 @@ derivative("min", _chosen)
 
 
 def _var(g: Tensor, a: Tensor, like: Like, axes: Axes, correction: int) -> Tensor:
-    def slope(grad: Array, x: Array) -> Any:
-        gap = x - np.mean(x, axis=axes, keepdims=True)
-        return grad * gap * np.divide(2, max(_count(like, axes) - correction, 0), dtype=x.dtype)
+    return _of_variance(_kept(g, like, axes), a, like, axes, correction)
 
-    return kernel("var_backward", slope, (_kept(g, like, axes), a), like.shape, g.dtype)
+
+def _of_variance(g: Tensor, a: Tensor, like: Like, axes: Axes, correction: int) -> Tensor:
+    rest = _count(like, axes) - correction
+    factor = 2 / rest if rest > 0 else float("inf")
+    return factor * g * (a - a.mean(axes or None, keepdim=True))
 
 
 def _std(g: Tensor, a: Tensor, out: Tensor, like: Like, axes: Axes, correction: int) -> Tensor:
-    def slope(grad: Array, x: Array, spread: Array) -> Any:
-        gap = x - np.mean(x, axis=axes, keepdims=True)
-        count = x.dtype.type(max(_count(like, axes) - correction, 0))
-        return np.where(spread == 0, 0, grad * gap / (spread * count))
-
-    operands = (_kept(g, like, axes), a, _kept(out, like, axes))
-    return kernel("std_backward", slope, operands, like.shape, g.dtype)
+    spread = _kept(out, like, axes)
+    share = (_kept(g, like, axes) / (spread * 2)).masked_fill_(spread == 0, 0)
+    return _of_variance(share, a, like, axes, correction)
 
 
 def _norm(g: Tensor, a: Tensor, out: Tensor, like: Like, axes: Axes, order: float) -> Tensor:
@@ -109,24 +114,18 @@ def _norm(g: Tensor, a: Tensor, out: Tensor, like: Like, axes: Axes, order: floa
             return grad * np.sign(x) * mask / share
         if order == 1:
             return grad * np.sign(x)
-        if order == 2:
-            return np.where(length == 0, 0, grad * x / length)
         weight = np.sign(x) * np.abs(x) ** (order - 1)
         return np.where((length == 0) | (x == 0), 0, grad * weight * length ** (1 - order))
 
+    if order == 2:
+        length = _kept(out, like, axes)
+        return a * (_kept(g, like, axes) / length).masked_fill_(length == 0, 0)
     operands = (_kept(g, like, axes), a, _kept(out, like, axes))
     return kernel("norm_backward", slope, operands, like.shape, g.dtype)
 
 
 def _logsumexp(g: Tensor, a: Tensor, out: Tensor, like: Like, axes: Axes) -> Tensor:
-    operands = (_kept(g, like, axes), a, _kept(out, like, axes))
-    return kernel(
-        "logsumexp_backward",
-        lambda grad, x, total: grad * np.exp(x - total),
-        operands,
-        like.shape,
-        g.dtype,
-    )
+    return _kept(g, like, axes) * (a - _kept(out, like, axes)).exp()
 
 
 derivative("var", _var)
@@ -139,12 +138,10 @@ derivative("logsumexp", _logsumexp)
 
 
 def _cumsum(g: Tensor, dim: int) -> Tensor:
-    def back(grad: Array) -> Any:
-        if not grad.ndim:
-            return grad.copy()
-        return np.flip(np.cumsum(np.flip(grad, dim), dim), dim)
-
-    return kernel("cumsum_backward", back, (g,), g.window.shape, g.dtype)
+    shape = g.window.shape
+    if g.window.numel <= 1 or shape[dim] == 1:
+        return g
+    return g.flip(dim).cumsum(dim).flip(dim)
 
 
 def _softmax(g: Tensor, out: Tensor, dim: int) -> Tensor:
@@ -163,7 +160,7 @@ def _log_softmax(g: Tensor, out: Tensor, dim: int) -> Tensor:
 
 
 def _ranked(g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
-    return added_along("value_selecting_reduction_backward", g, like, dim, chosen)
+    return added_along("scatter", g, like, dim, chosen)
 
 
 derivative("cumsum", _cumsum)
@@ -183,14 +180,17 @@ def _rows(x: Tensor) -> Tensor:
 
 def _left(g: Tensor, b: Tensor, like: Like) -> Tensor:
     if b.ndim == 1:
-        g, b = g.unsqueeze(-1), b.unsqueeze(-1)
+        return g.unsqueeze(-1) * b if len(like.shape) > 1 else g * b
     if len(like.shape) == 1:
-        g = g.unsqueeze(-2)
+        product = g.unsqueeze(-2) @ b.mT
+        return product.reshape(like.shape) if b.ndim == 2 else product
     return g @ b.mT
 
 
 def _right(g: Tensor, a: Tensor, like: Like) -> Tensor:
     if len(like.shape) == 1:
+        if a.ndim <= 2:
+            return g * a if a.ndim == 1 else a.mT @ g
         g = g.unsqueeze(-1)
     if a.ndim == 1:
         g, a = g.unsqueeze(-2), a.unsqueeze(-2)
@@ -229,7 +229,12 @@ derivative("linear", _linear_input, _linear_weight, same)
 
 
 def _contracted_back(
-    g: Tensor, like: Like, result: str, own: str, others: "list[tuple[str, Tensor]]"
+    g: Tensor,
+    like: Like,
+    result: str,
+    own: str,
+    others: "list[tuple[str, Tensor]]",
+    operator: str | None,
 ) -> Tensor:
     if len(set(own)) != len(own):
         raise UnsupportedError(
@@ -240,7 +245,8 @@ def _contracted_back(
     known = {*result, *(letter for term, _ in others for letter in term)}
     kept = "".join(letter for letter in own if letter in known)
     terms = ",".join([result, *(term for term, _ in others)])
-    partial = einsum(f"{terms}->{kept}", g, *[other for _, other in others])
+    operands = [g, *[other for _, other in others]]
+    partial = contracted(f"{terms}->{kept}", operands, operator)
     # Subscripts that only this operand has were summed over by themselves.
     extents = dict(zip(kept, partial.shape, strict=True))
     shape = [extents.get(letter, 1) for letter in own]
@@ -248,13 +254,22 @@ def _contracted_back(
     return partial.reshape(shape).expand(wide)
 
 
-def _einsum_first(g: Tensor, like: Like, terms: list[str], result: str, b: Any = None) -> Tensor:
+def _einsum_first(
+    g: Tensor,
+    like: Like,
+    terms: list[str],
+    result: str,
+    operator: str | None,
+    b: Any = None,
+) -> Tensor:
     others = [] if b is None else [(terms[1], b)]
-    return _contracted_back(g, like, result, terms[0], others)
+    return _contracted_back(g, like, result, terms[0], others, operator)
 
 
-def _einsum_second(g: Tensor, like: Like, terms: list[str], result: str, a: Any) -> Tensor:
-    return _contracted_back(g, like, result, terms[1], [(terms[0], a)])
+def _einsum_second(
+    g: Tensor, like: Like, terms: list[str], result: str, operator: str | None, a: Any
+) -> Tensor:
+    return _contracted_back(g, like, result, terms[1], [(terms[0], a)], operator)
 
 
 derivative("einsum", _einsum_first, _einsum_second)

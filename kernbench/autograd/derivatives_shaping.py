@@ -1,18 +1,23 @@
 """Gradients of views, of copies, and of operations that move elements."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from kernbench.autograd.derivatives_pointwise import nothing, same
+from kernbench.kernels.prices import of_bytes
 from kernbench.memory import Array
 from kernbench.operations.creation import zeros
-from kernbench.operations.fused import kernel
+from kernbench.operations.fused import added
 from kernbench.operations.indexing import gathered, gathered_back, scattered
 from kernbench.operations.shaping import cat, stack
 from kernbench.operations.views import narrow, permute, reshape, squeeze, unsqueeze
+from kernbench.process.process import current_process
+from kernbench.tensors import tape
+from kernbench.tensors.new import new_tensor
 from kernbench.tensors.nodes import Like
+from kernbench.tensors.running import run
 from kernbench.tensors.tape import derivative
 from kernbench.tensors.tensor import Tensor
 
@@ -41,11 +46,29 @@ def _squeezed(g: Tensor, step: Step) -> Tensor:
     return squeeze(g, step[1])
 
 
-def _placed(g: Tensor, like: Like, step: Step) -> Tensor:
-    whole = zeros(like.shape, dtype=g.dtype, device=g.device)
-    function, *arguments = step
-    function(whole, *arguments).copy_(g)
-    return whole
+def _placed(name: str) -> Callable[..., Tensor]:
+    """Returns the formula that puts the gradient of a view of some elements among zeros."""
+    stem = f"{name}_backward"
+
+    def formula(g: Tensor, like: Like, step: Step) -> Tensor:
+        process = current_process()
+        whole = new_tensor(process, like.shape, g.dtype, g.device)
+        function, *arguments = step
+        part, source, held = function(whole, *arguments).window, g.window, g.dtype.numpy
+
+        def effect() -> None:
+            whole.window.adopt(np.zeros(like.shape, held))
+            part.store(source.read())
+
+        node = tape.begin(process, stem, (g,), {"step": step}) if g.memory.tracked else None
+        moved = whole.window.nbytes + 2 * source.nbytes
+        run(process, f"aten::{stem}", (g,), whole, effect, price=of_bytes(moved))
+        if node is not None:
+            tape.finish(node, whole)
+        return whole
+
+    derivative(stem, lambda g, step: step[0](g, *step[1:]))
+    return formula
 
 
 derivative("view", _reshaped)
@@ -53,7 +76,7 @@ derivative("permute", _ordered_back)
 derivative("unsqueeze", _squeezed)
 derivative("expand", same)
 for _name in ("slice", "select", "diagonal"):
-    derivative(_name, _placed)
+    derivative(_name, _placed(_name))
 
 
 def _all(grads: Grads, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
@@ -141,37 +164,35 @@ def _along(rows: Array, dim: int) -> tuple[Any, ...]:
 def added_along(name: str, g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
     """Returns zeros with a gradient added at the elements that were chosen along a dimension.
 
+    One kernel writes the zeros, another one adds.
+
     Args:
-        name: Name of the kernel.
+        name: Name of the operation of PyTorch that adds.
         g: The gradient, of the shape of `chosen`.
         like: Shape of the result.
         dim: The dimension along which elements were chosen.
         chosen: Index along `dim` of each element of the gradient, int64.
     """
 
-    def add(grad: Array, rows: Array) -> Array:
-        total = np.zeros(like.shape, grad.dtype)
+    def add(total: Array, grad: Array, rows: Array) -> None:
         if total.ndim:
             np.add.at(total, _along(rows, dim), grad)
         else:
             total += grad.reshape(())
-        return total
 
-    return kernel(name, add, (g, chosen), like.shape, g.dtype)
+    return added(f"{name}_backward", name, add, g, like.shape, (chosen,))
 
 
 def _gathered_back(g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
-    return added_along("gather_backward", g, like, dim, chosen)
+    return added_along("scatter_add", g, like, dim, chosen)
 
 
 def _selected_back(g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
-    def add(grad: Array, rows: Array) -> Array:
-        total = np.zeros(like.shape, grad.dtype)
+    def add(total: Array, grad: Array, rows: Array) -> None:
         key: Any = (*(slice(None),) * dim, rows.reshape(-1))
         np.add.at(total, key, grad)
-        return total
 
-    return kernel("index_select_backward", add, (g, chosen), like.shape, g.dtype)
+    return added("index_select_backward", "index_add", add, g, like.shape, (chosen,))
 
 
 derivative("gather", _gathered_back)

@@ -114,7 +114,7 @@ def issue(
 
     command = act(
         process,
-        what.name,
+        what.command,
         "collective",
         stream,
         enter,

@@ -175,7 +175,7 @@ class Post:
         else:
             command = act(
                 process,
-                self._name,
+                self._way,
                 "collective",
                 stream,
                 lambda: self._joined(meet(), peer),
@@ -264,7 +264,7 @@ class Post:
 
         return act(
             process,
-            self._name,
+            self._way,
             "copy",
             stream,
             enter,
@@ -283,7 +283,7 @@ class Post:
         stream = process.side_stream(name, process.device_index)
         stream.waits.append(copied.done)
         entered = self._joined(transfer, peer)
-        act(process, self._name, "collective", stream, lambda: entered, site=self._site, issue=how)
+        act(process, self._way, "collective", stream, lambda: entered, site=self._site, issue=how)
 
     def _meet(self, peer: int | None, mail: Any) -> Transfer:
         process, view, world = self.process, self._tensor.window, world_of(self.process)

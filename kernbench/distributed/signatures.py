@@ -61,6 +61,11 @@ class Signature:
     hosted: bool = False
     of_objects: bool = False
 
+    @property
+    def command(self) -> str:
+        """Name of the command in traces and errors: of objects, of what moves their bytes."""
+        return self.operation if self.of_objects else self.name
+
 
 @cached("distributed.signatures")
 def signature(

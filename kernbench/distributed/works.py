@@ -125,7 +125,7 @@ class Work:
         process, command = current_process(), self._command
         args = command.args or {}
         peer = args.get("peer")
-        if command.name not in {"recv", "irecv"} or "peer" not in args:
+        if command.name != "recv" or "peer" not in args:
             raise OperandError(
                 f"work._source_rank() of {command.name}: only a receive has a source",
                 [site_fact(call_site())],

@@ -142,7 +142,7 @@ class Follower:
         )
         host.clock += step.dispatch
         command = Command(
-            what.name,
+            what.command,
             "collective",
             host,
             stream,

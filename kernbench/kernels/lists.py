@@ -5,7 +5,7 @@ arguments (PyTorch, aten/src/ATen/native/cuda/MultiTensorApply.cuh).
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from kernbench.hw.library import Library
 from kernbench.kernels.traffic import streamed_ps
@@ -30,37 +30,6 @@ def launches_of(sizes: Sequence[int], lists: int) -> int:
     most = _TENSORS[min(max(lists, 1), len(_TENSORS)) - 1]
     chunks = sum([-(-size // _CHUNK) for size in sizes])
     return max(1, -(-chunks // _BLOCKS), -(-len(sizes) // most))
-
-
-class Call(NamedTuple):
-    """An operation on lists that an optimiser calls.
-
-    Attributes:
-        name: Its name, without `aten::`.
-        lists: How many lists it is given.
-        fused: Lists that it writes beside the first one; 0 for `_foreach_*`.
-        fresh: Whether the result is a new list.
-    """
-
-    name: str
-    lists: int
-    fused: int = 0
-    fresh: bool = False
-
-
-def call_ps(library: Library, call: Call, sizes: Sequence[int], itemsize: int) -> int:
-    """Returns the picoseconds of an operation of an optimiser: reads its lists, writes results.
-
-    Args:
-        library: Of the device.
-        call: The operation.
-        sizes: Elements of the tensors of one list.
-        itemsize: Bytes of an element.
-    """
-    passes = call.lists + 1 + call.fused
-    nbytes = passes * sum(sizes) * itemsize
-    lists = call.lists + call.fresh
-    return duration_ps(library, "foreach", sizes, nbytes, lists=lists, passes=passes)
 
 
 def duration_ps(

@@ -1,4 +1,4 @@
-"""What an operation costs by its name: which family its kernel is of."""
+"""What a kernel costs by its name: which family it is of."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -117,8 +117,7 @@ def _scatter(library: Library, reads: Operands, writes: Operands, count: int) ->
 
 
 def _added(library: Library, reads: Operands, writes: Operands, _: None) -> int:
-    zeros = pointwise.fill_ps(library, "fill", writes)
-    return zeros + indexing.scatter_ps(library, writes[0], reads)
+    return indexing.scatter_ps(library, writes[0], reads)
 
 
 def _nll(library: Library, reads: Operands, writes: Operands, _: None) -> int:
@@ -130,10 +129,41 @@ def _nll_backward(library: Library, reads: Operands, writes: Operands, _: None) 
     return indexing.nll_backward_ps(library, reads[-1], writes[0])
 
 
+ADDED: Final = Price(_added)
+"""Price of adding the first operand to elements of the result, by indices that the others are."""
+
 GATHER: Final = Price(_gather)
 """Price of elements that are looked up in the first operand, by indices that the others are."""
 
 _POINTWISE: Final = Price(_pointwise, "pointwise")
+
+PLACES_FOUND: Final = ("argmax", "argmin", "max", "min", "median", "mode")
+"""Operators that find where a value is."""
+
+ROWS: Final = {
+    "_softmax": "softmax",
+    "_safe_softmax": "softmax",
+    "_softmax_backward_data": "softmax_backward",
+    "_log_softmax": "log_softmax",
+    "_log_softmax_backward_data": "log_softmax_backward",
+    "native_layer_norm": "layer_norm",
+    "native_layer_norm_backward": "layer_norm_backward",
+    "_fused_rms_norm": "rms_norm",
+    "_fused_rms_norm_backward": "rms_norm_backward",
+    "native_group_norm": "layer_norm",
+    "native_group_norm_backward": "layer_norm_backward",
+    "native_batch_norm": "batch_norm",
+    "_native_batch_norm_legit": "batch_norm",
+    "_batch_norm_with_update": "batch_norm",
+    "native_batch_norm_backward": "batch_norm",
+    "batch_norm_backward": "batch_norm",
+    "batch_norm_elemt": "batch_norm_elements",
+    "batch_norm_backward_reduce": "batch_norm_elements",
+    "batch_norm_backward_elemt": "batch_norm_elements",
+    **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"), "scan"),
+    **dict.fromkeys(PLACES_FOUND, "arg_extreme"),
+}
+"""Operators that go through rows, with the kernel of machines' files."""
 
 PRICES: Final[dict[str, Price]] = {
     **{
@@ -142,39 +172,34 @@ PRICES: Final[dict[str, Price]] = {
     **{name: Price(_in_turn, kernels) for name, kernels in SEVERAL.items()},
     **dict.fromkeys(("native_dropout", "native_dropout_backward"), Price(_pointwise, "dropout")),
     **dict.fromkeys(
-        ("zeros", "ones", "full", "fill_", "zero_", "arange", "eye", "linspace", "logspace"),
+        (
+            *("zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "scalar_tensor"),
+            *("new_zeros", "new_ones", "new_full", "fill_", "zero_"),
+            *("arange", "eye", "linspace", "logspace"),
+        ),
         Price(_fill, "fill"),
     ),
-    **dict.fromkeys(("randn", "normal_", "normal", "exponential_"), Price(_fill, "normal")),
     **dict.fromkeys(
-        ("rand", "uniform_", "randint", "random_", "randperm"), Price(_fill, "uniform")
+        ("randn", "randn_like", "normal_", "normal", "exponential_"), Price(_fill, "normal")
+    ),
+    **dict.fromkeys(
+        ("rand", "rand_like", "uniform_", "randint", "random_", "randperm"),
+        Price(_fill, "uniform"),
     ),
     **dict.fromkeys(("bernoulli", "bernoulli_"), Price(_fill, "bernoulli")),
     **dict.fromkeys(("copy_", "clone", "to", "contiguous", "_to_copy"), Price(_copy)),
     **dict.fromkeys(("cat", "stack"), Price(_pieces, "cat")),
-    **{
-        name: Price(_rows, name)
-        for name in (
-            *("softmax", "softmax_backward", "log_softmax", "log_softmax_backward"),
-            *("layer_norm", "layer_norm_backward", "rms_norm", "rms_norm_backward"),
-            *("batch_norm",),
-        )
-    },
-    **dict.fromkeys(("cumsum", "cumsum_backward", "cumprod"), Price(_rows, "scan")),
-    **dict.fromkeys(("argmax", "argmin"), Price(_rows, "arg_extreme")),
+    **{name: Price(_rows, kernel) for name, kernel in ROWS.items()},
     **dict.fromkeys(("sort", "argsort"), Price(_sort)),
     "topk": Price(_top),
     "index": GATHER,
     "embedding": Price(_embedding),
     "embedding_dense_backward": Price(_embedding_backward),
-    **dict.fromkeys(
-        ("index_backward", "index_select_backward", "gather_backward", "scatter_add"),
-        Price(_added),
-    ),
-    "nll_loss": Price(_nll),
-    "nll_loss_backward": Price(_nll_backward),
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), Price(_nll)),
+    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), Price(_nll_backward)),
 }
-"""Prices by the name of the operation, without `aten::`; all other operations are elementwise."""
+"""Prices by the name of the kernel, without `aten::` and, in place, without `_`; all others are
+elementwise."""
 
 
 def priced(
@@ -188,7 +213,7 @@ def priced(
 
     Args:
         library: Of the device.
-        name: Name of the operation, such as `aten::mul`.
+        name: Name of the kernel, such as `aten::mul`.
         price: Its price; None for that of its name.
         reads: What it reads on the device.
         writes: What it writes.
@@ -201,6 +226,8 @@ def priced(
     signature = tuple(key)
     found = library.priced.get(signature)
     if found is None:
-        family, detail = price or PRICES.get(name.rpartition("::")[2], _POINTWISE)
+        operator = name.rpartition("::")[2]
+        named = PRICES.get(operator) or PRICES.get(operator.removesuffix("_"), _POINTWISE)
+        family, detail = price or named
         found = library.priced.keep(signature, family(library, reads, writes, detail))
     return found

@@ -2,14 +2,10 @@
 
 from typing import Literal
 
-import numpy as np
-
 from kernbench.errors import OptionError, call_site, site_fact, warn_at_call
-from kernbench.memory import Array
-from kernbench.nn.losses import Reduction, check_reduction, paired, reduced
-from kernbench.operations import curves
+from kernbench.nn.losses import Reduction, check_reduction, compared, paired, reduced
+from kernbench.operations import comparisons, curves
 from kernbench.operations.curves import bent
-from kernbench.operations.elementwise import elementwise
 from kernbench.tensors.errors import refuse
 from kernbench.tensors.operands import read_in_cpp
 from kernbench.tensors.tensor import Tensor
@@ -84,7 +80,7 @@ def smooth_l1_loss(
     if beta == 0:
         return l1_loss(input, target, reduction=reduction)
     input, target = paired("smooth_l1_loss", input, target)
-    return reduced(bent("smooth_l1_loss", curves.smooth_l1(beta), input - target), reduction)
+    return compared("smooth_l1_loss", comparisons.smooth_l1(beta), input, target, reduction)
 
 
 def huber_loss(
@@ -114,7 +110,7 @@ def huber_loss(
             "huber_loss does not support non-positive values for delta.", [site_fact(call_site())]
         )
     input, target = paired("huber_loss", input, target)
-    return reduced(bent("huber_loss", curves.huber(delta), input - target), reduction)
+    return compared("huber_loss", comparisons.huber(delta), input, target, reduction)
 
 
 def binary_cross_entropy(
@@ -145,15 +141,10 @@ def binary_cross_entropy(
     refuse("binary_cross_entropy", size_average=size_average, reduce=reduce)
     check_reduction(reduction)
     _check_shapes("binary_cross_entropy", input, target)
-    loss = elementwise("aten::binary_cross_entropy", _entropy, input, target)
-    return reduced(loss if weight is None else loss * weight, reduction)
-
-
-def _entropy(x: Array, y: Array) -> Array:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        right, left = np.maximum(np.log(x), -100), np.maximum(np.log1p(-x), -100)
-    result: Array = (y - 1) * left - y * right
-    return result
+    name, comparison = "binary_cross_entropy", comparisons.ENTROPY
+    if weight is None:
+        return compared(name, comparison, input, target, reduction)
+    return reduced(compared(name, comparison, input, target, "none") * weight, reduction)
 
 
 def _check_shapes(name: str, input: Tensor, target: Tensor) -> None:
@@ -192,6 +183,8 @@ def binary_cross_entropy_with_logits(
     refuse(name, size_average=size_average, reduce=reduce)
     check_reduction(reduction)
     _check_shapes(name, input, target)
+    if weight is None and pos_weight is None:
+        return compared(name, comparisons.LOGITS, input, target, reduction)
     logs = bent("log_sigmoid_forward", curves.LOG_SIGMOID, input)
     if pos_weight is not None:
         logs = logs * ((pos_weight - 1) * target + 1)

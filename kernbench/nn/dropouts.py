@@ -1,15 +1,10 @@
 """Dropout of `torch.nn.functional`."""
 
 from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact
-from kernbench.memory import dtypes
-from kernbench.operations.elementwise import check_complex
-from kernbench.operations.fused import widened
-from kernbench.operations.random import drawn_chances
-from kernbench.process.process import current_process
-from kernbench.tensors import tape
-from kernbench.tensors.new import new_tensor
+from kernbench.memory import Array
+from kernbench.operations.fused import kernel
+from kernbench.operations.random import drawn_mask
 from kernbench.tensors.operands import not_a_tensor, read_in_cpp
-from kernbench.tensors.running import run
 from kernbench.tensors.tensor import Tensor
 
 read_in_cpp(__name__)
@@ -52,29 +47,19 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         raise UnsupportedError("dropout(inplace=True) is not simulated", [site_fact(call_site())])
     if not training or p == 0:
         return input
-    if input.window.dtype.is_complex:
-        check_complex("native_dropout", input.dtype, frozenset())
-    process = current_process()
-    site = process.call_site()
+    mask, write = drawn_mask(input.window.shape, 1 - p, input.device)
     factor = 1 / (1 - p) if p < 1 else 0.0
-    shape, device = input.window.shape, input.device
-    kept = drawn_chances(process, shape, 1 - p, device)
-    mask = new_tensor(process, shape, dtypes.bool_, device, site)
-    out = new_tensor(process, shape, input.dtype, device, site)
-    source, target, drawn = input.window, out.window, mask.window
 
-    def effect() -> None:
-        assert kept is not None
-        x = widened(source)
-        drawn.adopt(kept)
-        target.adopt(x * kept * x.dtype.type(factor))
+    def compute(x: Array, kept: Array) -> Array:
+        result: Array = x * kept * x.dtype.type(factor)
+        return result
 
-    # One kernel, as in PyTorch: it draws the mask, keeps it, and multiplies.
-    run(process, "aten::native_dropout", [input], out, effect, also=[mask], site=site)
-    node = None
-    if input.memory.tracked and input.dtype.is_floating_point:
-        options = {"factor": factor}
-        node = tape.begin(process, "native_dropout", (input, mask), options, site=site)
-    if node is not None:
-        tape.finish(node, out)
-    return out
+    return kernel(
+        "native_dropout",
+        compute,
+        (input, mask),
+        input.window.shape,
+        input.dtype,
+        beside=((mask,), write),
+        factor=factor,
+    )

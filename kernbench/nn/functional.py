@@ -86,7 +86,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     spend_views(input, 1 if len(x) == 2 else 3)
     operands = (input, weight) if bias is None else (input, weight, bias)
     sizes = (1, prod(x[:-1]), w[0], w[1])
-    return product("linear", operands, (*x[:-1], w[0]), sizes, compute)
+    kernel = "mm" if bias is None else "addmm"
+    return product("linear", operands, (*x[:-1], w[0]), sizes, compute, kernel=kernel)
 
 
 def refuse_embedding(

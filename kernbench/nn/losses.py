@@ -5,6 +5,7 @@ from typing import Literal
 from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact, warn_at_call
 from kernbench.memory import dtypes
 from kernbench.operations.class_loss import ClassLoss
+from kernbench.operations.comparisons import SQUARE, Comparison, Loss
 from kernbench.operations.elementwise import broadcast, check_complex
 from kernbench.operations.fused import kernel
 from kernbench.operations.reductions import log_softmax
@@ -12,6 +13,7 @@ from kernbench.operations.unary import refuse_integer
 from kernbench.tensors.errors import TensorError, refuse
 from kernbench.tensors.nodes import edge_of
 from kernbench.tensors.operands import read_in_cpp
+from kernbench.tensors.promotion import result_type
 from kernbench.tensors.tensor import Tensor
 
 read_in_cpp(__name__)
@@ -89,11 +91,37 @@ def mse_loss(
     """
     refuse("mse_loss", size_average=size_average, reduce=reduce, weight=weight)
     input, target = paired("mse_loss", input, target)
-    difference = input - target
-    refuse_integer("mse_loss", difference.window.dtype)
-    if difference.window.dtype.is_complex:
-        check_complex("mse_loss", difference.window.dtype, frozenset())
-    return reduced(difference.square(), reduction)
+    return compared("mse_loss", SQUARE, input, target, reduction)
+
+
+def compared(
+    name: str,
+    comparison: Comparison,
+    input: Tensor,
+    target: Tensor,
+    reduction: str,
+) -> Tensor:
+    """Returns a loss of each pair of elements, or their mean or sum, as one kernel.
+
+    Args:
+        name: Name of the loss, which has formulas.
+        comparison: The loss of a pair.
+        input: Values.
+        target: Values to compare with, of the same shape.
+        reduction: `none`, `mean` or `sum`.
+
+    Raises:
+        TensorError: For integers, as in PyTorch.
+        ComplexError: For complex numbers, as in PyTorch.
+    """
+    check_reduction(reduction)
+    dtype = result_type((input, target))
+    refuse_integer(name, dtype)
+    if dtype.is_complex:
+        check_complex(name, dtype, frozenset())
+    shape = input.window.shape if reduction == "none" else ()
+    loss = Loss(comparison, reduction)
+    return kernel(name, loss.value, (input, target), shape, dtype, loss=loss)
 
 
 def cross_entropy(
@@ -142,14 +170,19 @@ def cross_entropy(
             [site_fact(call_site())],
         )
     classes = input.window.shape[place]
-    soft = target * (1 - label_smoothing) + label_smoothing / max(classes, 1)
+    soft = target
+    if label_smoothing:
+        soft = target * (1 - label_smoothing) + label_smoothing / max(classes, 1)
     if weight is not None:
-        soft *= weight.reshape(classes, *(1,) * (len(input.window.shape) - 1 - place))
-    loss = -(soft * logs).sum(place)
-    if reduction == "mean":
-        # As in PyTorch, the mean over nothing is nan.
-        return loss.sum() / (float(loss.window.numel) if classes else 0.0)
-    return reduced(loss, reduction)
+        soft = soft * weight.reshape(classes, *(1,) * (len(input.window.shape) - 1 - place))
+    loss = soft * logs
+    if reduction == "none":
+        return -loss.sum(place)
+    total = -loss.sum()
+    if reduction == "sum":
+        return total
+    # As in PyTorch, the mean over nothing is nan.
+    return total / (float(loss.window.numel // classes) if classes else 0.0)
 
 
 def nll_loss(
@@ -221,4 +254,5 @@ def _class_loss(
         )
     law = ClassLoss(classes, place, ignore_index, reduction, smoothing)
     out = expected if reduction == "none" else ()
-    return kernel("nll_loss", law.loss, (logs, target, weight), out, logs.dtype, law=law)
+    name = "nll_loss" if len(shape) <= 2 else "nll_loss2d"
+    return kernel(name, law.loss, (logs, target, weight), out, logs.dtype, law=law)

@@ -1,6 +1,6 @@
 """Norms over other dimensions than the last: `batch_norm` and `group_norm`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
@@ -8,10 +8,8 @@ import numpy as np
 from kernbench.errors import OptionError, call_site, site_fact
 from kernbench.memory import Array
 from kernbench.operations.fused import kernel, widened
-from kernbench.process.process import current_process
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.operands import read_in_cpp
-from kernbench.tensors.running import run_on_many
 from kernbench.tensors.tensor import Tensor
 
 read_in_cpp(__name__)
@@ -26,7 +24,7 @@ def normalised(
     bias: Tensor | None,
     axes: Sequence[int],
     eps: float,
-    traffic: int | None = None,
+    beside: tuple[Sequence[Tensor], Callable[[], None]] | None = None,
 ) -> Tensor:
     """Returns values with mean 0 and variance 1 along some dimensions, times and plus: one kernel.
 
@@ -37,7 +35,7 @@ def normalised(
         bias: Summands that broadcast to the input; None for 0.
         axes: The dimensions.
         eps: Number added to the variance.
-        traffic: Bytes that the kernel reads and writes; None: those of all tensors.
+        beside: Further tensors that the kernel writes, and the function that writes them.
     """
     along = tuple(axes)
 
@@ -53,7 +51,7 @@ def normalised(
 
     operands = (input, weight, bias)
     shape, dtype = input.window.shape, input.dtype
-    return kernel(name, compute, operands, shape, dtype, traffic=traffic, axes=along, eps=eps)
+    return kernel(name, compute, operands, shape, dtype, beside=beside, axes=along, eps=eps)
 
 
 def group_norm(
@@ -112,8 +110,7 @@ def batch_norm(
 ) -> Tensor:
     """Normalises each channel to mean 0 and variance 1, then applies `weight` and `bias`.
 
-    While training, a kernel takes the statistics of the input and moves the running ones, and
-    another one normalises.
+    While training, the same kernel takes the statistics of the input and moves the running ones.
 
     Args:
         input: Tensor of shape `[N, C, ...]`.
@@ -154,13 +151,10 @@ def batch_norm(
             input, running_mean.reshape(form), running_var.reshape(form), scale, shift, eps
         )
     axes = (0, *range(2, len(shape)))
-    traffic = None
+    beside = None
     if running_mean is not None and running_var is not None:
-        _move_statistics(input, running_mean, running_var, axes, momentum, count)
-    else:
-        # The input is read for its statistics, too.
-        traffic = 2 * input.nbytes + input.nbytes
-    return normalised("batch_norm", input, scale, shift, axes, eps, traffic)
+        beside = _moving(input, running_mean, running_var, axes, momentum, count)
+    return normalised("batch_norm", input, scale, shift, axes, eps, beside)
 
 
 def check_values(shape: tuple[int, ...], count: int) -> None:
@@ -185,24 +179,24 @@ def _check_channels(name: str, channels: int, **tensors: Tensor | None) -> None:
             )
 
 
-def _move_statistics(
+def _moving(
     input: Tensor,
     running_mean: Tensor,
     running_var: Tensor,
     axes: tuple[int, ...],
     momentum: float,
     count: int,
-) -> None:
+) -> tuple[Sequence[Tensor], Callable[[], None]]:
+    """Returns running statistics, and a function that moves them towards those of the input."""
     source, centre, size = input.window, running_mean.window, running_var.window
 
-    def effect() -> None:
+    def move() -> None:
         x = widened(source)
         found = (np.mean(x, axis=axes), np.var(x, axis=axes) * (count / max(count - 1, 1)))
         for view, new in zip((centre, size), found, strict=True):
             view.store(widened(view) * (1 - momentum) + new * momentum)
 
-    name = "aten::batch_norm_update_stats"
-    run_on_many(current_process(), name, [input], [running_mean, running_var], effect)
+    return (running_mean, running_var), move
 
 
 def _with_statistics(

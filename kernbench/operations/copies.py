@@ -78,7 +78,8 @@ def _transfer(
         _warn_of_parts(out.window.dtype)
     if src.device == out.device:
         put, elements = _putter(out.window, fresh), _taker(process, src.window, fresh)
-        run(process, "aten::copy_", (src,), out, lambda: put(*elements()))
+        name = "aten::_to_copy" if fresh else "aten::copy_"
+        run(process, name, (src,), out, lambda: put(*elements()))
     elif src.device.index is None:
         _upload(process, src, out, non_blocking, fresh)
     else:

@@ -194,7 +194,7 @@ def ones(
         OutOfMemoryError: If the device has no room for the result (M7).
     """
     how["dtype"] = how.get("dtype") or default_dtype()
-    return full(sizes_of(sizes, size), 1, **how)
+    return _filled("ones", sizes_of(sizes, size), 1, **how)
 
 
 @made("by default bool, int64, float32 or complex64, as the value requires")
@@ -208,11 +208,23 @@ def full(size: Sequence[int], fill_value: Scalar, **how: Unpack[Making]) -> Tens
     Raises:
         OutOfMemoryError: If the device has no room for the result (M7).
     """
-    shape = shape_of((size,))
-    fill_value = plain(fill_value)
+    return _filled("full", shape_of((size,)), plain(fill_value), **how)
+
+
+def _filled(name: str, shape: tuple[int, ...], fill_value: Scalar, **how: Unpack[Making]) -> Tensor:
     how["dtype"] = dtype = how.get("dtype") or scalar_type(fill_value)
     filler = number("full", fill_value, dtype)
-    return _make("full", shape, lambda held: np.full(shape, filler, held), **how)
+    return _make(name, shape, lambda held: np.full(shape, filler, held), **how)
+
+
+def scalar_tensor(value: Scalar, like: Tensor) -> Tensor:
+    """Returns a tensor without dimensions that holds a number.
+
+    Args:
+        value: The number.
+        like: Tensor that gives the type and the device.
+    """
+    return _filled("scalar_tensor", (), value, dtype=like.dtype, device=like.device)
 
 
 @made(LIKE)
@@ -225,13 +237,13 @@ def empty_like(input: Tensor, **how: Unpack[Making]) -> Tensor:
 @made(LIKE)
 def zeros_like(input: Tensor, **how: Unpack[Making]) -> Tensor:
     """Returns a tensor of zeros of the shape of another one, as `torch.zeros_like`."""
-    return _full_like(input, 0, **how)
+    return _full_like("zeros_like", input, 0, **how)
 
 
 @made(LIKE)
 def ones_like(input: Tensor, **how: Unpack[Making]) -> Tensor:
     """Returns a tensor of ones of the shape of another one, as `torch.ones_like`."""
-    return _full_like(input, 1, **how)
+    return _full_like("ones_like", input, 1, **how)
 
 
 @made(LIKE)
@@ -242,10 +254,11 @@ def full_like(input: Tensor, fill_value: Scalar, **how: Unpack[Making]) -> Tenso
         input: Tensor that gives the shape.
         fill_value: Value of every element.
     """
-    return _full_like(input, fill_value, **how)
+    return _full_like("full_like", input, fill_value, **how)
 
 
 def _full_like(
+    name: str,
     input: Tensor,
     fill_value: Scalar,
     *,
@@ -257,7 +270,7 @@ def _full_like(
     shape, dtype = input.window.shape, dtype or input.window.dtype
     filler = number("full_like", fill_value, dtype)
     return _make(
-        "full_like",
+        name,
         shape,
         lambda held: filler,
         dtype=dtype,
@@ -287,7 +300,7 @@ def new_zeros(
     **how: Unpack[Making],
 ) -> Tensor:
     """Returns a tensor of zeros like this one, as `torch.Tensor.new_zeros`."""
-    return zeros(sizes_of(sizes, size), **as_of(self, how))
+    return _filled("new_zeros", sizes_of(sizes, size), 0, **as_of(self, how))
 
 
 @made(LIKE)
@@ -298,7 +311,7 @@ def new_ones(
     **how: Unpack[Making],
 ) -> Tensor:
     """Returns a tensor of ones like this one, as `torch.Tensor.new_ones`."""
-    return full(sizes_of(sizes, size), 1, **as_of(self, how))
+    return _filled("new_ones", sizes_of(sizes, size), 1, **as_of(self, how))
 
 
 @made(LIKE)
@@ -311,7 +324,7 @@ def new_full(
         size: Extents of the result.
         fill_value: Value of every element.
     """
-    return full(size, fill_value, **as_of(self, how))
+    return _filled("new_full", shape_of((size,)), plain(fill_value), **as_of(self, how))
 
 
 @made("by default int64 if all bounds are ints, else float32")

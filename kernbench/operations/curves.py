@@ -28,11 +28,9 @@ NAMES = (
     "hardsigmoid",
     "hardswish",
     "hardtanh",
-    "huber_loss",
     "leaky_relu",
     "log_sigmoid_forward",
     "mish",
-    "smooth_l1_loss",
     "softplus",
     "xlogx",
 )
@@ -127,19 +125,3 @@ HARDSIGMOID = Curve(
 XLOGX = Curve(
     lambda x: np.where(x == 0, x, x * np.log(np.where(x == 0, 1, x))), lambda x: np.log(x) + x / x
 )
-
-
-def smooth_l1(beta: float) -> Curve:
-    """Returns half the square over `beta` near 0, and the distance less half of `beta` beyond."""
-    return Curve(
-        lambda d: np.where(np.abs(d) < beta, d * d * (0.5 / beta), np.abs(d) - 0.5 * beta),
-        lambda d: np.where(np.abs(d) < beta, d / beta, np.sign(d)),
-    )
-
-
-def huber(delta: float) -> Curve:
-    """Returns half the square near 0, and `delta` times the distance less half of it beyond."""
-    return Curve(
-        lambda d: np.where(np.abs(d) < delta, d * d * 0.5, delta * (np.abs(d) - 0.5 * delta)),
-        lambda d: np.clip(d, -delta, delta),
-    )

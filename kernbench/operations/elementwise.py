@@ -31,7 +31,7 @@ _COMPLEX: Final = frozenset(
     {
         *("abs", "add", "addcdiv", "addcmul", "angle", "conj", "cos", "div", "eq", "exp", "expm1"),
         *("isclose", "isfinite", "isinf", "isnan", "lerp", "log", "log10", "log1p", "log2"),
-        *("logical_and", "logical_not", "logical_or", "logical_xor", "masked_fill", "masked_fill_"),
+        *("logical_and", "logical_not", "logical_or", "logical_xor", "masked_fill"),
         *("mul", "ne", "neg", "pow", "reciprocal", "rsqrt", "rsub", "sin", "sqrt", "square"),
         *("sub", "tan", "tanh", "where"),
     }
@@ -365,7 +365,7 @@ def check_complex(name: str, dtype: DType, defined: frozenset[str]) -> None:
     Raises:
         ComplexError: If `dtype` is complex and the operation is not defined for it.
     """
-    stem = name.removeprefix("aten::")
+    stem = name.removeprefix("aten::").removesuffix("_")
     if stem not in defined:
         raise ComplexError(
             f'"{stem}" not implemented for {dtype}',

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 
 from kernbench.errors import OperandError, call_site, site_fact
+from kernbench.kernels.names import kernel_name
 from kernbench.memory import Array, DType, View, dtypes
 from kernbench.operations.copies import to
 from kernbench.operations.elementwise import Operand, argument, elementwise
@@ -186,18 +187,22 @@ def masked_fill_(self: Tensor, mask: Tensor, value: Operand) -> Tensor:
 
 def fill_(self: Tensor, value: Operand) -> Tensor:
     """Sets every element to a number or a single-value tensor."""
+    return _written(self, value, "fill_")
+
+
+def _written(self: Tensor, value: Operand, name: str) -> Tensor:
     process = current_process()
     node = None
     tracked = self.memory.tracked or (isinstance(value, Tensor) and value.memory.tracked)
     if tracked and category(self.dtype) >= FLOATS:
         node = tape.begin(process, "aten::fill", (self, value), out=self)
-    _fill(process, self, value)
+    _fill(process, self, value, kernel_name(name))
     if node is not None:
         tape.finish(node, self)
     return self
 
 
-def _fill(process: Process, self: Tensor, value: Operand) -> None:
+def _fill(process: Process, self: Tensor, value: Operand, name: str) -> None:
     target = self.window
     if isinstance(value, Tensor):
         if value.window.shape:
@@ -209,13 +214,13 @@ def _fill(process: Process, self: Tensor, value: Operand) -> None:
         _check_real("fill_", value, target.dtype)
         if self.device != value.device:
             values = argument(process, value, target.dtype.numpy)
-            run(process, "aten::fill_", (), self, lambda: _spread(target, values))
+            run(process, name, (), self, lambda: _spread(target, values))
         else:
             source = value.window
-            run(process, "aten::fill_", (value,), self, lambda: _spread(target, source.read()))
+            run(process, name, (value,), self, lambda: _spread(target, source.read()))
         return
     filler = number("fill_", value, target.dtype)
-    run(process, "aten::fill_", (), self, lambda: _spread(target, filler))
+    run(process, name, (), self, lambda: _spread(target, filler))
 
 
 def _spread(target: View, value: Array) -> None:
@@ -224,4 +229,4 @@ def _spread(target: View, value: Array) -> None:
 
 def zero_(self: Tensor) -> Tensor:
     """Sets every element to 0."""
-    return fill_(self, 0)
+    return _written(self, 0, "zero_")

@@ -12,6 +12,7 @@ from kernbench.memory import Array, View, dtypes
 from kernbench.operations.copies import copy_, to
 from kernbench.operations.elementwise import OPERANDS, argument, broadcast, check_distinct
 from kernbench.operations.filling import fill_, masked_fill_, number
+from kernbench.operations.fused import added
 from kernbench.operations.shaping import checked
 from kernbench.operations.views import select
 from kernbench.process.process import Process, current_process
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _MASKS = (dtypes.bool_, dtypes.uint8)
 _BOOLS = (bool, np.bool_)
+_WHOLE = (slice(None), ...)
 _PLAIN = frozenset({int, slice, type(None), type(...)})
 
 # The part of a key that makes no view: an index for each dimension, None for the whole dimension.
@@ -180,6 +182,8 @@ def _windowed(self: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, _Advanced | N
             dim += 1
             continue
         basic.append(entry)
+    if advanced and tuple(shape) == old.shape and all(entry in _WHOLE for entry in basic):
+        return self, [advanced.get(place) for place in range(len(shape))]
     seen = tape.view(self, shape, strides, offset, "slice", (getitem, tuple(basic)))
     left = [advanced.get(place) for place in range(len(shape))] if advanced else None
     return seen, left
@@ -318,9 +322,15 @@ def _placed(process: Process, index: Tensor, device: Device) -> Tensor:
 class _Key:
     """An index for each dimension; index tensors on the device are read when the effect runs."""
 
-    def __init__(self, process: Process, seen: Tensor, advanced: _Advanced) -> None:
+    def __init__(
+        self,
+        process: Process,
+        seen: Tensor,
+        advanced: _Advanced,
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
         self.tensors: list[Tensor] = []
-        self._shape = seen.window.shape
+        self._shape = seen.window.shape if shape is None else shape
         self._sources: list[View | Array | None] = []
         for given in advanced:
             if not isinstance(given, Tensor):
@@ -378,18 +388,15 @@ def gathered_back(grad: Tensor, shape: tuple[int, ...], advanced: _Advanced) -> 
         shape: Shape of the result.
         advanced: An index for each dimension of the result; None for the whole dimension.
     """
-    process = current_process()
-    out = new_tensor(process, shape, grad.dtype, grad.device)
-    key = _Key(process, out, advanced)
-    source, target, wide = grad.window, out.window, grad.dtype.accumulator
+    key = _Key(current_process(), grad, advanced, shape)
 
-    def effect() -> None:
-        total = np.zeros(shape, wide)
-        np.add.at(total, key.read("index_backward", "M1"), source.read().astype(wide, copy=False))
-        target.adopt(total)
+    def add(total: Array, grad: Array, *key: Any) -> None:
+        np.add.at(total, key, grad)
 
-    run(process, "aten::index_backward", [grad, *key.tensors], out, effect)
-    return out
+    def read() -> tuple[Any, ...]:
+        return key.read("index_backward", "M1")
+
+    return added("index_backward", "index_put", add, grad, shape, key.tensors, read)
 
 
 def scattered(seen: Tensor, advanced: _Advanced, value: Any) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from kernbench.caches import cached
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.hw.library import Library
+from kernbench.kernels.names import kernel_name
 from kernbench.memory import Array, DType, dtypes
 from kernbench.operations.elementwise import broadcast, check_out
 from kernbench.operations.pointwise import mul
@@ -141,17 +142,20 @@ def product(
     sizes: _Sizes,
     function: Callable[..., Any],
     out: Tensor | None = None,
+    *,
+    kernel: str | None = None,
     **options: Any,
 ) -> Tensor:
     """Runs a product; 16-bit floats are multiplied and added in float32 and rounded once.
 
     Args:
-        name: Name in traces and errors.
+        name: Name of the operation, as in the table of formulas.
         tensors: Operands, of one type.
         shape: Shape of the result.
         sizes: Number of matrix products, and m, n and k of each.
         function: Takes arrays, returns a new array.
         out: Tensor to write the result to; None for a new one.
+        kernel: PyTorch's operator that does it; None: that of the name.
         **options: Values that the formulas of the gradients need.
     """
     dtype = _check_types(name, tensors)
@@ -195,7 +199,8 @@ def product(
             tracked = True
     if tracked and dtype.is_floating_point:
         node = tape.begin(process, name, tensors, options, out, site)
-    run(process, f"aten::{name}", tensors, result, effect, duration_ps=duration, site=site)
+    label = kernel_name(kernel or name)
+    run(process, label, tensors, result, effect, duration_ps=duration, site=site)
     if node is not None:
         tape.finish(node, result)
     return result
@@ -225,13 +230,17 @@ def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor
 
 
 def _multiplied(input: Tensor, other: Tensor, out: Tensor | None = None) -> Tensor:
-    shape, sizes = _matmul(input.window.shape, other.window.shape)
-    return product("matmul", (input, other), shape, sizes, np.matmul, out)
+    shape, sizes, kernel = _matmul(input.window.shape, other.window.shape)
+    return product("matmul", (input, other), shape, sizes, np.matmul, out, kernel=kernel)
+
+
+_PRODUCTS: Final = {(1, 1): "dot", (2, 1): "mv", (1, 2): "mm", (2, 2): "mm"}
+"""Operators that `matmul` calls, by the dimensions of its operands, 2 on the left for more."""
 
 
 @cached("operations.matmul")
-def _matmul(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], _Sizes]:
-    """Returns the shape of a product, and the sizes of its matrix products."""
+def _matmul(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], _Sizes, str]:
+    """Returns the shape of a product, the sizes of its matrix products, and its operator."""
     if not a or not b:
         raise TensorError(
             "both arguments to matmul need to be at least 1D, but they are "
@@ -249,7 +258,8 @@ def _matmul(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], _S
     shape = batch + ((rows,) if len(a) > 1 else ()) + ((columns,) if len(b) > 1 else ())
     # A batch times a single matrix is one product of a taller matrix, as in PyTorch.
     count, tall = (1, prod(batch) * rows) if len(b) <= 2 else (prod(batch), rows)
-    return shape, (count, tall, columns, inner)
+    kernel = _PRODUCTS.get((min(len(a), 2), len(b)), "bmm")
+    return shape, (count, tall, columns, inner), kernel
 
 
 def _check_dims(name: str, tensors: Sequence[Tensor], ranks: Sequence[int]) -> None:
@@ -422,7 +432,8 @@ def tensordot(
     taken_left, taken_right = {x for x, _ in pairs}, {y for _, y in pairs}
     result = [c for at, c in enumerate(left) if at not in taken_left]
     result += [c for at, c in enumerate(right) if at not in taken_right]
-    return einsum(f"{''.join(left)},{''.join(right)}->{''.join(result)}", a, b)
+    equation = f"{''.join(left)},{''.join(right)}->{''.join(result)}"
+    return contracted(equation, [a, b], "mm")
 
 
 # Einsum
@@ -447,13 +458,24 @@ def einsum(equation: str, *operands: Tensor | Sequence[Tensor]) -> Tensor:
         if len(operands) == 1 and isinstance(operands[0], Sequence)
         else list(operands)
     )
+    return contracted(equation, tensors)
+
+
+def contracted(equation: str, tensors: list[Any], operator: str | None = None) -> Tensor:
+    """Does what `einsum` does.
+
+    Args:
+        equation: Subscripts of the operands and of the result.
+        tensors: The operands.
+        operator: Operator of PyTorch that does it; None: the one of `einsum`.
+    """
     terms, result = _parsed(equation, tensors)
     while len(tensors) > 2:
         later = {c for term in terms[2:] for c in term} | set(result)
         kept = "".join(dict.fromkeys(c for c in terms[0] + terms[1] if c in later))
         tensors = [_contracted(terms[:2], kept, tensors[:2]), *tensors[2:]]
         terms = [kept, *terms[2:]]
-    return _contracted(terms, result, tensors)
+    return _contracted(terms, result, tensors, operator)
 
 
 def _bad_equation(equation: str, problem: str) -> TensorError:
@@ -520,7 +542,9 @@ def _extents(equation: str, terms: Sequence[str], tensors: Sequence[Tensor]) -> 
     return extents
 
 
-def _contracted(terms: Sequence[str], result: str, tensors: Sequence[Tensor]) -> Tensor:
+def _contracted(
+    terms: Sequence[str], result: str, tensors: Sequence[Tensor], operator: str | None = None
+) -> Tensor:
     equation = f"{','.join(terms)}->{result}"
     extents = _extents(equation, terms, tensors)
     shape = tuple([extents[letter] for letter in result])
@@ -536,4 +560,16 @@ def _contracted(terms: Sequence[str], result: str, tensors: Sequence[Tensor]) ->
     else:
         a, b, kept = set(terms[0]), set(terms[1]), set(result)
         sizes = (count(a & b & kept), count(a - b), count(b - a), count((a & b) - kept))
-    return product("einsum", tensors, shape, sizes, compute, terms=list(terms), result=result)
+    summed = len(tensors) == 1
+    name = "sum" if summed else "bmm" if set(terms[0]) & set(terms[1]) - set(result) else "mul"
+    return product(
+        "einsum",
+        tensors,
+        shape,
+        sizes,
+        compute,
+        kernel=operator or name,
+        terms=list(terms),
+        result=result,
+        operator=operator,
+    )

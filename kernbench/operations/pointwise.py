@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 from kernbench.errors import OperandError, call_site, site_fact
+from kernbench.kernels.names import kernel_name
 from kernbench.memory import Array, DType, dtypes
 from kernbench.operations import filling, unary
 from kernbench.operations.elementwise import (
@@ -88,7 +89,7 @@ def _binary(
     numbers: bool = True,
 ) -> tuple[Binary, Binary]:
     """Returns an operation and its in-place form."""
-    label = f"aten::{name}"
+    label, in_place_label = kernel_name(name), kernel_name(f"{name}_")
 
     def operation(input: Tensor, other: Operand) -> Tensor:
         if not numbers and not isinstance(other, Tensor):
@@ -102,7 +103,7 @@ def _binary(
             raise not_a_tensor(f"{name}_(): argument 'other'", "Tensor", other)
         if check is not None:
             check(name, result_type((self, other)))
-        return elementwise(label, function, self, other, result=result, out=self)
+        return elementwise(in_place_label, function, self, other, result=result, out=self)
 
     describe(operation, name, f"Returns `{name}` of each pair of elements, as `torch.{name}`.")
     describe(in_place, f"{name}_", f"Does what `{name}` does, in place.")
@@ -127,12 +128,16 @@ def add(input: Tensor, other: Operand, *, alpha: Scalar = 1, out: Tensor | None 
         alpha: Factor of `other`.
         out: Tensor to write the result to; None for a new one.
     """
+    return _sum("aten::add", input, other, alpha, out)
+
+
+def _sum(name: str, input: Tensor, other: Operand, alpha: Scalar, out: Tensor | None) -> Tensor:
     if alpha == 1 and alpha is not True:
-        return elementwise("aten::add", np.add, input, other, out=out)
+        return elementwise(name, np.add, input, other, out=out)
     alpha = plain(alpha)
     _check_alpha((input, other), alpha)
     return elementwise(
-        "aten::add",
+        name,
         lambda a, b: a + b * np.asarray(alpha).astype(a.dtype),
         input,
         other,
@@ -143,7 +148,7 @@ def add(input: Tensor, other: Operand, *, alpha: Scalar = 1, out: Tensor | None 
 
 def add_(self: Tensor, other: Operand, *, alpha: Scalar = 1) -> Tensor:
     """Adds `alpha * other` to the tensor in place, as `torch.Tensor.add_`."""
-    return add(self, other, alpha=alpha, out=self)
+    return _sum("aten::add_", self, other, alpha, self)
 
 
 def _check_alpha(operands: Sequence[Operand], alpha: Scalar) -> None:
@@ -175,15 +180,21 @@ def sub(input: Tensor, other: Operand, *, alpha: Scalar = 1, out: Tensor | None 
     Raises:
         TensorError: For bools, as in PyTorch.
     """
+    return _difference("aten::sub", input, other, alpha, out)
+
+
+def _difference(
+    name: str, input: Tensor, other: Operand, alpha: Scalar, out: Tensor | None
+) -> Tensor:
     operands = (input, other)
     if input.window.dtype is dtypes.bool_ or _is_bool(other):
         raise _no_bool_sub()
     if alpha == 1 and alpha is not True:
-        return elementwise("aten::sub", np.subtract, *operands, out=out)
+        return elementwise(name, np.subtract, *operands, out=out)
     alpha = plain(alpha)
     _check_alpha(operands, alpha)
     return elementwise(
-        "aten::sub",
+        name,
         lambda a, b: a - b * np.asarray(alpha).astype(a.dtype),
         *operands,
         out=out,
@@ -193,7 +204,7 @@ def sub(input: Tensor, other: Operand, *, alpha: Scalar = 1, out: Tensor | None 
 
 def sub_(self: Tensor, other: Operand, *, alpha: Scalar = 1) -> Tensor:
     """Subtracts `alpha * other` from the tensor in place, as `torch.Tensor.sub_`."""
-    return sub(self, other, alpha=alpha, out=self)
+    return _difference("aten::sub_", self, other, alpha, self)
 
 
 def rsub(input: Tensor, other: Operand) -> Tensor:
@@ -233,7 +244,7 @@ def mul(input: Tensor, other: Operand, *, out: Tensor | None = None) -> Tensor:
 
 def mul_(self: Tensor, other: Operand) -> Tensor:
     """Multiplies the tensor with `other` in place, as `torch.Tensor.mul_`."""
-    return elementwise("aten::mul", np.multiply, self, other, out=self)
+    return elementwise("aten::mul_", np.multiply, self, other, out=self)
 
 
 def div(
@@ -254,10 +265,20 @@ def div(
     Raises:
         TensorError: If `rounding_mode` is none of these.
     """
+    return _quotient("aten::div", input, other, rounding_mode, out)
+
+
+def _quotient(
+    name: str,
+    input: Operand,
+    other: Operand,
+    rounding_mode: Rounding | None,
+    out: Tensor | None,
+) -> Tensor:
     if rounding_mode is None:
         dtype = result_type((input, other))
         compute = dtype if dtype.is_floating_point or dtype.is_complex else default_dtype()
-        return elementwise("aten::div", np.divide, input, other, compute=compute, out=out)
+        return elementwise(name, np.divide, input, other, compute=compute, out=out)
     if rounding_mode not in {"floor", "trunc"}:
         raise TensorError(
             "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
@@ -270,12 +291,12 @@ def div(
         check_complex(f"div_{rounding_mode}", kind, frozenset())
     function = _floor_divide if rounding_mode == "floor" else _trunc_divide
     options = {"rounding_mode": rounding_mode}
-    return elementwise("aten::div", function, input, other, out=out, options=options)
+    return elementwise(name, function, input, other, out=out, options=options)
 
 
 def div_(self: Tensor, other: Operand, *, rounding_mode: Rounding | None = None) -> Tensor:
     """Divides the tensor by `other` in place, as `torch.Tensor.div_`."""
-    return div(self, other, rounding_mode=rounding_mode, out=self)
+    return _quotient("aten::div_", self, other, rounding_mode, self)
 
 
 def rdiv(input: Tensor, other: Operand) -> Tensor:
@@ -404,7 +425,7 @@ def pow(input: Operand, exponent: Operand) -> Tensor:
 
 def pow_(self: Tensor, exponent: Operand) -> Tensor:
     """Raises the tensor to the power `exponent` in place, as `torch.Tensor.pow_`."""
-    return _power(self, exponent, self)
+    return _power(self, exponent, self, "aten::pow_")
 
 
 def rpow(input: Tensor, other: Operand) -> Tensor:
@@ -412,7 +433,7 @@ def rpow(input: Tensor, other: Operand) -> Tensor:
     return _power(other, input, None)
 
 
-def _power(base: Operand, exponent: Operand, out: Tensor | None) -> Tensor:
+def _power(base: Operand, exponent: Operand, out: Tensor | None, name: str = "aten::pow") -> Tensor:
     dtype = result_type((base, exponent))
     _refuse_bool("pow", dtype)
     if category(dtype) < FLOATS and isinstance(exponent, int) and exponent < 0:
@@ -421,7 +442,7 @@ def _power(base: Operand, exponent: Operand, out: Tensor | None) -> Tensor:
         )
     function = np.square if type(exponent) in NUMBERS and exponent == 2 else _pow
     operands = (base,) if function is np.square else (base, exponent)
-    return elementwise("aten::pow", function, *operands, compute=dtype, out=out)
+    return elementwise(name, function, *operands, compute=dtype, out=out)
 
 
 def _pow(a: Array, b: Array) -> Array:
@@ -490,7 +511,8 @@ def clamp_(self: Tensor, min: Operand | None = None, max: Operand | None = None)
 
 
 def _clamp(input: Tensor, low: Operand | None, high: Operand | None, out: Tensor | None) -> Tensor:
-    name = "aten::clamp"
+    place = "" if out is None else "_"
+    name = f"aten::clamp{place}"
     if low is None and high is None:
         raise TensorError(
             "torch.clamp: At least one of 'min' or 'max' must not be None",
@@ -509,9 +531,9 @@ def _clamp(input: Tensor, low: Operand | None, high: Operand | None, out: Tensor
         if not isinstance(bound, Tensor):
             number("clamp", bound, compute)
     if high is None and low is not None:
-        return elementwise(f"{name}_min", np.maximum, input, low, out=out)
+        return elementwise(f"aten::clamp_min{place}", np.maximum, input, low, out=out)
     if low is None and high is not None:
-        return elementwise(f"{name}_max", np.minimum, input, high, out=out)
+        return elementwise(f"aten::clamp_max{place}", np.minimum, input, high, out=out)
     assert low is not None
     assert high is not None
     return elementwise(
@@ -540,7 +562,7 @@ def lerp_(self: Tensor, end: Tensor, weight: Operand) -> Tensor:
     """Moves the tensor towards `end` in place, as `torch.Tensor.lerp_`; see `lerp`."""
     check_one_device("lerp_", (self, end))
     _check_lerp(self, end, weight)
-    return elementwise("aten::lerp", _lerp, self, end, weight, out=self)
+    return elementwise("aten::lerp_", _lerp, self, end, weight, out=self)
 
 
 def _check_lerp(start: Tensor, end: Tensor, weight: Operand) -> None:
@@ -632,9 +654,9 @@ def _addc(
         )
     _refuse_bool("addcmul", dtype)
     factor = number("addcmul", value, dtype)
-    name = "aten::addcmul" if function is np.multiply else "aten::addcdiv"
+    name = "addcmul" if function is np.multiply else "addcdiv"
     return elementwise(
-        name,
+        kernel_name(name if out is None else f"{name}_"),
         lambda x, y, z: x + factor.astype(x.dtype) * function(y, z),
         *operands,
         out=out,

@@ -101,40 +101,29 @@ def _fill(
         tape.finish(node, out)
 
 
-def drawn_mask(name: str, shape: tuple[int, ...], chance: float, device: DeviceLike) -> Tensor:
-    """Returns random bools, drawn from the rank's default generator.
+def drawn_mask(
+    shape: tuple[int, ...], chance: float, device: Device
+) -> tuple[Tensor, Callable[[], None]]:
+    """Returns a tensor for random bools, and a function by which a kernel writes them.
+
+    They are drawn at once, from the rank's default generator.
 
     Args:
-        name: Name of the kernel in traces.
         shape: Shape of the result.
         chance: Probability of True.
         device: Device of the result.
     """
+    process = current_process()
+    mask = new_tensor(process, shape, dtypes.bool_, device)
+    numbers = generator_on(process, device, None).numbers
+    kept = numbers.random(shape, np.float32) < chance if process.engine.enable_data else None
+    target = mask.window
 
-    def draw(numbers: "np.random.Generator") -> Array:
-        return numbers.random(shape, np.float32) < chance
+    def write() -> None:
+        assert kept is not None
+        target.adopt(kept)
 
-    return _drawn(name, shape, draw, dtype=dtypes.bool_, device=device)
-
-
-def drawn_chances(
-    process: Process, shape: tuple[int, ...], chance: float, device: Device
-) -> Array | None:
-    """Returns random bools for a kernel that draws them, from the rank's default generator.
-
-    Args:
-        process: The rank, or main.
-        shape: Shape of the result.
-        chance: Probability of True.
-        device: Device of the kernel.
-
-    Returns:
-        The bools; None while data is off.
-    """
-    if not process.engine.enable_data:
-        return None
-    found: Array = generator_on(process, device, None).numbers.random(shape, np.float32) < chance
-    return found
+    return mask, write
 
 
 def drawn_seed(device: Device) -> int:
@@ -208,13 +197,17 @@ def randn(
 @made(LIKE)
 def rand_like(input: Tensor, **how: Unpack[Drawing]) -> Tensor:
     """Returns numbers as `rand` in the shape of another tensor, as `torch.rand_like`."""
-    return rand(input.window.shape, **as_of(input, how))
+    shape, how = input.window.shape, as_of(input, how)
+    how["dtype"] = dtype = _floats("rand_like", how["dtype"])
+    return _drawn("rand_like", shape, _uniform(shape, dtype), **how)
 
 
 @made(LIKE)
 def randn_like(input: Tensor, **how: Unpack[Drawing]) -> Tensor:
     """Returns numbers as `randn` in the shape of another tensor, as `torch.randn_like`."""
-    return randn(input.window.shape, **as_of(input, how))
+    shape, how = input.window.shape, as_of(input, how)
+    how["dtype"] = dtype = _floats("randn_like", how["dtype"])
+    return _drawn("randn_like", shape, _normal(shape, dtype), **how)
 
 
 @made("int64 by default")

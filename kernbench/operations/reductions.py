@@ -8,6 +8,7 @@ import numpy as np
 
 from kernbench.caches import cached
 from kernbench.errors import OperandError, call_site, site_fact
+from kernbench.kernels.names import kernel_name
 from kernbench.kernels.prices import PRICES, of_sum
 from kernbench.memory import Array, DType, dtypes
 from kernbench.operations import host_reads, ranking
@@ -83,6 +84,8 @@ def _reduce(
     result: DType,
     compute: DType,
     empty: bool = True,
+    formula: str = "",
+    found: tuple[Tensor, Callable[..., Any]] | None = None,
     **options: Any,
 ) -> Tensor:
     """Reduces dimensions with a numpy function.
@@ -95,6 +98,9 @@ def _reduce(
         result: Type of the result.
         compute: Type to compute in; 16-bit floats are computed in float32 and rounded once.
         empty: Whether a reduction over no elements has a value.
+        formula: Name of the formula of the gradient; empty for `name`.
+        found: A tensor for where along its one dimension the kernel finds each result, and the
+            numpy function that finds it.
         options: Values that the formula of the gradient needs besides `axes` and `keepdim`.
     """
     shape = input.window.shape
@@ -120,15 +126,20 @@ def _reduce(
         values = function(source.read().astype(wanted, copy=False), axis=axes)
         values = np.asarray(values)
         target.adopt(values if values.shape == target.shape else values.reshape(target.shape))
+        if found is not None:
+            places, find = found[0].window, found[1]
+            where = np.asarray(find(source.read(), axis=axes[0] if axes else None))
+            places.adopt(where.reshape(places.shape))
 
-    node = None
+    price = None if name in PRICES else of_sum(axes)
+    also = () if found is None else found[:1]
+    run(process, kernel_name(name), (input,), out, effect, also=also, price=price, site=site)
     if input.memory.tracked and category(result) >= FLOATS:
         options |= {"axes": axes, "keepdim": keepdim}
-        node = tape.begin(process, name, (input,), options)
-    price = None if name in PRICES else of_sum(axes)
-    run(process, f"aten::{name}", (input,), out, effect, price=price, site=site)
-    if node is not None:
-        tape.finish(node, out)
+        # The formula may need what was found, as it is now.
+        node = tape.begin(process, formula or name, (input,), options)
+        if node is not None:
+            tape.finish(node, out)
     return out
 
 
@@ -278,7 +289,7 @@ def max(
         _check_pair("max", dim, keepdim)
         return maximum(input, other)
     if dim is None:
-        return amax(input)
+        return _of_all("max", np.max, input)
     _check_one("max", dim)
     return _extreme("max", np.max, np.argmax, input, dim, keepdim)
 
@@ -306,9 +317,24 @@ def min(
         _check_pair("min", dim, keepdim)
         return minimum(input, other)
     if dim is None:
-        return amin(input)
+        return _of_all("min", np.min, input)
     _check_one("min", dim)
     return _extreme("min", np.min, np.argmin, input, dim, keepdim)
+
+
+def _of_all(name: str, function: Callable[..., Any], input: Tensor) -> Tensor:
+    kind = input.dtype
+    return _reduce(
+        name,
+        function,
+        input,
+        None,
+        False,
+        result=kind,
+        compute=kind,
+        empty=False,
+        formula=f"{name}.1",
+    )
 
 
 def _check_pair(name: str, dim: object, keepdim: bool) -> None:
@@ -326,10 +352,20 @@ def _extreme(
     dim: int,
     keepdim: bool,
 ) -> ValuesAndIndices:
-    kind = input.dtype
-    chosen = _find(f"arg{name}", place, input, dim, keepdim)
+    kind, shape = input.dtype, input.window.shape
+    left = _left(shape, _axes(dim, len(shape)), keepdim)
+    chosen = new_tensor(current_process(), left, dtypes.int64, input.device)
     values = _reduce(
-        name, value, input, dim, keepdim, result=kind, compute=kind, empty=False, chosen=chosen
+        name,
+        value,
+        input,
+        dim,
+        keepdim,
+        result=kind,
+        compute=kind,
+        empty=False,
+        found=(chosen, place),
+        chosen=chosen,
     )
     return ValuesAndIndices(values, chosen)
 

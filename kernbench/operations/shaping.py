@@ -56,7 +56,13 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -
         OptionError: If there is no tensor.
         TensorError: If shapes differ in another dimension, or the first tensor has no dimension.
     """
-    parts = list(tensors)
+    return _concatenated(list(tensors), dim, out, "aten::cat")
+
+
+concat = cat
+
+
+def _concatenated(parts: list[Tensor], dim: int, out: Tensor | None, kernel: str) -> Tensor:
     if not parts:
         raise OptionError(
             "torch.cat(): expected a non-empty list of Tensors", [site_fact(call_site())]
@@ -87,14 +93,11 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -
         dtype = promote_types(dtype, part.dtype)
     shape = (*first[:place], sum(part.window.shape[place] for part in used), *first[place + 1 :])
     device = same_device("cat", parts)
-    return _joined("cat", used, shape, dtype, device, place, out)
-
-
-concat = cat
+    return _joined(kernel, used, shape, dtype, device, place, out)
 
 
 def _joined(
-    name: str,
+    kernel: str,
     parts: Sequence[Tensor],
     shape: tuple[int, ...],
     dtype: DType,
@@ -104,7 +107,7 @@ def _joined(
 ) -> Tensor:
     process = current_process()
     if out is not None:
-        check_out(name, out, shape, dtype)
+        check_out("cat", out, shape, dtype)
     result = new_tensor(process, shape, dtype, device) if out is None else out
     sources, target, held = [part.window for part in parts], result.window, dtype.numpy
 
@@ -118,8 +121,8 @@ def _joined(
 
     node = None
     if any(part.memory.tracked for part in (*parts, result)) and category(dtype) >= FLOATS:
-        node = tape.begin(process, f"aten::{name}", parts, _places(parts, place), out)
-    run(process, f"aten::{name}", parts, result, effect)
+        node = tape.begin(process, "aten::cat", parts, _places(parts, place), out)
+    run(process, kernel, parts, result, effect)
     if node is not None:
         tape.finish(node, result)
     return result
@@ -157,7 +160,9 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None)
                 [site_fact(call_site())],
             )
     place = dim_of(dim, len(first) + 1)
-    return cat([views.unsqueeze(part, place) for part in parts], place, out=out)
+    return _concatenated(
+        [views.unsqueeze(part, place) for part in parts], place, out, "aten::stack"
+    )
 
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
@@ -530,14 +535,20 @@ def scatter_(
         UnsupportedError: For `reduce`.
         IndexOutOfBoundsError: If an index is out of range (M2); found when the kernel runs.
     """
-    refuse("scatter_", reduce=reduce)
-    if src is None:
-        src = value
-    elif value is not None:
-        src = None
-    if src is None:
-        raise OperandError("scatter_() takes either src or value", [site_fact(call_site())])
-    return _scattered("scatter_", self, dim, index, src, None)
+    return _scattered(
+        "scatter_", self, dim, index, _source_of("scatter_", src, value, reduce), None
+    )
+
+
+def _source_of(
+    name: str, src: Tensor | Scalar | None, value: Scalar | None, reduce: str | None
+) -> Tensor | Scalar:
+    refuse(name, reduce=reduce)
+    if (src is None) == (value is None):
+        raise OperandError(f"{name}() takes either src or value", [site_fact(call_site())])
+    given = value if src is None else src
+    assert given is not None
+    return given
 
 
 @args_of(scatter_)
@@ -551,7 +562,8 @@ def scatter(
     reduce: str | None = None,
 ) -> Tensor:
     """Returns a copy with elements along a dimension replaced, as `torch.scatter`."""
-    return scatter_(clone(input), dim, index, src, value=value, reduce=reduce)
+    given = _source_of("scatter", src, value, reduce)
+    return _scattered("scatter", clone(input), dim, index, given, None)
 
 
 def scatter_add_(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:

@@ -1,11 +1,14 @@
 """Elementwise operations on one operand."""
 
 from collections.abc import Callable
+from functools import partial
+from math import inf
 from typing import Any, Literal
 
 import numpy as np
 
 from kernbench.errors import OperandError, OptionError, call_site, site_fact
+from kernbench.kernels.names import kernel_name
 from kernbench.memory import Array, DType, dtypes
 from kernbench.operations.elementwise import elementwise
 from kernbench.operations.special import erf_values
@@ -90,7 +93,7 @@ def _unary(
         to_float: Whether integers are computed in the default type and give it.
         bools: Whether the operation is defined for bool.
     """
-    label = f"aten::{name}"
+    label, in_place_label = kernel_name(name), kernel_name(f"{name}_")
 
     def apply(input: Tensor, out: Tensor | None) -> Tensor:
         dtype = input.window.dtype
@@ -99,7 +102,8 @@ def _unary(
         compute = dtype
         if to_float and not (dtype.is_floating_point or dtype.is_complex):
             compute = default_dtype()
-        return elementwise(label, function, input, compute=compute, out=out)
+        kernel = label if out is None else in_place_label
+        return elementwise(kernel, function, input, compute=compute, out=out)
 
     def operation(input: Tensor) -> Tensor:
         return apply(input, None)
@@ -114,7 +118,7 @@ def _unary(
 
 def _test(name: str, function: Callable[[Any], Any]) -> Unary:
     """Returns an operation whose result is bool."""
-    label = f"aten::{name}"
+    label = kernel_name(name)
 
     def operation(input: Tensor) -> Tensor:
         return elementwise(label, function, input, result=dtypes.bool_)
@@ -139,7 +143,8 @@ def _sigmoid(x: Array) -> Array:
     return result
 
 
-def _sign(x: Array) -> Array:
+def sign_values(x: Array) -> Array:
+    """Returns the sign of each element; 0 for nan."""
     if x.dtype.kind == "b":
         return x.copy()
     return np.where(np.isnan(x), 0, np.sign(x)) if x.dtype.kind == "f" else np.sign(x)
@@ -173,14 +178,24 @@ erf, erf_ = _unary("erf", erf_values, to_float=True)
 neg, neg_ = _unary("neg", np.negative, bools=False)
 _abs, _abs_in_place = _unary("abs", np.abs, bools=False)
 relu, relu_ = _unary("relu", _relu, bools=False)
-sign, sign_ = _unary("sign", _sign)
+sign, sign_ = _unary("sign", sign_values)
 floor, floor_ = _unary("floor", _whole(np.floor), bools=False)
 ceil, ceil_ = _unary("ceil", _whole(np.ceil), bools=False)
 trunc, trunc_ = _unary("trunc", _whole(np.trunc), bools=False)
 isnan = _test("isnan", np.isnan)
 isinf = _test("isinf", np.isinf)
-isfinite = _test("isfinite", np.isfinite)
 logical_not = _test("logical_not", np.logical_not)
+_equal = partial(elementwise, "aten::eq", np.equal, result=dtypes.bool_)
+_unequal = partial(elementwise, "aten::ne", np.not_equal, result=dtypes.bool_)
+_both = partial(elementwise, "aten::mul", np.multiply)
+
+
+def isfinite(input: Tensor) -> Tensor:
+    """Returns whether each element is a number and not infinite, as `torch.isfinite`: 4 kernels."""
+    dtype = input.window.dtype
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return elementwise("aten::ones_like", np.isfinite, input, result=dtypes.bool_)
+    return _both(_equal(input, input), _unequal(abs(input), inf))
 
 
 def bitwise_not(input: Tensor) -> Tensor:
@@ -241,7 +256,8 @@ def _round(input: Tensor, decimals: int, out: Tensor | None) -> Tensor:
     if dtype is dtypes.bool_ or (decimals and not dtype.is_floating_point):
         raise TensorError(f"round is not defined for {dtype}", [site_fact(call_site())])
     function = _whole(np.rint) if not decimals else lambda x: np.round(x, decimals)
-    return elementwise("aten::round", function, input, out=out)
+    name = "aten::round" if out is None else "aten::round_"
+    return elementwise(name, function, input, out=out)
 
 
 def silu(input: Tensor) -> Tensor:

@@ -1,16 +1,22 @@
-"""`torch.optim`: optimisers. A step is the kernels of PyTorch's, on lists of parameters."""
+"""`torch.optim`: optimisers. A step is the kernels that PyTorch's are on CUDA.
+
+By default these are operations on lists (`_foreach_*`), with `fused=True` one kernel.
+"""
 
 from collections.abc import Iterable, Sequence
 from math import sqrt
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact
-from kernbench.kernels.lists import Call
-from kernbench.memory import Array
-from kernbench.optim.optimizer import Group, Optimizer
+from kernbench.memory import Array, dtypes
+from kernbench.operations.copies import clone
+from kernbench.operations.creation import zeros, zeros_like
+from kernbench.optim.optimizer import GRADS, PARAMETERS, Group, Optimizer
 from kernbench.tensors.errors import refuse
+from kernbench.tensors.running import ListKernel
+from kernbench.tensors.tensor import Tensor
 
 __all__ = ["SGD", "Adam", "AdamW", "Optimizer"]
 
@@ -20,17 +26,43 @@ def _check(name: str, value: float, low: float = 0.0, high: float = float("inf")
         raise OptionError(f"Invalid {name}: {value}", [site_fact(call_site())])
 
 
+_MOMENTUM: Final = "momentum_buffer"
+_MEAN: Final = "exp_avg"
+_SQUARE: Final = "exp_avg_sq"
+_STEPS: Final = "numbers of steps"
+_SIZE: Final = "sizes of steps"
+"""Name of a list that a step of Adam makes."""
+
+_CHANGED: Final = "changed grads"
+"""Name of a list of gradients with weight decay, or turned around."""
+
+
 def _refuse(name: str, foreach: bool | None, **flags: bool) -> None:
-    """Refuses options that change how a step runs: here a step is one kernel per group."""
+    """Refuses options that change how a step runs."""
     refuse(name, foreach=foreach, **{flag: given or None for flag, given in flags.items()})
 
 
 def _check_fused(name: str, fused: bool | None) -> None:
     if fused is False:
         raise UnsupportedError(
-            f"{name}(fused=False) is not simulated: a step is one kernel per group",
+            f"{name}(fused=False) is not simulated",
             [site_fact(call_site())],
+            hint="None: operations on lists of parameters; True: one kernel",
         )
+
+
+def _changed_grads(options: Group) -> tuple[list[ListKernel], str]:
+    """Returns the kernels that change gradients, if options say so, and which list they make."""
+    kernels, grads = [], GRADS
+    if options["maximize"]:
+        kernels.append(ListKernel("_foreach_neg", (grads,)))
+        grads = _CHANGED
+    if options["weight_decay"] and not options.get("decoupled_weight_decay"):
+        place = "_" if grads is _CHANGED else ""
+        writes = (grads,) if place else ()
+        kernels.append(ListKernel(f"_foreach_add{place}", (grads, PARAMETERS), writes))
+        grads = _CHANGED
+    return kernels, grads
 
 
 class SGD(Optimizer):
@@ -44,9 +76,9 @@ class SGD(Optimizer):
         weight_decay: Factor of the parameter that is added to its gradient.
         nesterov: Whether to use Nesterov's momentum.
         maximize: Whether to maximise the loss.
-        foreach: Must be None: a step is one kernel.
+        foreach: Must be None.
         differentiable: Must be False.
-        fused: None or True.
+        fused: None, or True for a step in one kernel.
 
     Raises:
         OptionError: If a value is out of range.
@@ -71,7 +103,7 @@ class SGD(Optimizer):
         _check("momentum value", momentum)
         _check("weight_decay value", weight_decay)
         _check_fused("SGD", fused)
-        self._fused = bool(fused)
+        self._fused: Final = bool(fused)
         _refuse("SGD", foreach, differentiable=differentiable)
         if nesterov and (momentum <= 0 or dampening != 0):
             raise OptionError(
@@ -91,20 +123,27 @@ class SGD(Optimizer):
         )
 
     def _names(self, group: Group) -> Sequence[str]:
-        return ["momentum_buffer"] if group["momentum"] else []
+        return [_MOMENTUM] if group["momentum"] else []
 
-    def _calls(self, options: Group) -> list[Call]:
+    def _fresh(self, parameter: Tensor, grad: Tensor) -> Tensor:
+        return zeros_like(parameter) if self._fused else clone(grad)
+
+    def _kernels(self, options: Group, first: bool) -> Sequence[ListKernel]:
         momentum = bool(options["momentum"])
         if self._fused:
-            return [Call("_fused_sgd_", 2 + momentum, momentum)]
-        calls = [Call("_foreach_neg", 1, fresh=True)] if options["maximize"] else []
-        if options["weight_decay"]:
-            calls.append(Call("_foreach_add", 2, fresh=True))
+            writes = (PARAMETERS, _MOMENTUM) if momentum else (PARAMETERS,)
+            return [ListKernel("_fused_sgd_", (*writes, GRADS), writes)]
+        kernels, grads = _changed_grads(options)
         if momentum:
-            calls += [Call("_foreach_mul_", 1), Call("_foreach_add_", 2)]
+            if not first:
+                kernels.append(ListKernel("_foreach_mul_", (_MOMENTUM,), (_MOMENTUM,)))
+                kernels.append(ListKernel("_foreach_add_", (_MOMENTUM, grads), (_MOMENTUM,)))
             if options["nesterov"]:
-                calls.append(Call("_foreach_add", 2, fresh=True))
-        return [*calls, Call("_foreach_add_", 2)]
+                kernels.append(ListKernel("_foreach_add_", (_CHANGED, _MOMENTUM), (_CHANGED,)))
+                grads = _CHANGED
+            else:
+                grads = _MOMENTUM
+        return [*kernels, ListKernel("_foreach_add_", (PARAMETERS, grads), (PARAMETERS,))]
 
     def _changed(
         self, values: Array, grad: Array, kept: list[Array], step: int, options: Group
@@ -131,11 +170,11 @@ class Adam(Optimizer):
         eps: Number added to the root of the mean of squares.
         weight_decay: Factor of the parameter that is added to its gradient.
         amsgrad: Must be False.
-        foreach: Must be None: a step is one kernel.
+        foreach: Must be None.
         maximize: Whether to maximise the loss.
         capturable: Must be False.
         differentiable: Must be False.
-        fused: None or True.
+        fused: None, or True for a step in one kernel.
         decoupled_weight_decay: Whether weight decay shrinks the parameter itself, as in `AdamW`.
 
     Raises:
@@ -166,7 +205,7 @@ class Adam(Optimizer):
         _check("beta parameter at index 1", betas[1], high=1.0)
         _check("weight_decay value", weight_decay)
         _check_fused(name, fused)
-        self._fused = bool(fused)
+        self._fused: Final = bool(fused)
         _refuse(
             name, foreach, amsgrad=amsgrad, capturable=capturable, differentiable=differentiable
         )
@@ -184,26 +223,31 @@ class Adam(Optimizer):
 
     def _names(self, group: Group) -> Sequence[str]:
         del group
-        return ["exp_avg", "exp_avg_sq"]
+        return [_MEAN, _SQUARE]
 
-    def _calls(self, options: Group) -> list[Call]:
-        decoupled = options["decoupled_weight_decay"]
+    def _begin(self, parameter: Tensor) -> None:
+        if self._fused and parameter.is_cuda:
+            zeros((), dtype=dtypes.float32, device=parameter.device)  # PyTorch counts steps there
+
+    def _kernels(self, options: Group, first: bool) -> Sequence[ListKernel]:
+        del first
         if self._fused:
-            return [Call("_fused_adamw_" if decoupled else "_fused_adam_", 4, 2)]
-        calls = [Call("_foreach_neg", 1, fresh=True)] if options["maximize"] else []
-        if options["weight_decay"] and decoupled:
-            calls.append(Call("_foreach_mul_", 1))
-        elif options["weight_decay"]:
-            calls.append(Call("_foreach_add", 2, fresh=True))
+            name = "_fused_adamw_" if options["decoupled_weight_decay"] else "_fused_adam_"
+            writes = (PARAMETERS, _MEAN, _SQUARE)
+            counting = ListKernel("_foreach_add_", (_STEPS,), (_STEPS,), elements=1)
+            return [counting, ListKernel(name, (*writes, GRADS), writes)]
+        kernels, grads = _changed_grads(options)
+        if options["weight_decay"] and options["decoupled_weight_decay"]:
+            kernels.append(ListKernel("_foreach_mul_", (PARAMETERS,), (PARAMETERS,)))
         return [
-            *calls,
-            Call("_foreach_lerp_", 2),
-            Call("_foreach_mul_", 1),
-            Call("_foreach_addcmul_", 3),
-            Call("_foreach_sqrt", 1, fresh=True),
-            Call("_foreach_div_", 1),
-            Call("_foreach_add_", 1),
-            Call("_foreach_addcdiv_", 3),
+            *kernels,
+            ListKernel("_foreach_lerp_", (_MEAN, grads), (_MEAN,)),
+            ListKernel("_foreach_mul_", (_SQUARE,), (_SQUARE,)),
+            ListKernel("_foreach_addcmul_", (_SQUARE, grads, grads), (_SQUARE,)),
+            ListKernel("_foreach_sqrt", (_SQUARE,)),
+            ListKernel("_foreach_div_", (_SIZE,), (_SIZE,)),
+            ListKernel("_foreach_add_", (_SIZE,), (_SIZE,)),
+            ListKernel("_foreach_addcdiv_", (PARAMETERS, _MEAN, _SIZE), (PARAMETERS,)),
         ]
 
     def _changed(
@@ -231,11 +275,11 @@ class AdamW(Adam):
         eps: Number added to the root of the mean of squares.
         weight_decay: Share of the parameter, times `lr`, that each step takes away.
         amsgrad: Must be False.
-        foreach: Must be None: a step is one kernel.
+        foreach: Must be None.
         maximize: Whether to maximise the loss.
         capturable: Must be False.
         differentiable: Must be False.
-        fused: None or True.
+        fused: None, or True for a step in one kernel.
 
     Raises:
         OptionError: If a value is out of range.

@@ -1,24 +1,25 @@
 """`torch.nn.utils`: norms of gradients, also for models that are split over ranks."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from kernbench.distributed.collectives import all_reduce
 from kernbench.distributed.reduce_ops import ReduceOp
 from kernbench.errors import call_site, site_fact
-from kernbench.memory import Array, dtypes
+from kernbench.memory import Array, DType, dtypes
 from kernbench.operations.copies import to
 from kernbench.operations.creation import zeros
-from kernbench.operations.elementwise import elementwise
 from kernbench.operations.fused import kernel, widened
 from kernbench.operations.pointwise import add, maximum
+from kernbench.operations.reductions import norm
 from kernbench.process.process import current_process
 from kernbench.process.types import Device
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.tensors.errors import TensorError, refuse
 from kernbench.tensors.nodes import recording
-from kernbench.tensors.running import plain, run_on_many
+from kernbench.tensors.running import ListKernel, plain, run_on_lists
 from kernbench.tensors.tensor import Tensor
 
 __all__ = ["clip_grad_norm_", "clip_grads_with_norm_", "get_total_norm"]
@@ -36,8 +37,10 @@ def get_total_norm(
 ) -> Tensor:
     """Returns the norm of tensors as if they were one vector; a single value.
 
-    The norm is one kernel a device, with the result on the first tensor's device, and, with groups,
-    one all-reduce per group. 16-bit floats are added in float32, and the result is float32 then.
+    On one device and without groups it is the norm of the norms, in three kernels, as in PyTorch.
+    Else sums of powers are one kernel a device, added on the first tensor's device, and, with
+    groups, by one all-reduce per group. 16-bit floats are added in float32, and the result is
+    float32 then.
 
     Args:
         tensors: The tensors; without any the norm is 0.
@@ -69,7 +72,12 @@ def get_total_norm(
 
     with recording(current_process(), False):
         alike = _by_device(parts).values()
-        norms = [kernel("total_norm", powers, members, (), dtype) for members in alike]
+        if len(alike) == 1 and not group:
+            total = _norm_of_norms(parts, order, dtype)
+            if error_if_nonfinite:
+                _check_finite(total, norm_type)
+            return total
+        norms = [kernel("_foreach_powsum", powers, members, (), dtype) for members in alike]
         # Others of the group have gradients, which lie on devices.
         usual = "cuda" if group else None
         total = norms[0] if norms else zeros((), dtype=dtype, device=usual)
@@ -82,14 +90,41 @@ def get_total_norm(
             total = total.sqrt()
         elif not largest:
             total = total.pow(1 / order)
-    if error_if_nonfinite and not np.isfinite(total.item()):
+    if error_if_nonfinite:
+        _check_finite(total, norm_type)
+    return total
+
+
+def _norm_of_norms(parts: Sequence[Tensor], order: float, dtype: DType) -> Tensor:
+    """Returns the norm of the norms of tensors: one kernel, a stack, and another one."""
+
+    def norms(*arrays: Array) -> Array:
+        return np.asarray(
+            [_norm_of(array.astype(dtype.numpy, copy=False), order) for array in arrays]
+        )
+
+    shape = (len(parts),)
+    each = kernel("_foreach_norm", norms, parts, shape, dtype)
+    return norm(kernel("stack", np.copy, (each,), shape, dtype), order)
+
+
+def _norm_of(values: Array, order: float) -> Any:
+    sizes = np.abs(values)
+    if order == float("inf"):
+        return np.max(sizes, initial=0)
+    if order == 2:
+        return np.sqrt(np.sum(sizes * sizes))
+    return np.sum(sizes**order) ** (1 / order)
+
+
+def _check_finite(total: Tensor, norm_type: float) -> None:
+    if not np.isfinite(total.item()):
         raise TensorError(
             f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, "
             "so it cannot be clipped. To disable this error and scale the gradients by the "
             "non-finite norm anyway, set `error_if_nonfinite=False`",
             [site_fact(call_site())],
         )
-    return total
 
 
 def _by_device(tensors: Iterable[Tensor]) -> dict[Device, list[Tensor]]:
@@ -118,7 +153,7 @@ def clip_grads_with_norm_(
 ) -> None:
     """Scales the gradients of parameters so that their norm is at most `max_norm`.
 
-    The call issues two kernels, one for the factor and one for all gradients of a device; the host
+    The call issues four kernels for the factor, and one for all gradients of a device; the host
     does not wait, unless it has gradients of its own, or `max_norm` is a tensor.
 
     Args:
@@ -136,24 +171,21 @@ def clip_grads_with_norm_(
         return
     max_norm = plain(max_norm)
     with recording(current_process(), False):
-        factor = elementwise(
-            "aten::clip_coefficient",
-            lambda norm: np.minimum(norm.dtype.type(max_norm) / (norm + norm.dtype.type(1e-6)), 1),
-            total_norm,
-        )
+        factor = (max_norm / (total_norm + 1e-6)).clamp(max=1.0)
         for device, members in _by_device(grads).items():
             _scale(members, to(factor, device))
 
 
 def _scale(grads: Sequence[Tensor], factor: Tensor) -> None:
     scale, targets = factor.window, [grad.window for grad in grads]
+    kernel = ListKernel("_foreach_mul_", ("grads",), ("grads",))
 
     def effect() -> None:
         by = widened(scale)
         for target in targets:
             target.store(widened(target) * by)
 
-    run_on_many(current_process(), "aten::_foreach_mul_", [factor], grads, effect)
+    run_on_lists(current_process(), [kernel], {"grads": grads}, effect, [factor])
 
 
 def clip_grad_norm_(

@@ -1,4 +1,4 @@
-"""Base of the optimisers: groups of parameters, state, and a step in one kernel."""
+"""Base of the optimisers: groups of parameters, state, and a step in kernels on lists."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from kernbench.autograd.leaves import forget
 from kernbench.errors import OperandError, OptionError, UnsupportedError, call_site, site_fact
-from kernbench.kernels.lists import Call
 from kernbench.memory import Array, DType
 from kernbench.operations.copies import to
 from kernbench.operations.creation import zeros_like
@@ -15,12 +14,18 @@ from kernbench.optim.drift import Watch, note, number, watch
 from kernbench.process.process import current_process
 from kernbench.process.types import Device
 from kernbench.tensors.nodes import recording
-from kernbench.tensors.running import plain, run_lists
+from kernbench.tensors.running import ListKernel, plain, run_on_lists
 from kernbench.tensors.tensor import Tensor
 
 Group = dict[str, Any]
 _Bucket = tuple[Device, DType]
 
+
+PARAMETERS: Final = "params"
+"""Name of the list of parameters in the kernels of a step."""
+
+GRADS: Final = "grads"
+"""Name of the list of their gradients."""
 
 CALLED: Final = "_opt_called"
 """Attribute of an optimizer whose steps are noted, with PyTorch's name: whether one was made."""
@@ -32,11 +37,10 @@ NOTED: Final = frozenset({CALLED, "step"})
 class Optimizer:
     """`torch.optim.Optimizer`: parameters in groups, with options and state.
 
-    Subclasses name the tensors that they keep per parameter and define how one step changes arrays.
-    A step issues the kernels of PyTorch for all parameters of a group that have one type and one
-    device: those of `_foreach_*`, or with `fused=True` a single one. It
-    computes 16-bit floats in float32 and rounds once; the host waits only for options that are
-    tensors, such as a learning rate.
+    Subclasses name the tensors that they keep per parameter, the kernels of a step, and how it
+    changes arrays. A step issues these kernels once for all parameters of a group that have one
+    type and one device. It computes 16-bit floats in float32 and rounds once; the host waits only
+    for options that are tensors, such as a learning rate.
 
     Args:
         params: Parameters, or groups of them: mappings with `params` and options of their own.
@@ -144,19 +148,28 @@ class Optimizer:
             grad = parameter.grad
             if grad is not None:
                 state = self.state.setdefault(parameter, {})
+                if not state:
+                    self._begin(parameter)
                 state["step"] = state.get("step", 0) + 1
-                kept = [self._kept(parameter, state, name) for name in self._names(group)]
+                kept = [self._kept(parameter, grad, state, name) for name in self._names(group)]
                 bucket = buckets.setdefault((parameter.device, parameter.dtype), [])
                 bucket.append((parameter, grad, kept, state))
         for members in buckets.values():
             self._update(place, group, members)
 
-    @staticmethod
-    def _kept(parameter: Tensor, state: dict[str, Any], name: str) -> Tensor:
+    def _kept(self, parameter: Tensor, grad: Tensor, state: dict[str, Any], name: str) -> Tensor:
         found: Tensor | None = state.get(name)
         if found is None:
-            found = state[name] = zeros_like(parameter)
+            found = state[name] = self._fresh(parameter, grad)
         return found
+
+    def _begin(self, parameter: Tensor) -> None:
+        """Is called before the first step of a parameter."""
+
+    def _fresh(self, parameter: Tensor, grad: Tensor) -> Tensor:
+        """Returns a new tensor to keep; the first step overwrites it if it is not zeros."""
+        del grad
+        return zeros_like(parameter)
 
     def _update(
         self,
@@ -190,20 +203,18 @@ class Optimizer:
             if watched is not None:
                 watched.after()
 
-        run_lists(
-            current_process(),
-            self._calls(options),
-            [grad for _, grad, _, _ in members],
-            [each for parameter, _, kept, _ in members for each in (parameter, *kept)],
-            [parameter.window.numel for parameter, _, _, _ in members],
-            effect,
-        )
+        lists = {PARAMETERS: [each[0] for each in members], GRADS: [each[1] for each in members]}
+        for at, name in enumerate(self._names(group)):
+            lists[name] = [each[2][at] for each in members]
+        first = all(step == 1 for _, _, _, step in views)
+        run_on_lists(current_process(), self._kernels(options, first), lists, effect)
 
-    def _calls(self, options: Group) -> Sequence[Call]:
-        """Returns the operations on lists that PyTorch's step is; for subclasses.
+    def _kernels(self, options: Group, first: bool) -> Sequence[ListKernel]:
+        """Returns the kernels of a step; for subclasses.
 
         Args:
             options: Options of the group.
+            first: Whether it is the first step of all parameters.
         """
         raise NotImplementedError
 

@@ -92,5 +92,5 @@ def spawn_state_of(process: Process) -> SpawnState:
 def collectives_of(process: Process) -> "CollectiveModel":
     """Returns the state that all collectives of a process's context share."""
     session: Any = process.ctx  # a `RankSession`
-    model: "CollectiveModel" = session.collectives
+    model: CollectiveModel = session.collectives
     return model

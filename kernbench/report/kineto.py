@@ -522,10 +522,10 @@ def _names(record: Record) -> tuple[str, str, str]:
         return "cudaMemcpyAsync", "aten::copy_" if memory else name, _MEMORIES.get(name, _MEMORY)
     if record.category == "collective":
         return "cudaLaunchKernelExC", f"c10d::{name}", kernel_name(record)
-    if not name.startswith("aten::"):
+    operator = name.partition("::")[2].removesuffix("_")
+    if not operator:
         return "cudaLaunchKernel", "", name
-    kernel = name.removeprefix("aten::").rstrip("_")
-    return "cudaLaunchKernel", name, f"{kernel}_kernel"
+    return "cudaLaunchKernel", name, f"{operator}_kernel"
 
 
 def _on_host_name(record: Record) -> str:

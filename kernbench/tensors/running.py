@@ -1,7 +1,8 @@
 """Runs operations on the host or on a device, and reads their values back to the host."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -15,7 +16,8 @@ from kernbench.errors import (
     site_fact,
 )
 from kernbench.kernels.host_calls import Issue
-from kernbench.kernels.lists import Call, call_ps
+from kernbench.kernels.lists import duration_ps as duration_of_lists
+from kernbench.kernels.names import OPERATORS, kernel_name
 from kernbench.kernels.prices import Price, priced
 from kernbench.kernels.several import FURTHER
 from kernbench.memory import Array, UninitialisedReadError
@@ -50,7 +52,7 @@ def run(
 
     Args:
         process: The rank, or main, that runs the operation.
-        name: Name of the operation in traces and errors.
+        name: Name of the operation in errors; traces show that of its kernel, see `kernels.names`.
         inputs: Tensors that the operation reads, on the device of the output.
         output: Tensor that the operation writes.
         effect: Function that computes the output's bytes; None if there are no bytes to compute.
@@ -73,6 +75,8 @@ def run(
     if sip is None:
         act_at_once(process, name, effect, reads=inputs, writes=writes, site=site)
         return
+    further = FURTHER.get(name)
+    name = OPERATORS.get(name, name)
     device = process.engine.devices[sip]
     if duration_ps is None:
         reads = [tensor.window for tensor in inputs]
@@ -82,7 +86,6 @@ def run(
     stream = process.current_stream(sip)
     state = process.locals.get(GRAD_STATE)  # as `is_recorded`, without a call
     issue: Issue = "recorded" if state is None or state.enabled or state.running > 0 else "compute"
-    further = FURTHER.get(name)
     if further is not None:
         process.host.clock += further * process.dispatches[issue]
     act(
@@ -98,100 +101,92 @@ def run(
     )
 
 
-def run_on_many(
+class ListKernel(NamedTuple):
+    """A kernel that works on lists of tensors, which stand under names.
+
+    Attributes:
+        name: PyTorch's operator.
+        reads: Lists that it reads; a name that stands for no list means one that a kernel has made,
+            like the first of the lists.
+        writes: Lists of these that it writes; empty: it makes a new one.
+        elements: Elements of each tensor that a kernel has made; None: those of the first list's.
+    """
+
+    name: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...] = ()
+    elements: int | None = None
+
+
+def run_on_lists(
     process: Process,
-    name: str,
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
+    kernels: Sequence[ListKernel],
+    lists: Mapping[str, Sequence[Tensor]],
     effect: Callable[[], None],
-    *,
-    one: tuple[Call, Sequence[int]] | None = None,
+    inputs: Sequence[Tensor] = (),
 ) -> None:
-    """Runs one operation that writes several tensors of one device, see `run`.
+    """Runs kernels on lists of tensors of one device; the last one computes what all do.
 
     Args:
-        process: The rank, or main, that runs the operation.
-        name: Name of the operation in traces and errors.
-        inputs: Tensors that the operation reads.
-        outputs: Tensors that the operation reads and writes; at least one.
-        effect: Function that computes the bytes of the outputs.
-        one: The operation on lists that it is, and the elements of the tensors of one; None: it
-            reads and writes each tensor once.
+        process: The rank, or main, that runs them.
+        kernels: The kernels, in order; at least one.
+        lists: Lists of as many tensors each, by name.
+        effect: Function that computes the bytes of all that is written.
+        inputs: Further tensors that the last kernel reads.
 
     Raises:
         TensorError: If the tensors are not all on one device.
         OwnershipError: If a tensor belongs to another rank.
         AccessError: If a command on a tensor is under way that nobody has waited for.
     """
-    where = outputs[0].device
-    for tensor in (*inputs, *outputs):
+    own = next(iter(lists.values()))
+    where, every = own[0].device, [*inputs, *chain.from_iterable(lists.values())]
+    for tensor in every:
         if tensor.device is not where and tensor.device != where:
-            raise mixed_devices(name, (*inputs, *outputs))
+            raise mixed_devices(kernels[-1].name, every)
+
+    def of(names: tuple[str, ...]) -> list[Tensor]:
+        return [tensor for name in names for tensor in lists.get(name, ())]
+
+    written = tuple(dict.fromkeys(name for each in kernels for name in each.writes))
     sip = where.index
     if sip is None:
-        act_at_once(process, name, effect, reads=inputs, writes=outputs)
+        name = kernel_name(kernels[-1].name)
+        act_at_once(process, name, effect, reads=every, writes=of(written))
         return
-    device = process.engine.devices[sip]
-    if one is None:
-        traffic = sum(tensor.window.nbytes for tensor in inputs)
-        traffic += 2 * sum(tensor.window.nbytes for tensor in outputs)
-        elements = sum(tensor.window.numel for tensor in outputs)
-        duration_ps = device.library.elementwise(traffic, elements)
-    else:
-        call, sizes = one
-        duration_ps = call_ps(device.library, call, sizes, outputs[0].dtype.itemsize)
-    work = Hold(process.engine, device.compute, duration_ps, effect)
-    stream = process.current_stream(sip)
-    act(
-        process,
-        name,
-        "compute",
-        stream,
-        work,
-        reads=inputs,
-        writes=outputs,
-        site=call_site(),
-        issue=_issue(process),
-    )
-
-
-def run_lists(
-    process: Process,
-    calls: Sequence[Call],
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    sizes: Sequence[int],
-    effect: Callable[[], None],
-) -> None:
-    """Runs operations on lists, one after the other, that together write tensors of one device.
-
-    Args:
-        process: The rank, or main, that runs the operations.
-        calls: The operations; the last one writes what all compute.
-        inputs: Tensors that they read.
-        outputs: Tensors that they read and write; at least one.
-        sizes: Elements of the tensors of one list.
-        effect: Function that computes the bytes of the outputs.
-
-    Raises:
-        TensorError: If the tensors are not all on one device.
-        OwnershipError: If a tensor belongs to another rank.
-        AccessError: If a command on a tensor is under way that nobody has waited for.
-    """
-    sip = outputs[0].device.index
-    *before, last = calls
-    if sip is not None:
-        library, stream = process.engine.devices[sip].library, process.current_stream(sip)
-        itemsize = outputs[0].dtype.itemsize
-        for call in before:
-            duration_ps = call_ps(library, call, sizes, itemsize)
-            work = Hold(process.engine, process.engine.devices[sip].compute, duration_ps, None)
-            act(process, f"aten::{call.name}", "compute", stream, work, issue=_issue(process))
-    run_on_many(process, f"aten::{last.name}", inputs, outputs, effect, one=(last, sizes))
-
-
-def _issue(process: Process) -> Issue:
-    return "recorded" if is_recorded(process) else "compute"
+    device, stream, site = process.engine.devices[sip], process.current_stream(sip), call_site()
+    sizes = {name: sum([one.window.nbytes for one in each]) for name, each in lists.items()}
+    whole = [tensor.window.numel for tensor in own]
+    itemsize = own[0].window.dtype.itemsize
+    for kernel in kernels:
+        made = kernel.writes or kernel.reads[:1]
+        names = (*kernel.reads, *made)
+        elements = whole if kernel.elements is None else [kernel.elements] * len(own)
+        usual = sum(elements) * itemsize
+        duration_ps = duration_of_lists(
+            device.library,
+            "foreach",
+            elements,
+            sum([sizes.get(name, usual) for name in names]),
+            lists=len(kernel.reads) + (not kernel.writes),
+            passes=len(names),
+        )
+        last = kernel is kernels[-1]
+        work = Hold(process.engine, device.compute, duration_ps, effect if last else None)
+        name, reads = kernel_name(kernel.name), of(kernel.reads)
+        reads = [*inputs, *every] if last else reads
+        writes = of(written if last else kernel.writes)
+        act(
+            process,
+            name,
+            "compute",
+            stream,
+            work,
+            reads=reads,
+            writes=writes,
+            site=site,
+            issue="recorded" if is_recorded(process) else "compute",
+        )
 
 
 def wait_for(process: Process, command: Command) -> None:

@@ -45,7 +45,7 @@ Formula = Callable[..., Any]
 # Formulas
 
 _OPERANDS: Final = ("a", "b", "c")
-_GIVEN: Final = frozenset({*_OPERANDS, "out", "like", "index", "wanted"})
+_GIVEN: Final = frozenset({*_OPERANDS, "out", "like", "index", "likes"})
 """Names of a formula's parameters that do not mean an option of its operation."""
 
 
@@ -83,25 +83,26 @@ class _Part:
 
 def _label(stem: str) -> str:
     """Returns PyTorch's name of an operation's node."""
-    return f"{''.join([word.capitalize() for word in stem.split('_')])}Backward0"
+    stem, _, number = stem.partition(".")
+    return f"{''.join([word.capitalize() for word in stem.split('_')])}Backward{number or 0}"
 
 
 class _Derivative:
-    __slots__ = ("every", "label", "parts", "several", "together")
+    __slots__ = ("every", "joint", "label", "parts", "several")
 
     def __init__(
         self,
         stem: str,
         parts: Sequence[Formula | None],
         every: Formula | None,
+        joint: Formula | None,
         several: bool,
-        together: bool,
     ) -> None:
+        self.joint = None if joint is None else _Part(joint)
         self.several = several
-        self.together = together
         self.label = _label(stem)
         self.parts = [None if part is None else _Part(part) for part in parts]
-        self.every = None if every is None else _Part(every)
+        self.every = self.joint if every is None else _Part(every)
 
     def of(self, count: int) -> Sequence[_Part | None]:
         """Returns the formulas of the operands of a call with so many; a short list lacks Nones."""
@@ -115,28 +116,28 @@ def derivative(
     name: str,
     *parts: Formula | None,
     every: Formula | None = None,
+    joint: Formula | None = None,
     several: bool = False,
-    together: bool = False,
 ) -> None:
     """Adds the formulas of an operation's gradients to the table.
 
     The first parameter of a formula is the gradient of the result. The names of its other
     parameters say what it needs, and a node keeps nothing else: `a`, `b`, `c` are operands, `out`
-    is the result, `like` the form of the gradient, `index` the index of the operand, `wanted` the
-    forms of the gradients that are wanted, None for others. All other
+    is the result, `like` the form of the gradient, `index` the index of the operand, `likes` the
+    forms of all gradients of a joint formula, None for one that nobody needs. All other
     names are options of the operation; an option that a call lacks has the parameter's default. The
     value of the formula is reduced to the operand's shape and converted to its dtype.
 
     Args:
-        name: Name of the operation, without `aten::`.
+        name: Name of the operation, without `aten::`; PyTorch numbers its overloads: `max.1`.
         parts: A formula for each operand; None for an operand without gradient.
         every: One formula for any number of operands.
+        joint: One formula that returns the gradients of all operands.
         several: Whether the operation has several results; the first parameter of a formula is then
             the list of their gradients, in which None stands for zeros.
-        together: Whether `every` returns the gradients of all operands, with one kernel.
     """
     assert name not in _derivatives, name
-    _derivatives[name] = _Derivative(name, parts, every, several, together)
+    _derivatives[name] = _Derivative(name, parts, every, joint, several)
 
 
 def is_differentiable(name: str) -> bool:
@@ -236,15 +237,14 @@ class Operation(Node):
                 spend_views(values["out"])
         came: Any = grads if self._derivative.several else grads[0]
         edges = self.edges
-        if self._derivative.together:
-            every = self._derivative.every
-            assert every is not None
-            wanted = [
+        if self._derivative.joint is not None:
+            likes = [
                 each if edge is not None and (needed is None or needed[at]) else None
-                for at, (edge, each) in enumerate(zip(edges, self.inputs, strict=True))
+                for at, (each, edge) in enumerate(zip(self.inputs, edges, strict=True))
             ]
-            kept_ = {name: values[name] for name in every.names if name in values}
-            found: Sequence[Tensor | None] = every.function(came, **kept_, wanted=wanted)
+            joint = self._derivative.joint
+            held = {name: values[name] for name in joint.names if name in values}
+            found: Sequence[Tensor | None] = joint.function(came, likes=likes, **held)
             return found
         results: list[Tensor | None] = [None] * len(edges)
         for at, part in enumerate(self._derivative.of(len(edges))[: len(edges)]):
@@ -362,6 +362,8 @@ def begin(
         needed = needed or edge is not None
     stem = name.removeprefix("aten::")
     if out is not None:
+        if stem not in _derivatives:
+            stem = stem.removesuffix("_")
         if not any(operand is out for operand in operands):
             if needed or edge_of(out) is not None:
                 raise TensorError(

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 BF16 = torch.bfloat16
-NAME = "_scaled_dot_product_{}_attention"
+NAME = "aten::_scaled_dot_product_{}_attention"
 
 
 def _operands(*, dtype: Any, groups: int = 4, width: int = 64) -> list[Any]:
@@ -63,7 +63,7 @@ def test_attention_is_one_command_and_has_the_numbers_of_a_cpu(
     names = on_one_rank(worker)
     name = NAME.format(backend)
     assert [each for each in names if "attention" in each] == [name, f"{name}_backward"]
-    assert not {"bmm", "_softmax", "_safe_softmax"} & set(names)
+    assert not {"aten::bmm", "aten::_softmax", "aten::_safe_softmax"} & set(names)
     for ours, theirs in zip(found, expected, strict=True):
         bound = 2e-2 if ours.dtype is BF16 else 1e-5
         scale = float(theirs.float().abs().max())
@@ -89,7 +89,7 @@ def test_what_no_kernel_takes_is_a_matrix_of_scores() -> None:
         x = torch.zeros(4, 16, 64, device="cuda")
         F.scaled_dot_product_attention(x, x, x)
 
-    assert {"bmm", "_safe_softmax"} <= set(on_one_rank(worker))
+    assert {"aten::bmm", "aten::_safe_softmax"} <= set(on_one_rank(worker))
 
 
 def test_sdpa_kernel_chooses_the_backend() -> None:
@@ -152,10 +152,10 @@ def test_rms_norm_is_one_kernel_with_the_numbers_of_a_cpu() -> None:
 
     names = on_one_rank(worker)
     assert [each for each in names if "rms" in each] == [
-        "_fused_rms_norm",
-        "_fused_rms_norm_backward",
+        "aten::_fused_rms_norm",
+        "aten::_fused_rms_norm_backward",
     ]
-    assert not {"rsqrt", "pow", "mean"} & set(names)
+    assert not {"aten::rsqrt", "aten::pow", "aten::mean"} & set(names)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
 
@@ -167,7 +167,7 @@ def test_dropout_is_one_kernel(data: bool) -> None:
         F.dropout(x, 0.1)
         F.dropout(x, 0.1, training=False)
 
-    assert on_one_rank(worker, data=data) == ["zeros", "native_dropout"]
+    assert on_one_rank(worker, data=data) == ["aten::zeros", "aten::native_dropout"]
 
 
 @pytest.mark.parametrize("data", [True, False])
@@ -181,12 +181,12 @@ def test_clipping_and_optimisers_take_lists(data: bool) -> None:
         torch.optim.AdamW(params, fused=True).step()
 
     names = on_one_rank(worker, data=data)
-    assert [each for each in names if each.startswith(("_foreach", "_fused"))] == [
-        "_foreach_norm",
-        "_foreach_mul_",
-        "_foreach_add_",
-        "_foreach_add_",
-        "_fused_adamw_",
+    assert [each for each in names if each.startswith(("aten::_foreach", "aten::_fused"))] == [
+        "aten::_foreach_norm",
+        "aten::_foreach_mul_",
+        "aten::_foreach_add_",
+        "aten::_foreach_add_",
+        "aten::_fused_adamw_",
     ]
 
 

@@ -142,7 +142,9 @@ def _commands(
     with monkeypatch.context() as patch:
         patch.setattr(alone, "issue", issue)
         on_one_rank(worker, data=data)
-    return [each for each in found if "attention" in each[0] or each[0] in {"bmm", "mm"}]
+    return [
+        each for each in found if "attention" in each[0] or each[0] in {"aten::bmm", "aten::mm"}
+    ]
 
 
 def _flexes(

@@ -59,7 +59,7 @@ def test_a_value_of_the_host_crosses_the_bus_each_time(data: bool) -> None:
             loss.copy_(torch.tensor(1.0))
             torch._foreach_copy_([loss], [torch.tensor(1.0)])
 
-    assert _run(worker, data=data)[1] == ["zeros", *["Memcpy HtoD"] * (2 * _TIMES)]
+    assert _run(worker, data=data)[1] == ["aten::zeros", *["Memcpy HtoD"] * (2 * _TIMES)]
 
 
 @pytest.mark.parametrize("data", [True, False])
@@ -98,7 +98,7 @@ def test_a_single_value_of_the_host_fills_where_a_mask_is_true(data: bool) -> No
     numbers = [[2.0, 0.0], [0.0, 2.0]] if data else 0
     made, names = _run(worker, data=data)
     assert made == (torch.device("cuda:0"), torch.float32, numbers)
-    assert names.count("masked_fill") == names.count("masked_fill_") == _TIMES
+    assert names.count("aten::masked_fill") == names.count("aten::masked_fill_") == _TIMES
 
 
 @pytest.mark.parametrize("data", [True, False])

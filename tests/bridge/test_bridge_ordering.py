@@ -319,7 +319,7 @@ def test_a_race_of_a_library_is_listed_if_the_run_is_to_go_on() -> None:
     assert (first["code"], first["ranks"]) == ("M10", [0, 1])
     assert "# read" in first["at"]
     assert "DistributedDataParallel(module" in first["issued"]
-    assert first["what"] == "read a tensor before copy_ on it was waited for"
+    assert first["what"] == "read a tensor before aten::copy_ on it was waited for"
 
 
 def test_a_collective_that_is_read_too_early_is_listed_too() -> None:

@@ -28,16 +28,17 @@ def test_each_rank_has_a_profile_of_its_own(tmp_path: Path) -> None:
                 _work()
         profiler.export_chrome_trace(str(tmp_path / f"{rank}.json"))
         rows = {row.key: row.count for row in profiler.key_averages()}
-        assert "mm" in profiler.key_averages().table(sort_by="cuda_time_total", row_limit=10)
+        assert "aten::mm" in profiler.key_averages().table(sort_by="cuda_time_total", row_limit=10)
         return rows
 
     first, second = on_ranks(worker, 2)
-    assert (first["mm"], second["mm"]) == (1, 2)
+    assert (first["aten::mm"], second["aten::mm"]) == (1, 2)
     assert first["mine"] == second["mine"] == 1
     names = [
         event["name"] for event in json.loads((tmp_path / "1.json").read_text())["traceEvents"]
     ]
     assert names.count("mine") >= 1
+    assert {"aten::mm", "mm_kernel"} <= set(names)  # the operator on the host, and its kernel
 
 
 def test_a_schedule_and_a_handler_of_pytorch_work(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_the_old_profiler_works_and_what_is_not_recorded_is_told() -> None:
             profiler.export_stacks("stacks")
         return [row.key for row in profiler.key_averages()]
 
-    assert "mm" in on_ranks(worker)[0]
+    assert "aten::mm" in on_ranks(worker)[0]
 
 
 def test_compiled_functions_run_as_they_are() -> None:

@@ -137,7 +137,7 @@ def test_an_access_that_no_stream_orders_is_refused_at_its_line(worker: Callable
 
 def test_the_report_has_both_lines_and_both_streams() -> None:
     text = _refused(not_waited_for, 1)
-    assert "[M10] rank 0 read a tensor before mul on it was waited for" in text
+    assert "[M10] rank 0 read a tensor before aten::mul on it was waited for" in text
     assert "y + 1  # M10" in text
     assert "y = x * 2" in text
     assert "mul runs on stream 0.1, the read on the default stream" in text

@@ -496,7 +496,7 @@ def test_a_bucket_begins_before_the_backward_pass_ends(kernbench: Kernbench) -> 
     ctx = spawn(kernbench, 2, work, data=False, record="full")
     records = [r for r in ctx.engine.op_log.records if r.rank == 1]
     sums = [r for r in records if r.category == "collective" and r.name == "all_reduce"]
-    products = [r for r in records if r.name == "aten::matmul"]
+    products = [r for r in records if r.name == "aten::mm"]
     assert len(sums) == 4
     assert len({r.track for r in sums}) == 1
     assert {r.track for r in sums}.isdisjoint(r.track for r in products)

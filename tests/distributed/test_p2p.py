@@ -284,7 +284,7 @@ def test_the_source_of_a_handle_is_a_rank_of_its_group(kernbench: Kernbench) -> 
         group, x = dist.new_group([1, 2]), _x(rank)
         if rank == 1:
             work = dist.isend(x, 2, group=group)
-            with pytest.raises(TypeError, match=r"_source_rank\(\) of isend: only a receive has"):
+            with pytest.raises(TypeError, match=r"_source_rank\(\) of send: only a receive has"):
                 work._source_rank()
             work.wait()
         if rank == 2:

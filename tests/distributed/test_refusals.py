@@ -636,10 +636,10 @@ def c14_read_on_two_streams(rank: int) -> None:
     (
         (1,),
         """
-[C15] rank 1 read a tensor before irecv on it was waited for
+[C15] rank 1 read a tensor before recv on it was waited for
   at 12 us, at FILE+7: b.tolist()
-  irecv #2 of group WORLD was issued at 8 us, at FILE+4: first, second = (dist.batch_isend_irecv([dist.P2POp(op, x, 1 - rank)])[0] for x in (a, b))
-  irecv runs on the stream of message 0 of batches, the read on the default stream
+  recv #2 of group WORLD was issued at 8 us, at FILE+4: first, second = (dist.batch_isend_irecv([dist.P2POp(op, x, 1 - rank)])[0] for x in (a, b))
+  recv runs on the stream of message 0 of batches, the read on the default stream
   tensor [4] torch.float32, bytes 0..16 of 16: read after write
   hint: call work.wait() first
 """,

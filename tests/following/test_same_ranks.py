@@ -376,7 +376,7 @@ def _one_waits(rank: int, tape: Tape | None) -> None:
         (_lets_a_stream_wait, "a wait for something that is no command of the rank"),
         (_waits_for_it, "a wait for something that is no command of the rank"),
         (_one_waits, "rank 3 waited for its command 1"),
-        (_sends, "isend, a message to or from one rank, on each of ranks 0, 3"),
+        (_sends, "send, a message to or from one rank, on each of ranks 0, 3"),
         (_looks, "a look whether the device is done (query, is_completed) on each of ranks 0, 3"),
         (_other_bytes, "rank 0 and rank 3 do not do the same"),
         (_only_members, "new_group(use_local_synchronization=True) on each of ranks 0, 3"),

@@ -560,9 +560,9 @@ def test_k6_polling_for_what_cannot_happen(kernbench: Kernbench) -> None:
         (0, 1): """\
 LivelockError: [K6] ranks 0-1 poll for ever, and nothing else is left to happen
   rank 0 polls at FILE+6: while not work.is_completed():
-  rank 0 polls irecv, issued at FILE+5: work = dist.irecv(x, 1 - rank); irecv #1 of group WORLD lacks rank 1
+  rank 0 polls recv, issued at FILE+5: work = dist.irecv(x, 1 - rank); irecv #1 of group WORLD lacks rank 1
   rank 1 polls at FILE+6: while not work.is_completed():
-  rank 1 polls irecv, issued at FILE+5: work = dist.irecv(x, 1 - rank); irecv #1 of group WORLD lacks rank 0
+  rank 1 polls recv, issued at FILE+5: work = dist.irecv(x, 1 - rank); irecv #1 of group WORLD lacks rank 0
   rank 2 waits in recv([4], torch.float32, from rank 0, tag 0) at 2 us, at FILE+3: dist.recv(x, 0)
   hint: call work.wait() or synchronize() instead of polling; they find out what is missing""",
     }

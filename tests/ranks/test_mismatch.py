@@ -658,7 +658,7 @@ replay: seed 0, schedule 0"""
     assert told(c13) == (
         """ranks 0-3 failed
 ranks 0-3: LeakError: [C13] each of ranks 0-3 returned without waiting for 1 operation
-  isend #1 of group WORLD issued at 2 us, at FILE+2: dist.isend(ones(), (rank + 1) % 4)
+  send #1 of group WORLD issued at 2 us, at FILE+2: dist.isend(ones(), (rank + 1) % 4)
   hint: keep the work that each of these calls returned, and call its wait()
 replay: seed 0, schedule 0"""
     )

@@ -140,6 +140,125 @@ OPERATIONS: dict[str, Maker] = {
 }
 
 
+def _method(name: str, *arguments: Any) -> Maker:
+    return _of_one(lambda torch, x: getattr(x, name)(*arguments))
+
+
+def _with_itself(name: str) -> Maker:
+    return _of_one(lambda torch, x: getattr(x, name)(x))
+
+
+def _both_ways(function: Callable[[Any, Any], Any], *shape: int) -> dict[str, Maker]:
+    def forward(torch: Any) -> Operation:
+        x = _x(torch, *shape)
+        return lambda: function(torch, x)
+
+    def run(torch: Any) -> Any:
+        return function(torch, _x(torch, *shape, grad=True))
+
+    return {"": forward, "_backward": _back(run)}
+
+
+def _named(name: str) -> Callable[[Any, Any], Any]:
+    return lambda torch, x: getattr(torch, name)(x)
+
+
+_SMALL = (64, 64)
+_ALONE = (
+    *("exp", "expm1", "log", "log1p", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "sin", "cos"),
+    *("tan", "tanh", "sigmoid", "neg", "abs", "relu", "sign", "floor", "ceil", "trunc", "round"),
+)
+_PAIRS = ("add", "sub", "mul", "div", "pow", "remainder", "fmod")
+_BOTH_WAYS: dict[str, Callable[[Any, Any], Any]] = {
+    **{name: _named(name) for name in _ALONE},
+    "elu": lambda torch, x: torch.nn.functional.elu(x),
+    "leaky_relu": lambda torch, x: torch.nn.functional.leaky_relu(x),
+    "hardtanh": lambda torch, x: torch.nn.functional.hardtanh(x),
+    "logsigmoid": lambda torch, x: torch.nn.functional.logsigmoid(x),
+    "maximum": lambda torch, x: torch.maximum(x, x * 2),
+    "logaddexp": lambda torch, x: torch.logaddexp(x, x * 2),
+    "power_of_two": lambda torch, x: torch.pow(x, 2),
+    "clamp": lambda torch, x: x.clamp(0, 1),
+    "clamp_min": lambda torch, x: x.clamp(min=0),
+    "where": lambda torch, x: torch.where(x > 0, x, 0.0),
+    "masked_fill": lambda torch, x: x.masked_fill(x > 0, 1.0),
+    "lerp": lambda torch, x: torch.lerp(x, x * 2, 0.5),
+    "addcmul": lambda torch, x: torch.addcmul(x * 3, x, x),
+    "var": lambda torch, x: x.var(-1),
+    "std": lambda torch, x: x.std(),
+    "norm": lambda torch, x: x.norm(),
+    "amax": lambda torch, x: x.amax(-1),
+    "max": lambda torch, x: x.max(),
+    "max_of_rows": lambda torch, x: x.max(-1)[0],
+    "logsumexp": lambda torch, x: x.logsumexp(-1),
+    "cumsum": lambda torch, x: x.cumsum(-1),
+    "softmax": lambda torch, x: x.softmax(-1),
+    "log_softmax": lambda torch, x: x.log_softmax(-1),
+    "sort": lambda torch, x: x.sort()[0],
+    "topk": lambda torch, x: x.topk(4)[0],
+    "slice": lambda torch, x: x[1:3],
+    "select": lambda torch, x: x[1],
+    "diagonal": lambda torch, x: x.diagonal() * 1,
+    "stack": lambda torch, x: torch.stack([x * 1, x * 2]),
+    "unbind": lambda torch, x: torch.cat(x.unbind()),
+    "index": lambda torch, x: x[_ids(torch, 5)],
+    "gather": lambda torch, x: x.gather(1, _ids(torch, 64, 8)),
+    "index_select": lambda torch, x: x.index_select(0, _ids(torch, 9)),
+    "to": lambda torch, x: x.to(torch.bfloat16),
+    "matrix_and_vector": lambda torch, x: x @ (x * 2)[0],
+    "batched": lambda torch, x: x.view(4, 16, 64) @ (x * 2).view(4, 64, 16),
+    "addmm": lambda torch, x: torch.addmm(x * 1, x * 2, x * 3),
+    "einsum": lambda torch, x: torch.einsum("ij,jk->ik", x, x),
+    "tensordot": lambda torch, x: torch.tensordot(x, x, 1),
+    "linear": lambda torch, x: torch.nn.functional.linear(x * 1, x * 2, (x * 3)[0]),
+    "linear_without_bias": lambda torch, x: torch.nn.functional.linear(x * 1, x * 2),
+    "layer_norm": lambda torch, x: torch.nn.functional.layer_norm(x, (64,), x[0], x[1]),
+    "rms_norm": lambda torch, x: torch.nn.functional.rms_norm(x, (64,), x[0]),
+    "group_norm": lambda torch, x: torch.nn.functional.group_norm(x, 4, x[0], x[1]),
+    "batch_norm": lambda torch, x: torch.nn.functional.batch_norm(
+        x, torch.zeros(64, device="cuda"), torch.ones(64, device="cuda"), x[0], x[1], True
+    ),
+    "dropout": lambda torch, x: torch.nn.functional.dropout(x, 0.5),
+    "mse_loss": lambda torch, x: torch.nn.functional.mse_loss(x, x * 2),
+    "l1_loss": lambda torch, x: torch.nn.functional.l1_loss(x, x * 2),
+    "smooth_l1_loss": lambda torch, x: torch.nn.functional.smooth_l1_loss(x, x * 2),
+    "huber_loss": lambda torch, x: torch.nn.functional.huber_loss(x, x * 2),
+    "logits": lambda torch, x: torch.nn.functional.binary_cross_entropy_with_logits(x, x * 2),
+    "cross_entropy": lambda torch, x: torch.nn.functional.cross_entropy(x, _ids(torch, 64)),
+    "cross_entropy_of_images": lambda torch, x: torch.nn.functional.cross_entropy(
+        x.view(4, 16, 64), _ids(torch, 4, 64)
+    ),
+    "probabilities": lambda torch, x: torch.nn.functional.cross_entropy(x, (x * 2).detach()),
+}
+
+NAMED: dict[str, Maker] = {
+    **{name: OPERATIONS[name] for name in OPERATIONS if name not in ("gather", "cross_entropy")},
+    **{f"{name}_in_place": _method(f"{name}_") for name in _ALONE},
+    **{f"{name}_in_place_of_two": _with_itself(f"{name}_") for name in _PAIRS},
+    **{
+        f"{name}{way}": maker
+        for name, function in _BOTH_WAYS.items()
+        for way, maker in _both_ways(function, *_SMALL).items()
+    },
+    "zero": _method("zero_"),
+    "normal": _method("normal_"),
+    "uniform": _method("uniform_"),
+    "clamp_in_place": _method("clamp_", 0, 1),
+    "lerp_in_place": _of_one(lambda _, x: x.lerp_(x * 2, 0.5)),
+    "addcmul_in_place": _of_one(lambda _, x: x.addcmul_(x, x)),
+    "addcdiv_in_place": _of_one(lambda _, x: x.addcdiv_(x, x)),
+    "masked_fill_in_place": _of_one(lambda _, x: x.masked_fill_(x > 0, 1.0)),
+    "scatter_in_place": _of_one(lambda torch, x: x.scatter_(1, _ids(torch, N, 8), 1.0)),
+    "zeros_like": _of_one(lambda torch, x: torch.zeros_like(x)),
+    "ones": _of_one(lambda torch, _: torch.ones(N, device="cuda")),
+    "new_zeros": _method("new_zeros", 3),
+    "bernoulli": _of_one(lambda torch, x: torch.bernoulli(x)),
+    "isfinite": _of_one(lambda torch, x: torch.isfinite(x)),
+    "out": _of_one(lambda torch, x: torch.add(x, x, out=x * 2)),
+}
+"""Operations, in place and out of place, forward and backward, that run the same kernels."""
+
+
 def _engine(*, at_call: bool) -> GraphEngine:
     topology = load_topology("h200x8").topology_obj
     return GraphEngine(topology, False, moves_at_call=at_call, record="full")
@@ -163,29 +282,50 @@ def device_times(torch: Any, engine: GraphEngine) -> dict[str, int]:
     return found
 
 
-def of_own_torch() -> dict[str, int]:
-    """Returns `device_times` of `kernbench.torch`."""
-    import kernbench.torch as torch
+def names_of(torch: Any, engine: GraphEngine) -> dict[str, list[str]]:
+    """Returns the names of the kernels that each of `NAMED` runs on a device of an engine.
 
-    found: dict[str, int] = {}
-    engine = _engine(at_call=False)
-    with RuntimeContext(engine=engine, quiet=True) as ctx:
-        ctx.multiprocessing.spawn(lambda _: found.update(device_times(torch, engine)), nprocs=1)
+    Args:
+        torch: The module; a rank of it runs this.
+        engine: Engine that notes all commands.
+    """
+    found = {}
+    for name, make in NAMED.items():
+        run = make(torch)
+        torch.cuda.synchronize()
+        begin = len(engine.op_log.records)
+        run()
+        torch.cuda.synchronize()
+        found[name] = [each.name for each in engine.op_log.records[begin:]]
     return found
 
 
-def of_real_torch() -> dict[str, int]:
-    """Returns `device_times` of PyTorch, which must be installed."""
+Noting = Callable[[Any, GraphEngine], dict[str, Any]]
+
+
+def of_own_torch(noting: Noting = device_times) -> dict[str, Any]:
+    """Returns `device_times` of `kernbench.torch`, or something else of its commands."""
+    import kernbench.torch as torch
+
+    found: dict[str, Any] = {}
+    engine = _engine(at_call=False)
+    with RuntimeContext(engine=engine, quiet=True) as ctx:
+        ctx.multiprocessing.spawn(lambda _: found.update(noting(torch, engine)), nprocs=1)
+    return found
+
+
+def of_real_torch(noting: Noting = device_times) -> dict[str, Any]:
+    """Returns the same of PyTorch, which must be installed."""
     import torch
 
     from kernbench.bridge import bridged
 
-    found: dict[str, int] = {}
+    found: dict[str, Any] = {}
     engine = _engine(at_call=False)
 
     def main(rank: int) -> None:
         del rank
-        found.update(device_times(torch, engine))
+        found.update(noting(torch, engine))
 
     with RuntimeContext(engine=engine, quiet=True), bridged(data=False):
         torch.multiprocessing.spawn(main, nprocs=1)

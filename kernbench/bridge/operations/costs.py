@@ -14,13 +14,14 @@ from kernbench.bridge.operations import costs_attention, costs_gemm, costs_lists
 from kernbench.bridge.operations.costs_operands import Formula, by_bytes
 from kernbench.bridge.operations.costs_pointwise import COPIES, FILLS, copying, filling, pointwise
 from kernbench.hw.library import Library
+from kernbench.kernels.names import kernel_name
 
 
 class Cost(NamedTuple):
     """What an operation is on a device.
 
     Attributes:
-        name: Name of the command.
+        name: Name of the command, from `kernels.names`.
         duration: How long the command takes.
         fresh: Whether the result may have memory of its own.
         known: Whether the kernel is known; otherwise its bytes are counted.
@@ -138,8 +139,9 @@ def cost_of(func: Any) -> Cost:
     if formula is None and torch.Tag.pointwise in func.tags:
         formula = pointwise(name)
     if formula is None:
-        return Cost(name, by_bytes, known=False)
-    return Cost(name, formula, blas=packet in costs_gemm.FORMULAS)
+        return Cost(kernel_name(name, func.namespace), by_bytes, known=False)
+    kernel = kernel_name(name, func.namespace)
+    return Cost(kernel, formula, blas=packet in costs_gemm.FORMULAS)
 
 
 def _by_name(name: str) -> Formula | None:

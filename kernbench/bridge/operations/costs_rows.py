@@ -9,6 +9,7 @@ from kernbench.bridge.tensors.operands import tensors_in
 from kernbench.hw.library import Library
 from kernbench.kernels import copies, indexing, rows
 from kernbench.kernels.operands import total_bytes
+from kernbench.kernels.prices import ROWS
 from kernbench.kernels.traffic import streamed_ps
 
 _ATEN: Final = torch.ops.aten
@@ -98,7 +99,6 @@ _REDUCTIONS: Final = (
     *("sum", "mean", "prod", "amax", "amin", "any", "all", "std", "var", "std_mean", "var_mean"),
     *("norm", "linalg_vector_norm", "logsumexp", "nansum", "count_nonzero", "aminmax"),
 )
-_PLACES_FOUND: Final = ("argmax", "argmin", "max", "min", "median", "mode")
 _LOOK_UPS: Final = (
     *("index", "index_select", "gather", "take", "take_along_dim", "masked_select", "nonzero"),
 )
@@ -108,30 +108,6 @@ _SCATTERS: Final = (
     *("index_copy_", "index_fill", "index_fill_", "slice_scatter", "select_scatter"),
     *("masked_scatter", "masked_scatter_"),
 )
-_ROWS: Final = {
-    "_softmax": "softmax",
-    "_safe_softmax": "softmax",
-    "_softmax_backward_data": "softmax_backward",
-    "_log_softmax": "log_softmax",
-    "_log_softmax_backward_data": "log_softmax_backward",
-    "native_layer_norm": "layer_norm",
-    "native_layer_norm_backward": "layer_norm_backward",
-    "_fused_rms_norm": "rms_norm",
-    "_fused_rms_norm_backward": "rms_norm_backward",
-    "native_group_norm": "layer_norm",
-    "native_group_norm_backward": "layer_norm_backward",
-    "native_batch_norm": "batch_norm",
-    "_native_batch_norm_legit": "batch_norm",
-    "_batch_norm_with_update": "batch_norm",
-    "native_batch_norm_backward": "batch_norm",
-    "batch_norm_backward": "batch_norm",
-    "batch_norm_elemt": "batch_norm_elements",
-    "batch_norm_backward_reduce": "batch_norm_elements",
-    "batch_norm_backward_elemt": "batch_norm_elements",
-    **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"), "scan"),
-    **dict.fromkeys(_PLACES_FOUND, "arg_extreme"),
-}
-"""Operations that go through rows, with their kernel."""
 
 
 def _all(names: tuple[str, ...], formula: Formula) -> dict[Any, Formula]:
@@ -139,7 +115,7 @@ def _all(names: tuple[str, ...], formula: Formula) -> dict[Any, Formula]:
 
 
 FORMULAS: Final[dict[Any, Formula]] = {
-    **{getattr(_ATEN, name): _row(kernel) for name, kernel in _ROWS.items()},
+    **{getattr(_ATEN, name): _row(kernel) for name, kernel in ROWS.items()},
     **_all(_REDUCTIONS, _reduction),
     **_all(_LOOK_UPS, _gathered),
     **{getattr(_ATEN, name): _scattered(name) for name in _SCATTERS},

@@ -10,6 +10,7 @@ from kernbench.bridge.here import Rank
 from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.tensors.storages import STORAGES, hold, is_on_device
 from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.kernels.names import kernel_name
 from kernbench.process.access import OwnershipError
 from kernbench.process.process import Process
 from kernbench.tensors.errors import TensorError
@@ -152,7 +153,7 @@ def of_the_host(func: Any, args: Any, kwargs: Any) -> Any:
         UnsupportedError: If another operand is on a device.
     """
     if any(map(is_on_device, tensors_in((args, kwargs)))):
-        raise sparse_on_device(func._overloadpacket.__name__)
+        raise sparse_on_device(kernel_name(func._overloadpacket.__name__, func.namespace))
     return func(*args, **(kwargs or {}))
 
 
