@@ -21,14 +21,14 @@ def _check(name: str, value: float, low: float = 0.0, high: float = float("inf")
 
 
 def _refuse(name: str, foreach: bool | None, **flags: bool) -> None:
-    """Refuses options that change how a step runs: here a step is one kernel per group."""
+    """Refuses options that change how a step runs."""
     refuse(name, foreach=foreach, **{flag: given or None for flag, given in flags.items()})
 
 
 def _check_fused(name: str, fused: bool | None) -> None:
     if fused is False:
         raise UnsupportedError(
-            f"{name}(fused=False) is not simulated: a step is one kernel per group",
+            f"{name}(fused=False) is not simulated: a step works on lists",
             [site_fact(call_site())],
         )
 
@@ -44,9 +44,9 @@ class SGD(Optimizer):
         weight_decay: Factor of the parameter that is added to its gradient.
         nesterov: Whether to use Nesterov's momentum.
         maximize: Whether to maximise the loss.
-        foreach: Must be None: a step is one kernel.
+        foreach: Must be None.
         differentiable: Must be False.
-        fused: None or True.
+        fused: Whether a step is one kernel, rather than those of `_foreach_*`; None or True.
 
     Raises:
         OptionError: If a value is out of range.
@@ -131,11 +131,11 @@ class Adam(Optimizer):
         eps: Number added to the root of the mean of squares.
         weight_decay: Factor of the parameter that is added to its gradient.
         amsgrad: Must be False.
-        foreach: Must be None: a step is one kernel.
+        foreach: Must be None.
         maximize: Whether to maximise the loss.
         capturable: Must be False.
         differentiable: Must be False.
-        fused: None or True.
+        fused: Whether a step is one kernel, rather than those of `_foreach_*`; None or True.
         decoupled_weight_decay: Whether weight decay shrinks the parameter itself, as in `AdamW`.
 
     Raises:
@@ -231,11 +231,11 @@ class AdamW(Adam):
         eps: Number added to the root of the mean of squares.
         weight_decay: Share of the parameter, times `lr`, that each step takes away.
         amsgrad: Must be False.
-        foreach: Must be None: a step is one kernel.
+        foreach: Must be None.
         maximize: Whether to maximise the loss.
         capturable: Must be False.
         differentiable: Must be False.
-        fused: None or True.
+        fused: Whether a step is one kernel, rather than those of `_foreach_*`; None or True.
 
     Raises:
         OptionError: If a value is out of range.

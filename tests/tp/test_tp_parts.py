@@ -169,7 +169,7 @@ def test_c21_a_norm_of_rows_is_told_in_full(kernbench: Kernbench) -> None:
 WeightDriftError: [C21] ranks of the tensor-parallel group WORLD/1{0-1} held norm.weight alike, \
 and a step has changed them differently
   norm.weight [4] torch.float32 is now one on rank 0, and another on rank 1
-  SGD.step was issued at FILE+7: torch.optim.SGD(model.parameters(), lr=0.25).step()
+  aten::_foreach_add_ was issued at FILE+7: torch.optim.SGD(model.parameters(), lr=0.25).step()
   hint: where each rank sees only its rows, as with sequence parallelism, set \
 parameter.sequence_parallel = True and call \
 kernbench.tp.gradients.finalize_model_grads(model) between backward() and step(); if ranks hold \
