@@ -211,7 +211,7 @@ def test_a_step_is_one_kernel_a_group(ctx_without_data: RuntimeContext) -> None:
         (lambda p: optim.AdamW([p], amsgrad=True), "AdamW(amsgrad=) is not simulated"),
         (
             lambda p: optim.AdamW([p], fused=False),
-            "AdamW(fused=False) is not simulated: a step is one kernel per group",
+            "AdamW(fused=False) is not simulated: a step works on lists",
         ),
     ],
 )
