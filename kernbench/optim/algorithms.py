@@ -45,7 +45,7 @@ def _refuse(name: str, foreach: bool | None, **flags: bool) -> None:
 def _check_fused(name: str, fused: bool | None) -> None:
     if fused is False:
         raise UnsupportedError(
-            f"{name}(fused=False) is not simulated",
+            f"{name}(fused=False) is not simulated: a step works on lists",
             [site_fact(call_site())],
             hint="None: operations on lists of parameters; True: one kernel",
         )
@@ -78,7 +78,7 @@ class SGD(Optimizer):
         maximize: Whether to maximise the loss.
         foreach: Must be None.
         differentiable: Must be False.
-        fused: None, or True for a step in one kernel.
+        fused: Whether a step is one kernel, rather than those of `_foreach_*`; None or True.
 
     Raises:
         OptionError: If a value is out of range.
@@ -174,7 +174,7 @@ class Adam(Optimizer):
         maximize: Whether to maximise the loss.
         capturable: Must be False.
         differentiable: Must be False.
-        fused: None, or True for a step in one kernel.
+        fused: Whether a step is one kernel, rather than those of `_foreach_*`; None or True.
         decoupled_weight_decay: Whether weight decay shrinks the parameter itself, as in `AdamW`.
 
     Raises:
@@ -279,7 +279,7 @@ class AdamW(Adam):
         maximize: Whether to maximise the loss.
         capturable: Must be False.
         differentiable: Must be False.
-        fused: None, or True for a step in one kernel.
+        fused: Whether a step is one kernel, rather than those of `_foreach_*`; None or True.
 
     Raises:
         OptionError: If a value is out of range.
