@@ -4,6 +4,7 @@ import ast
 import html
 import importlib.util
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -175,3 +176,16 @@ def test_the_picture_of_a_sweep_shows_what_it_finds_now() -> None:
     document = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
     shown = " ".join(word for word in pictures.SWEEP if word != "--quiet")
     assert f"```sh\nkernbench {shown}\n```" in document
+
+
+def test_types_are_the_same_whether_an_extra_is_installed_or_not() -> None:
+    """Stubs of a package are read where it is installed, unless they are named, too."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    skipped = [
+        each
+        for each in settings["tool"]["mypy"]["overrides"]
+        if each.get("follow_imports") == "skip"
+    ]
+    named = {name for each in skipped for name in each["module"]}
+    assert {"torch", "triton", "matplotlib", "ray", "transformers"} <= named
+    assert all(each.get("follow_imports_for_stubs") for each in skipped)
