@@ -151,7 +151,7 @@ def test_what_pytest_leaves_out_is_run_at_the_end_of_the_gate() -> None:
     )
     gate = (docs_readme.ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert gate.splitlines()[-1] == "pytest -q -m slow"
-    assert "\n  pytest -q -m 'torch and not at_length'\n" in gate
+    assert "\n  pytest -q -m 'torch and not at_length and not slow'\n" in gate
     assert "\n  pytest -q -m hta\n" in gate
     assert "\n  pytest -q -m plot\n" in gate
     assert "\n  pytest -q -n 0 -m ray\n" in gate
