@@ -148,7 +148,7 @@ def device(request: pytest.FixtureRequest, ctx: RuntimeContext) -> str:
 
 @pytest.fixture(scope="module")
 def small_heap() -> Iterator[None]:
-    """Hides all that earlier tests have loaded from searches for garbage, which take seconds else."""
+    """Hides what earlier tests have loaded from searches for garbage: with it each takes 1 s."""
     gc.collect()
     gc.freeze()
     yield
