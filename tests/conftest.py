@@ -1,5 +1,6 @@
 """What every test may use: machines by name, machines made up on the spot."""
 
+import gc
 import os
 import signal
 import threading
@@ -143,6 +144,15 @@ def device(request: pytest.FixtureRequest, ctx: RuntimeContext) -> str:
     """Each place where a tensor can be, on a machine with data."""
     name: str = request.param
     return name
+
+
+@pytest.fixture(scope="module")
+def small_heap() -> Iterator[None]:
+    """Hides what earlier tests have loaded from searches for garbage: with it each takes 1 s."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -237,6 +237,10 @@ def own_process(modules: Modules | None, libraries: LibraryState) -> Iterator[li
             torch.default_generator.set_state(rng)
 
 
+_NUMPY_FUNCTIONS: Final = {"seed": "seed", "sample": "random_sample", "ranf": "random_sample"}
+"""Functions of `numpy.random` that are no methods of its generator, and the methods they call."""
+
+
 def patches(seed: int) -> Iterator[Patch]:
     """Yields what lets `random` and `numpy.random` draw from generators of the rank.
 
@@ -261,6 +265,8 @@ def patches(seed: int) -> Iterator[Patch]:
         for name, value in list(vars(module).items()):
             if getattr(value, "__self__", None) is real:
                 yield Patch(module, name, _of_rank(value, generators, name))
+    for name, method in _NUMPY_FUNCTIONS.items():
+        yield Patch(np.random, name, _of_rank(getattr(np.random, name), numpy, method))
 
 
 def _of_rank(real: Callable[..., Any], generators: "RankLocal[Any]", name: str) -> Any:

@@ -3,36 +3,14 @@
 import contextlib
 import io
 import sys
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-import kernbench
+from bridge_ranks import on_ranks, others
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 torch = pytest.importorskip("torch")
-
-
-def on_ranks(worker: Callable[[int], Any], nprocs: int) -> list[Any]:
-    def rank_main(rank: int) -> Any:
-        import torch.distributed as dist
-
-        torch.cuda.set_device(rank)
-        dist.init_process_group("nccl")
-        found = worker(rank)
-        dist.destroy_process_group()
-        return found
-
-    return kernbench.torchrun_spawn(rank_main, nprocs=nprocs).returned
-
-
-def _all_there() -> None:
-    """Lets other ranks run."""
-    import torch.distributed as dist
-
-    dist.all_reduce(torch.ones(1, device="cuda"))
 
 
 def test_a_hook_of_all_modules_is_called_for_those_of_its_rank() -> None:
@@ -40,12 +18,12 @@ def test_a_hook_of_all_modules_is_called_for_those_of_its_rank() -> None:
         calls = []
         hooks = torch.nn.modules.module
         handle = hooks.register_module_forward_hook(lambda *_: calls.append(rank))
-        _all_there()
+        others()
         module = torch.nn.Linear(2, 2, device="cuda")
         for _ in range(rank + 1):
             module(torch.ones(1, 2, device="cuda"))
-            _all_there() if rank == 0 else None
-        _all_there() if rank == 1 else None
+            others() if rank == 0 else None
+        others() if rank == 1 else None
         handle.remove()
         return len(calls), len(hooks._global_forward_hooks)
 
@@ -58,11 +36,11 @@ def test_a_rank_may_send_its_output_elsewhere() -> None:
     def worker(rank: int) -> str:
         if rank == 1:
             sys.stdout = io.StringIO()
-            _all_there()
+            others()
             print("quiet")
             return sys.stdout.getvalue()
         with contextlib.redirect_stdout(io.StringIO()) as told:
-            _all_there()
+            others()
             print("loud")
         return told.getvalue()
 
@@ -125,9 +103,9 @@ def test_a_block_of_a_rank_chooses_attention_for_it_alone() -> None:
 
     def worker(rank: int) -> tuple[bool, bool]:
         with sdpa_kernel(SDPBackend.MATH if rank else SDPBackend.FLASH_ATTENTION):
-            _all_there()
+            others()
             inside = torch.backends.cuda.math_sdp_enabled()
-            _all_there()
+            others()
         return inside, torch.backends.cuda.math_sdp_enabled()
 
     assert on_ranks(worker, 2) == [(False, before), (True, before)]

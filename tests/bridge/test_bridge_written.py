@@ -4,17 +4,16 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
+from bridge_ranks import on_ranks, others
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 torch = pytest.importorskip("torch")
 
-import kernbench  # noqa: E402 - after the check that PyTorch is there
 from kernbench.bridge import written  # noqa: E402
 
 RANKS = 3
@@ -25,26 +24,6 @@ def counts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """Lets writes be found in both ways."""
     assert written._COUNTS, "this Python has no versions where they are expected"
     monkeypatch.setattr(written, "_COUNTS", request.param)
-
-
-def on_ranks(worker: Callable[[int], Any]) -> list[Any]:
-    def rank_main(rank: int) -> Any:
-        import torch.distributed as dist
-
-        torch.cuda.set_device(rank)
-        dist.init_process_group("nccl")
-        found = worker(rank)
-        dist.destroy_process_group()
-        return found
-
-    return kernbench.torchrun_spawn(rank_main, nprocs=RANKS).returned
-
-
-def _others() -> None:
-    """Lets other ranks run."""
-    import torch.distributed as dist
-
-    dist.all_reduce(torch.ones(1, device="cuda"))
 
 
 def test_a_method_that_a_rank_replaces_is_called_by_it_alone() -> None:
@@ -63,11 +42,11 @@ def test_a_method_that_a_rank_replaces_is_called_by_it_alone() -> None:
                 layer(torch.ones(1, 2, device="cuda"))
             for _ in range(2):
                 layer(torch.ones(1, 2, device="cuda"))
-                _others()
+                others()
         layer(torch.ones(1, 2, device="cuda"))
         return calls, torch.nn.Linear.forward is real
 
-    assert on_ranks(worker) == [([rank] * (4 + rank), True) for rank in range(RANKS)]
+    assert on_ranks(worker, RANKS) == [([rank] * (4 + rank), True) for rank in range(RANKS)]
 
 
 def test_what_a_rank_leaves_is_seen_by_nobody_after_it() -> None:
@@ -78,7 +57,7 @@ def test_what_a_rank_leaves_is_seen_by_nobody_after_it() -> None:
         os.path.samefile = lambda *_: rank  # type: ignore[assignment]
         if rank == 1:
             del torch.nn.Linear.extra_repr
-        _others()
+        others()
         layer = torch.nn.Linear(1, 1)
         found = [
             layer.added,
@@ -89,7 +68,7 @@ def test_what_a_rank_leaves_is_seen_by_nobody_after_it() -> None:
 
     real = (torch.nn.functional.relu, torch.nn.Linear.extra_repr, os.path.samefile)
     for _ in range(2):
-        assert on_ranks(worker) == [
+        assert on_ranks(worker, RANKS) == [
             ([None, "relu"], [rank] * 3, rank != 1) for rank in range(RANKS)
         ]
         now = (torch.nn.functional.relu, torch.nn.Linear.extra_repr, os.path.samefile)
@@ -124,14 +103,14 @@ def test_a_rank_writes_into_a_library_that_it_imports_itself(
         plainlib: Any = importlib.import_module("plainlib")
         plainlib.Model.name = lambda _: f"of {rank}"  # before another rank has run
         plainlib.Model.size = plainlib.level = rank + 10
-        _others()
+        others()
         # Its patch is that of all ranks, as each would import it.
         assert importlib.import_module("plainlib_plugin").plainlib is plainlib
-        _others()
+        others()
         return *plainlib.build(), plainlib.Model.kind
 
     expected = [(f"of {rank}", rank + 10, rank + 10, "patched") for rank in range(RANKS)]
-    assert on_ranks(worker) == expected
+    assert on_ranks(worker, RANKS) == expected
     plainlib: Any = importlib.import_module("plainlib")
     assert plainlib.build() == ("model", 1, 1)
 
@@ -143,14 +122,14 @@ def test_a_rank_may_replace_what_kernbench_has_replaced() -> None:
         calls: list[int] = []
         if rank:
             torch.cuda.synchronize = lambda: calls.append(rank)
-        _others()
+        others()
         importlib.import_module("torch.distributed.tensor.parallel")  # real names stand meanwhile
         torch.cuda.synchronize()
-        _others()
+        others()
         torch.cuda.synchronize()
         return calls
 
-    assert on_ranks(worker) == [[rank] * (2 * bool(rank)) for rank in range(RANKS)]
+    assert on_ranks(worker, RANKS) == [[rank] * (2 * bool(rank)) for rank in range(RANKS)]
     assert torch.cuda.synchronize is real
 
 
@@ -158,9 +137,9 @@ def test_a_module_that_is_replaced_in_a_library_is_so_for_its_rank() -> None:
     def worker(rank: int) -> Any:
         fake = mock.Mock(loads=lambda _: rank)
         with mock.patch.object(json, "decoder", fake):
-            _others()
+            others()
             inside = vars(json)["decoder"].loads("")
-            _others()
+            others()
         return inside, json.decoder is sys.modules["json.decoder"]
 
-    assert on_ranks(worker) == [(rank, True) for rank in range(RANKS)]
+    assert on_ranks(worker, RANKS) == [(rank, True) for rank in range(RANKS)]

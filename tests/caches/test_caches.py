@@ -20,6 +20,8 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.tl.recording import recordings_of
 from kernbench.topology import load_topology
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 PACKAGE = Path(caches.__file__).parent
 
 

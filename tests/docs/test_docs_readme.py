@@ -151,7 +151,7 @@ def test_what_pytest_leaves_out_is_run_at_the_end_of_the_gate() -> None:
     )
     gate = (docs_readme.ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert gate.splitlines()[-1] == "pytest -q -m slow"
-    assert "\n  pytest -q -m 'torch and not at_length'\n" in gate
+    assert "\n  pytest -q -m 'torch and not at_length and not slow'\n" in gate
     assert "\n  pytest -q -m hta\n" in gate
     assert "\n  pytest -q -m plot\n" in gate
     assert "\n  pytest -q -n 0 -m ray\n" in gate
@@ -177,7 +177,7 @@ def test_the_large_product_takes_what_is_simulated_now() -> None:
 def test_the_links_at_the_top_name_every_section(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     top = text.split("\n## ")[0]
-    linked = re.findall(r"^(?:-|(\d+)\.) \[(.+?)\]\(#(.+?)\)$", top, re.MULTILINE)
+    linked = re.findall(r"(?:^|^(\d+)\. |· )\[([^]]+)\]\(#(.+?)\)(?= ·|$)", top, re.MULTILINE)
     sections = [f"{number}. {name}" if number else name for number, name, _ in linked]
     outside = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     assert sections == re.findall(r"^## (.+)", outside, re.MULTILINE)

@@ -18,6 +18,8 @@ from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.testing.harness import Kernbench
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 RANKS = 8
 
 Worker = Callable[[int], None]

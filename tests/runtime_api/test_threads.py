@@ -16,6 +16,8 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.torch import distributed as dist
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 RANKS = 4
 
 Outcome = tuple[list[list[float]], int]
