@@ -9,6 +9,7 @@ import kernbench.torch.distributed as dist
 from kernbench.process.access import AccessError
 from kernbench.ranks.spawn_errors import SpawnException
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine.command import Command
 from kernbench.testing import Kernbench
 
 
@@ -120,6 +121,7 @@ def test_what_is_complete_keeps_no_bytes(ctx: RuntimeContext) -> None:
     kept: set[Any] = set()
     for tensor in (*hosts, *results):
         for *_, command in (*tensor.memory.writes, *tensor.memory.reads):
+            assert isinstance(command, Command)
             kept.add(type(command.action).__name__)
     assert kept <= {"_Over"}
     assert ctx.engine.devices[0].hbm.allocated == len(results) * (4 << 16)
