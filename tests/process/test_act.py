@@ -112,6 +112,24 @@ def test_pinned_memory_waits_for_the_host_and_for_other_streams(
     assert p.tolist() == e.tolist() == [1.0] * 4
 
 
+def test_an_operation_in_place_writes(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x = torch.ones(1024, device="cuda")
+        work = dist.all_reduce(x, async_op=True)
+        if rank == 0:
+            x[10:20].add_(1)
+        assert work is not None
+        work.wait()
+
+    with pytest.raises(SpawnException) as caught:
+        kernbench.spawn(worker, nprocs=2)
+    error = caught.value.errors[0]
+    assert isinstance(error, AccessError)
+    assert error.code == "C14"
+    assert "tensor [10] torch.float32, bytes 40..80 of 4096: write after write" in str(error)
+
+
 def test_what_is_complete_keeps_no_bytes(ctx: RuntimeContext) -> None:
     hosts = [torch.ones(1 << 16, device="cpu") for _ in range(3)]
     for host in hosts:
