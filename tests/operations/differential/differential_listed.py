@@ -97,6 +97,13 @@ LISTED: Final = (
         "could not infer output dtype",
         "PyTorch does not look at the type of an empty tensor",
     ),
+    Listed(
+        "torch.prod",
+        "norm|mod|remainder|pow|std|var|prod|max|min",
+        "gradient",
+        "at infinities the formulas differ",
+        special=True,
+    ),
     Listed("Tensor.mT", "mT", "only supported on matrices", "deprecated in PyTorch"),
     Listed(
         "torch.topk",
