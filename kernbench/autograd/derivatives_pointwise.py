@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from math import inf, log, pi, sqrt
+from math import inf, log, nan, pi, sqrt
 from typing import Any, Final
 
 import numpy as np
@@ -166,7 +166,7 @@ def _exponent(g: Tensor, a: Any, b: Tensor, out: Tensor) -> Tensor:
         return g * where(held, _zero(g), out * a.log())
     if a == 0:
         return where(b >= 0, _zero(g), g * (out * -inf))
-    return g * (out * log(a))
+    return g * (out * (log(a) if a > 0 else nan))
 
 
 derivative("pow", _base, _exponent)

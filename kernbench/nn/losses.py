@@ -6,7 +6,7 @@ from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact
 from kernbench.memory import dtypes
 from kernbench.operations.class_loss import ClassLoss
 from kernbench.operations.comparisons import SQUARE, Comparison, Loss
-from kernbench.operations.elementwise import broadcast, check_complex
+from kernbench.operations.elementwise import broadcast, check_complex, layout
 from kernbench.operations.fused import kernel
 from kernbench.operations.reductions import log_softmax
 from kernbench.operations.unary import refuse_integer
@@ -121,7 +121,9 @@ def compared(
         check_complex(name, dtype, frozenset())
     shape = input.window.shape if reduction == "none" else ()
     loss = Loss(comparison, reduction)
-    return kernel(name, loss.value, (input, target), shape, dtype, loss=loss)
+    strides = layout(shape, (input, target)) if reduction == "none" else None
+    operands = (input, target)
+    return kernel(name, loss.value, operands, shape, dtype, strides=strides, loss=loss)
 
 
 def cross_entropy(

@@ -35,6 +35,7 @@ def kernel(
     traffic: int | None = None,
     library: str = "aten",
     beside: tuple[Sequence[Tensor], Callable[[], None]] | None = None,
+    strides: tuple[int, ...] | None = None,
     **options: Any,
 ) -> Tensor:
     """Runs one kernel and returns its result; does not wait.
@@ -51,6 +52,7 @@ def kernel(
         dtype: Type of the result.
         traffic: Bytes that the kernel reads and writes; None: the bytes of all tensors.
         library: Library of the operation; traces show `library::name`.
+        strides: Strides of the result; None: row-major.
         beside: Further tensors that the kernel writes, and the function that writes them first.
         **options: Values that the formulas of the gradients need.
     """
@@ -67,7 +69,7 @@ def kernel(
             tracked = tracked or each.memory.tracked
             if each.window.dtype.is_complex:
                 check_complex(name, dtype, frozenset())
-    out = new_tensor(process, shape, dtype, same_device(name, tensors), site)
+    out = new_tensor(process, shape, dtype, same_device(name, tensors), site, strides=strides)
     sources, target = [None if each is None else each.window for each in operands], out.window
 
     def effect() -> None:

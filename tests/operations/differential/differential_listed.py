@@ -68,13 +68,6 @@ LISTED: Final = (
         "not simulated",
     ),
     Listed(
-        "torch.logaddexp",
-        "logaddexp",
-        r"backward: accepted; PyTorch raises \w+Error: Subtraction",
-        "PyTorch's formula subtracts the bools as they are",
-        mixed=True,
-    ),
-    Listed(
         "Tensor.logical_and_",
         "__i|_$",
         "backward: raises UnsupportedError: derivative for aten::(logical_|floor_divide)",
@@ -105,10 +98,11 @@ LISTED: Final = (
         "PyTorch does not look at the type of an empty tensor",
     ),
     Listed(
-        "torch.nn.functional.mse_loss",
-        "mse_loss",
-        "Subtraction, the `-` operator, with a bool tensor",
-        "PyTorch computes it",
+        "torch.prod",
+        "norm|mod|remainder|pow|std|var|prod|max|min",
+        "gradient",
+        "at infinities the formulas differ",
+        special=True,
     ),
     Listed("Tensor.mT", "mT", "only supported on matrices", "deprecated in PyTorch"),
     Listed(
@@ -207,21 +201,8 @@ LISTED: Final = (
         "(?s)needs_gradient False, expected True|gradient.*: None, expected",
         "an empty vector is left out",
     ),
-    Listed(
-        "Tensor.__imod__",
-        "norm|abs|mod|remainder|pow|std|var|prod|max|min",
-        "gradient",
-        "at infinities the formulas differ",
-        special=True,
-    ),
     Listed("Tensor.std", r"\.(std|var)$", "gradient", "PyTorch counts no elements for dim=()"),
     Listed("Tensor.scatter", "scatter", "returned an invalid gradient", "PyTorch's own fault"),
-    Listed(
-        "Tensor.pow",
-        "pow",
-        "backward: accepted; PyTorch raises .*bool tensor",
-        "PyTorch's own fault",
-    ),
     Listed(
         "torch.baddbmm",
         "addmm|baddbmm",
