@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from bridge_ranks import on_ranks, others
 
+import kernbench
+
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 torch = pytest.importorskip("torch")
 
