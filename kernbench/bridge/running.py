@@ -10,31 +10,32 @@ from typing import Any, Final
 
 import torch.multiprocessing
 
-from kernbench.bridge import per_rank, states
-from kernbench.bridge.children import forks_end
+from kernbench.bridge.base import states
+from kernbench.bridge.base.here import HERE, Rank
+from kernbench.bridge.base.refused import not_simulated
+from kernbench.bridge.base.replaced import Patch, WhenImported
 from kernbench.bridge.distributed.flight_records import FlightRecords
 from kernbench.bridge.distributed.opened_stores import OPENED
 from kernbench.bridge.distributed.replicas import Replicas
-from kernbench.bridge.endings import ProcessEnded, at_end
-from kernbench.bridge.here import HERE, Rank
-from kernbench.bridge.library_state import LibraryState
-from kernbench.bridge.modules import Modules
+from kernbench.bridge.distributed.same_ranks import SameRanks
 from kernbench.bridge.operations.direct import DirectMode
 from kernbench.bridge.operations.fake_mode import FakeMode
 from kernbench.bridge.operations.shape_mode import ShapeMode, Shapes
-from kernbench.bridge.packing import Packed, packed
-from kernbench.bridge.patches import patched
-from kernbench.bridge.per_rank import PerRank, own_process
-from kernbench.bridge.processes import SpawnedProcesses
-from kernbench.bridge.refused import not_simulated
-from kernbench.bridge.replaced import Patch, WhenImported
-from kernbench.bridge.same_ranks import SameRanks
+from kernbench.bridge.programs.patches import patched
 from kernbench.bridge.tensors.hazards import Hazards
 from kernbench.bridge.tensors.no_numbers import MADE_UP
 from kernbench.bridge.tensors.storages import STORAGES
 from kernbench.des import Killed
 from kernbench.des.threads import ThreadPool
 from kernbench.errors import UsageError, libraries_passed_over
+from kernbench.isolation import per_rank
+from kernbench.isolation.children import forks_end
+from kernbench.isolation.endings import ProcessEnded, at_end
+from kernbench.isolation.library_state import LibraryState
+from kernbench.isolation.modules import Modules
+from kernbench.isolation.packing import Packed, packed
+from kernbench.isolation.per_rank import PerRank, own_process
+from kernbench.isolation.processes import SpawnedProcesses
 from kernbench.process.process import Process, current_process
 from kernbench.ranks.spawn_errors import RankAborted
 from kernbench.runtime_api.multiprocessing import spawn_on

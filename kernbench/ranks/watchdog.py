@@ -42,7 +42,7 @@ _LIBRARIES: Final = sys.stdlib_module_names | {"numpy", "ml_dtypes", "networkx",
 _GRACE_S: Final = 1.0
 """Seconds that stopped code may take, at least, before it counts as code that goes on."""
 
-_HANDS_ON: Final = frozenset(("kernbench.bridge.per_rank", "kernbench.bridge.processes"))
+_HANDS_ON: Final = frozenset(("kernbench.isolation.per_rank", "kernbench.isolation.processes"))
 """Modules of this package whose functions only call what the user means."""
 
 last_resort: Callable[[KernbenchError, BaseException | None], None] | None = None

@@ -85,7 +85,7 @@ def _stack(*modules: str) -> Any:
         (["kernbench.ccl.plan", "train"], False),
         (["numpy.lib._function_base_impl", "kernbench.ccl.plan", "train"], False),
         (["heapq", "networkx.algorithms", "kernbench.topology.routes", "train"], False),
-        (["random", "kernbench.bridge.per_rank", "train"], True),
+        (["random", "kernbench.isolation.per_rank", "train"], True),
         (["kernbench.bridge.operations.timing", "train"], False),
         (["__main__"], True),
         ([], False),

@@ -18,10 +18,10 @@ from typing import Any, Final
 import torch
 from torch._C import DispatchKey
 
+from kernbench.bridge.base.here import HERE
+from kernbench.bridge.base.refused import not_simulated
+from kernbench.bridge.base.replaced import Patch
 from kernbench.bridge.cuda import autocast_lists as lists
-from kernbench.bridge.here import HERE
-from kernbench.bridge.refused import not_simulated
-from kernbench.bridge.replaced import Patch
 from kernbench.bridge.tensors.devices import device_of
 from kernbench.bridge.tensors.storages import STORAGES
 

@@ -13,8 +13,8 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from kernbench.bridge.here import HERE, Rank, this_rank
-from kernbench.bridge.replaced import Patch, WhenImported
+from kernbench.bridge.base.here import HERE, Rank, this_rank
+from kernbench.bridge.base.replaced import Patch, WhenImported
 from kernbench.bridge.tensors.devices import wanted
 
 _REAL: Final = torch.Generator

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from kernbench.bridge.here import HERE
+from kernbench.bridge.base.here import HERE
 
 
 def registering(real: Callable[..., Any]) -> Callable[..., Any]:

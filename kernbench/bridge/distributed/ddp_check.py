@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from kernbench.bridge.base.here import HERE, Rank
 from kernbench.bridge.distributed.store import SimStore
-from kernbench.bridge.here import HERE, Rank
 from kernbench.bridge.tensors.devices import device_of, on_device
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from kernbench.bridge.here import Rank, this_rank
+from kernbench.bridge.base.here import Rank, this_rank
 
 _REDUCTIONS: Final = {
     "sum": dist.ReduceOp.SUM,

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from kernbench.bridge.here import HERE
-from kernbench.bridge.replaced import Patch
+from kernbench.bridge.base.here import HERE
+from kernbench.bridge.base.replaced import Patch
 
 
 class Awaited(Future):

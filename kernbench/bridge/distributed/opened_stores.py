@@ -9,9 +9,9 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from kernbench.bridge.base.here import this_rank
+from kernbench.bridge.base.replaced import Patch
 from kernbench.bridge.distributed.store import Contents, SimStore
-from kernbench.bridge.here import this_rank
-from kernbench.bridge.replaced import Patch
 from kernbench.des import Event
 from kernbench.ranks.world import world_of
 

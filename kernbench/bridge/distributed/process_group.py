@@ -7,9 +7,9 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from kernbench.bridge.base.here import this_rank
 from kernbench.bridge.distributed.reductions import reduction_of
 from kernbench.bridge.distributed.works import SimWork, SimWorks, call
-from kernbench.bridge.here import this_rank
 from kernbench.ccl.operations import Reduction
 from kernbench.distributed import barriers, collectives, exchanges, p2p
 from kernbench.distributed.groups import backend_of, libraries_of

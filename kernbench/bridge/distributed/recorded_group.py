@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from kernbench.bridge.base.here import this_rank
 from kernbench.bridge.distributed.flight_recorder import FlightRecorder, Shaped, Told
 from kernbench.bridge.distributed.process_group import SimProcessGroup
-from kernbench.bridge.here import this_rank
 from kernbench.bridge.tensors.devices import on_device
 from kernbench.distributed.groups import meets_on_host
 

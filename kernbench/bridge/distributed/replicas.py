@@ -22,9 +22,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from kernbench.bridge.base.here import HERE, Rank
+from kernbench.bridge.base.replaced import Patch
 from kernbench.bridge.distributed.works import unseen
-from kernbench.bridge.here import HERE, Rank
-from kernbench.bridge.replaced import Patch
 from kernbench.errors import CallSite, KernbenchError
 from kernbench.ranks.ranges import folded
 

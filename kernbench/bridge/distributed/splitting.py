@@ -11,10 +11,10 @@ from typing import Any, Final
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from kernbench.bridge.base.here import HERE
+from kernbench.bridge.base.refused import not_simulated
+from kernbench.bridge.base.replaced import Patch
 from kernbench.bridge.distributed.process_group import SimProcessGroup
-from kernbench.bridge.here import HERE
-from kernbench.bridge.refused import not_simulated
-from kernbench.bridge.replaced import Patch
 from kernbench.distributed import group_making
 from kernbench.distributed.groups import backend_of, libraries_of
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import torch.distributed as dist
 
-from kernbench.bridge.here import this_rank
+from kernbench.bridge.base.here import this_rank
 from kernbench.des import Event, order
 
 _PS_PER_US: Final = 1_000_000

@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from kernbench.bridge.base.here import HERE, Rank, this_rank
 from kernbench.bridge.distributed.process_group import SimProcessGroup
 from kernbench.bridge.distributed.recorded_group import RecordedProcessGroup, noted_batch
 from kernbench.bridge.distributed.store import SimStore
 from kernbench.bridge.distributed.works import SimWork, refs_of, unseen
-from kernbench.bridge.here import HERE, Rank, this_rank
 from kernbench.bridge.tensors.devices import ambient, on_device
 from kernbench.bridge.tensors.storages import block_of, let_go
 from kernbench.des import Event

@@ -14,7 +14,7 @@ from torch import get_default_dtype, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack
 from torch._ops import OpOverload
 
-from kernbench.bridge.here import Rank
+from kernbench.bridge.base.here import Rank
 from kernbench.bridge.operations.costs import FREE, Cost, cost_of
 from kernbench.bridge.operations.costs_gemm import CONVOLUTIONS, precision_of
 from kernbench.bridge.operations.half import widened

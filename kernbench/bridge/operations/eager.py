@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from kernbench.bridge.here import HERE, Rank
+from kernbench.bridge.base.here import HERE, Rank
 from kernbench.bridge.tensors.storages import block
 from kernbench.memory import Storage
 from kernbench.ranks.world import world_of

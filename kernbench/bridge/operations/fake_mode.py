@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from torch._C import _len_torch_dispatch_stack
 
-from kernbench.bridge.here import Rank
+from kernbench.bridge.base.here import Rank
 from kernbench.bridge.operations.shape_mode import ShapeMode, Shapes
 from kernbench.bridge.tensors.known_numbers import KnownNumbers
 

@@ -19,13 +19,13 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.utils._pytree import tree_map_only
 
+from kernbench.bridge.base.here import HERE, Rank
+from kernbench.bridge.base.replaced import Patch, WhenImported
 from kernbench.bridge.distributed.works import unseen
-from kernbench.bridge.here import HERE, Rank
 from kernbench.bridge.operations import flex_blocks
 from kernbench.bridge.operations.costs_operands import layouts
 from kernbench.bridge.operations.flex_blocks import BlockMask
 from kernbench.bridge.operations.flex_functions import Lifted, captured
-from kernbench.bridge.replaced import Patch, WhenImported
 from kernbench.bridge.tensors.operands import tensors_in
 from kernbench.bridge.tensors.storages import DTYPES, hold, is_on_device
 from kernbench.errors import warn_at_call

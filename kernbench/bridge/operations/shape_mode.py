@@ -9,7 +9,7 @@ import torch
 from torch import get_default_dtype
 from torch._C import _get_dispatch_mode
 
-from kernbench.bridge.here import Rank
+from kernbench.bridge.base.here import Rank
 from kernbench.bridge.operations.costs import Cost, cost_of
 from kernbench.bridge.operations.costs_gemm import precision
 from kernbench.bridge.operations.direct import DirectMode, Made, Way, kind_of

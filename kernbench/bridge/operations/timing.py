@@ -10,15 +10,15 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernbench.bridge.base.here import Rank
+from kernbench.bridge.base.refused import not_simulated
 from kernbench.bridge.cuda.randomness import draw
-from kernbench.bridge.here import Rank
 from kernbench.bridge.operations.costs import FREE, Cost, cost_of
 from kernbench.bridge.operations.costs_gemm import precision
 from kernbench.bridge.operations.eager import Eager
 from kernbench.bridge.operations.flex import OPERATIONS, Named
 from kernbench.bridge.operations.known import OF_FLOATS, Known, known_of
 from kernbench.bridge.operations.transfers import VALUE, Transfers
-from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.tensors.devices import placed, wanted
 from kernbench.bridge.tensors.hazards import Operands
 from kernbench.bridge.tensors.no_numbers import depends_now

@@ -4,8 +4,8 @@ from typing import Any, Final
 
 import torch
 
+from kernbench.bridge.base.here import Rank
 from kernbench.bridge.cuda.ordering import copy_rule
-from kernbench.bridge.here import Rank
 from kernbench.bridge.tensors.storages import (
     DTYPES,
     STORAGES,

@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from kernbench.bridge.here import HERE
+from kernbench.bridge.base.here import HERE
 from kernbench.process.effort import EFFORT, LARGE
 from kernbench.process.process import MAIN
 

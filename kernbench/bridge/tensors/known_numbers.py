@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch._ops import OpOverload
 
-from kernbench.bridge.here import HERE
+from kernbench.bridge.base.here import HERE
 from kernbench.bridge.tensors.operands import tensors_in
 from kernbench.bridge.tensors.storages import STORAGES, Ref, is_on_device
 

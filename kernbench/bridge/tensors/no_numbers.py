@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.bridge.here import HERE, Rank
+from kernbench.bridge.base.here import HERE, Rank
 from kernbench.bridge.tensors.storages import is_on_device
 from kernbench.errors import CallSite, NoDataError, site_fact
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernbench.bridge.here import HERE, Rank, this_rank
-from kernbench.bridge.replaced import Patch
+from kernbench.bridge.base.here import HERE, Rank, this_rank
+from kernbench.bridge.base.replaced import Patch
 from kernbench.bridge.tensors.devices import on_device, to
 
 _REAL_NEW: Final = torch.Tensor.new

@@ -6,8 +6,8 @@ from typing import Any, Final
 import torch
 from torch.utils._pytree import tree_map_only
 
-from kernbench.bridge.here import Rank
-from kernbench.bridge.refused import not_simulated
+from kernbench.bridge.base.here import Rank
+from kernbench.bridge.base.refused import not_simulated
 from kernbench.bridge.tensors.storages import STORAGES, hold, is_on_device
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.process.access import OwnershipError

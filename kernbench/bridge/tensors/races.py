@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.bridge.here import Rank
+from kernbench.bridge.base.here import Rank
 from kernbench.bridge.tensors.storages import DTYPES, Held
 from kernbench.errors import CallSite, site_fact
 from kernbench.memory import View

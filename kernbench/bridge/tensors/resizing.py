@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.bridge.here import Rank
-from kernbench.bridge.refused import not_simulated
+from kernbench.bridge.base.here import Rank
+from kernbench.bridge.base.refused import not_simulated
 from kernbench.bridge.tensors.no_numbers import shaped
 from kernbench.bridge.tensors.operands import tensors_in
 from kernbench.bridge.tensors.storages import STORAGES, Held, SizedBlock, block

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.bridge.here import Rank
+from kernbench.bridge.base.here import Rank
 from kernbench.bridge.tensors.storages import DTYPES, block
 from kernbench.tensors.memory import Label
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from kernbench.bridge.here import Rank
-from kernbench.bridge.refused import not_simulated
+from kernbench.bridge.base.here import Rank
+from kernbench.bridge.base.refused import not_simulated
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import (
     Buffer,

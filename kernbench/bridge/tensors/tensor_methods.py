@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.bridge.here import HERE, Rank
-from kernbench.bridge.refused import Once
-from kernbench.bridge.replaced import Patch
+from kernbench.bridge.base.here import HERE, Rank
+from kernbench.bridge.base.refused import Once
+from kernbench.bridge.base.replaced import Patch
 from kernbench.bridge.tensors import old_classes, storages
 from kernbench.bridge.tensors.devices import (
     device_of,

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import torch
 
-from kernbench.bridge.here import HERE, Rank
+from kernbench.bridge.base.here import HERE, Rank
 from kernbench.bridge.tensors.operands import is_sparse, tensors_in
 from kernbench.bridge.tensors.storages import ADDRESS, DTYPES, STORAGES, Held, hold
 from kernbench.errors import CallSite, site_fact

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from kernbench.bridge.here import HERE, Rank
-from kernbench.bridge.refused import not_simulated
-from kernbench.bridge.replaced import Patch
+from kernbench.bridge.base.here import HERE, Rank
+from kernbench.bridge.base.refused import not_simulated
+from kernbench.bridge.base.replaced import Patch
 from kernbench.process.process import MAIN, RankLocal
 
 

@@ -17,8 +17,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from kernbench.bridge.here import HERE, Rank
-from kernbench.bridge.replaced import Patch
+from kernbench.bridge.base.here import HERE, Rank
+from kernbench.bridge.base.replaced import Patch
 from kernbench.bridge.tensors.devices import on_device
 from kernbench.des.carrier import here
 from kernbench.errors import UnsupportedError, call_site, site_fact

@@ -21,8 +21,8 @@ from typing import Any, Final, NoReturn
 
 from torch._C._distributed_c10d import _register_process_group
 
-from kernbench.bridge.here import HERE, Rank, this_rank
-from kernbench.bridge.replaced import Patch
+from kernbench.bridge.base.here import HERE, Rank, this_rank
+from kernbench.bridge.base.replaced import Patch
 from kernbench.des import Killed
 from kernbench.des.carrier import here
 from kernbench.process.process import MAIN, enter, leave

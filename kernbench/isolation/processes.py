@@ -17,11 +17,11 @@ from typing import Any, ClassVar, Final
 
 import torch.multiprocessing
 
-from kernbench.bridge.children import Work
-from kernbench.bridge.here import HERE, this_rank
-from kernbench.bridge.rank_threads import pass_on, turns_of
-from kernbench.bridge.refused import not_simulated
-from kernbench.bridge.replaced import Patch
+from kernbench.bridge.base.here import HERE, this_rank
+from kernbench.bridge.base.refused import not_simulated
+from kernbench.bridge.base.replaced import Patch
+from kernbench.isolation.children import Work
+from kernbench.isolation.threads import pass_on, turns_of
 from kernbench.process.process import MAIN
 from kernbench.runtime_api.processes import Process, run_started
 

@@ -21,11 +21,11 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 from torch.utils.data import dataloader as real
 
-from kernbench.bridge.endings import as_child
-from kernbench.bridge.here import HERE, this_rank
-from kernbench.bridge.refused import not_simulated
-from kernbench.bridge.replaced import Patch
+from kernbench.bridge.base.here import HERE, this_rank
+from kernbench.bridge.base.refused import not_simulated
+from kernbench.bridge.base.replaced import Patch
 from kernbench.errors import KernbenchError
+from kernbench.isolation.endings import as_child
 from kernbench.sim_engine.host import Host
 
 _ITERABLE: Final = real._DatasetKind.Iterable

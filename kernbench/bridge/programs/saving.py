@@ -9,8 +9,8 @@ from typing import Any, Final
 import torch
 from torch.utils._pytree import tree_leaves
 
-from kernbench.bridge.here import HERE
-from kernbench.bridge.replaced import Patch, WhenImported
+from kernbench.bridge.base.here import HERE
+from kernbench.bridge.base.replaced import Patch, WhenImported
 from kernbench.bridge.tensors.devices import on_device
 from kernbench.bridge.tensors.tensor_methods import holds_device_memory, no_values_to_write
 

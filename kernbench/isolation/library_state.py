@@ -21,11 +21,11 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from kernbench.bridge.belonging import SYSTEM, is_installed, is_of_rank, places_of
-from kernbench.bridge.defaults import Default, defaults_in
-from kernbench.bridge.here import HERE
-from kernbench.bridge.replaced import run_within
-from kernbench.bridge.written import MISSING, Written
+from kernbench.bridge.base.here import HERE
+from kernbench.bridge.base.replaced import run_within
+from kernbench.isolation.belonging import SYSTEM, is_installed, is_of_rank, places_of
+from kernbench.isolation.defaults import Default, defaults_in
+from kernbench.isolation.written import MISSING, Written
 
 TORCH: Final = (
     "torch.distributed._shard.sharded_tensor.api._sharded_tensor_current_id",

@@ -10,9 +10,9 @@ import torch
 import torch.autograd.profiler
 import torch.profiler
 
-from kernbench.bridge.here import HERE
-from kernbench.bridge.refused import not_simulated
-from kernbench.bridge.replaced import Patch
+from kernbench.bridge.base.here import HERE
+from kernbench.bridge.base.refused import not_simulated
+from kernbench.bridge.base.replaced import Patch
 from kernbench.errors import warn_at_call
 from kernbench.runtime_api import profiler as ranges
 from kernbench.runtime_api import profiling

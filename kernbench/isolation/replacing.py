@@ -11,9 +11,9 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
+from kernbench.bridge.base.here import HERE
+from kernbench.bridge.base.replaced import Patch, WhenImported, run_within
 from kernbench.bridge.distributed.works import unseen
-from kernbench.bridge.here import HERE
-from kernbench.bridge.replaced import Patch, WhenImported, run_within
 
 
 class Replacing:

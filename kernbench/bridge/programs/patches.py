@@ -15,18 +15,9 @@ import torch.multiprocessing as mp
 from torch._C._distributed_c10d import _set_thread_isolation_mode
 from torch.utils._device import _device_constructors
 
-from kernbench.bridge import (
-    children,
-    clocks,
-    endings,
-    loading,
-    passed,
-    processes,
-    profiling,
-    rank_threads,
-    saving,
-    scripts,
-)
+from kernbench.bridge.base.here import HERE
+from kernbench.bridge.base.private import PRIVATE, check_private_names
+from kernbench.bridge.base.replaced import Patch, WhenImported, seen_once, takes_tensors
 from kernbench.bridge.cuda import accelerator, autocast, cuda, randomness
 from kernbench.bridge.distributed import (
     futures,
@@ -45,14 +36,14 @@ from kernbench.bridge.distributed.world import (
     end_of_backward,
     warn_not_in_group,
 )
-from kernbench.bridge.here import HERE
 from kernbench.bridge.operations import as_cuda, dispatch_rules, eager, flex, triton_kernels
-from kernbench.bridge.private import PRIVATE, check_private_names
-from kernbench.bridge.replaced import Patch, WhenImported, seen_once, takes_tensors
-from kernbench.bridge.replacing import Replacing
+from kernbench.bridge.programs import loading, passed, profiling, saving, scripts
 from kernbench.bridge.tensors import device_type, devices, tensor_methods
 from kernbench.bridge.tensors.hazards import giving_bytes
 from kernbench.bridge.tensors.unwritten import noting_blank
+from kernbench.isolation import children, clocks, endings, processes
+from kernbench.isolation import threads as rank_threads
+from kernbench.isolation.replacing import Replacing
 
 FACTORIES: Final = [
     "arange",

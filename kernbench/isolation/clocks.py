@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from kernbench.bridge.here import HERE, Rank
-from kernbench.bridge.rank_threads import pass_on
-from kernbench.bridge.replaced import Patch
+from kernbench.bridge.base.here import HERE, Rank
+from kernbench.bridge.base.replaced import Patch
+from kernbench.isolation.threads import pass_on
 from kernbench.units import PS_PER_S
 
 _REAL_TIME: Final = sys.stdlib_module_names | {"kernbench", "torch", "triton"}

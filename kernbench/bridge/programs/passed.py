@@ -10,10 +10,10 @@ from typing import Any, Final
 import torch
 from torch.nn.parallel import distributed as ddp
 
+from kernbench.bridge.base.here import HERE
+from kernbench.bridge.base.refused import OTHERS, Once, not_simulated, refused
+from kernbench.bridge.base.replaced import Patch, WhenImported
 from kernbench.bridge.distributed.works import unseen
-from kernbench.bridge.here import HERE
-from kernbench.bridge.refused import OTHERS, Once, not_simulated, refused
-from kernbench.bridge.replaced import Patch, WhenImported
 from kernbench.bridge.tensors.devices import on_device
 
 _COMPILE: Final = (

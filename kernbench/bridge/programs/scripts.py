@@ -14,8 +14,8 @@ from typing import Any, Final
 import torch
 from torch.jit import _builtins
 
-from kernbench.bridge.here import HERE
-from kernbench.bridge.refused import Once
+from kernbench.bridge.base.here import HERE
+from kernbench.bridge.base.refused import Once
 
 _NOT_FUSED: Final = (
     "torch.jit.script compiles nothing for simulated devices: the code runs one kernel an "

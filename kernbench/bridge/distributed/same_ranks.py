@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kernbench.bridge.here import Rank
+from kernbench.bridge.base.here import Rank
 from kernbench.distributed.followers import Follower
 from kernbench.distributed.tapes import Tape
 from kernbench.distributed.witnesses import Pair, witnesses_of

@@ -15,13 +15,13 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from kernbench.bridge import states
-from kernbench.bridge.here import HERE
-from kernbench.bridge.library_state import LibraryState
-from kernbench.bridge.modules import Modules
-from kernbench.bridge.replaced import Patch
-from kernbench.bridge.warned import Warned
+from kernbench.bridge.base import states
+from kernbench.bridge.base.here import HERE
+from kernbench.bridge.base.replaced import Patch
 from kernbench.des import EventLoop, Task
+from kernbench.isolation.library_state import LibraryState
+from kernbench.isolation.modules import Modules
+from kernbench.isolation.warned import Warned
 from kernbench.process.process import Process, RankLocal
 
 _SEED: Final = 67280421310721
