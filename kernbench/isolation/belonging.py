@@ -80,7 +80,7 @@ def _is_made_by_hand(name: str, module: ModuleType) -> bool:
     return "__builtins__" in vars(module)
 
 
-@cached("bridge.installed")
+@cached("isolation.installed")
 def is_installed(place: str, depth: int) -> bool:
     """Returns whether a file or folder is of Python, or of an installed distribution.
 
@@ -101,7 +101,7 @@ def is_installed(place: str, depth: int) -> bool:
     return False
 
 
-@cached("bridge.distributions")
+@cached("isolation.distributions")
 def _has_distributions(folder: str) -> bool:
     """Returns whether something was installed into a folder, as by `pip install --target`."""
     try:

@@ -10,74 +10,35 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from functools import partial, wraps
-from typing import Any, Final, NoReturn
+from functools import wraps
+from typing import Any, Final
 
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-
-from kernbench.bridge.base.here import HERE, Rank
-from kernbench.bridge.base.replaced import Patch
-from kernbench.bridge.tensors.devices import on_device
 from kernbench.des.carrier import here
-from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.isolation.here import HERE, Rank
+from kernbench.isolation.replaced import Patch
 from kernbench.process.process import MAIN
 from kernbench.ranks.environments import Environments
-
-_HINT: Final = "let a rank itself use its device, and give the process tensors of the host"
-
-
-def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:
-    raise UnsupportedError(
-        f"a process that {name} has started uses a simulated device",
-        [site_fact(call_site()), "only ranks have devices"],
-        hint=_HINT,
-    )
-
-
-class _WithoutDevices(TorchDispatchMode):
-    """Refuses operations on tensors that a fork has got from its rank's device.
-
-    Args:
-        name: Name of the rank.
-    """
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self._name: Final = name
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs an operation on tensors of the host."""
-        del types
-        for value in tree_leaves((args, kwargs)):
-            if isinstance(value, torch.Tensor) and on_device(value):
-                _refuse(self._name)
-        return func(*args, **(kwargs or {}))
 
 
 def _forked() -> None:
     """Takes a fork of a rank out of the simulation, in which it has neither device nor hub."""
+    global _is_fork  # noqa: PLW0603
     rank = HERE.rank
     if rank is None:
         return
+    _is_fork = True
     environment = dict(os.environ)
-    stack = torch._C._len_torch_dispatch_stack()
-    for _ in range(stack):
-        torch._C._pop_torch_dispatch_stack(None)
     HERE.rank = here.carrier = None
     own: Any = os.environ
     if isinstance(own, Environments):
         os.environ = own.of_main  # type: ignore[assignment]  # noqa: B003
     os.environ.clear()
     os.environ.update(environment)
-    _without_devices(rank.process.name)
+    rank.outside()
 
 
-def _without_devices(name: str) -> None:
-    torch.cuda._lazy_init = partial(_refuse, name)  # which all that makes tensors there calls
-    _WithoutDevices(name).__enter__()
-
+_is_fork = False
+"""Whether this process is the fork of a rank."""
 
 os.register_at_fork(after_in_child=_forked)
 
@@ -111,19 +72,19 @@ class Work:
 
     Args:
         run: The program's function, without arguments.
-        name: Name of the rank.
+        outside: As of the rank that starts it.
     """
 
-    def __init__(self, run: Callable[[], object], name: str) -> None:
+    def __init__(self, run: Callable[[], object], outside: Callable[[], object]) -> None:
         self._run: Final = run
-        self._name: Final = name
+        self._outside: Final = outside
         self._environment: Final = dict(os.environ)
 
     def __call__(self) -> None:
         """Runs, in the process."""
-        if torch.cuda._lazy_init.__class__ is not partial:  # not a fork, which has none by now
+        if not _is_fork:  # a fork is outside by now
             os.environ.update(self._environment)
-            _without_devices(self._name)
+            self._outside()
         self._run()
 
 

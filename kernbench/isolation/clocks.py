@@ -1,6 +1,7 @@
 """`time` in ranks: a program that measures itself, or sleeps, does so in simulated time.
 
-Python's own library and PyTorch wait for real processes and files, so for them real time passes.
+Python's own library and the packages that all ranks share wait for real processes and files, so for
+them real time passes.
 """
 
 import functools
@@ -9,12 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from kernbench.bridge.base.here import HERE, Rank
-from kernbench.bridge.base.replaced import Patch
+from kernbench.isolation.belonging import SYSTEM
+from kernbench.isolation.here import HERE, Rank
+from kernbench.isolation.replaced import Patch
 from kernbench.isolation.threads import pass_on
 from kernbench.units import PS_PER_S
 
-_REAL_TIME: Final = sys.stdlib_module_names | {"kernbench", "torch", "triton"}
+_REAL_TIME: Final = sys.stdlib_module_names | SYSTEM
 """Packages whose code reads the clocks of this computer."""
 
 _CLOCKS: Final = ("time", "perf_counter", "monotonic")

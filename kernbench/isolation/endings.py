@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from kernbench.bridge.base.here import HERE, Rank
-from kernbench.bridge.base.refused import not_simulated
-from kernbench.bridge.base.replaced import Patch
+from kernbench.errors import not_simulated
+from kernbench.isolation.here import HERE, Rank
+from kernbench.isolation.replaced import Patch
 from kernbench.process.process import MAIN, RankLocal
 
 

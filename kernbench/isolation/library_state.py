@@ -12,7 +12,7 @@ import copy
 import dis
 import sys
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import EnumMeta
 from importlib.abc import FileLoader
 from importlib.machinery import ModuleSpec
@@ -21,28 +21,11 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from kernbench.bridge.base.here import HERE
-from kernbench.bridge.base.replaced import run_within
 from kernbench.isolation.belonging import SYSTEM, is_installed, is_of_rank, places_of
 from kernbench.isolation.defaults import Default, defaults_in
+from kernbench.isolation.here import HERE
+from kernbench.isolation.replaced import run_within
 from kernbench.isolation.written import MISSING, Written
-
-TORCH: Final = (
-    "torch.distributed._shard.sharded_tensor.api._sharded_tensor_current_id",
-    "torch.distributed._shard.sharded_tensor.api._sharded_tensor_map",
-    "torch.distributed.checkpoint.planner.SavePlanner._cached_all_plans",
-    "torch.distributed.checkpoint.planner.SavePlanner._cached_final_save_plan",
-    "torch.distributed.checkpoint.planner.SavePlanner._cached_global_plan",
-    "torch.distributed.checkpoint.planner.SavePlanner._cached_metadata",
-    "torch.distributed.checkpoint.planner.SavePlanner._cached_save_plan",
-    "torch.distributed.fsdp._debug_utils.SimpleProfiler.profiling",
-    "torch.distributed.fsdp._debug_utils.SimpleProfiler.results",
-    "torch.distributed.tensor.DTensor._op_dispatcher._custom_op_handlers",
-    "torch.distributed.tensor.experimental._context_parallel._attention._cp_options",
-    "torch.distributed.tensor.experimental._context_parallel._attention._dispatch_mode",
-    "torch.nn.functional.scaled_dot_product_attention",
-)
-"""State of PyTorch itself, beside what `world` and other files of this room keep for each rank."""
 
 _CONTAINERS: Final = frozenset((dict, list, set, OrderedDict, defaultdict, deque))
 _PLAIN: Final = frozenset((type(None), bool, int, float, str))
@@ -83,9 +66,13 @@ class _Slot(NamedTuple):
 
 
 class LibraryState:
-    """State of libraries, one for each rank; see the module. Finds modules, to look into them."""
+    """State of libraries, one for each rank; see the module. Finds modules, to look into them.
 
-    def __init__(self) -> None:
+    Args:
+        listed: Names of further state, of the packages whose code is not searched.
+    """
+
+    def __init__(self, listed: Iterable[str] = ()) -> None:
         self._slots: list[_Slot] = []
         self._seen: set[tuple[int, str]] = set()
         self._standing: list[Any] = []
@@ -96,7 +83,7 @@ class LibraryState:
         self._own: dict[int, dict[int, Any]] = {-1: {}}
         self._rank = -1
         self._found: list[ModuleType] | None = None
-        self._torch = list(TORCH)
+        self._listed = list(listed)
         self._written: Final = Written()
         self._watched: set[str] = set()
         self._count, self._newest = 0, ""  # of modules
@@ -236,17 +223,17 @@ class LibraryState:
             self._live.append(len(self._slots) - 1)
             self._blank[-1] = ()
 
-    def _watch_torch(self) -> None:
-        """Looks at PyTorch's own state, where its module is imported by now."""
+    def _watch_listed(self) -> None:
+        """Looks at the state that is listed, where its module is imported by now."""
         left = []
-        for path in self._torch:
+        for path in self._listed:
             owner_path, _, name = path.rpartition(".")
             owner = _owner(owner_path)
             if owner is None:
                 left.append(path)
             else:
                 self._add(owner, name)
-        self._torch = left
+        self._listed = left
 
     def forget_ranks(self) -> None:
         """Forgets the state of ranks, which have ended; that of code outside of ranks stands."""
@@ -258,8 +245,8 @@ class LibraryState:
 
         The program's own modules are not in `sys.modules`.
         """
-        if self._torch:
-            self._watch_torch()
+        if self._listed:
+            self._watch_listed()
         if len(sys.modules) != self._count or next(reversed(sys.modules)) != self._newest:
             self._watch_writes()
             self._count, self._newest = len(sys.modules), next(reversed(sys.modules))

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from kernbench.bridge.base.here import HERE
 from kernbench.isolation.belonging import is_extension, is_of_rank, places_of
+from kernbench.isolation.here import HERE
 
 
 class Modules:

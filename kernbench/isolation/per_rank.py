@@ -2,8 +2,6 @@
 
 import builtins
 import contextlib
-import copy
-import importlib
 import logging
 import random
 import sys
@@ -13,43 +11,15 @@ from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
-import torch
 
-from kernbench.bridge.base import states
-from kernbench.bridge.base.here import HERE
-from kernbench.bridge.base.replaced import Patch
 from kernbench.des import EventLoop, Task
+from kernbench.isolation.here import HERE
 from kernbench.isolation.library_state import LibraryState
 from kernbench.isolation.modules import Modules
+from kernbench.isolation.replaced import Patch
+from kernbench.isolation.states import States
 from kernbench.isolation.warned import Warned
 from kernbench.process.process import Process, RankLocal
-
-_SEED: Final = 67280421310721
-"""Seed of a generator of PyTorch in a process that has seeded none."""
-
-_NOISE: Final = ("Attempted to get default timeout for nccl backend",)
-"""Beginnings of warnings of PyTorch about this computer that say nothing about the simulated one.
-"""
-
-
-_KEPT_BY_THREADS: Final = "torch.distributed.tensor._dispatch"
-"""A logger that C++ keeps for each thread and lets go at the thread's end without the lock of the
-interpreter (pytorch#180081). It must not be the last to do so: the logger of a rank would be freed
-then, which ends the interpreter. One made outside of ranks is every rank's, and is never freed."""
-
-
-_MODULES: Final = vars(importlib.import_module("torch.nn.modules.module"))
-_OPTIMIZERS: Final = vars(importlib.import_module("torch.optim.optimizer"))
-"""Where PyTorch keeps hooks of all modules and of all optimizers of a process."""
-
-_FULL: Final = "_global_is_full_backward_hook"
-
-
-def _hooks() -> list[dict[str, Any]]:
-    return [
-        {name: value for name, value in kept.items() if name.startswith("_global_")}
-        for kept in (_MODULES, _OPTIMIZERS)
-    ]
 
 
 class _State:
@@ -59,26 +29,22 @@ class _State:
         "argv",
         "finding",
         "handlers",
-        "hooks",
         "level",
         "loggers",
         "main",
         "modules",
         "output",
         "printing",
-        "rng",
         "set",
     )
 
-    def __init__(self, rng: torch.Tensor, loggers: dict[str, Any]) -> None:
-        self.rng = rng
+    def __init__(self) -> None:
         self.argv = list(sys.argv)
         self.finding = (sys.path, sys.meta_path, sys.path_hooks)
         self.printing = builtins.print
         self.handlers = list(logging.root.handlers)
         self.level = logging.root.level
-        self.loggers = loggers
-        self.hooks = _hooks()
+        self.loggers = logging.Logger.manager.loggerDict
         self.output = (sys.stdout, sys.stderr)
         self.set: list[Any] = []
         self.modules: dict[str, ModuleType] = {}
@@ -89,8 +55,8 @@ class PerRank:
     """Lets the state of the process be that of the rank that runs.
 
     Args:
-        seed: Says with PyTorch's default where a rank's generator starts.
-        begun: What of `states.PROCESS` a rank begins with.
+        table: What programs set for a process.
+        begun: What there was of it when the run began.
         modules: Modules that are imported once for each rank; None: none.
         libraries: State of libraries.
         without: Ranks that run no code of the program, and need no state.
@@ -98,13 +64,13 @@ class PerRank:
 
     def __init__(
         self,
-        seed: int,
+        table: States,
         begun: list[Any],
         modules: Modules | None,
         libraries: LibraryState,
         without: Collection[int] = (),
     ) -> None:
-        self._first: Final = torch.Generator().manual_seed(_SEED + seed).get_state()
+        self._table: Final = table
         self._begun: Final = begun
         self._modules: Final = modules
         self._libraries: Final = libraries
@@ -112,7 +78,6 @@ class PerRank:
         self._states: Final[dict[int, _State]] = {}
         self._warned: Final = Warned(self._own_modules)
         self._rank = -1  # whose state stands; -1: that of code outside of ranks
-        logging.getLogger(_KEPT_BY_THREADS)
 
     @contextlib.contextmanager
     def swapping(self, loop: EventLoop) -> Iterator[None]:
@@ -151,33 +116,26 @@ class PerRank:
             return
         left = self._states.get(self._rank)
         if left is None:
-            left = self._states[self._rank] = self._new()
+            left = self._states[self._rank] = _State()
         self._warned.leave(self._rank)
         self._keep(left)
         self._rank = rank
         state = self._states.get(rank)
         if state is None:
             outside = self._states[-1]
-            state = self._states[rank] = self._new()
+            state = self._states[rank] = _State()
             state.argv, state.printing = list(outside.argv), outside.printing
             path, finders, hooks = outside.finding
             state.finding = (list(path), list(finders), list(hooks))
             state.handlers, state.level = list(outside.handlers), outside.level
             state.loggers, state.main = dict(outside.loggers), outside.main
-            state.output, state.set = outside.output, states.copied(self._begun)
-            state.hooks = [
-                {name: copy.copy(value) for name, value in kept.items()} for kept in outside.hooks
-            ]
+            state.output, state.set = outside.output, self._table.begun(self._begun)
         self._libraries.leave()
         self._put(state, left.set)
         self._warned.enter(rank)
         self._libraries.let_stand(rank)
 
-    def _new(self) -> _State:
-        return _State(self._first, logging.Logger.manager.loggerDict)
-
     def _keep(self, state: _State) -> None:
-        state.rng = torch.default_generator.get_state()
         state.argv = sys.argv
         state.finding = (sys.path, sys.meta_path, sys.path_hooks)
         state.printing = builtins.print
@@ -185,13 +143,11 @@ class PerRank:
         state.loggers = logging.Logger.manager.loggerDict
         state.main = sys.modules["__main__"]
         state.output = (sys.stdout, sys.stderr)
-        state.set = states.values()
-        state.hooks[0][_FULL] = _MODULES[_FULL]  # the others are dicts, which stay the same objects
+        state.set = self._table.values()
         if self._modules is not None:
             state.modules = self._modules.take()
 
     def _put(self, state: _State, now: list[Any]) -> None:
-        torch.default_generator.set_state(state.rng)
         sys.argv = state.argv
         builtins.print = state.printing  # programs replace it in ranks that should be quiet
         logging.root.handlers = state.handlers
@@ -200,38 +156,39 @@ class PerRank:
         logging.Logger.manager.loggerDict = state.loggers
         sys.modules["__main__"] = state.main
         sys.stdout, sys.stderr = state.output
-        states.swap(now, state.set)
-        _MODULES.update(state.hooks[0])
-        _OPTIMIZERS.update(state.hooks[1])
+        self._table.swap(now, state.set)
         if self._modules is not None:
             self._modules.put(state.modules)
         sys.path, sys.meta_path, sys.path_hooks = state.finding
 
 
 @contextlib.contextmanager
-def own_process(modules: Modules | None, libraries: LibraryState) -> Iterator[list[Any]]:
+def own_process(
+    table: States,
+    settle: Callable[[], object],
+    modules: Modules | None,
+    libraries: LibraryState,
+) -> Iterator[list[Any]]:
     """Restores at the end of the block what programs change of the process.
 
     Args:
+        table: What programs set for a process.
+        settle: Sets what main and all ranks begin with.
         modules: Modules that are imported once for each rank; None: none.
         libraries: State of libraries.
 
     Yields:
-        What of `states.PROCESS` ranks begin with.
+        What there is of `table`.
     """
-    rng = torch.default_generator.get_state()
     finders: list[Any] = [libraries] if modules is None else [modules, libraries]
-    with warnings.catch_warnings(), states.kept(states.PROCESS):
-        torch.set_num_threads(1)  # several only fight over the cores, and change the rounding
-        for noise in _NOISE:
-            warnings.filterwarnings("ignore", noise)
+    with warnings.catch_warnings(), table.kept():
+        settle()
         sys.meta_path[:0] = finders
         try:
-            yield states.copied(states.values())
+            yield table.begun(table.values())
         finally:
             for finder in finders:
                 sys.meta_path.remove(finder)
-            torch.default_generator.set_state(rng)
 
 
 def patches(seed: int) -> Iterator[Patch]:

@@ -2,8 +2,9 @@
 
 What a rank starts is a process of this computer, which has no device.
 
-Programs take the class from `torch.multiprocessing`, from `multiprocessing`, or from a context of
-either. Pools, managers and executors take it, too: for them it stays Python's own.
+Programs take the class from `multiprocessing`, from a library that passes it on, such as
+`torch.multiprocessing`, or from a context of either. Pools, managers and executors take it, too:
+for them it stays Python's own.
 """
 
 import functools
@@ -13,14 +14,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import context, queues
+from types import ModuleType
 from typing import Any, ClassVar, Final
 
-import torch.multiprocessing
-
-from kernbench.bridge.base.here import HERE, this_rank
-from kernbench.bridge.base.refused import not_simulated
-from kernbench.bridge.base.replaced import Patch
+from kernbench.errors import not_simulated
 from kernbench.isolation.children import Work
+from kernbench.isolation.here import HERE, this_rank
+from kernbench.isolation.replaced import Patch
 from kernbench.isolation.threads import pass_on, turns_of
 from kernbench.process.process import MAIN
 from kernbench.runtime_api.processes import Process, run_started
@@ -66,7 +66,7 @@ class RankProcess(Process):
             super().start()
             return
         real: Any = self.real
-        work = Work(_work(self), rank.process.name)
+        work = Work(_work(self), rank.outside)
         self._beside = real(target=work, name=self.name, daemon=self.daemon or None)
         self._started = True
         self._beside.start()
@@ -201,11 +201,12 @@ def _getting(real: Callable[..., Any]) -> Callable[..., Any]:
     return get
 
 
-def patches(spawn: Callable[..., None]) -> Iterator[Patch]:
+def patches(spawn: Callable[..., None], *more: ModuleType) -> Iterator[Patch]:
     """Yields what is replaced of `multiprocessing`.
 
     Args:
         spawn: Stands for `torch.multiprocessing.spawn`.
+        more: Modules that pass the class on.
     """
     owners = (
         context.SpawnContext,
@@ -213,7 +214,7 @@ def patches(spawn: Callable[..., None]) -> Iterator[Patch]:
         context.ForkServerContext,
         context.DefaultContext,
         multiprocessing,
-        torch.multiprocessing,
+        *more,
     )
     for owner in owners:
         real: Any = vars(owner)["Process"]

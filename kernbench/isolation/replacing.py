@@ -1,34 +1,39 @@
-"""Names of PyTorch that are replaced, and modules of it that are imported while ranks run.
+"""Names of libraries that are replaced, and modules of these that are imported while ranks run.
 
 Python runs such a module as it does outside of ranks: what it takes from others is PyTorch's own.
 """
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from kernbench.bridge.base.here import HERE
-from kernbench.bridge.base.replaced import Patch, WhenImported, run_within
-from kernbench.bridge.distributed.works import unseen
+from kernbench.isolation.here import HERE
+from kernbench.isolation.replaced import Patch, WhenImported, run_within
 
 
 class Replacing:
     """Names that are replaced; a finder of modules, which lets them run with the real ones.
 
     Args:
-        check: Called with the name of each module of PyTorch that has been imported.
+        libraries: The packages whose names are replaced.
+        check: Called with the name of each module of these that has been imported.
         importing: Takes a module, and gives a block inside of which it is imported.
+        unseen: Gives a block in which nothing that runs is the rank's.
     """
 
     def __init__(
         self,
+        libraries: Collection[str],
         check: Callable[[str], None],
         importing: Callable[[ModuleType], AbstractContextManager[None]],
+        unseen: Callable[[], AbstractContextManager[None]],
     ) -> None:
+        self._libraries: Final = libraries
+        self._unseen: Final = unseen
         self._check: Final = check
         self._around: Final = importing
         self._patches: list[Patch] = []
@@ -68,19 +73,19 @@ class Replacing:
         self._before.clear()
 
     def real_of(self) -> dict[int, Any]:
-        """Returns PyTorch's own names, by the identities of what stands for them."""
+        """Returns the real names, by the identities of what stands for them."""
         pairs = zip(self._patches, self._before, strict=True)
         return {id(patch.value): before.value for patch, before in pairs}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Finds a module of PyTorch or Triton as Python does; it runs as it does outside of ranks.
+        """Finds a module of a library as Python does; it runs as it does outside of ranks.
 
         Args:
             name: Name of the module.
             path: Where to look, as `PathFinder` takes it.
             target: Not used, as by `PathFinder`.
         """
-        if name.partition(".")[0] not in _LIBRARIES:
+        if name.partition(".")[0] not in self._libraries:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
@@ -96,7 +101,7 @@ class Replacing:
 
     @contextlib.contextmanager
     def undone(self) -> Iterator[None]:
-        """Lets PyTorch's own names stand until the end of the block."""
+        """Lets the real names stand until the end of the block."""
         if self._depth:  # a module imports others
             yield
             return
@@ -105,7 +110,7 @@ class Replacing:
         standing = [vars(patch.owner).get(patch.name, _MISSING) for patch in self._patches]
         self.undo()
         try:
-            with unseen():
+            with self._unseen():
                 yield
         finally:
             self._come()  # also after an error: some modules may be there
@@ -142,5 +147,4 @@ def _name_as_real(patch: Patch) -> None:
             value.__qualname__ = f"{owner.__name__}.{patch.name}"
 
 
-_LIBRARIES: Final = ("torch", "triton")
 _MISSING: Final = object()

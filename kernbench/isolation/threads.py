@@ -19,12 +19,10 @@ from functools import partial
 from threading import get_ident
 from typing import Any, Final, NoReturn
 
-from torch._C._distributed_c10d import _register_process_group
-
-from kernbench.bridge.base.here import HERE, Rank, this_rank
-from kernbench.bridge.base.replaced import Patch
 from kernbench.des import Killed
 from kernbench.des.carrier import here
+from kernbench.isolation.here import HERE, Rank, this_rank
+from kernbench.isolation.replaced import Patch
 from kernbench.process.process import MAIN, enter, leave
 from kernbench.ranks.spawn_errors import RankAborted
 
@@ -80,10 +78,7 @@ class Turns:
         rank = HERE.rank = self._rank
         if rank.process.rank == MAIN:
             enter(rank.process)
-        rank.mode.__enter__()
-        if rank.groups is not None:  # C++ knows groups by the thread that made them
-            for group, name in list(rank.groups.pg_names.items()):
-                _register_process_group(name, group)
+        rank.enter_thread()
         self._take_up()
 
     def leave(self, thread: threading.Thread) -> None:
@@ -94,7 +89,7 @@ class Turns:
         """
         self._live.discard(thread)
         rank = self._rank
-        rank.mode.__exit__(None, None, None)
+        rank.leave_thread()
         if rank.process.rank == MAIN:
             leave(rank.process)
         HERE.rank = here.carrier = None
@@ -340,7 +335,7 @@ def _rlock_of(real: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _simple_queue(real: Any) -> type:
-    class SimpleQueue(queue._PySimpleQueue):  # type: ignore[name-defined]
+    class SimpleQueue(queue._PySimpleQueue):  # type: ignore[misc, name-defined]
         """The queue of C, or in a rank the one of Python, which waits by its locks."""
 
         def __new__(cls) -> Any:

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 torch = pytest.importorskip("torch")
 
 import kernbench  # noqa: E402 - after the check that PyTorch is there
-from kernbench.bridge import written  # noqa: E402
+from kernbench.isolation import written  # noqa: E402
 
 RANKS = 3
 

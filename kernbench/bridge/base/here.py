@@ -1,16 +1,16 @@
 """The rank, or the main program, whose code runs in this thread."""
 
-import os
-import threading
-from typing import Any, Final
+from typing import Any, Final, Protocol, cast
 
 import torch
+from torch._C._distributed_c10d import _register_process_group
 
 from kernbench.distributed.tapes import Tape
+from kernbench.isolation import here
 from kernbench.process.process import Process
 
 
-class Rank:
+class Rank(here.Rank):
     """What the bridge knows of one process of a run: a rank, or main.
 
     Args:
@@ -22,22 +22,14 @@ class Rank:
         fake: Whether a value that is read is made up if there are none; otherwise that is an error.
 
     Attributes:
-        process: The simulated process.
-        local: Index of its device among those of its node.
-        sip: The device of the machine that this is.
-        local_devices: Number of devices of its node.
-        data: Whether tensors have numbers.
-        fake: Whether a value that is read is made up if there are none.
         device: `cuda:LOCAL`.
         current: Index of the current device, which `torch.cuda.set_device` sets.
         chosen: Whether the program has set it.
         physical: Device on which PyTorch keeps what is on the simulated device: `cpu`, or `meta`
             without numbers.
-        pid: Number of the process of this computer in which it was made; that of a fork is another.
         making: Whether what is made now goes to the device, whatever the operands are; None: where
             the operands are.
         ambient: Whether what C++ code makes from nothing goes to the device, as in a backward pass.
-        aside: The clock of the worker of a `DataLoader` whose work is done; None outside of it.
         backward: Whether a backward pass runs.
         begun: Functional collectives for which nobody has waited yet, by the storage of the result,
             which the work keeps.
@@ -54,14 +46,12 @@ class Rank:
         spares: Memory of storages that are gone, by its bytes, for storages to come.
         tape: Notes what the rank does, for ranks that do the same; None if nobody asks.
         flight: Notes its collectives and messages for PyTorch's analyser; None if nobody asks.
-        turns: Which of its threads runs, once it has started some; None before.
         stashed: Memory that collectives keep for which nobody waits by a handle, each with the host
             time from which on the next collective lets it go.
     """
 
     __slots__ = (
         "ambient",
-        "aside",
         "backward",
         "begun",
         "casts",
@@ -84,14 +74,11 @@ class Rank:
         "numbers",
         "outstanding",
         "physical",
-        "pid",
-        "process",
         "races",
         "sip",
         "spares",
         "stashed",
         "tape",
-        "turns",
     )
 
     def __init__(
@@ -104,7 +91,7 @@ class Rank:
         data: bool,
         fake: bool = False,
     ) -> None:
-        self.process: Final = process
+        super().__init__(process)
         self.local: Final = local
         self.sip: Final = sip
         self.local_devices: Final = local_devices
@@ -112,7 +99,6 @@ class Rank:
         self.fake: Final = fake
         self.device: Final = torch.device("cuda", local)
         self.physical: Final = torch.device("cpu" if data else "meta")
-        self.pid: Final = os.getpid()
         self.current = 0
         self.chosen = False
         self.making: bool | None = None
@@ -133,25 +119,28 @@ class Rank:
         self.spares: dict[int, list[Any]] = {}
         self.stashed: list[tuple[int, list[Any]]] = []
         self.tape: Tape | None = None
-        self.turns: Any = None
-        self.aside: int | None = None
         self.groups: Any = None
 
+    def enter_thread(self) -> None:
+        """Lets the rank's mode see what the calling thread does."""
+        self.mode.__enter__()
+        if self.groups is not None:  # C++ knows groups by the thread that made them
+            for group, name in list(self.groups.pg_names.items()):
+                _register_process_group(name, group)
 
-class _Here(threading.local):
-    rank: Rank | None = None
+    def leave_thread(self) -> None:
+        """Undoes what `enter_thread` has done."""
+        self.mode.__exit__(None, None, None)
 
 
-HERE: Final = _Here()
+class _Here(Protocol):
+    rank: Rank | None
+
+
+HERE: Final = cast(_Here, here.HERE)
 """Of the running thread: `rank`, which is None outside of simulated processes."""
 
 
 def this_rank() -> Rank:
-    """Returns the rank, or main, whose code runs here.
-
-    Raises:
-        AssertionError: Outside of a simulated process.
-    """
-    rank = HERE.rank
-    assert rank is not None, "no simulated process runs in this thread"
-    return rank
+    """Returns the rank, or main, whose code runs here; see `isolation.here`."""
+    return cast(Rank, here.this_rank())

@@ -6,21 +6,11 @@ Which they are says `runtime_api.refused_names`, which can be read without PyTor
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
-from kernbench.errors import UnsupportedError, call_site, site_fact, warn_at_call
+from kernbench.errors import not_simulated, warn_at_call
 from kernbench.runtime_api.refused_names import refused_by_module
 
 CUDA_PARTS: Final = ("graphs", "green_contexts", "memory", "profiler", "random", "streams")
 """Modules of `torch.cuda` that define some of its names, and may be asked for them."""
-
-
-def not_simulated(name: str, hint: str) -> UnsupportedError:
-    """Returns the error about something that is not simulated.
-
-    Args:
-        name: Its name in PyTorch.
-        hint: What to do instead.
-    """
-    return UnsupportedError(f"{name} is not simulated", [site_fact(call_site())], hint=hint)
 
 
 class Once:

@@ -1,40 +1,13 @@
-"""Names of PyTorch, and of Triton, that are replaced while ranks run."""
+"""Functions of PyTorch that are replaced, as subclasses and function modes see them."""
 
 import functools
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
-from importlib.machinery import ModuleSpec
-from types import FunctionType, ModuleType
-from typing import Any, Final, NamedTuple
+from types import FunctionType
+from typing import Any, Final
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
-
-class Patch(NamedTuple):
-    """A name that is replaced.
-
-    Attributes:
-        owner: The module or class that has the name.
-        name: The name.
-        value: What stands there instead.
-    """
-
-    owner: Any
-    name: str
-    value: Any
-
-
-class WhenImported(NamedTuple):
-    """Names that are replaced as soon as a module is there; nothing imports it for them.
-
-    Attributes:
-        module: Name of the module.
-        patches: Takes the module, and gives the names. PyTorch's own names stand when it is called.
-    """
-
-    module: str
-    patches: Callable[[ModuleType], Iterable[Patch]]
+from kernbench.isolation.replaced import Patch
 
 
 def seen_once(patch: Patch) -> Patch:
@@ -87,23 +60,3 @@ _OF_TENSORS: Final = frozenset(
         "zeros_like",
     )
 )
-
-
-def run_within(
-    spec: ModuleSpec, block: Callable[[ModuleType], AbstractContextManager[None]]
-) -> None:
-    """Lets the module of a spec run inside of a block, once.
-
-    Args:
-        spec: How Python would load the module.
-        block: Takes the module, and gives the block.
-    """
-    loader: Any = spec.loader
-    run = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        del loader.exec_module
-        with block(module):
-            run(module)
-
-    loader.exec_module = exec_module

@@ -1,41 +1,24 @@
-"""What programs set of PyTorch and of Python for a whole process, or for a thread: one table.
+"""What programs set of PyTorch for a whole process, or for a thread: one table of each.
 
-Each rank has its own, which begins as it was when the run began, as in a new process; at the end
-all is as before. `PROCESS` is swapped when another rank goes on. What PyTorch keeps for a thread is
-a rank's own by itself; `THREAD` is put back when the rank ends, as its thread goes on.
+What PyTorch keeps for a thread is a rank's own by itself; `THREAD` is put back when the rank ends,
+as its thread goes on.
 """
 
-import contextlib
 import copy
+import importlib
 import logging
-import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 import torch._tensor_str
 import torch.distributed as dist
 
+from kernbench.isolation.states import PYTHON, State, States
+
 _C: Final = torch._C
-
-
-class State(NamedTuple):
-    """Something that a program may set.
-
-    Attributes:
-        name: What it is.
-        read: Returns it.
-        write: Sets it.
-        alone: Whether equal values are still another rank's.
-    """
-
-    name: str
-    read: Callable[[], Any]
-    write: Callable[[Any], object]
-    alone: bool = False
 
 
 def _switch(name: str) -> State:
@@ -84,20 +67,6 @@ def _set_anomaly(mode: tuple[bool, bool]) -> None:
     torch.set_anomaly_enabled(*mode)
 
 
-def _set_filters(filters: list[Any]) -> None:
-    # Without `_filters_mutated`, which lets each warning be shown again: see `warned`.
-    warnings.filters = filters
-
-
-def _set_recursion(limit: int) -> None:
-    with contextlib.suppress(RecursionError):  # the thread that swaps is deeper than that already
-        sys.setrecursionlimit(limit)
-
-
-def _set_disabled(level: int) -> None:
-    logging.root.manager.disable = level
-
-
 _PRINTING: Final = vars(torch._tensor_str.PRINT_OPTS)
 
 PROCESS: Final[tuple[State, ...]] = (
@@ -143,29 +112,59 @@ PROCESS: Final[tuple[State, ...]] = (
     ),
     State("debug level of c10d", dist.get_debug_level, dist.set_debug_level),
     State("how tensors are printed", lambda: dict(_PRINTING), _PRINTING.update),
-    State("recursion limit", sys.getrecursionlimit, _set_recursion),
-    State("logging.disable", lambda: logging.root.manager.disable, _set_disabled),
-    *(
-        State(
-            f"{module.__name__}.{name}",
-            partial(getattr, module, name),
-            partial(setattr, module, name),
-        )
-        # `init_process_group` replaces the first by one that names the rank.
-        for module, name in (
-            (sys, "excepthook"),
-            (sys, "unraisablehook"),
-            (threading, "excepthook"),
-            (warnings, "showwarning"),
-            (warnings, "_showwarnmsg_impl"),
-        )
-    ),
-    State("filters of warnings", lambda: warnings.filters, _set_filters, alone=True),
+    *PYTHON,
 )
-"""What a process has, and a rank believes its own."""
 
-_ALONE: Final = tuple(state for state in PROCESS if state.alone)
-assert PROCESS[-len(_ALONE) :] == _ALONE, "they are the last"
+
+_SEED: Final = 67280421310721
+"""Seed of a generator of PyTorch in a process that has seeded none."""
+
+_KEPT_BY_THREADS: Final = "torch.distributed.tensor._dispatch"
+"""A logger that C++ keeps for each thread and lets go at the thread's end without the lock of the
+interpreter (pytorch#180081). It must not be the last to do so: the logger of a rank would be freed
+then, which ends the interpreter. One made outside of ranks is every rank's, and is never freed."""
+
+_NOISE: Final = ("Attempted to get default timeout for nccl backend",)
+"""Beginnings of warnings of PyTorch about this computer that say nothing about the simulated one.
+"""
+
+
+def _generator(seed: int) -> State:
+    """Returns the state of PyTorch's generator of the host, which ranks begin by the run's seed."""
+    kept = torch.default_generator
+    first = torch.Generator().manual_seed(_SEED + seed).get_state()
+    return State("generator", kept.get_state, kept.set_state, alone=True, begin=lambda _: first)
+
+
+def _hooks(place: str) -> State:
+    """Returns the hooks of all modules, or of all optimizers, of a process."""
+    space = vars(importlib.import_module(place))
+    names = [name for name in space if name.startswith("_global_")]
+    return State(
+        f"hooks of {place}",
+        lambda: {name: space[name] for name in names},
+        space.update,
+        alone=True,
+        begin=lambda hooks: {name: copy.copy(value) for name, value in hooks.items()},
+    )
+
+
+def of_process(seed: int) -> States:
+    """Returns what a process has, and a rank believes its own.
+
+    Args:
+        seed: Of the run.
+    """
+    hooks = map(_hooks, ("torch.nn.modules.module", "torch.optim.optimizer"))
+    return States(*PROCESS, _generator(seed), *hooks)
+
+
+def settle() -> None:
+    """Sets what main and all ranks begin with."""
+    torch.set_num_threads(1)  # several only fight over the cores, and change the rounding
+    for noise in _NOISE:
+        warnings.filterwarnings("ignore", noise)
+    logging.getLogger(_KEPT_BY_THREADS)
 
 
 def _autocast(device: str) -> Iterator[State]:
@@ -186,7 +185,7 @@ def _default_device() -> Any:
     return None if context is None else context.device
 
 
-THREAD: Final[tuple[State, ...]] = (
+THREAD: Final = States(
     State("default device", _default_device, torch.set_default_device),
     State("grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
     State(
@@ -200,65 +199,19 @@ THREAD: Final[tuple[State, ...]] = (
 )
 """What each thread has."""
 
-
-def values(table: tuple[State, ...] = PROCESS) -> list[Any]:
-    """Returns what there is now.
-
-    Args:
-        table: Of what.
-    """
-    return [state.read() for state in table]
-
-
-def put(wanted: list[Any], table: tuple[State, ...] = PROCESS) -> None:
-    """Sets what is to be.
-
-    Args:
-        wanted: As `values` returns it.
-        table: What is set.
-    """
-    for state, value in zip(table, wanted, strict=True):
-        now = state.read()
-        if now is not value and (state.alone or now != value):
-            state.write(value)
-
-
-def swap(now: list[Any], wanted: list[Any]) -> None:
-    """Does what `put` does for `PROCESS`, without reading it again if nothing else is wanted.
-
-    Args:
-        now: What there is, as `values` has just returned it.
-        wanted: What is to be.
-    """
-    if all(map(_is_same, PROCESS, now, wanted)):
-        for state, value in zip(_ALONE, wanted[-len(_ALONE) :], strict=True):
-            state.write(value)
-    else:
-        put(wanted)
-
-
-def _is_same(state: State, one: Any, other: Any) -> bool:
-    return one is other or state.alone or bool(one == other)
-
-
-def copied(begun: list[Any]) -> list[Any]:
-    """Returns values of `PROCESS` for one more rank, which may change them in place.
-
-    Args:
-        begun: What there was when the run began.
-    """
-    return [copy.copy(value) if isinstance(value, list | dict) else value for value in begun]
-
-
-@contextlib.contextmanager
-def kept(table: tuple[State, ...]) -> Iterator[None]:
-    """Puts back at the end of the block what was there at its beginning.
-
-    Args:
-        table: What is put back.
-    """
-    before = values(table)
-    try:
-        yield
-    finally:
-        put(before, table)
+LISTED: Final = (
+    "torch.distributed._shard.sharded_tensor.api._sharded_tensor_current_id",
+    "torch.distributed._shard.sharded_tensor.api._sharded_tensor_map",
+    "torch.distributed.checkpoint.planner.SavePlanner._cached_all_plans",
+    "torch.distributed.checkpoint.planner.SavePlanner._cached_final_save_plan",
+    "torch.distributed.checkpoint.planner.SavePlanner._cached_global_plan",
+    "torch.distributed.checkpoint.planner.SavePlanner._cached_metadata",
+    "torch.distributed.checkpoint.planner.SavePlanner._cached_save_plan",
+    "torch.distributed.fsdp._debug_utils.SimpleProfiler.profiling",
+    "torch.distributed.fsdp._debug_utils.SimpleProfiler.results",
+    "torch.distributed.tensor.DTensor._op_dispatcher._custom_op_handlers",
+    "torch.distributed.tensor.experimental._context_parallel._attention._cp_options",
+    "torch.distributed.tensor.experimental._context_parallel._attention._dispatch_mode",
+    "torch.nn.functional.scaled_dot_product_attention",
+)
+"""State that modules of PyTorch itself hold, beside what is kept for each rank by name."""

@@ -7,10 +7,10 @@ import torch
 
 from kernbench.bridge.base import refused
 from kernbench.bridge.base.here import HERE, this_rank
-from kernbench.bridge.base.refused import not_simulated
-from kernbench.bridge.base.replaced import Patch
 from kernbench.bridge.cuda import cuda_devices, cuda_memory, randomness
 from kernbench.bridge.cuda.cuda_devices import check
+from kernbench.errors import not_simulated
+from kernbench.isolation.replaced import Patch
 from kernbench.operations import cuda as simulated
 from kernbench.runtime_api import nvtx
 from kernbench.runtime_api.profiler import record_function

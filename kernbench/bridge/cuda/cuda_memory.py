@@ -4,8 +4,8 @@ import contextlib
 from typing import Any, Final
 
 from kernbench.bridge.base.here import this_rank
-from kernbench.bridge.base.refused import not_simulated
 from kernbench.bridge.cuda.cuda_devices import asked, check
+from kernbench.errors import not_simulated
 from kernbench.operations import cuda as simulated
 from kernbench.units import format_bytes
 

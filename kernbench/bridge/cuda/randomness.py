@@ -14,8 +14,8 @@ from weakref import WeakValueDictionary
 import torch
 
 from kernbench.bridge.base.here import HERE, Rank, this_rank
-from kernbench.bridge.base.replaced import Patch, WhenImported
 from kernbench.bridge.tensors.devices import wanted
+from kernbench.isolation.replaced import Patch, WhenImported
 
 _REAL: Final = torch.Generator
 _DEFAULT_SEED: Final = 67280421310721

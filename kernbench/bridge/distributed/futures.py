@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from kernbench.bridge.base.here import HERE
-from kernbench.bridge.base.replaced import Patch
+from kernbench.isolation.replaced import Patch
 
 
 class Awaited(Future):

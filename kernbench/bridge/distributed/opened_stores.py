@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 
 from kernbench.bridge.base.here import this_rank
-from kernbench.bridge.base.replaced import Patch
 from kernbench.bridge.distributed.store import Contents, SimStore
 from kernbench.des import Event
+from kernbench.isolation.replaced import Patch
 from kernbench.ranks.world import world_of
 
 _PORTS: Final = 65536

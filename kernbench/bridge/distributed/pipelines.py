@@ -6,7 +6,7 @@ from typing import Any
 
 from kernbench.bridge.base.here import HERE
 from kernbench.bridge.base.private import PIPELINE_STARTS
-from kernbench.bridge.base.replaced import Patch, WhenImported
+from kernbench.isolation.replaced import Patch, WhenImported
 
 
 def patches() -> Iterator[WhenImported]:

@@ -23,9 +23,9 @@ from torch.optim.optimizer import (
 )
 
 from kernbench.bridge.base.here import HERE, Rank
-from kernbench.bridge.base.replaced import Patch
 from kernbench.bridge.distributed.works import unseen
 from kernbench.errors import CallSite, KernbenchError
+from kernbench.isolation.replaced import Patch
 from kernbench.ranks.ranges import folded
 
 _MOST: Final = 8

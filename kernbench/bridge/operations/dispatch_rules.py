@@ -10,7 +10,7 @@ from typing import Any
 
 from torch._library import simple_registry
 
-from kernbench.bridge.base.replaced import Patch
+from kernbench.isolation.replaced import Patch
 
 
 class _Entries(dict[str, Any]):

@@ -20,7 +20,6 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from kernbench.bridge.base.here import HERE, Rank
-from kernbench.bridge.base.replaced import Patch, WhenImported
 from kernbench.bridge.distributed.works import unseen
 from kernbench.bridge.operations import flex_blocks
 from kernbench.bridge.operations.costs_operands import layouts
@@ -31,6 +30,7 @@ from kernbench.bridge.tensors.storages import DTYPES, hold, is_on_device
 from kernbench.errors import warn_at_call
 from kernbench.hw.attention import Direction, Shape
 from kernbench.hw.library import Library
+from kernbench.isolation.replaced import Patch, WhenImported
 from kernbench.kernels.operands import total_bytes
 
 _OPERATIONS: Final = "torch._higher_order_ops.flex_attention"

@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from kernbench.bridge.base.here import HERE, Rank
-from kernbench.bridge.base.refused import not_simulated
 from kernbench.bridge.distributed.works import unseen
 from kernbench.bridge.tensors.no_numbers import shaped
 from kernbench.bridge.tensors.operands import tensors_in
+from kernbench.errors import not_simulated
 
 
 class _Finding(TorchFunctionMode):

@@ -11,7 +11,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernbench.bridge.base.here import Rank
-from kernbench.bridge.base.refused import not_simulated
 from kernbench.bridge.cuda.randomness import draw
 from kernbench.bridge.operations.costs import FREE, Cost, cost_of
 from kernbench.bridge.operations.costs_gemm import precision
@@ -48,6 +47,7 @@ from kernbench.bridge.tensors.storages import (
     no_memory,
 )
 from kernbench.bridge.tensors.unwritten import zeroed
+from kernbench.errors import not_simulated
 from kernbench.process.act import Alone
 from kernbench.process.process import Process
 from kernbench.runtime_api.refused_names import REFUSED

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from kernbench.bridge.base.here import HERE
-from kernbench.bridge.base.replaced import Patch, WhenImported
+from kernbench.isolation.replaced import Patch, WhenImported
 
 _CACHE: Final = 256 << 20
 """Bytes that Triton clears before each run, so that no input is in the cache."""

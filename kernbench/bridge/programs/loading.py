@@ -8,9 +8,7 @@ else. What a worker takes is what it sleeps: code of the host takes no simulated
 """
 
 import copy
-import os
 import random
-import signal
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
@@ -22,29 +20,29 @@ from torch.utils.data import _utils
 from torch.utils.data import dataloader as real
 
 from kernbench.bridge.base.here import HERE, this_rank
-from kernbench.bridge.base.refused import not_simulated
-from kernbench.bridge.base.replaced import Patch
-from kernbench.errors import KernbenchError
-from kernbench.isolation.endings import as_child
+from kernbench.errors import KernbenchError, not_simulated
+from kernbench.isolation.replaced import Patch
+from kernbench.isolation.states import State, States
+from kernbench.isolation.workers import GENERATORS, Worker, how_it_ended
 from kernbench.sim_engine.host import Host
 
 _ITERABLE: Final = real._DatasetKind.Iterable
 _END: Final = object()
+_DETAILS: Final = (
+    " Details are lost due to multiprocessing. Rerunning with num_workers=0 may give better error "
+    "trace."
+)
 
 
-class _Randomness:
-    """The state of all generators of a host process."""
-
-    def __init__(self) -> None:
-        self._torch = torch.default_generator.get_state()
-        self._python = random.getstate()
-        self._numpy = np.random.get_state()
-
-    def restore(self) -> None:
-        """Lets all generators go on from here."""
-        torch.default_generator.set_state(self._torch)
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)
+_GENERATORS: Final = States(
+    *GENERATORS,
+    State(
+        "torch",
+        torch.default_generator.get_state,
+        torch.default_generator.set_state,
+        alone=True,
+    ),
+)
 
 
 class _Worker:
@@ -61,19 +59,18 @@ class _Worker:
         self.ended = False
         self._loader = loader
         self._number = number
-        self._clock = _host().clock
         seed = loader._base_seed + number
         self._dataset = copy.copy(dataset)
         self._info = _utils.worker.WorkerInfo(
             id=number, num_workers=loader._num_workers, seed=seed, dataset=self._dataset
         )
-        outside = _Randomness()
-        random.seed(seed)
-        torch.default_generator.manual_seed(seed)
-        state = _utils.worker._generate_state(loader._base_seed, number)
-        np.random.seed(state)
-        self._random = _Randomness()
-        outside.restore()
+
+        def seeded() -> None:
+            random.seed(seed)
+            torch.default_generator.manual_seed(seed)
+            np.random.seed(_utils.worker._generate_state(loader._base_seed, number))
+
+        self._process = Worker(_GENERATORS, seeded)
         if init is not None:
             self._run(lambda: init(number))
         self.begin()
@@ -99,7 +96,7 @@ class _Worker:
             index: What the sampler gives for the batch.
             asked: Host time at which the rank asks for it, in picoseconds.
         """
-        self._clock = max(self._clock, asked)
+        self._process.clock = max(self._process.clock, asked)
         try:
             data = self._run(lambda: self._fetcher.fetch(index))
         except StopIteration:
@@ -109,49 +106,34 @@ class _Worker:
             return _END
         self.ended = getattr(self._fetcher, "ended", False)
         host = _host()
-        if self._clock > host.clock:
-            host.sleep(self._clock - host.clock)
+        if self._process.clock > host.clock:
+            host.sleep(self._process.clock - host.clock)
         return data
 
     def _run(self, work: Any) -> Any:
         """Runs a function as in the worker's own process."""
-        module, rank = _utils.worker, this_rank()
-        outside, info = _Randomness(), module._worker_info
-        self._random.restore()
-        module._worker_info = self._info
-        rank.aside = self._clock
+        module = _utils.worker
+        info, module._worker_info = module._worker_info, self._info
         try:
-            with as_child(rank):
+            with self._process.running():
                 return work()
         except SystemExit as stop:
             self._loader.broken = True
-            raise RuntimeError(_told(stop)) from stop
+            told = f"DataLoader worker {how_it_ended(stop)}"
+            if not told.endswith(" "):
+                told += _DETAILS
+            raise RuntimeError(told) from stop
         except (StopIteration, KernbenchError):
             raise
         except Exception:
             caught = ExceptionWrapper(where=f"in DataLoader worker process {self._number}")
             return caught.reraise()
         finally:
-            self._clock, rank.aside = rank.aside, None
             module._worker_info = info
-            self._random = _Randomness()
-            outside.restore()
 
 
 def _host() -> Host:
     return this_rank().process.host
-
-
-def _told(stop: SystemExit) -> str:
-    """Returns what PyTorch says of a worker that has ended."""
-    worker = f"DataLoader worker (pid {os.getpid()})"
-    code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    if code < 0:
-        return f"{worker} is killed by signal: {signal.strsignal(-code)}. "
-    return (
-        f"{worker} exited unexpectedly with exit code {code}. Details are lost due to "
-        "multiprocessing. Rerunning with num_workers=0 may give better error trace."
-    )
 
 
 class WorkersIter(real._BaseDataLoaderIter):

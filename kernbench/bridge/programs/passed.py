@@ -11,10 +11,11 @@ import torch
 from torch.nn.parallel import distributed as ddp
 
 from kernbench.bridge.base.here import HERE
-from kernbench.bridge.base.refused import OTHERS, Once, not_simulated, refused
-from kernbench.bridge.base.replaced import Patch, WhenImported
+from kernbench.bridge.base.refused import OTHERS, Once, refused
 from kernbench.bridge.distributed.works import unseen
 from kernbench.bridge.tensors.devices import on_device
+from kernbench.errors import not_simulated
+from kernbench.isolation.replaced import Patch, WhenImported
 
 _COMPILE: Final = (
     "torch.compile is not simulated: the function runs as it is, one kernel an operation, so its "

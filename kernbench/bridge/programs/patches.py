@@ -17,7 +17,7 @@ from torch.utils._device import _device_constructors
 
 from kernbench.bridge.base.here import HERE
 from kernbench.bridge.base.private import PRIVATE, check_private_names
-from kernbench.bridge.base.replaced import Patch, WhenImported, seen_once, takes_tensors
+from kernbench.bridge.base.replaced import seen_once, takes_tensors
 from kernbench.bridge.cuda import accelerator, autocast, cuda, randomness
 from kernbench.bridge.distributed import (
     futures,
@@ -29,6 +29,7 @@ from kernbench.bridge.distributed import (
 )
 from kernbench.bridge.distributed.comm_hooks import registering
 from kernbench.bridge.distributed.ddp_check import checker
+from kernbench.bridge.distributed.works import unseen
 from kernbench.bridge.distributed.world import (
     Distributed,
     RankWorld,
@@ -43,6 +44,7 @@ from kernbench.bridge.tensors.hazards import giving_bytes
 from kernbench.bridge.tensors.unwritten import noting_blank
 from kernbench.isolation import children, clocks, endings, processes
 from kernbench.isolation import threads as rank_threads
+from kernbench.isolation.replaced import Patch, WhenImported
 from kernbench.isolation.replacing import Replacing
 
 FACTORIES: Final = [
@@ -134,7 +136,7 @@ def patches(spawn: Callable[..., Any]) -> Iterator[Patch | WhenImported]:
     yield from profiling.patches()
     yield from triton_kernels.patches()
     yield from saving.patches()
-    yield from processes.patches(spawn)
+    yield from processes.patches(spawn, mp)
     yield from clocks.patches()
     yield from endings.patches()
     yield from children.patches()
@@ -223,7 +225,9 @@ def patched(
     """
     check_private_names(each for each in PRIVATE if each in sys.modules)
     _device_constructors()  # it lists the functions that are there when it is called first
-    replacing = Replacing(lambda module: check_private_names((module,)), importing)
+    replacing = Replacing(
+        ("torch", "triton"), lambda module: check_private_names((module,)), importing, unseen
+    )
     try:
         for patch in [*patches(spawn), *more]:
             if isinstance(patch, Patch) and takes_tensors(patch):

@@ -11,9 +11,8 @@ import torch.autograd.profiler
 import torch.profiler
 
 from kernbench.bridge.base.here import HERE
-from kernbench.bridge.base.refused import not_simulated
-from kernbench.bridge.base.replaced import Patch
-from kernbench.errors import warn_at_call
+from kernbench.errors import not_simulated, warn_at_call
+from kernbench.isolation.replaced import Patch
 from kernbench.runtime_api import profiler as ranges
 from kernbench.runtime_api import profiling
 

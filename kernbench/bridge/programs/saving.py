@@ -10,9 +10,9 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from kernbench.bridge.base.here import HERE
-from kernbench.bridge.base.replaced import Patch, WhenImported
 from kernbench.bridge.tensors.devices import on_device
 from kernbench.bridge.tensors.tensor_methods import holds_device_memory, no_values_to_write
+from kernbench.isolation.replaced import Patch, WhenImported
 
 _BYTES: Final = "BYTE_IO"
 """Name of the `WriteItemType` of what is no tensor."""

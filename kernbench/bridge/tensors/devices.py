@@ -15,10 +15,9 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from kernbench.bridge.base.here import HERE, Rank, this_rank
-from kernbench.bridge.base.refused import not_simulated
 from kernbench.bridge.tensors.no_numbers import read
 from kernbench.bridge.tensors.storages import PINNED, hold, is_on_device
-from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.errors import KernbenchError, call_site, not_simulated, site_fact
 from kernbench.process.access import other_device
 from kernbench.process.process import MAIN
 

@@ -7,8 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernbench.bridge.base.here import HERE, Rank, this_rank
-from kernbench.bridge.base.replaced import Patch
 from kernbench.bridge.tensors.devices import on_device, to
+from kernbench.isolation.replaced import Patch
 
 _REAL_NEW: Final = torch.Tensor.new
 _REAL_EMPTY: Final = torch.empty

@@ -7,9 +7,8 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from kernbench.bridge.base.here import Rank
-from kernbench.bridge.base.refused import not_simulated
 from kernbench.bridge.tensors.storages import STORAGES, hold, is_on_device
-from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.errors import UnsupportedError, call_site, not_simulated, site_fact
 from kernbench.process.access import OwnershipError
 from kernbench.process.process import Process
 from kernbench.tensors.errors import TensorError

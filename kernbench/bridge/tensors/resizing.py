@@ -11,11 +11,10 @@ from typing import Any, Final
 import torch
 
 from kernbench.bridge.base.here import Rank
-from kernbench.bridge.base.refused import not_simulated
 from kernbench.bridge.tensors.no_numbers import shaped
 from kernbench.bridge.tensors.operands import tensors_in
 from kernbench.bridge.tensors.storages import STORAGES, Held, SizedBlock, block
-from kernbench.errors import call_site, site_fact
+from kernbench.errors import call_site, not_simulated, site_fact
 from kernbench.memory import Storage
 from kernbench.tensors.errors import TensorError
 

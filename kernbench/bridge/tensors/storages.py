@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from kernbench.bridge.base.here import Rank
-from kernbench.bridge.base.refused import not_simulated
-from kernbench.errors import call_site, site_fact
+from kernbench.errors import call_site, not_simulated, site_fact
 from kernbench.memory import (
     Buffer,
     DType,

@@ -8,7 +8,6 @@ import torch
 
 from kernbench.bridge.base.here import HERE, Rank
 from kernbench.bridge.base.refused import Once
-from kernbench.bridge.base.replaced import Patch
 from kernbench.bridge.tensors import old_classes, storages
 from kernbench.bridge.tensors.devices import (
     device_of,
@@ -23,6 +22,7 @@ from kernbench.bridge.tensors.no_numbers import MADE_UP
 from kernbench.bridge.tensors.resizing import before_resize, settle
 from kernbench.bridge.tensors.storages import PINNED, STORAGES
 from kernbench.errors import NoDataError, site_fact
+from kernbench.isolation.replaced import Patch
 from kernbench.process.access import AccessError
 
 _TENSOR: Final = torch.Tensor

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from kernbench.bridge.distributed.flight_recorder import Entry, FlightRecorder, Lane, Shaped
 from kernbench.des import Event
+from kernbench.flight_recorder.recorder import Entry, FlightRecorder, Lane, Shaped
 from kernbench.process.process import Process
 from kernbench.ranks.meeting import Exchange
 from kernbench.report.files import replacing_bytes

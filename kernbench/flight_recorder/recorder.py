@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
-import torch
-
 from kernbench.des import is_outermost
 from kernbench.errors import is_ours
 from kernbench.process.process import Process
@@ -21,30 +19,6 @@ Lane = tuple[str, int, int]
 """Calls that ranks number alike: those of a group, or of its messages from one rank to another."""
 
 _DEFAULT_TIMEOUT_MS: Final = 600_000
-_DTYPES: Final = {
-    torch.float32: "Float",
-    torch.float64: "Double",
-    torch.float16: "Half",
-    torch.bfloat16: "BFloat16",
-    torch.int64: "Long",
-    torch.int32: "Int",
-    torch.int16: "Short",
-    torch.int8: "Char",
-    torch.uint8: "Byte",
-    torch.bool: "Bool",
-    torch.complex64: "ComplexFloat",
-    torch.complex128: "ComplexDouble",
-    torch.float8_e4m3fn: "Float8_e4m3fn",
-    torch.float8_e5m2: "Float8_e5m2",
-    torch.uint16: "UInt16",
-    torch.uint32: "UInt32",
-    torch.uint64: "UInt64",
-}
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """Returns what PyTorch's C++ calls a type."""
-    return _DTYPES.get(dtype) or str(dtype).removeprefix("torch.").capitalize()
 
 
 class Shaped(NamedTuple):
@@ -52,11 +26,6 @@ class Shaped(NamedTuple):
 
     sizes: list[int]
     dtype: str
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> "Shaped":
-        """Returns what is told of a tensor."""
-        return cls(list(tensor.shape), name_of(tensor.dtype))
 
 
 class Told(NamedTuple):
