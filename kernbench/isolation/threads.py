@@ -335,7 +335,7 @@ def _rlock_of(real: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _simple_queue(real: Any) -> type:
-    class SimpleQueue(queue._PySimpleQueue):  # type: ignore[misc, name-defined]
+    class SimpleQueue(queue._PySimpleQueue):  # type: ignore[name-defined]
         """The queue of C, or in a rank the one of Python, which waits by its locks."""
 
         def __new__(cls) -> Any:

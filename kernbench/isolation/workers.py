@@ -23,8 +23,8 @@ def _of(module: ModuleType, get: str, put: str) -> State:
     """Returns the state of a module's generator; each rank has its own functions of the module."""
     return State(
         module.__name__,
-        lambda: getattr(module, get)(),
-        lambda value: getattr(module, put)(value),
+        lambda: getattr(module, get)(),  # noqa: PLW0108 - it may be replaced
+        lambda value: getattr(module, put)(value),  # noqa: PLW0108
         alone=True,
     )
 
