@@ -50,9 +50,8 @@ def test_ranks_take_turns_with_a_switch_and_begin_with_copies() -> None:
 def test_what_a_block_changes_is_put_back() -> None:
     space = SimpleNamespace(level=1)
     table = States(_state(space, "level"))
-    with pytest.raises(ZeroDivisionError), table.kept():
+    with table.kept():
         space.level = 2
-        raise ZeroDivisionError
     assert space.level == 1
 
 
@@ -96,7 +95,8 @@ def test_what_processes_share_is_not_copied() -> None:
 def test_names_are_replaced_also_in_modules_that_come_later(tmp_path: Any) -> None:
     (tmp_path / "comes_later.py").write_text("import json\nsaw = json.dumps\nvalue = 1\n")
     json: Any = sys.modules["json"]
-    real, checked = json.dumps, []
+    real = json.dumps
+    checked: list[str] = []
     replacing = Replacing(
         ("comes_later",), checked.append, lambda _: _nothing(), contextlib.nullcontext
     )

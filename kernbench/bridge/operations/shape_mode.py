@@ -20,6 +20,7 @@ from kernbench.bridge.tensors.no_numbers import (
     depends_on_values,
     goes_to_host,
     made_on_device,
+    mapped,
     read,
     shaped,
     shaping,
@@ -254,6 +255,8 @@ class ShapeMode(DirectMode):
             return func(*args, **(kwargs or {}))  # of the host: as with numbers
         if func in _MASKED_FILLS and not is_on_device(args[2]) and not args[2].dim():
             args = (*args[:2], _EMPTY((), (), dtype=args[2].dtype, device=_META))
+        if known.operands.writes and args and _overlaps(args[0]):
+            _try_on_host(func, args, kwargs)
         run = partial(shaped, self._rank, func, args, kwargs)
         return known.resizes.run(self._rank, run, args, kwargs) if known.resizes.some else run()
 
@@ -271,6 +274,28 @@ class ShapeMode(DirectMode):
             yield
         finally:
             self._written = self._value = None
+
+
+def _overlaps(tensor: Any) -> bool:
+    """Returns whether elements of a tensor lie in one place, as those of an expanded one do."""
+    if not isinstance(tensor, torch.Tensor):
+        return False
+    extents = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(not stride and size > 1 for size, stride in extents)
+
+
+def _try_on_host(func: Any, args: Any, kwargs: Any) -> None:
+    """Runs an operation with zeros, as shapes alone do not tell whether it may write where it does.
+
+    Raises:
+        RuntimeError: PyTorch's, if it may not.
+    """
+    given, named = mapped((args, kwargs or {}), _zeros_like)
+    func(*given, **named)
+
+
+def _zeros_like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).zero_()
 
 
 def _repeats(func: Any, kind: str, args: Any, kwargs: Any) -> bool:

@@ -238,7 +238,8 @@ def patched(
         replacing.add(Patch(torch.jit, "script", jit))
         _set_thread_isolation_mode(True)
         sys.meta_path.insert(0, replacing)
-        yield
+        with dispatch_rules.whole():
+            yield
     finally:
         if replacing in sys.meta_path:
             sys.meta_path.remove(replacing)

@@ -143,11 +143,11 @@ def read(rank: Rank, func: Any, args: Any, kwargs: Any) -> Any:
         unknown = True
         return _ZEROS((), dtype=tensor.dtype).expand(tensor.shape)
 
-    given, named = _mapped(args, numbers), _mapped(kwargs or {}, numbers)
+    given, named = mapped(args, numbers), mapped(kwargs or {}, numbers)
     if unknown:
         MADE_UP.note(rank)
     result = func(*given, **named)
-    return result if func in _TO_HOST else _mapped(result, _without_numbers)
+    return result if func in _TO_HOST else mapped(result, _without_numbers)
 
 
 def shaped(rank: Rank, func: Any, args: Any, kwargs: Any) -> Any:
@@ -188,11 +188,12 @@ def _without_numbers(tensor: torch.Tensor) -> torch.Tensor:
     return _EMPTY(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
 
 
-def _mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Returns arguments with all their tensors changed."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, list | tuple):
-        return type(value)(_mapped(one, change) for one in value)
+        return type(value)(mapped(one, change) for one in value)
     if isinstance(value, dict):
-        return {name: _mapped(one, change) for name, one in value.items()}
+        return {name: mapped(one, change) for name, one in value.items()}
     return value

@@ -191,8 +191,7 @@ def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
     if rank is None or rank.data or type(self) not in _PLAIN or type(value) not in _PLAIN:
         _REAL_DATA.__set__(self, value)
         return
-    before = _REAL_DATA.__get__(self)
-    if _REAL_COMPATIBLE(before, value):
+    if _REAL_COMPATIBLE(self, value):
         _REAL_DATA.__set__(self, value)
         return
     # From host to device, without numbers: PyTorch keeps the two as different kinds of tensors.
