@@ -120,7 +120,6 @@ class Run:
         local: Number of ranks, and so of devices, of each node.
         script: As of `bridged`.
         modules: The program's modules.
-        libraries: State of libraries.
         flights: Notes what ranks call together; None if nobody asks.
         replicas: Compares DDP's replicas; None if nobody asks.
 
@@ -186,8 +185,6 @@ class Run:
 
         Args:
             fn: Function that runs as each rank: `fn(rank, *args)`.
-            args: Further arguments of PyTorch.
-            nprocs: Number of ranks.
             join: Whether to wait for the ranks; otherwise they run when the program waits for what
                 is returned.
             daemon: Whether the end of the program ends ranks for which nobody waits.
@@ -221,8 +218,6 @@ class Run:
 
         Args:
             fn: Called with the rank and the arguments.
-            args: The arguments.
-            nprocs: Number of ranks.
 
         Raises:
             SpawnException: If a rank failed.
@@ -309,7 +304,6 @@ def as_rank(
     """Makes a process the one whose code of PyTorch runs in this thread.
 
     Args:
-        process: The process.
         data: Whether tensors have numbers.
         fake: Whether a value that is read is 0 if there are none; otherwise that is an error.
         local: Number of ranks of each node.

@@ -28,7 +28,6 @@ def is_of_rank(name: str, module: Any) -> bool:
     """Returns whether a module is of the program, so that each rank has its own.
 
     Args:
-        name: Name of the module.
         module: The module, or how it would be loaded (a `ModuleSpec`).
     """
     if name.partition(".")[0] in SYSTEM:
@@ -40,11 +39,7 @@ def is_of_rank(name: str, module: Any) -> bool:
 
 
 def is_extension(module: Any) -> bool:
-    """Returns whether a module is a library of machine code, which a process loads once.
-
-    Args:
-        module: The module.
-    """
+    """Returns whether a module is a library of machine code, which a process loads once."""
     return any(place.endswith(tuple(EXTENSION_SUFFIXES)) for place in places_of(module))
 
 

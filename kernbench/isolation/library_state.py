@@ -100,7 +100,6 @@ class LibraryState:
         """Finds a module that ranks share as Python does, and looks at its state once it has run.
 
         Args:
-            name: Name of the module.
             path: Where the package of the module looks; None: `sys.path`.
             target: The module that is loaded anew, if any.
         """

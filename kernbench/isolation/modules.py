@@ -51,7 +51,6 @@ class Modules:
         """Finds a library of machine code that another rank has imported: all have the same.
 
         Args:
-            name: Name of the module.
             path: Not used.
             target: Not used.
         """
@@ -108,11 +107,7 @@ class Modules:
 
 
 class _Again:
-    """Loads a module that has run already.
-
-    Args:
-        module: The module.
-    """
+    """Loads a module that has run already."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module: Final = module

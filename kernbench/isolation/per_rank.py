@@ -58,7 +58,6 @@ class PerRank:
         table: What programs set for a process.
         begun: What there was of it when the run began.
         modules: Modules that are imported once for each rank; None: none.
-        libraries: State of libraries.
         without: Ranks that run no code of the program, and need no state.
     """
 
@@ -175,7 +174,6 @@ def own_process(
         table: What programs set for a process.
         settle: Sets what main and all ranks begin with.
         modules: Modules that are imported once for each rank; None: none.
-        libraries: State of libraries.
 
     Yields:
         What there is of `table`.
@@ -196,9 +194,6 @@ def patches(seed: int) -> Iterator[Patch]:
 
     A rank's generators start at numbers that follow from the seed and the rank; those of a real
     process start anywhere.
-
-    Args:
-        seed: Of the run.
     """
 
     def start(process: Process) -> int:

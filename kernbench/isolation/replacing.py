@@ -81,7 +81,6 @@ class Replacing:
         """Finds a module of a library as Python does; it runs as it does outside of ranks.
 
         Args:
-            name: Name of the module.
             path: Where to look, as `PathFinder` takes it.
             target: Not used, as by `PathFinder`.
         """

@@ -61,11 +61,7 @@ class Turns:
         self._closed = False
 
     def admit(self, thread: Any) -> None:
-        """Gives a thread that is about to start a place; it begins when the turn is passed on.
-
-        Args:
-            thread: The thread.
-        """
+        """Gives a thread that is about to start a place; it begins when the turn is passed on."""
         baton = _shut()
         thread._started = _Started(partial(self._enter, baton))
         self._live.add(thread)
@@ -98,11 +94,7 @@ class Turns:
         self._waiting.popleft().release()
 
     def has(self, thread: threading.Thread) -> bool:
-        """Returns whether a thread is one of the rank's, and has not ended.
-
-        Args:
-            thread: The thread.
-        """
+        """Returns whether a thread is one of the rank's, and has not ended."""
         return thread in self._live
 
     def pass_on(self) -> None:

@@ -35,11 +35,7 @@ class Written:
         self._versions: Any = np.zeros(0, np.uint32)
 
     def add(self, module: ModuleType) -> None:
-        """Watches a module and the classes that it defines, as they are now.
-
-        Args:
-            module: The module.
-        """
+        """Watches a module and the classes that it defines, as they are now."""
         for owner in (module, *_classes_of(module)):
             if id(owner) in self._seen:
                 continue

@@ -27,11 +27,7 @@ class Place(NamedTuple):
     names: Mapping[tuple[int, int], str]
 
     def name(self, version: tuple[int, int] = VERSION) -> str:
-        """Returns the name in a version of PyTorch.
-
-        Args:
-            version: The version.
-        """
+        """Returns the name in a version of PyTorch."""
         return self.names[max(first for first in self.names if first <= version)]
 
 

@@ -150,11 +150,7 @@ def _hooks(place: str) -> State:
 
 
 def of_process(seed: int) -> States:
-    """Returns what a process has, and a rank believes its own.
-
-    Args:
-        seed: Of the run.
-    """
+    """Returns what a process has, and a rank believes its own."""
     hooks = map(_hooks, ("torch.nn.modules.module", "torch.optim.optimizer"))
     return States(*PROCESS, _generator(seed), *hooks)
 

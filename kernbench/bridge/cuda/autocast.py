@@ -258,7 +258,6 @@ class _Kernels:
     """Kernels of one of the dispatcher's keys, registered when a program first enables autocast.
 
     Args:
-        key: The key.
         kernels: Yields the kernels, by the name of the operation.
         with_keys: Whether kernels are given the keys of the call.
     """

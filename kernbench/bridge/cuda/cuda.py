@@ -261,7 +261,6 @@ def facade(name: str, ours: Any, real: Any) -> Any:
     """Returns what stands for a name of `torch.cuda`: ours in a rank, the real one elsewhere.
 
     Args:
-        name: The name.
         ours: What a rank gets.
         real: What PyTorch has.
     """

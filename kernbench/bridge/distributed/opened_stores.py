@@ -142,7 +142,6 @@ class Opened:
 
         Args:
             name: The name of the file.
-            file: The file.
             stores: See `FileStore`.
         """
         file.open -= 1

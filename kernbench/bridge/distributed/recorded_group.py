@@ -162,24 +162,12 @@ class RecordedProcessGroup(SimProcessGroup):
         return _recorder().noting(self.pg_name, _library(_listed(tensors)), [told])
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Any:  # noqa: N803
-        """See `SimProcessGroup`.
-
-        Args:
-            tensors: A list of tensors.
-            dstRank: The receiver, by its number in the group.
-            tag: Tag of the message.
-        """
+        """See `SimProcessGroup`."""
         with self._noting_message("send", tensors, (self.rank(), dstRank)):
             return super().send(tensors, dstRank, tag)
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Any:  # noqa: N803
-        """See `SimProcessGroup`.
-
-        Args:
-            tensors: A list of tensors.
-            srcRank: The sender, by its number in the group.
-            tag: Tag of the message.
-        """
+        """See `SimProcessGroup`."""
         with self._noting_message("recv", tensors, (srcRank, self.rank())):
             return super().recv(tensors, srcRank, tag)
 

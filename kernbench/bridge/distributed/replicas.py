@@ -156,11 +156,7 @@ class Replicas:
 
     @contextmanager
     def of_rank(self, rank: Rank) -> Iterator[None]:
-        """Watches the optimizers of a rank until the end of the block.
-
-        Args:
-            rank: The rank.
-        """
+        """Watches the optimizers of a rank until the end of the block."""
         inside: list[Any] = []  # an optimizer may call others, as ZeroRedundancyOptimizer does
 
         def before(optimizer: Any, *_: Any) -> None:

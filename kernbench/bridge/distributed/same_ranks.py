@@ -15,7 +15,6 @@ class SameRanks:
     """Which ranks of a spawn run the program, and what the first of them does (ADR 0038).
 
     Args:
-        nprocs: Number of ranks.
         witnesses: Ranks that run the program beside rank 0; None for the last one.
 
     Attributes:
@@ -31,11 +30,7 @@ class SameRanks:
         self._leader: Tape | None = None
 
     def weight(self, rank: int) -> int:
-        """Returns for how many ranks a rank stands that runs the program.
-
-        Args:
-            rank: The rank.
-        """
+        """Returns for how many ranks a rank stands that runs the program."""
         return 1 if rank else 1 + len(self.followers)
 
     @contextlib.contextmanager

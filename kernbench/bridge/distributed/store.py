@@ -182,7 +182,6 @@ class SimStore(dist.Store):
         """Waits until all keys have a value.
 
         Args:
-            keys: The keys.
             timeout: Simulated time to wait, or its seconds with a fraction; None: without end, as a
                 hang is found when it happens.
 

@@ -155,9 +155,6 @@ def _by_name(name: str) -> Formula | None:
 def unknown_operations(rank: Rank) -> list[tuple[str, int, int]]:
     """Returns the operations of a rank that have no cost of their own and were timed by bytes.
 
-    Args:
-        rank: The rank.
-
     Returns:
         Name, number of calls and time in picoseconds of each, the longest time first.
     """

@@ -15,9 +15,6 @@ _ALONE: Final = 100
 class Eager:
     """Host times of one rank, in picoseconds, and workspaces, from its machine's `host.eager`.
 
-    Args:
-        rank: The rank.
-
     Attributes:
         kernel: What an operation with a kernel takes beside issuing it: without autograd, and with.
         view: What an operation without a kernel takes: without autograd, and with.
@@ -95,11 +92,7 @@ class Eager:
 
 
 def hooks(real: Any) -> Any:
-    """Returns `saved_tensors_hooks.__init__` with hooks that take the host's time.
-
-    Args:
-        real: The function of PyTorch.
-    """
+    """Returns `saved_tensors_hooks.__init__` with hooks that take the host's time."""
 
     def init(self: Any, pack: Any, unpack: Any) -> None:
         real(self, _timed(pack), _timed(unpack))

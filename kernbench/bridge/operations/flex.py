@@ -218,11 +218,7 @@ class Ran(NamedTuple):
 
 
 class Named:
-    """Stands for an overload of an operation, where its operands are looked at.
-
-    Args:
-        name: Name of the operation.
-    """
+    """Stands for an overload of an operation, where its operands are looked at."""
 
     namespace: Final = "aten"
     arguments: Final = ()
@@ -339,7 +335,6 @@ def _ps(
     """Returns the picoseconds of one direction.
 
     Args:
-        rank: The rank.
         library: Of its device.
         direction: Forward, or backward.
         operands: Query, key and value.

@@ -68,9 +68,6 @@ class _ForShapes(TorchDispatchMode):
     """Runs operations where PyTorch sees on which device of this computer tensors are.
 
     The function that calls them may name the simulated device, as it is called in a rank.
-
-    Args:
-        rank: The rank.
     """
 
     def __init__(self, rank: Rank) -> None:

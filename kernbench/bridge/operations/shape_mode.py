@@ -91,9 +91,6 @@ class Shapes:
     def kind(self, func: Any) -> str:
         """Returns how to repeat an operation; an empty string if it must be run each time.
 
-        Args:
-            func: An overload of an operation.
-
         Returns:
             `new` if it only makes tensors, `same` if it only writes operands.
         """
@@ -107,10 +104,6 @@ class ShapeMode(DirectMode):
     """The mode of a rank whose tensors have no numbers.
 
     What the short way does not do is known here by everything on which it depends, lists and all.
-
-    Args:
-        rank: The rank.
-        shapes: What is known of operations.
     """
 
     exact = True
@@ -123,24 +116,14 @@ class ShapeMode(DirectMode):
         self._value: int | None = None
 
     def way_of(self, func: Any) -> Way:
-        """Returns the short way of an operation, which may not be open.
-
-        Args:
-            func: The operation.
-        """
+        """Returns the short way of an operation, which may not be open."""
         way = super().way_of(func)
         way.open = way.open and not self._shapes.shadows
         way.run = _first if way.writes else shaping(func)
         return way
 
     def again(self, way: Way, args: Any, out: Any) -> tuple[Callable[..., Any], Made | None] | None:
-        """Returns how to give again what an operation has given; None if it must go the long way.
-
-        Args:
-            way: The short way of the operation.
-            args: The operands.
-            out: What it has given.
-        """
+        """Returns how to give again what `out` is; None if it must go the long way."""
         if way.writes:
             return way.run, None
         if not _fits(out, args):
@@ -148,14 +131,7 @@ class ShapeMode(DirectMode):
         return way.run, (tuple(out.shape), out.stride(), out.dtype)
 
     def walk(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs an operation; see `TimeMode`.
-
-        Args:
-            func: The operation.
-            types: Classes of its operands that are no plain tensors.
-            args: Its arguments.
-            kwargs: Its arguments by name.
-        """
+        """Runs an operation; see `TimeMode`."""
         rank = self._rank
         if kwargs and names_device(kwargs):
             return self.on_named_device(func, types, args, kwargs)

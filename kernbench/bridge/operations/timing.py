@@ -79,9 +79,6 @@ _GIVEN: Final = 16
 class TimeMode(TorchDispatchMode):
     """Sees each operation of one rank, runs it, and issues the command that it is on the device.
 
-    Args:
-        rank: The rank.
-
     Attributes:
         unknown: Operations without a cost of their own, timed by their bytes: how often, and their
             time in picoseconds.
@@ -113,14 +110,7 @@ class TimeMode(TorchDispatchMode):
         return False  # nothing compiles what runs here; to say so again costs a call an operation
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs an operation; see the class.
-
-        Args:
-            func: The operation.
-            types: Classes of its operands that are no plain tensors.
-            args: Its arguments.
-            kwargs: Its arguments by name.
-        """
+        """Runs an operation; see the class."""
         if _get_dispatch_mode(_FAKE) is not None:  # PyTorch finds out a shape
             return func(*args, **(kwargs or {}))
         if types:
@@ -265,9 +255,6 @@ class TimeMode(TorchDispatchMode):
         """Runs an operation that names the simulated device itself, as an exported program does.
 
         Args:
-            func: The operation.
-            types: Classes of its operands that are no plain tensors.
-            args: Its arguments.
             kwargs: Its arguments by name, with the device.
         """
         rank = self._rank
@@ -343,7 +330,6 @@ class TimeMode(TorchDispatchMode):
 
         Args:
             args: Arguments of an operation of `ONTO`.
-            kwargs: Its arguments by name.
         """
         pairs = list(zip(tensors_in(args[0]), tensors_in(args[1]), strict=True))
         if all(is_on_device(to) == is_on_device(given) for to, given in pairs):
@@ -376,7 +362,6 @@ def _look(values: Any, process: Process, key: list[Any]) -> int:
 
     Args:
         values: The list.
-        process: The process that runs the operation.
         key: What the duration depends on.
 
     Returns:

@@ -28,7 +28,6 @@ def do_bench(function: Callable[[], Any], to_none: Any = None) -> list[float]:
     """Runs a function once, and then some times for the time that it takes on the device.
 
     Args:
-        function: The function.
         to_none: Tensors that shall have no gradient before each run.
 
     Returns:

@@ -33,7 +33,6 @@ def watched(func: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     """Returns what does an operation on this computer, and looks at its time if it is large.
 
     Args:
-        func: The operation.
         run: Does it.
     """
     packet: Any = getattr(func, "overloadpacket", None)

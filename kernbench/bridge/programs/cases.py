@@ -15,9 +15,7 @@ def run_test(rank: int, outside: Any, nprocs: int) -> None:
     """Runs the test of a case in a rank, with a case of the rank's own.
 
     Args:
-        rank: The rank.
         outside: The case outside of ranks.
-        nprocs: Number of ranks.
     """
     name, shared = outside._testMethodName, type(outside)
     # Cases note what is of their process in their class.
@@ -62,11 +60,7 @@ def _run_among_others(kind: Any, rank: int, nprocs: int, name: str, file: str) -
 
 @contextlib.contextmanager
 def with_devices(count: int) -> Iterator[None]:
-    """Lets PyTorch's constants of tests say in the block that there are devices.
-
-    Args:
-        count: Number of devices.
-    """
+    """Lets PyTorch's constants of tests say in the block that there are devices."""
     constants: Any = sys.modules.get(_CONSTANTS)
     if constants is None:
         yield

@@ -45,7 +45,6 @@ def script(
     """Returns `torch.jit.script` as ranks have it.
 
     Args:
-        real: PyTorch's own.
         undone: Gives a block in which PyTorch's own names stand.
         real_of: Gives PyTorch's own functions by the identities of those that stand for them.
     """

@@ -31,9 +31,6 @@ _LARGE: Final = 1 << 26
 class Resizes:
     """What an operation does with the sizes of storages.
 
-    Args:
-        func: An overload of an operation.
-
     Attributes:
         some: Whether it may change any.
     """
@@ -54,8 +51,6 @@ class Resizes:
         Args:
             rank: The rank that runs it.
             call: Runs it.
-            args: Its arguments.
-            kwargs: Its arguments by name.
 
         Raises:
             DeviceOutOfMemoryError: If the device has no room, before this computer gives any.
@@ -200,8 +195,6 @@ def before_resize(rank: Rank, storage: Any, nbytes: int) -> Storage | None:
     """Checks that a storage may change its size now, and takes its new block.
 
     Args:
-        rank: The rank that has the storage.
-        storage: An `UntypedStorage`.
         nbytes: The new size.
 
     Returns:
@@ -232,8 +225,6 @@ def settle(rank: Rank, storage: Any, taken: Storage | None = None) -> None:
     """Lets a storage that may have another size stand for a block of that size.
 
     Args:
-        rank: The rank that has the storage.
-        storage: An `UntypedStorage`.
         taken: Its block; None: it is taken now if the size is another.
 
     Raises:

@@ -138,11 +138,7 @@ class Held(Memory):
         self.direct = self.on_device
 
     def stand_for(self, storage: Any) -> None:
-        """Becomes the memory of a storage, until that is gone.
-
-        Args:
-            storage: An `UntypedStorage`.
-        """
+        """Becomes the memory of a storage, until that is gone."""
         key = storage._cdata
         ref = self.ref = Ref(storage, _gone)
         ref.key = key
@@ -154,9 +150,6 @@ class _Bytes:
 
     `Tensor.numpy` does so, too, but PyTorch then never again changes the size of the storage, as
     FSDP does.
-
-    Args:
-        storage: An `UntypedStorage`.
     """
 
     __slots__ = ("__array_interface__", "_storage")
@@ -243,7 +236,6 @@ def hold(
 
     Args:
         rank: The rank that has made the storage.
-        storage: An `UntypedStorage`.
         on_device: Whether it stands for memory of the device.
         label: What the memory is for, in reports.
         of: The tensor for which it was made, which names it if no label does.
@@ -282,7 +274,6 @@ def hold_new(rank: Rank, storage: Any, key: int, of: torch.Tensor) -> Held:
 
     Args:
         rank: The rank that has made the storage.
-        storage: An `UntypedStorage`.
         key: Its address.
         of: The tensor for which it was made.
 
@@ -321,8 +312,6 @@ def block(rank: Rank, memory: Any, nbytes: int, label: object) -> Storage:
 
     Args:
         rank: The rank that needs it.
-        memory: The memory.
-        nbytes: Its size.
         label: What it is for, in reports.
 
     Raises:
@@ -350,7 +339,6 @@ def no_memory(rank: Rank, error: RuntimeError, *, on_device: bool) -> Exception:
     """Returns what a program sees when PyTorch gets no memory from this computer.
 
     Args:
-        rank: The rank whose code runs.
         error: PyTorch's error.
         on_device: Whether the memory was to stand for memory of the device.
 
@@ -389,7 +377,6 @@ def block_of(rank: Rank, tensor: torch.Tensor, *, of_host: bool = False) -> Tens
 
     Args:
         rank: The rank that has the tensor.
-        tensor: A plain tensor.
         of_host: Whether it is known to be on the host. Otherwise, what C++ code has made in a
             backward pass is on the device.
 

@@ -128,10 +128,8 @@ def type_(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **o
     """`Tensor.type`: the name of a tensor's class in old programs, or a tensor of such a class.
 
     Args:
-        self: The tensor.
         dtype: A type, or the name of a class; None: to ask for the name.
         non_blocking: Whether the host may go on before the copy has ended.
-        options: Further arguments of PyTorch, by name.
 
     Raises:
         ValueError: For a name that is no class of tensors.
@@ -195,9 +193,11 @@ def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
         _REAL_DATA.__set__(self, value)
         return
     # From host to device, without numbers: PyTorch keeps the two as different kinds of tensors.
-    grad, leaf = self.grad, self.requires_grad
+    grad, leaf, host = self.grad, self.requires_grad, rank.process.host
+    before = host.clock
     with torch.no_grad():
         other = value.detach().requires_grad_(leaf)
+    host.clock = before  # with numbers there is no such view
     torch._C._swap_tensor_impl(self, other)
     if grad is not None and device_of(grad) == device_of(self):
         self.grad = grad
@@ -212,11 +212,7 @@ def compatible(input: torch.Tensor, from_: torch.Tensor) -> bool:
 
 
 def holds_device_memory(storage: Any) -> bool:
-    """Returns whether a storage stands for memory of a simulated device.
-
-    Args:
-        storage: An `UntypedStorage`.
-    """
+    """Returns whether a storage stands for memory of a simulated device."""
     held = STORAGES.get(storage._cdata)
     return held is not None and held.sip >= 0
 
@@ -304,11 +300,7 @@ def _values_to_write(rank: Rank, nbytes: int) -> Any:
 
 
 def no_values_to_write(rank: Rank) -> NoDataError:
-    """Returns the error about a program that writes values that are not there.
-
-    Args:
-        rank: The rank whose code runs.
-    """
+    """Returns the error about a program that writes values that are not there."""
     return NoDataError(
         f"{rank.process.name} writes the values of a tensor on its device, and there are no "
         "numbers",

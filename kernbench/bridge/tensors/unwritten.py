@@ -120,9 +120,6 @@ class Blank:
 class Operation:
     """What an operation does with memory that nothing has written.
 
-    Args:
-        func: The operation.
-
     Attributes:
         reads: What it does with operands that it does not write.
         updates: What it does with those that it writes in place: `all` if it reads them too.
@@ -151,12 +148,7 @@ class Operation:
         return "some" if name in _SOME or name in _ADDS or "attention" in name else "all"
 
     def skips_first(self, args: Sequence[Any], kwargs: Any) -> bool:
-        """Returns whether it does not read its first operand: `beta` is 0.
-
-        Args:
-            args: Its arguments.
-            kwargs: Its arguments by name.
-        """
+        """Returns whether it does not read its first operand: `beta` is 0."""
         if not self._scales:
             return False
         for at, one in enumerate(self.func._schema.arguments):
@@ -170,7 +162,6 @@ class Unwritten:
     """Storages of a rank of which not all is written.
 
     Args:
-        rank: The rank.
         found: Where they are kept: what ends takes itself out.
         changed: Called when the first one comes, or the last one goes.
 
@@ -189,7 +180,6 @@ class Unwritten:
         """Notes a tensor that has just been made, and whose memory nothing has written.
 
         Args:
-            out: The tensor.
             site: Where the program made it; None: to be found.
         """
         if type(out) is not torch.Tensor or is_sparse(out) or not out.numel():
@@ -208,11 +198,7 @@ class Unwritten:
         self._changed(held)
 
     def forget(self, held: Held) -> None:
-        """Notes that all of a storage counts as written.
-
-        Args:
-            held: Its memory.
-        """
+        """Notes that all of a storage counts as written."""
         if self.found.pop(held, None) is not None:
             held.direct = held.on_device
             self._changed(None)
@@ -227,10 +213,7 @@ class Unwritten:
         """Looks at the operands of an operation that is about to run.
 
         Args:
-            operation: The operation.
             operands: Its tensors, each with `read`, `wrote` or `unknown`.
-            args: Its arguments.
-            kwargs: Its arguments by name.
 
         Returns:
             Whether its results get elements that nothing has written, see `carry`.
@@ -295,7 +278,6 @@ class Unwritten:
         """Checks that something has written all that the host is about to read.
 
         Args:
-            tensor: A plain tensor.
             call: What reads it.
 
         Raises:
@@ -307,12 +289,7 @@ class Unwritten:
             self._check(blank, tensor, call, wholly=False)
 
     def wrote(self, held: Held, tensor: torch.Tensor) -> None:
-        """Notes that something writes a tensor.
-
-        Args:
-            held: Its memory.
-            tensor: The tensor.
-        """
+        """Notes that something writes a tensor."""
         blank = self.found.get(held)
         if blank is None:
             return
@@ -366,9 +343,6 @@ class Unwritten:
         """Notes elements of results that nothing has written: the operation has moved them there.
 
         Args:
-            operation: The operation.
-            args: Its arguments.
-            kwargs: Its arguments by name.
             out: What it has made.
         """
         sites = [
@@ -416,9 +390,6 @@ def zeroed(out: Any) -> None:
     """Writes zeros to a tensor that was made without values: all ranks and runs then read the same.
 
     What a program reads without being told, such as elements behind a mask, must not differ.
-
-    Args:
-        out: The tensor.
     """
     if type(out) is not torch.Tensor or is_sparse(out):
         return
