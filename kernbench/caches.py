@@ -24,8 +24,8 @@ LIMITS: Final[Mapping[str, int]] = {
     # Small values by shapes, types and names: a program has hundreds.
     "attention.bands": 1024,
     "attention.masks": 64,  # up to 256 KiB each
-    "bridge.distributions": 1 << 14,
-    "bridge.installed": 1 << 14,
+    "isolation.distributions": 1 << 14,
+    "isolation.installed": 1 << 14,
     "bridge.flex_bands": 256,  # by mask: a byte for each pair of blocks
     "nn.bucket_roles": 4096,  # a text for each bucket of a model
     "config.fields": 256,  # by class of a file's values

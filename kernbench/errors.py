@@ -427,3 +427,13 @@ class UnsupportedError(KernbenchError, NotImplementedError):
 def site_fact(site: CallSite | None, label: str = "at") -> str:
     """Returns a line of a report that names a place, or says that no user frame was found."""
     return f"{label} {site.show()}" if site is not None else f"{label} <no user frame>"
+
+
+def not_simulated(name: str, hint: str) -> UnsupportedError:
+    """Returns the error about something of PyTorch or Python that is not simulated.
+
+    Args:
+        name: Its name there.
+        hint: What to do instead.
+    """
+    return UnsupportedError(f"{name} is not simulated", [site_fact(call_site())], hint=hint)

@@ -43,7 +43,9 @@ from kernbench.topology import Topology, load_topology, shipped_machines  # noqa
 
 _torch = find_spec("torch")
 # Without PyTorch, `torch` is the folder of tests of that name, which has no file of its own.
-collect_ignore_glob = [] if _torch is not None and _torch.origin else ["bridge/*"]
+collect_ignore_glob = (
+    [] if _torch is not None and _torch.origin else ["bridge/*", "isolation/test_isolation_*"]
+)
 
 settings.register_profile("kernbench", deadline=None, derandomize=True, database=None)
 settings.register_profile("traced", settings.get_profile("kernbench"), max_examples=25)

@@ -10,31 +10,32 @@ from typing import Any, Final
 
 import torch.multiprocessing
 
-from kernbench.bridge import per_rank, states
-from kernbench.bridge.children import forks_end
-from kernbench.bridge.distributed.flight_records import FlightRecords
+from kernbench.bridge.base import states
+from kernbench.bridge.base.here import HERE, Rank
 from kernbench.bridge.distributed.opened_stores import OPENED
 from kernbench.bridge.distributed.replicas import Replicas
-from kernbench.bridge.endings import ProcessEnded, at_end
-from kernbench.bridge.here import HERE, Rank
-from kernbench.bridge.library_state import LibraryState
-from kernbench.bridge.modules import Modules
+from kernbench.bridge.distributed.same_ranks import SameRanks
 from kernbench.bridge.operations.direct import DirectMode
 from kernbench.bridge.operations.fake_mode import FakeMode
 from kernbench.bridge.operations.shape_mode import ShapeMode, Shapes
-from kernbench.bridge.packing import Packed, packed
-from kernbench.bridge.patches import patched
-from kernbench.bridge.per_rank import PerRank, own_process
-from kernbench.bridge.processes import SpawnedProcesses
-from kernbench.bridge.refused import not_simulated
-from kernbench.bridge.replaced import Patch, WhenImported
-from kernbench.bridge.same_ranks import SameRanks
+from kernbench.bridge.programs.children import without_devices
+from kernbench.bridge.programs.patches import patched
 from kernbench.bridge.tensors.hazards import Hazards
 from kernbench.bridge.tensors.no_numbers import MADE_UP
 from kernbench.bridge.tensors.storages import STORAGES
 from kernbench.des import Killed
 from kernbench.des.threads import ThreadPool
-from kernbench.errors import UsageError, libraries_passed_over
+from kernbench.errors import UsageError, libraries_passed_over, not_simulated
+from kernbench.flight_recorder.files import FlightRecords
+from kernbench.isolation import per_rank
+from kernbench.isolation.children import forks_end
+from kernbench.isolation.endings import ProcessEnded, at_end
+from kernbench.isolation.library_state import LibraryState
+from kernbench.isolation.modules import Modules
+from kernbench.isolation.packing import Packed, packed
+from kernbench.isolation.per_rank import PerRank, own_process
+from kernbench.isolation.processes import SpawnedProcesses
+from kernbench.isolation.replaced import Patch, WhenImported
 from kernbench.process.process import Process, current_process
 from kernbench.ranks.spawn_errors import RankAborted
 from kernbench.runtime_api.multiprocessing import spawn_on
@@ -73,7 +74,7 @@ def bridged(
     process = current_process()
     local = ranks_per_node or len(process.ctx.devices)
     modules = Modules(folders) if folders else None
-    libraries = LibraryState()
+    libraries = LibraryState(states.LISTED)
     run = Run(
         process,
         data=data,
@@ -90,7 +91,7 @@ def bridged(
     MADE_UP.clear()
     with (
         libraries_passed_over(),
-        own_process(modules, libraries) as run.begun,
+        own_process(run.table, states.settle, modules, libraries) as run.begun,
         patched(run.spawn, _patches(run, process.ctx.spec.seed), libraries.importing),
     ):
         libraries.begin()
@@ -119,7 +120,6 @@ class Run:
         local: Number of ranks, and so of devices, of each node.
         script: As of `bridged`.
         modules: The program's modules.
-        libraries: State of libraries.
         flights: Notes what ranks call together; None if nobody asks.
         replicas: Compares DDP's replicas; None if nobody asks.
 
@@ -129,7 +129,8 @@ class Run:
         unknown: Operations without a cost of their own, of all ranks: how often, and their time in
             picoseconds.
         made_up: Reads of values that are not there.
-        begun: What of `states.PROCESS` ranks begin with.
+        table: What programs set for a process.
+        begun: What there was of it when the run began.
     """
 
     def __init__(
@@ -151,6 +152,7 @@ class Run:
         self.shapes: Final = Shapes()
         self.unknown: Final[dict[str, list[int]]] = {}
         self.made_up: Final = MADE_UP
+        self.table: Final = states.of_process(process.ctx.spec.seed)
         self.begun: list[Any] = []
         self._process: Final = process
         self._data: Final = data
@@ -183,8 +185,6 @@ class Run:
 
         Args:
             fn: Function that runs as each rank: `fn(rank, *args)`.
-            args: Further arguments of PyTorch.
-            nprocs: Number of ranks.
             join: Whether to wait for the ranks; otherwise they run when the program waits for what
                 is returned.
             daemon: Whether the end of the program ends ranks for which nobody waits.
@@ -208,7 +208,9 @@ class Run:
         if self._script is None:
             self.run(fn, args, nprocs)
         else:
-            self.run(partial(_as_new_process, self._script, packed((fn, args))), (), nprocs)
+            self.run(
+                partial(_as_new_process, self._script, packed((fn, args), torch.Tensor)), (), nprocs
+            )
         return None
 
     def run(self, fn: Callable[..., Any], args: tuple[Any, ...], nprocs: int) -> None:
@@ -216,8 +218,6 @@ class Run:
 
         Args:
             fn: Called with the rank and the arguments.
-            args: The arguments.
-            nprocs: Number of ranks.
 
         Raises:
             SpawnException: If a rank failed.
@@ -231,8 +231,7 @@ class Run:
         if self.replicas is not None:
             self.replicas.begin()
         light = () if same is None else same.followers
-        seed = self._process.ctx.spec.seed
-        own = PerRank(seed, self.begun, self._modules, self._libraries, light)
+        own = PerRank(self.table, self.begun, self._modules, self._libraries, light)
         with self._flying(nprocs), ThreadPool() as carriers, own.swapping(loop):
             spawn_on(carriers, partial(self._rank_main, fn), args, nprocs, light)
 
@@ -305,7 +304,6 @@ def as_rank(
     """Makes a process the one whose code of PyTorch runs in this thread.
 
     Args:
-        process: The process.
         data: Whether tensors have numbers.
         fake: Whether a value that is read is 0 if there are none; otherwise that is an error.
         local: Number of ranks of each node.
@@ -314,13 +312,14 @@ def as_rank(
     number = max(process.rank, 0)
     rank = Rank(process, number % local, process.ctx.devices[number], local, data=data, fake=fake)
     rank.hazards = Hazards(rank)
+    rank.outside = partial(without_devices, process.name)
     if data:
         rank.mode = DirectMode(rank)
     else:
         rank.mode = (FakeMode if fake else ShapeMode)(rank, shapes or Shapes())
     HERE.rank = rank
     try:
-        with states.kept(states.THREAD), rank.mode:
+        with states.THREAD.kept(), rank.mode:
             try:
                 with forks_end(rank):
                     yield rank

@@ -58,7 +58,7 @@ def _join_or_run(nprocs: int, fields: dict[str, Any]) -> Callable[..., Any]:
             if getattr(case, "rank", -1) != -1:
                 test()
                 return
-            from kernbench.bridge.cases import run_test, with_devices
+            from kernbench.bridge.programs.cases import run_test, with_devices
 
             try:
                 with with_devices(nprocs), tempfile.TemporaryDirectory() as folder:
@@ -80,7 +80,7 @@ def _raise_as_test(error: SpawnException) -> None:
         AssertionError: If ranks have failed otherwise.
     """
     __tracebackhide__ = True
-    from kernbench.bridge.cases import reasons_of_exit_codes
+    from kernbench.bridge.programs.cases import reasons_of_exit_codes
 
     errors = list(error.errors.values())
     codes = reasons_of_exit_codes()

@@ -232,7 +232,7 @@ def _make(seed: int) -> list[Step]:
 
 def _seen(made: Any, data: bool) -> Any:
     """Returns what a program can see of a tensor, and of its device."""
-    from kernbench.bridge.here import this_rank
+    from kernbench.bridge.base.here import this_rank
 
     rank = this_rank()
     told: list[Any] = [rank.process.host.clock, rank.hbm.allocated, rank.hbm.peak]
@@ -260,7 +260,7 @@ def _run(seed: int, *, data: bool, full: bool) -> Any:
     unknown: dict[int, Any] = {}
 
     def worker(rank: int) -> None:
-        from kernbench.bridge.here import this_rank
+        from kernbench.bridge.base.here import this_rank
 
         torch.cuda.set_device(rank)
         torch.distributed.init_process_group(
@@ -336,7 +336,7 @@ def test_many_random_programs_see_the_same(
 @pytest.mark.parametrize("data", [True, False])
 def test_a_list_of_dimensions_is_not_taken_for_strides(data: bool) -> None:
     def busy(step: Callable[[], Any]) -> int:
-        from kernbench.bridge.here import this_rank
+        from kernbench.bridge.base.here import this_rank
 
         torch.cuda.synchronize()
         before = this_rank().process.host.clock

@@ -53,7 +53,7 @@ import sys
 
 import torch
 
-from kernbench.bridge.private import PIPELINE_STARTS
+from kernbench.bridge.base.private import PIPELINE_STARTS
 from kernbench.bridge.running import bridged
 from kernbench.run_spec import PytorchRun, RunSpec
 from kernbench.runtime_api.context import RuntimeContext
@@ -128,7 +128,7 @@ def test_what_ranks_import_first_is_replaced_and_ends_with_their_threads(tmp_pat
 
 
 def test_this_pytorch_has_every_private_name() -> None:
-    from kernbench.bridge.private import check_private_names
+    from kernbench.bridge.base.private import check_private_names
 
     check_private_names()
 
@@ -136,7 +136,7 @@ def test_this_pytorch_has_every_private_name() -> None:
 def test_a_module_that_lacks_a_private_name_is_refused_when_it_is_imported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from kernbench.bridge.private import check_private_names
+    from kernbench.bridge.base.private import check_private_names
 
     module: Any = ModuleType("torch.distributed.tensor._random")
     monkeypatch.setitem(sys.modules, module.__name__, module)

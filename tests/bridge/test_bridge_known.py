@@ -76,7 +76,7 @@ def test_operations_that_give_back_their_operand_make_no_memory(
     give_back: Callable[[Any], Any], data: bool
 ) -> None:
     def worker() -> Any:
-        from kernbench.bridge.here import this_rank
+        from kernbench.bridge.base.here import this_rank
 
         with torch.inference_mode():
             given = torch.rand(4, 4).cuda()

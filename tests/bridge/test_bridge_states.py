@@ -48,14 +48,14 @@ ONE = ("ignore", None, Warning, "nowhere", 0)
 
 
 def test_the_table_knows_no_state_twice() -> None:
-    from kernbench.bridge.states import PROCESS, THREAD
+    from kernbench.bridge.base.states import PROCESS, THREAD
 
     names = [state.name for state in (*PROCESS, *THREAD)]
     assert len(set(names)) == len(names) > 40
 
 
 def test_what_a_rank_sets_is_its_own_and_ends_with_it() -> None:
-    from kernbench.bridge.states import PROCESS, THREAD
+    from kernbench.bridge.base.states import PROCESS, THREAD
 
     tables = (*PROCESS, *THREAD)
 
@@ -89,7 +89,7 @@ def test_what_a_rank_sets_is_its_own_and_ends_with_it() -> None:
 
 def test_ranks_begin_without_what_the_main_program_has_set() -> None:
     from kernbench.bridge import bridged
-    from kernbench.bridge.states import PROCESS, THREAD
+    from kernbench.bridge.base.states import PROCESS, THREAD
     from kernbench.runtime_api.context import RuntimeContext
     from kernbench.sim_engine.engine import GraphEngine
     from kernbench.topology import load_topology

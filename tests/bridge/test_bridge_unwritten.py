@@ -262,7 +262,7 @@ def test_what_is_not_told_is_the_same_in_every_rank_and_run() -> None:
 
 def test_operations_on_what_is_written_take_the_short_way_beside_what_is_not() -> None:
     def run(rank: int) -> tuple[bool, bool]:
-        from kernbench.bridge.here import this_rank
+        from kernbench.bridge.base.here import this_rank
 
         kept, x = torch.empty(8, device="cuda"), torch.ones(8, device="cuda")
         hazards, mode, walks = this_rank().hazards, this_rank().mode, list[Any]()

@@ -45,7 +45,7 @@ def _private_names(file: Path) -> set[str]:
 
 
 def test_every_private_name_that_the_bridge_reaches_is_in_the_table() -> None:
-    from kernbench.bridge.private import PRIVATE
+    from kernbench.bridge.base.private import PRIVATE
 
     listed = {f"{module}.{name}" for module, names in PRIVATE.items() for name in names}
     assert len(listed) > 100
@@ -59,7 +59,7 @@ def test_every_private_name_that_the_bridge_reaches_is_in_the_table() -> None:
 
 
 def test_a_name_that_differs_is_that_of_the_newest_version_before() -> None:
-    from kernbench.bridge.private import PLACES, PRIVATE, Place
+    from kernbench.bridge.base.private import PLACES, PRIVATE, Place
 
     place = Place("torch", {(2, 13): "_old", (2, 15): "_new"})
     minors = (13, 14, 15, 16)

@@ -28,8 +28,8 @@ import torch
 import torch.distributed as dist
 
 import kernbench
-from kernbench.bridge.cases import reasons_of_exit_codes
-from kernbench.bridge.here import HERE, this_rank
+from kernbench.bridge.base.here import HERE, this_rank
+from kernbench.bridge.programs.cases import reasons_of_exit_codes
 from kernbench.ranks.spawn_errors import SpawnException
 
 LIMIT_S: Final = 300.0

@@ -12,19 +12,22 @@ _MACHINE = "h200x8"
 
 
 @contextlib.contextmanager
-def machine(*, data: bool = True, hbm: str | None = None) -> Iterator[RuntimeContext]:
+def machine(
+    *, data: bool = True, hbm: str | None = None, fake: bool = False
+) -> Iterator[RuntimeContext]:
     """A block in which `torch.multiprocessing.spawn` starts ranks on simulated devices.
 
     Args:
         data: Whether tensors have numbers.
         hbm: Capacity of each device, as `64MiB`; None for that of the machine file.
+        fake: Whether values that are read are made up if there are none.
     """
     from kernbench.bridge import bridged
 
     changes = [] if hbm is None else [f"system.sip.cube.hbm.capacity={hbm}"]
     topology = load_topology(_MACHINE, overrides=changes).topology_obj
     engine = GraphEngine(topology, enable_data=False, moves_at_call=data)
-    with RuntimeContext(engine=engine, quiet=True) as ctx, bridged(data=data):
+    with RuntimeContext(engine=engine, quiet=True) as ctx, bridged(data=data, fake=fake):
         yield ctx
 
 

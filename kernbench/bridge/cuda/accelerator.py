@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from kernbench.bridge.base.here import HERE, this_rank
 from kernbench.bridge.cuda import cuda, cuda_devices, cuda_memory
-from kernbench.bridge.here import HERE, this_rank
-from kernbench.bridge.replaced import Patch
+from kernbench.isolation.replaced import Patch
 
 _CUDA: Final = "12.8"
 _NCCL: Final = (2, 27, 5)

@@ -18,12 +18,12 @@ from typing import Any, Final
 import torch
 from torch._C import DispatchKey
 
+from kernbench.bridge.base.here import HERE
 from kernbench.bridge.cuda import autocast_lists as lists
-from kernbench.bridge.here import HERE
-from kernbench.bridge.refused import not_simulated
-from kernbench.bridge.replaced import Patch
 from kernbench.bridge.tensors.devices import device_of
 from kernbench.bridge.tensors.storages import STORAGES
+from kernbench.errors import not_simulated
+from kernbench.isolation.replaced import Patch
 
 _ATEN: Final = torch.ops.aten
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -258,7 +258,6 @@ class _Kernels:
     """Kernels of one of the dispatcher's keys, registered when a program first enables autocast.
 
     Args:
-        key: The key.
         kernels: Yields the kernels, by the name of the operation.
         with_keys: Whether kernels are given the keys of the call.
     """

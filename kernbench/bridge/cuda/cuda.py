@@ -5,12 +5,12 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.bridge import refused
+from kernbench.bridge.base import refused
+from kernbench.bridge.base.here import HERE, this_rank
 from kernbench.bridge.cuda import cuda_devices, cuda_memory, randomness
 from kernbench.bridge.cuda.cuda_devices import check
-from kernbench.bridge.here import HERE, this_rank
-from kernbench.bridge.refused import not_simulated
-from kernbench.bridge.replaced import Patch
+from kernbench.errors import not_simulated
+from kernbench.isolation.replaced import Patch
 from kernbench.operations import cuda as simulated
 from kernbench.runtime_api import nvtx
 from kernbench.runtime_api.profiler import record_function
@@ -261,7 +261,6 @@ def facade(name: str, ours: Any, real: Any) -> Any:
     """Returns what stands for a name of `torch.cuda`: ours in a rank, the real one elsewhere.
 
     Args:
-        name: The name.
         ours: What a rank gets.
         real: What PyTorch has.
     """

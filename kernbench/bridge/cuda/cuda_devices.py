@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from kernbench.bridge.here import HERE, Rank, this_rank
+from kernbench.bridge.base.here import HERE, Rank, this_rank
 from kernbench.bridge.tensors.devices import on_device, wrong_device
 from kernbench.operations import cuda as simulated
 from kernbench.process.process import current_process

@@ -3,9 +3,9 @@
 import contextlib
 from typing import Any, Final
 
+from kernbench.bridge.base.here import this_rank
 from kernbench.bridge.cuda.cuda_devices import asked, check
-from kernbench.bridge.here import this_rank
-from kernbench.bridge.refused import not_simulated
+from kernbench.errors import not_simulated
 from kernbench.operations import cuda as simulated
 from kernbench.units import format_bytes
 

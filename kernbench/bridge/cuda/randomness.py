@@ -13,9 +13,9 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from kernbench.bridge.here import HERE, Rank, this_rank
-from kernbench.bridge.replaced import Patch, WhenImported
+from kernbench.bridge.base.here import HERE, Rank, this_rank
 from kernbench.bridge.tensors.devices import wanted
+from kernbench.isolation.replaced import Patch, WhenImported
 
 _REAL: Final = torch.Generator
 _DEFAULT_SEED: Final = 67280421310721
@@ -40,11 +40,7 @@ class DeviceGenerator(_REAL):  # type: ignore[misc, valid-type]
     offset: int
 
     def __new__(cls, device: torch.device) -> "DeviceGenerator":
-        """Returns a generator that was given no seed.
-
-        Args:
-            device: The device.
-        """
+        """Returns a generator that was given no seed."""
         made: DeviceGenerator = super().__new__(cls)
         made._where, made._seed, made.offset = device, _DEFAULT_SEED, 0
         GENERATORS[made._cdata] = made
@@ -162,11 +158,7 @@ def _mixed(seed: int, offset: int) -> int:
 
 
 def generator_of(rank: Rank) -> DeviceGenerator:
-    """Returns the generator from which a rank's device draws if the program names none.
-
-    Args:
-        rank: The rank.
-    """
+    """Returns the generator from which a rank's device draws if the program names none."""
     generator: DeviceGenerator | None = rank.generator
     if generator is None:
         generator = rank.generator = DeviceGenerator(rank.device)
@@ -179,11 +171,8 @@ def draw(
     """Runs an operation that draws random numbers, from the generator of the place of its result.
 
     Args:
-        rank: The rank whose code runs.
-        func: The operation.
         on_device: Whether the result is on the device.
         args: Arguments of the operation.
-        kwargs: Its arguments by name.
 
     Raises:
         RuntimeError: If the program gives a generator of another place, as in PyTorch.
@@ -228,11 +217,7 @@ def _count(values: Any) -> int:
 
 
 def seed_of_all(real: Callable[[int], Any]) -> Callable[[int], Any]:
-    """Returns `torch.manual_seed`, which seeds the generator of the device, too.
-
-    Args:
-        real: The function of PyTorch.
-    """
+    """Returns `torch.manual_seed`, which seeds the generator of the device, too."""
 
     def manual_seed(seed: int) -> Any:
         rank = HERE.rank

@@ -8,15 +8,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from kernbench.bridge.here import HERE
+from kernbench.bridge.base.here import HERE
 
 
 def registering(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns what stands for `torch.distributed._register_comm_hook`.
-
-    Args:
-        real: The function of PyTorch.
-    """
+    """Returns what stands for `torch.distributed._register_comm_hook`."""
 
     def register(reducer: Any, state: Any, hook: Callable[..., Any]) -> Any:
         return real(reducer, state, hook if HERE.rank is None else _watched(hook))

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from kernbench.bridge.base.here import HERE, Rank
 from kernbench.bridge.distributed.store import SimStore
-from kernbench.bridge.here import HERE, Rank
 from kernbench.bridge.tensors.devices import device_of, on_device
 
 
@@ -18,7 +18,6 @@ def checker(real: Callable[..., Any], store_here: Callable[[], SimStore]) -> Cal
     """Returns what stands for `torch.distributed._verify_params_across_processes`.
 
     Args:
-        real: The function of PyTorch.
         store_here: Returns the store of the spawn, in which ranks see each other's shapes.
     """
 

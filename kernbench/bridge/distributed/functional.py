@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from kernbench.bridge.here import Rank, this_rank
+from kernbench.bridge.base.here import Rank, this_rank
 
 _REDUCTIONS: Final = {
     "sum": dist.ReduceOp.SUM,
@@ -157,11 +157,7 @@ _BY_NAME: Final[dict[str, Callable[..., Any]]] = {
 
 
 def collective(func: Any) -> Callable[..., Any] | None:
-    """Returns what does a functional collective on tensors of a device; None for another operation.
-
-    Args:
-        func: An overload of an operation.
-    """
+    """Returns what does a functional collective on tensors of a device; None for others."""
     if func.namespace not in {"_c10d_functional", "_dtensor"}:
         return None
     return _BY_NAME.get(func._overloadpacket.__name__)

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from kernbench.bridge.here import HERE
-from kernbench.bridge.replaced import Patch
+from kernbench.bridge.base.here import HERE
+from kernbench.isolation.replaced import Patch
 
 
 class Awaited(Future):
@@ -39,20 +39,12 @@ class Awaited(Future):
         return super().wait()
 
     def then(self, callback: Any) -> Any:
-        """Returns the future of what a function makes of this one; the stream waits first.
-
-        Args:
-            callback: The function.
-        """
+        """Returns the future of what a function makes of this one; the stream waits first."""
         self._wait_for_works()
         return super().then(callback)
 
     def add_done_callback(self, callback: Any) -> None:
-        """Calls a function with this future; the stream waits first.
-
-        Args:
-            callback: The function.
-        """
+        """Calls a function with this future; the stream waits first."""
         self._wait_for_works()
         super().add_done_callback(callback)
 
@@ -68,20 +60,12 @@ class InHook(Awaited):
             work.trust()
 
     def then(self, callback: Any) -> Any:
-        """Returns the future of what a function makes of this one.
-
-        Args:
-            callback: The function.
-        """
+        """Returns the future of what a function makes of this one."""
         self._trust()
         return Future.then(self, callback)
 
     def add_done_callback(self, callback: Any) -> None:
-        """Calls a function with this future.
-
-        Args:
-            callback: The function.
-        """
+        """Calls a function with this future."""
         self._trust()
         Future.add_done_callback(self, callback)
 

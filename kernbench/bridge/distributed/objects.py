@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from kernbench.bridge.base.here import HERE
 from kernbench.bridge.distributed.works import unseen
-from kernbench.bridge.here import HERE
 from kernbench.distributed import objects
 
 NAMES: Final = (

@@ -9,10 +9,10 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from kernbench.bridge.base.here import this_rank
 from kernbench.bridge.distributed.store import Contents, SimStore
-from kernbench.bridge.here import this_rank
-from kernbench.bridge.replaced import Patch
 from kernbench.des import Event
+from kernbench.isolation.replaced import Patch
 from kernbench.ranks.world import world_of
 
 _PORTS: Final = 65536
@@ -142,7 +142,6 @@ class Opened:
 
         Args:
             name: The name of the file.
-            file: The file.
             stores: See `FileStore`.
         """
         file.open -= 1

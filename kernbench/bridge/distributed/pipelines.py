@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from kernbench.bridge.here import HERE
-from kernbench.bridge.private import PIPELINE_STARTS
-from kernbench.bridge.replaced import Patch, WhenImported
+from kernbench.bridge.base.here import HERE
+from kernbench.bridge.base.private import PIPELINE_STARTS
+from kernbench.isolation.replaced import Patch, WhenImported
 
 
 def patches() -> Iterator[WhenImported]:

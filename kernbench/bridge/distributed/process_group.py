@@ -7,9 +7,9 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from kernbench.bridge.base.here import this_rank
 from kernbench.bridge.distributed.reductions import reduction_of
 from kernbench.bridge.distributed.works import SimWork, SimWorks, asked, call
-from kernbench.bridge.here import this_rank
 from kernbench.ccl.operations import Reduction
 from kernbench.distributed import barriers, collectives, exchanges, p2p
 from kernbench.distributed.groups import backend_of, libraries_of
@@ -84,6 +84,12 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 class SimProcessGroup(dist.ProcessGroup):
     """`torch.distributed.ProcessGroup` of one rank.
+
+    Its methods take what c10d's take. Options say which reduction and root there is, unless an
+    argument does; ranks are named by their numbers in the group. `input` is sent, `output` takes
+    what comes. Splits are rows to or from each rank; empty: as many of each. `timeout` and
+    `wait_all_ranks` are ignored by design: a hang is found when it happens, not after a time, and a
+    report tells all ranks that are missing.
 
     Args:
         group: The group of this package.
@@ -163,14 +169,7 @@ class SimProcessGroup(dist.ProcessGroup):
     def allreduce(
         self, tensors: Any, opts: Any = None, timeout: Any = None, *, op: Any = None
     ) -> SimWork:
-        """Combines the tensors of all ranks, in place.
-
-        Args:
-            tensors: A list of tensors.
-            opts: Options of c10d, such as the reduction and the root; None: the usual ones.
-            timeout: Ignored by design: a hang is found when it happens, not after a time.
-            op: The reduction; None: that of `opts`.
-        """
+        """Combines the tensors of all ranks, in place."""
         del timeout
         reduction = _reduction(opts, op)
         return self._each(
@@ -182,14 +181,7 @@ class SimProcessGroup(dist.ProcessGroup):
     def broadcast(
         self, tensors: Any, opts: Any = None, timeout: Any = None, *, root: int | None = None
     ) -> SimWork:
-        """Copies tensors of the root to all ranks.
-
-        Args:
-            tensors: A list of tensors.
-            opts: Options of c10d, such as the reduction and the root; None: the usual ones.
-            timeout: Ignored by design: a hang is found when it happens, not after a time.
-            root: The root, by its number in the group; None: that of `opts`.
-        """
+        """Copies tensors of the root to all ranks."""
         del timeout
         source, member = self._numbered(_root(opts, root))
         return self._each(
@@ -207,15 +199,7 @@ class SimProcessGroup(dist.ProcessGroup):
         *,
         root: int | None = None,
     ) -> SimWork:
-        """Combines the tensors of all ranks, on the root.
-
-        Args:
-            tensors: A list of tensors.
-            opts: Options of c10d, such as the reduction and the root; None: the usual ones.
-            op: The reduction; None: that of `opts`.
-            timeout: Ignored by design: a hang is found when it happens, not after a time.
-            root: The root, by its number in the group; None: that of `opts`.
-        """
+        """Combines the tensors of all ranks, on the root."""
         del timeout
         reduction = _reduction(None if isinstance(opts, int) else opts, op)
         target, member = self._numbered(_root(opts, root))
@@ -230,14 +214,7 @@ class SimProcessGroup(dist.ProcessGroup):
     def allgather(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: Any = None
     ) -> SimWork:
-        """Gives every rank the tensors of all ranks, each in a tensor of its own.
-
-        Args:
-            output_tensors: Tensors that take what comes.
-            input_tensors: Tensors that are sent.
-            opts: Options of c10d, such as the reduction and the root; None: the usual ones.
-            timeout: Ignored by design: a hang is found when it happens, not after a time.
-        """
+        """Gives every rank the tensors of all ranks, each in a tensor of its own."""
         del timeout
         outputs, inputs = output_tensors, input_tensors
         if isinstance(inputs, torch.Tensor):
@@ -248,13 +225,7 @@ class SimProcessGroup(dist.ProcessGroup):
         return work
 
     def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> SimWork:
-        """Does what `allgather` does, with the lists the other way round.
-
-        Args:
-            output_lists: Tensors that take what comes, by rank.
-            input_list: Tensors that are sent.
-            opts: Options of c10d, such as the reduction and the root; None: the usual ones.
-        """
+        """Does what `allgather` does, with the lists the other way round."""
         return self.allgather(
             [[one[index] for one in output_lists] for index in range(len(input_list))],
             input_list,
@@ -262,13 +233,7 @@ class SimProcessGroup(dist.ProcessGroup):
         )
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> SimWork:
-        """Gives every rank the tensors of all ranks, in one tensor.
-
-        Args:
-            output: Tensor that takes what comes.
-            input: Tensor that is sent.
-            opts: Options of c10d, such as the reduction and the root; None: the usual ones.
-        """
+        """Gives every rank the tensors of all ranks, in one tensor."""
         return call(
             this_rank(),
             [output],
@@ -280,13 +245,7 @@ class SimProcessGroup(dist.ProcessGroup):
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> SimWork:
-        """Does what `all_gather_single` does for each pair of tensors.
-
-        Args:
-            outputs: Tensors that take what comes.
-            inputs: Tensors that are sent.
-            opts: Options of c10d, such as the reduction and the root; None: the usual ones.
-        """
+        """Does what `all_gather_single` does for each pair of tensors."""
         work = SimWork(None, None, outputs)
         for output, given in zip(outputs, inputs, strict=True):
             work = self.all_gather_single(output, given, opts)
@@ -304,15 +263,7 @@ class SimProcessGroup(dist.ProcessGroup):
         *,
         op: Any = None,
     ) -> SimWork:
-        """Combines lists of tensors; each rank takes the entry of its number.
-
-        Args:
-            output_tensors: Tensors that take what comes.
-            input_tensors: Tensors that are sent.
-            opts: Options of c10d, such as the reduction and the root; None: the usual ones.
-            timeout: Ignored by design: a hang is found when it happens, not after a time.
-            op: The reduction; None: that of `opts`.
-        """
+        """Combines lists of tensors; each rank takes the entry of its number."""
         del timeout
         outputs, inputs = output_tensors, input_tensors
         if isinstance(outputs, torch.Tensor):
@@ -329,13 +280,7 @@ class SimProcessGroup(dist.ProcessGroup):
         inputTensor: Any,  # noqa: N803 - PyTorch's name
         opts: Any = None,
     ) -> SimWork:
-        """Combines tensors; each rank takes its part.
-
-        Args:
-            outputTensor: Tensor that takes what comes.
-            inputTensor: Tensor that is sent.
-            opts: Options of c10d, such as the reduction and the root; None: the usual ones.
-        """
+        """Combines tensors; each rank takes its part."""
         op = _reduction(opts)
         return call(
             this_rank(),
@@ -350,13 +295,7 @@ class SimProcessGroup(dist.ProcessGroup):
     def reduce_scatter_single_coalesced(
         self, outputs: Any, inputs: Any, opts: Any = None
     ) -> SimWork:
-        """Does what `reduce_scatter_single` does for each pair of tensors.
-
-        Args:
-            outputs: Tensors that take what comes.
-            inputs: Tensors that are sent.
-            opts: Options of c10d, such as the reduction and the root; None: the usual ones.
-        """
+        """Does what `reduce_scatter_single` does for each pair of tensors."""
         work = SimWork(None, None, outputs)
         for output, given in zip(outputs, inputs, strict=True):
             work = self.reduce_scatter_single(output, given, opts)
@@ -366,13 +305,7 @@ class SimProcessGroup(dist.ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> SimWork:
-        """Each rank sends each rank a tensor.
-
-        Args:
-            output_tensors: Tensors that take what comes.
-            input_tensors: Tensors that are sent.
-            opts: Options of c10d, such as the reduction and the root; None: the usual ones.
-        """
+        """Each rank sends each rank a tensor."""
         return call(
             this_rank(),
             output_tensors,
@@ -390,16 +323,7 @@ class SimProcessGroup(dist.ProcessGroup):
         opts: Any = None,
         timeout: Any = None,
     ) -> SimWork:
-        """Each rank sends each rank rows of a tensor.
-
-        Args:
-            output: Tensor that takes what comes.
-            input: Tensor that is sent.
-            output_split_sizes: Rows that come from each rank; empty: as many of each.
-            input_split_sizes: Rows that go to each rank; empty: as many to each.
-            opts: Options of c10d, such as the reduction and the root; None: the usual ones.
-            timeout: Ignored by design: a hang is found when it happens, not after a time.
-        """
+        """Each rank sends each rank rows of a tensor."""
         del timeout
         receives = _sizes("output_split_sizes", output_split_sizes)
         sends = _sizes("input_split_sizes", input_split_sizes)
@@ -427,15 +351,7 @@ class SimProcessGroup(dist.ProcessGroup):
         *,
         root: int | None = None,
     ) -> SimWork:
-        """The root sends each rank a tensor.
-
-        Args:
-            output_tensors: Tensors that take what comes.
-            input_tensors: Tensors that are sent.
-            opts: Options of c10d, such as the reduction and the root; None: the usual ones.
-            timeout: Ignored by design: a hang is found when it happens, not after a time.
-            root: The root, by its number in the group; None: that of `opts`.
-        """
+        """The root sends each rank a tensor."""
         del timeout
         (output,), given = _one_each(output_tensors, input_tensors)
         return call(
@@ -460,15 +376,7 @@ class SimProcessGroup(dist.ProcessGroup):
         *,
         root: int | None = None,
     ) -> SimWork:
-        """Each rank sends the root a tensor.
-
-        Args:
-            output_tensors: Tensors that take what comes.
-            input_tensors: Tensors that are sent.
-            opts: Options of c10d, such as the reduction and the root; None: the usual ones.
-            timeout: Ignored by design: a hang is found when it happens, not after a time.
-            root: The root, by its number in the group; None: that of `opts`.
-        """
+        """Each rank sends the root a tensor."""
         del timeout
         (given,), taken = _one_each(input_tensors, output_tensors)
         return call(
@@ -495,12 +403,7 @@ class SimProcessGroup(dist.ProcessGroup):
         return SimWorks(works or [])
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> SimWork:
-        """Waits for all ranks.
-
-        Args:
-            opts: Options of c10d, such as the reduction and the root; None: the usual ones.
-            timeout: Ignored by design: a hang is found when it happens, not after a time.
-        """
+        """Waits for all ranks."""
         del timeout
         asynchronous = _async(opts) and opts is not None
         work = barriers.barrier(self.simulated, asynchronous)
@@ -512,13 +415,7 @@ class SimProcessGroup(dist.ProcessGroup):
         dstRank: int,  # noqa: N803 - PyTorch's name
         tag: int = 0,
     ) -> SimWork:
-        """Sends a tensor; the numbers leave at once.
-
-        Args:
-            tensors: A list of tensors.
-            dstRank: The receiver, by its number in the group.
-            tag: Tag of the message.
-        """
+        """Sends a tensor; the numbers leave at once."""
         rank = this_rank()
 
         def send(block: Callable[[Any], Any]) -> Any:
@@ -536,13 +433,7 @@ class SimProcessGroup(dist.ProcessGroup):
         srcRank: int,  # noqa: N803 - PyTorch's name
         tag: int = 0,
     ) -> SimWork:
-        """Receives a tensor.
-
-        Args:
-            tensors: A list of tensors.
-            srcRank: The sender, by its number in the group.
-            tag: Tag of the message.
-        """
+        """Receives a tensor."""
         return self._receive(tensors, tag, srcRank)
 
     def _receive(self, tensors: Any, tag: int, source: int | None) -> SimWork:
@@ -565,21 +456,11 @@ class SimProcessGroup(dist.ProcessGroup):
         return (member, None) if self.simulated.name == "WORLD" else (None, member)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> SimWork:
-        """Receives a tensor from the rank whose message comes first in simulated time.
-
-        Args:
-            tensors: A list of tensors.
-            tag: Tag of the message.
-        """
+        """Receives a tensor from the rank whose message comes first in simulated time."""
         return self._receive(tensors, tag, None)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """Waits for all ranks.
-
-        Args:
-            timeout: Ignored by design: a hang is found when it happens, not after a time.
-            wait_all_ranks: Ignored by design: a report tells all ranks that are missing.
-        """
+        """Waits for all ranks."""
         del timeout, wait_all_ranks
         barriers.monitored_barrier(self.simulated)
 

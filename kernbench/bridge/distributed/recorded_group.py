@@ -11,13 +11,41 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from kernbench.bridge.distributed.flight_recorder import FlightRecorder, Shaped, Told
+from kernbench.bridge.base.here import this_rank
 from kernbench.bridge.distributed.process_group import SimProcessGroup
-from kernbench.bridge.here import this_rank
 from kernbench.bridge.tensors.devices import on_device
 from kernbench.distributed.groups import meets_on_host
+from kernbench.flight_recorder.recorder import FlightRecorder, Shaped, Told
 
 _ELEMENT: Final = Shaped([1], "Float")
+_DTYPES: Final = {
+    torch.float32: "Float",
+    torch.float64: "Double",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.int64: "Long",
+    torch.int32: "Int",
+    torch.int16: "Short",
+    torch.int8: "Char",
+    torch.uint8: "Byte",
+    torch.bool: "Bool",
+    torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
+    torch.float8_e4m3fn: "Float8_e4m3fn",
+    torch.float8_e5m2: "Float8_e5m2",
+    torch.uint16: "UInt16",
+    torch.uint32: "UInt32",
+    torch.uint64: "UInt64",
+}
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    """Returns what PyTorch's C++ calls a type."""
+    return _DTYPES.get(dtype) or str(dtype).removeprefix("torch.").capitalize()
+
+
+def _shaped(tensor: torch.Tensor) -> Shaped:
+    return Shaped(list(tensor.shape), _name_of(tensor.dtype))
 
 
 def _listed(value: Any) -> list[torch.Tensor]:
@@ -28,18 +56,18 @@ def _listed(value: Any) -> list[torch.Tensor]:
 
 
 def _shapes(tensors: Any) -> list[Shaped]:
-    return [Shaped.of(tensor) for tensor in _listed(tensors)] or [Shaped([0], "Float")]
+    return [_shaped(tensor) for tensor in _listed(tensors)] or [Shaped([0], "Float")]
 
 
 def _flat(tensors: Sequence[torch.Tensor]) -> Shaped:
     """Returns the recorded shapes when the library flattens equal tensors into one."""
-    first = Shaped.of(tensors[0])
+    first = _shaped(tensors[0])
     return Shaped([len(tensors), *first.sizes], first.dtype)
 
 
 def _whole(tensors: Sequence[torch.Tensor]) -> Shaped:
     """Returns the recorded shape when the library flattens tensors of any shapes into one."""
-    return Shaped([sum(math.prod(one.shape) for one in tensors)], Shaped.of(tensors[0]).dtype)
+    return Shaped([sum(math.prod(one.shape) for one in tensors)], _shaped(tensors[0]).dtype)
 
 
 def _in_place(name: str, tensors: Any) -> list[Told]:
@@ -53,7 +81,7 @@ def _all_reduce(tensors: Any) -> list[Told]:
 
 def _apart(one: str, end: str, tensors: Sequence[torch.Tensor]) -> list[Told]:
     """Returns a collective of tensors of several shapes: one for each rank, and their end."""
-    each = [Told(one, [Shaped.of(tensor)], [Shaped.of(tensor)]) for tensor in tensors]
+    each = [Told(one, [_shaped(tensor)], [_shaped(tensor)]) for tensor in tensors]
     return [*each, Told(end, (), ())]
 
 
@@ -134,24 +162,12 @@ class RecordedProcessGroup(SimProcessGroup):
         return _recorder().noting(self.pg_name, _library(_listed(tensors)), [told])
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Any:  # noqa: N803
-        """See `SimProcessGroup`.
-
-        Args:
-            tensors: A list of tensors.
-            dstRank: The receiver, by its number in the group.
-            tag: Tag of the message.
-        """
+        """See `SimProcessGroup`."""
         with self._noting_message("send", tensors, (self.rank(), dstRank)):
             return super().send(tensors, dstRank, tag)
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Any:  # noqa: N803
-        """See `SimProcessGroup`.
-
-        Args:
-            tensors: A list of tensors.
-            srcRank: The sender, by its number in the group.
-            tag: Tag of the message.
-        """
+        """See `SimProcessGroup`."""
         with self._noting_message("recv", tensors, (srcRank, self.rank())):
             return super().recv(tensors, srcRank, tag)
 

@@ -5,8 +5,8 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from kernbench.bridge.base.here import this_rank
 from kernbench.bridge.distributed.works import unseen
-from kernbench.bridge.here import this_rank
 from kernbench.ccl.operations import Reduction
 from kernbench.distributed.reduce_ops import ReduceOp
 

@@ -22,10 +22,10 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from kernbench.bridge.base.here import HERE, Rank
 from kernbench.bridge.distributed.works import unseen
-from kernbench.bridge.here import HERE, Rank
-from kernbench.bridge.replaced import Patch
 from kernbench.errors import CallSite, KernbenchError
+from kernbench.isolation.replaced import Patch
 from kernbench.ranks.ranges import folded
 
 _MOST: Final = 8
@@ -156,11 +156,7 @@ class Replicas:
 
     @contextmanager
     def of_rank(self, rank: Rank) -> Iterator[None]:
-        """Watches the optimizers of a rank until the end of the block.
-
-        Args:
-            rank: The rank.
-        """
+        """Watches the optimizers of a rank until the end of the block."""
         inside: list[Any] = []  # an optimizer may call others, as ZeroRedundancyOptimizer does
 
         def before(optimizer: Any, *_: Any) -> None:

@@ -11,12 +11,12 @@ from typing import Any, Final
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from kernbench.bridge.base.here import HERE
 from kernbench.bridge.distributed.process_group import SimProcessGroup
-from kernbench.bridge.here import HERE
-from kernbench.bridge.refused import not_simulated
-from kernbench.bridge.replaced import Patch
 from kernbench.distributed import group_making
 from kernbench.distributed.groups import backend_of, libraries_of
+from kernbench.errors import not_simulated
+from kernbench.isolation.replaced import Patch
 
 _NO_DEVICE: Final = (
     "No device associated with the default pg, not safe to split any process groups; give "

@@ -7,7 +7,7 @@ from typing import Final
 
 import torch.distributed as dist
 
-from kernbench.bridge.here import this_rank
+from kernbench.bridge.base.here import this_rank
 from kernbench.des import Event, order
 
 _PS_PER_US: Final = 1_000_000
@@ -182,7 +182,6 @@ class SimStore(dist.Store):
         """Waits until all keys have a value.
 
         Args:
-            keys: The keys.
             timeout: Simulated time to wait, or its seconds with a fraction; None: without end, as a
                 hang is found when it happens.
 

@@ -12,14 +12,14 @@ import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import Work as _Work
 from torch.futures import Future
 
+from kernbench.bridge.base.here import Rank, this_rank
 from kernbench.bridge.distributed.futures import Awaited, InHook
-from kernbench.bridge.here import Rank, this_rank
-from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.tensors.operands import is_sparse
 from kernbench.bridge.tensors.storages import STORAGES, Held, Ref, block_of, let_go
 from kernbench.des import Event
 from kernbench.distributed.posting import Way
 from kernbench.distributed.works import Work
+from kernbench.errors import not_simulated
 from kernbench.process.process import Process
 from kernbench.ranks.at_call import AtCall
 from kernbench.ranks.world import world_of

@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from kernbench.bridge.base.here import HERE, Rank, this_rank
 from kernbench.bridge.distributed.process_group import SimProcessGroup
 from kernbench.bridge.distributed.recorded_group import RecordedProcessGroup, noted_batch
 from kernbench.bridge.distributed.store import SimStore
 from kernbench.bridge.distributed.works import SimWork, refs_of, unseen
-from kernbench.bridge.here import HERE, Rank, this_rank
 from kernbench.bridge.tensors.devices import ambient, on_device
 from kernbench.bridge.tensors.storages import block_of, let_go
 from kernbench.des import Event
@@ -113,7 +113,6 @@ class Distributed:
             backend: Names of backends; None: the usual ones.
             store: Where ranks of the group meet.
             group_name: Name of the group.
-            options: Further arguments of PyTorch, by name.
 
         Raises:
             ValueError: If there is a group of that name already.
@@ -178,7 +177,6 @@ class Distributed:
             url: A way to meet; any.
             rank: Number of this rank; -1: `RANK`.
             world_size: Number of ranks; -1: `WORLD_SIZE`.
-            options: Further arguments of PyTorch, by name.
 
         Raises:
             ValueError: If number and ranks are not those of the spawn.
@@ -203,8 +201,6 @@ class Distributed:
 
         Args:
             backend: Names of backends; None: the usual ones.
-            args: Further arguments of PyTorch.
-            options: Further arguments of PyTorch, by name.
 
         Raises:
             UsageError: If the program is no rank.
@@ -335,11 +331,7 @@ def _backend(backend: Any) -> str:
 
 
 def end_of_backward(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function that runs a backward pass; the stream then waits for its collectives.
-
-    Args:
-        real: The function of PyTorch.
-    """
+    """Returns the function that runs a backward pass; the stream then waits for its collectives."""
 
     def run(roots: Any, gradients: Any, *args: Any, **options: Any) -> Any:
         rank = HERE.rank
@@ -366,11 +358,7 @@ def end_of_backward(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def warn_not_in_group(real: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns what warns of a communication on a group that the rank is not in, with its line.
-
-    Args:
-        real: The function of PyTorch.
-    """
+    """Returns what warns of a communication on a group that the rank is not in, with its line."""
 
     def warn(op_name: str) -> None:
         rank = HERE.rank
@@ -410,8 +398,6 @@ class Reducers:
 
         Args:
             parameters: Parameters of the model.
-            args: Further arguments of PyTorch.
-            options: Further arguments of PyTorch, by name.
         """
         rank = HERE.rank
         if rank is None:

@@ -23,8 +23,8 @@ from typing import Any, Final
 import torch
 from torch.nn import functional
 
+from kernbench.bridge.base.here import HERE
 from kernbench.bridge.cuda.autocast import INSTEAD
-from kernbench.bridge.here import HERE
 from kernbench.bridge.operations.cuda_kernels import registered
 
 _ATEN: Final = torch.ops.aten

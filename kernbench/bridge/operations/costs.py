@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from kernbench.bridge.here import Rank
+from kernbench.bridge.base.here import Rank
 from kernbench.bridge.operations import costs_attention, costs_gemm, costs_lists, costs_rows
 from kernbench.bridge.operations.costs_operands import Formula, by_bytes
 from kernbench.bridge.operations.costs_pointwise import COPIES, FILLS, copying, filling, pointwise
@@ -156,9 +156,6 @@ def _by_name(name: str) -> Formula | None:
 
 def unknown_operations(rank: Rank) -> list[tuple[str, int, int]]:
     """Returns the operations of a rank that have no cost of their own and were timed by bytes.
-
-    Args:
-        rank: The rank.
 
     Returns:
         Name, number of calls and time in picoseconds of each, the longest time first.

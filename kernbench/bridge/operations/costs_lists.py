@@ -16,11 +16,7 @@ _ATEN: Final = torch.ops.aten
 
 
 def foreach(name: str) -> Formula:
-    """Returns the time of a `_foreach_*` operation: reads its lists, writes the result's once.
-
-    Args:
-        name: Name of the operation.
-    """
+    """Returns the time of a `_foreach_*` operation: reads its lists, writes the result's once."""
     in_place = name.endswith("_")
     kernel = "foreach_copy" if name == "_foreach_copy_" else "foreach"
     reads_target = name not in {"_foreach_copy_", "_foreach_zero_"}

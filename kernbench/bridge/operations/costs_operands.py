@@ -45,12 +45,7 @@ def layouts(value: Any) -> list[Layout]:
 
 
 def operands_of(args: Any, kwargs: Any) -> list[Layout]:
-    """Returns how the operands of a call lie, without numbers of the host and `out`.
-
-    Args:
-        args: Its arguments.
-        kwargs: Its arguments by name.
-    """
+    """Returns how the operands of a call lie, without numbers of the host and `out`."""
     return [layout(tensor) for tensor in _read(args, kwargs)]
 
 
@@ -66,7 +61,6 @@ def written(args: Any, out: Any) -> Any:
     """Returns what an operation writes: its result; if it returns none, its first argument.
 
     Args:
-        args: Its arguments.
         out: Its result.
     """
     return args[0] if out is None and args else out

@@ -45,11 +45,7 @@ COPIES: Final = frozenset(("clone", "_to_copy", "copy_", "copy", "contiguous", "
 
 
 def pointwise(name: str) -> Formula:
-    """Returns the time of an elementwise operation.
-
-    Args:
-        name: Its name.
-    """
+    """Returns the time of an elementwise operation."""
     kernel = _KERNELS.get(name) or _KERNELS.get(name.removesuffix("_"), "pointwise")
 
     def duration(library: Library, args: Any, kwargs: Any, out: Any) -> int:
@@ -62,11 +58,7 @@ def pointwise(name: str) -> Formula:
 
 
 def filling(name: str) -> Formula:
-    """Returns the time of an operation that writes without reading.
-
-    Args:
-        name: Its name.
-    """
+    """Returns the time of an operation that writes without reading."""
     kernel = _FILLS[name]
 
     def duration(library: Library, args: Any, kwargs: Any, out: Any) -> int:

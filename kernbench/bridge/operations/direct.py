@@ -14,7 +14,7 @@ from torch import get_default_dtype, is_grad_enabled
 from torch._C import _len_torch_dispatch_stack
 from torch._ops import OpOverload
 
-from kernbench.bridge.here import Rank
+from kernbench.bridge.base.here import Rank
 from kernbench.bridge.operations.costs import FREE, Cost, cost_of
 from kernbench.bridge.operations.costs_gemm import CONVOLUTIONS, precision_of
 from kernbench.bridge.operations.half import widened
@@ -62,9 +62,6 @@ class Met(NamedTuple):
 class Way:
     """The short way of an operation.
 
-    Args:
-        func: The operation.
-
     Attributes:
         func: The operation.
         open: Whether there is one.
@@ -93,9 +90,6 @@ class Way:
 
 def kind_of(func: Any) -> str:
     """Returns how to repeat an operation; an empty string if it must be run each time.
-
-    Args:
-        func: An operation.
 
     Returns:
         `new` if it only makes tensors, `same` if it only writes operands.
@@ -155,7 +149,6 @@ class DirectMode(TimeMode):
     """Sees each operation of one rank, and lets those take the short way that can.
 
     Args:
-        rank: The rank.
         ways: What is known of operations, which ranks of one kind of device share; None: what such
             ranks of the engine share.
     """
@@ -170,14 +163,7 @@ class DirectMode(TimeMode):
         self._ways: Final = ways  # by `id`: the hash of an operation is slow
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs an operation; see `TimeMode`.
-
-        Args:
-            func: The operation.
-            types: Classes of its operands that are no plain tensors.
-            args: Its arguments.
-            kwargs: Its arguments by name.
-        """
+        """Runs an operation; see `TimeMode`."""
         way = self._ways.get(id(func))
         if way is None:
             way = self._ways[id(func)] = self.way_of(func)
@@ -265,11 +251,7 @@ class DirectMode(TimeMode):
     """The long way."""
 
     def way_of(self, func: Any) -> Way:
-        """Returns the short way of an operation, which may not be open.
-
-        Args:
-            func: The operation.
-        """
+        """Returns the short way of an operation, which may not be open."""
         return Way(func)
 
     def _note(self, key: list[Any], kind: type, value: Any) -> bool:
@@ -307,13 +289,7 @@ class DirectMode(TimeMode):
             way.met[signature] = Met(duration, *again)
 
     def again(self, way: Way, args: Any, out: Any) -> tuple[Callable[..., Any], Made | None] | None:
-        """Returns how to give again what an operation has given; None if it must go the long way.
-
-        Args:
-            way: The short way of the operation.
-            args: The operands.
-            out: What it has given.
-        """
+        """Returns how to give again what `out` is; None if it must go the long way."""
         del out
         if type(args[0]) not in _PLAIN:  # a number, as in `5 // tensor`
             return None

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from kernbench.bridge.here import HERE, Rank
+from kernbench.bridge.base.here import HERE, Rank
 from kernbench.bridge.tensors.storages import block
 from kernbench.memory import Storage
 from kernbench.sim_engine.command import Stream
@@ -10,9 +10,6 @@ from kernbench.sim_engine.command import Stream
 
 class Eager:
     """Host times of one rank, in picoseconds, from its `calls`, and workspaces.
-
-    Args:
-        rank: The rank.
 
     Attributes:
         kernel: What an operation with a kernel takes beside issuing it: without autograd, and with.
@@ -84,11 +81,7 @@ class Eager:
 
 
 def hooks(real: Any) -> Any:
-    """Returns `saved_tensors_hooks.__init__` with hooks that take the host's time.
-
-    Args:
-        real: The function of PyTorch.
-    """
+    """Returns `saved_tensors_hooks.__init__` with hooks that take the host's time."""
 
     def init(self: Any, pack: Any, unpack: Any) -> None:
         real(self, _timed(pack), _timed(unpack))

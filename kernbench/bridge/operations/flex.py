@@ -19,18 +19,18 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.utils._pytree import tree_map_only
 
+from kernbench.bridge.base.here import HERE, Rank
 from kernbench.bridge.distributed.works import unseen
-from kernbench.bridge.here import HERE, Rank
 from kernbench.bridge.operations import flex_blocks
 from kernbench.bridge.operations.costs_operands import layouts
 from kernbench.bridge.operations.flex_blocks import BlockMask
 from kernbench.bridge.operations.flex_functions import Lifted, captured
-from kernbench.bridge.replaced import Patch, WhenImported
 from kernbench.bridge.tensors.operands import tensors_in
 from kernbench.bridge.tensors.storages import DTYPES, hold, is_on_device
 from kernbench.errors import warn_at_call
 from kernbench.hw.attention import Direction, Shape
 from kernbench.hw.library import Library
+from kernbench.isolation.replaced import Patch, WhenImported
 from kernbench.kernels.operands import total_bytes
 
 _OPERATIONS: Final = "torch._higher_order_ops.flex_attention"
@@ -218,11 +218,7 @@ class Ran(NamedTuple):
 
 
 class Named:
-    """Stands for an overload of an operation, where its operands are looked at.
-
-    Args:
-        name: Name of the operation.
-    """
+    """Stands for an overload of an operation, where its operands are looked at."""
 
     namespace: Final = "aten"
     arguments: Final = ()
@@ -339,7 +335,6 @@ def _ps(
     """Returns the picoseconds of one direction.
 
     Args:
-        rank: The rank.
         library: Of its device.
         direction: Forward, or backward.
         operands: Query, key and value.

@@ -61,7 +61,6 @@ def patterns_of(mask: BlockMask, rows: int, columns: int) -> tuple[int, tuple[Ba
     """Returns what each head of each batch element computes, from the numbers of a mask.
 
     Args:
-        mask: The mask.
         rows: How many queries there are.
         columns: How many keys.
 
@@ -85,7 +84,6 @@ def every_block(mask: BlockMask, rows: int, columns: int) -> tuple[int, tuple[Ba
     """Returns what heads compute if they leave out nothing, as `patterns_of`.
 
     Args:
-        mask: The mask.
         rows: How many queries there are.
         columns: How many keys.
     """

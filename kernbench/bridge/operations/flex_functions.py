@@ -12,11 +12,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from kernbench.bridge.base.here import HERE, Rank
 from kernbench.bridge.distributed.works import unseen
-from kernbench.bridge.here import HERE, Rank
-from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.tensors.no_numbers import shaped
 from kernbench.bridge.tensors.operands import tensors_in
+from kernbench.errors import not_simulated
 
 
 class _Finding(TorchFunctionMode):
@@ -68,9 +68,6 @@ class _ForShapes(TorchDispatchMode):
     """Runs operations where PyTorch sees on which device of this computer tensors are.
 
     The function that calls them may name the simulated device, as it is called in a rank.
-
-    Args:
-        rank: The rank.
     """
 
     def __init__(self, rank: Rank) -> None:

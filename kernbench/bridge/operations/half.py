@@ -35,7 +35,6 @@ def widened(func: Any, dtype: torch.dtype | None = None) -> Callable[..., Any]:
     """Returns what does an operation on this computer, the fastest way that is as exact.
 
     Args:
-        func: The operation.
         dtype: Type of its first operand; None: any.
     """
     count = _OPERANDS.get(func)

@@ -43,7 +43,6 @@ class Known:
     """What is known of an operation.
 
     Args:
-        func: The operation.
         data: Whether tensors have numbers.
 
     Attributes:

@@ -9,7 +9,7 @@ import torch
 from torch import get_default_dtype
 from torch._C import _get_dispatch_mode
 
-from kernbench.bridge.here import Rank
+from kernbench.bridge.base.here import Rank
 from kernbench.bridge.operations.costs import Cost, cost_of
 from kernbench.bridge.operations.costs_gemm import precision
 from kernbench.bridge.operations.direct import DirectMode, Made, Way, kind_of
@@ -20,6 +20,7 @@ from kernbench.bridge.tensors.no_numbers import (
     depends_on_values,
     goes_to_host,
     made_on_device,
+    mapped,
     read,
     shaped,
     shaping,
@@ -90,9 +91,6 @@ class Shapes:
     def kind(self, func: Any) -> str:
         """Returns how to repeat an operation; an empty string if it must be run each time.
 
-        Args:
-            func: An overload of an operation.
-
         Returns:
             `new` if it only makes tensors, `same` if it only writes operands.
         """
@@ -106,10 +104,6 @@ class ShapeMode(DirectMode):
     """The mode of a rank whose tensors have no numbers.
 
     What the short way does not do is known here by everything on which it depends, lists and all.
-
-    Args:
-        rank: The rank.
-        shapes: What is known of operations.
     """
 
     exact = True
@@ -122,24 +116,14 @@ class ShapeMode(DirectMode):
         self._value: int | None = None
 
     def way_of(self, func: Any) -> Way:
-        """Returns the short way of an operation, which may not be open.
-
-        Args:
-            func: The operation.
-        """
+        """Returns the short way of an operation, which may not be open."""
         way = super().way_of(func)
         way.open = way.open and not self._shapes.shadows
         way.run = _first if way.writes else shaping(func)
         return way
 
     def again(self, way: Way, args: Any, out: Any) -> tuple[Callable[..., Any], Made | None] | None:
-        """Returns how to give again what an operation has given; None if it must go the long way.
-
-        Args:
-            way: The short way of the operation.
-            args: The operands.
-            out: What it has given.
-        """
+        """Returns how to give again what `out` is; None if it must go the long way."""
         if way.writes:
             return way.run, None
         if not _fits(out, args):
@@ -147,14 +131,7 @@ class ShapeMode(DirectMode):
         return way.run, (tuple(out.shape), out.stride(), out.dtype)
 
     def walk(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs an operation; see `TimeMode`.
-
-        Args:
-            func: The operation.
-            types: Classes of its operands that are no plain tensors.
-            args: Its arguments.
-            kwargs: Its arguments by name.
-        """
+        """Runs an operation; see `TimeMode`."""
         rank = self._rank
         if kwargs and names_device(kwargs):
             return self.on_named_device(func, types, args, kwargs)
@@ -255,6 +232,8 @@ class ShapeMode(DirectMode):
             return func(*args, **(kwargs or {}))  # of the host: as with numbers
         if func in _MASKED_FILLS and not is_on_device(args[2]) and not args[2].dim():
             args = (*args[:2], _EMPTY((), (), dtype=args[2].dtype, device=_META))
+        if known.operands.writes and args and _overlaps(args[0]):
+            _try_on_host(func, args, kwargs)
         run = partial(shaped, self._rank, func, args, kwargs)
         return known.resizes.run(self._rank, run, args, kwargs) if known.resizes.some else run()
 
@@ -272,6 +251,28 @@ class ShapeMode(DirectMode):
             yield
         finally:
             self._written = self._value = None
+
+
+def _overlaps(tensor: Any) -> bool:
+    """Returns whether elements of a tensor lie in one place, as those of an expanded one do."""
+    if not isinstance(tensor, torch.Tensor):
+        return False
+    extents = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(not stride and size > 1 for size, stride in extents)
+
+
+def _try_on_host(func: Any, args: Any, kwargs: Any) -> None:
+    """Runs an operation with zeros, as shapes alone do not tell whether it may write where it does.
+
+    Raises:
+        RuntimeError: PyTorch's, if it may not.
+    """
+    given, named = mapped((args, kwargs or {}), _zeros_like)
+    func(*given, **named)
+
+
+def _zeros_like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).zero_()
 
 
 def _repeats(func: Any, kind: str, args: Any, kwargs: Any) -> bool:

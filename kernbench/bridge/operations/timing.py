@@ -10,15 +10,14 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernbench.bridge.base.here import Rank
 from kernbench.bridge.cuda.randomness import draw
-from kernbench.bridge.here import Rank
 from kernbench.bridge.operations.costs import FREE, Cost, cost_of
 from kernbench.bridge.operations.costs_gemm import precision
 from kernbench.bridge.operations.eager import Eager
 from kernbench.bridge.operations.flex import OPERATIONS, Named
 from kernbench.bridge.operations.known import OF_FLOATS, Known, known_of
 from kernbench.bridge.operations.transfers import VALUE, Transfers
-from kernbench.bridge.refused import not_simulated
 from kernbench.bridge.tensors.devices import placed, wanted
 from kernbench.bridge.tensors.hazards import Operands
 from kernbench.bridge.tensors.no_numbers import depends_now
@@ -48,6 +47,7 @@ from kernbench.bridge.tensors.storages import (
     no_memory,
 )
 from kernbench.bridge.tensors.unwritten import zeroed
+from kernbench.errors import not_simulated
 from kernbench.process.act import Alone
 from kernbench.process.process import Process
 from kernbench.runtime_api.refused_names import REFUSED
@@ -78,9 +78,6 @@ _GIVEN: Final = 16
 
 class TimeMode(TorchDispatchMode):
     """Sees each operation of one rank, runs it, and issues the command that it is on the device.
-
-    Args:
-        rank: The rank.
 
     Attributes:
         unknown: Operations without a cost of their own, timed by their bytes: how often, and their
@@ -113,14 +110,7 @@ class TimeMode(TorchDispatchMode):
         return False  # nothing compiles what runs here; to say so again costs a call an operation
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs an operation; see the class.
-
-        Args:
-            func: The operation.
-            types: Classes of its operands that are no plain tensors.
-            args: Its arguments.
-            kwargs: Its arguments by name.
-        """
+        """Runs an operation; see the class."""
         if _get_dispatch_mode(_FAKE) is not None:  # PyTorch finds out a shape
             return func(*args, **(kwargs or {}))
         if types:
@@ -265,9 +255,6 @@ class TimeMode(TorchDispatchMode):
         """Runs an operation that names the simulated device itself, as an exported program does.
 
         Args:
-            func: The operation.
-            types: Classes of its operands that are no plain tensors.
-            args: Its arguments.
             kwargs: Its arguments by name, with the device.
         """
         rank = self._rank
@@ -343,7 +330,6 @@ class TimeMode(TorchDispatchMode):
 
         Args:
             args: Arguments of an operation of `ONTO`.
-            kwargs: Its arguments by name.
         """
         pairs = list(zip(tensors_in(args[0]), tensors_in(args[1]), strict=True))
         if all(is_on_device(to) == is_on_device(given) for to, given in pairs):
@@ -376,7 +362,6 @@ def _look(values: Any, process: Process, key: list[Any]) -> int:
 
     Args:
         values: The list.
-        process: The process that runs the operation.
         key: What the duration depends on.
 
     Returns:

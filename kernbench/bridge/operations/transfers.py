@@ -4,8 +4,8 @@ from typing import Any, Final
 
 import torch
 
+from kernbench.bridge.base.here import Rank
 from kernbench.bridge.cuda.ordering import copy_rule
-from kernbench.bridge.here import Rank
 from kernbench.bridge.tensors.storages import (
     DTYPES,
     STORAGES,
@@ -30,11 +30,7 @@ _BESIDE_READ: Final = 4
 
 
 class Transfers:
-    """Issues copies between the host and the device of a rank.
-
-    Args:
-        rank: The rank.
-    """
+    """Issues copies between the host and the device of a rank."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank: Final = rank
@@ -75,7 +71,6 @@ class Transfers:
         Args:
             name: Name of the command.
             engine: What copies.
-            nbytes: Its size.
             host: A tensor of the host that the copy uses while the host goes on.
             writes: Whether the copy writes it.
         """
@@ -94,11 +89,7 @@ class Transfers:
             let_go(blocks)
 
     def copy_out(self, nbytes: int) -> None:
-        """Issues a copy from the device to the host, for which the host waits.
-
-        Args:
-            nbytes: Its size.
-        """
+        """Issues a copy from the device to the host, for which the host waits."""
         self._transfer("Memcpy DtoH", self._device.to_host, nbytes, None, writes=True)
         self._process.host.copies_read += 1
         self._process.wait_stream(self._process.current_stream(self._rank.sip))

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.bridge.here import HERE
-from kernbench.bridge.replaced import Patch, WhenImported
+from kernbench.bridge.base.here import HERE
+from kernbench.isolation.replaced import Patch, WhenImported
 
 _CACHE: Final = 256 << 20
 """Bytes that Triton clears before each run, so that no input is in the cache."""
@@ -28,7 +28,6 @@ def do_bench(function: Callable[[], Any], to_none: Any = None) -> list[float]:
     """Runs a function once, and then some times for the time that it takes on the device.
 
     Args:
-        function: The function.
         to_none: Tensors that shall have no gradient before each run.
 
     Returns:

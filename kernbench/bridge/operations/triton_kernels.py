@@ -13,13 +13,12 @@ from typing import Any, Final, NoReturn
 import torch
 
 import kernbench.tl
+from kernbench.bridge.base.here import HERE, Rank, this_rank
 from kernbench.bridge.distributed.works import unseen
-from kernbench.bridge.here import HERE, Rank, this_rank
 from kernbench.bridge.operations import triton_bench
-from kernbench.bridge.refused import not_simulated
-from kernbench.bridge.replaced import Patch, WhenImported
 from kernbench.bridge.tensors.storages import DTYPES, block_of, let_go
-from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.errors import UnsupportedError, call_site, not_simulated, site_fact
+from kernbench.isolation.replaced import Patch, WhenImported
 from kernbench.tensors.kernels import ProcessLauncher
 from kernbench.tensors.tensor import Tensor
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.bridge.here import HERE
+from kernbench.bridge.base.here import HERE
 from kernbench.process.effort import EFFORT, LARGE
 from kernbench.process.process import MAIN
 
@@ -81,7 +81,6 @@ def watched(func: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     """Returns what does an operation on this computer, and looks at its time if it is large.
 
     Args:
-        func: The operation.
         run: Does it.
     """
     packet: Any = getattr(func, "overloadpacket", None)

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.bridge.here import HERE
+from kernbench.bridge.base.here import HERE
 
 _REAL: Final[Any] = torch.device
 

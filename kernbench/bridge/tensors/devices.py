@@ -14,11 +14,10 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from kernbench.bridge.here import HERE, Rank, this_rank
-from kernbench.bridge.refused import not_simulated
+from kernbench.bridge.base.here import HERE, Rank, this_rank
 from kernbench.bridge.tensors.no_numbers import read
 from kernbench.bridge.tensors.storages import PINNED, hold, is_on_device
-from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.errors import KernbenchError, call_site, not_simulated, site_fact
 from kernbench.process.access import other_device
 from kernbench.process.process import MAIN
 
@@ -31,11 +30,7 @@ _ITEM: Final = torch.ops.aten._local_scalar_dense.default
 
 
 def real_device(tensor: torch.Tensor) -> torch.device:
-    """Returns where PyTorch keeps a tensor.
-
-    Args:
-        tensor: Any tensor.
-    """
+    """Returns where PyTorch keeps a tensor."""
     with torch._C.DisableTorchFunction():  # a function mode would ask the replaced property
         device: torch.device = _DEVICE_GETTER(tensor)
     return device
@@ -46,11 +41,7 @@ _WRAPS: Final = ("_local_tensor", "_tensor", "elem")
 
 
 def on_device(tensor: torch.Tensor) -> bool:
-    """Returns whether a tensor is on a simulated device.
-
-    Args:
-        tensor: Any tensor.
-    """
+    """Returns whether a tensor is on a simulated device."""
     if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
         for name in _WRAPS:
             inner = getattr(tensor, name, None)
@@ -64,11 +55,7 @@ def on_device(tensor: torch.Tensor) -> bool:
 
 
 def device_of(tensor: torch.Tensor) -> torch.device:
-    """Returns what `tensor.device` is for the program: the simulated device, or the real one.
-
-    Args:
-        tensor: Any tensor.
-    """
+    """Returns what `tensor.device` is for the program: the simulated device, or the real one."""
     rank = HERE.rank
     if rank is not None and on_device(tensor):
         return rank.device
@@ -80,7 +67,6 @@ def wanted(rank: Rank, device: Any) -> torch.device | None:
     """Returns the device that an argument names; None if the argument names none.
 
     Args:
-        rank: The rank whose code runs.
         device: A name, an index, also one of NumPy, a `torch.device`, or something else.
 
     Raises:
@@ -105,7 +91,6 @@ def wrong_device(rank: Rank, index: int) -> KernbenchError:
     """Returns the error about a device that is not the rank's own (M14), or not there.
 
     Args:
-        rank: The rank whose code runs.
         index: Index of the device that the program names.
     """
     process = rank.process
@@ -123,7 +108,6 @@ class placed:  # noqa: N801 - reads like a keyword
     """A block in which all that is made goes to the device, or to the host.
 
     Args:
-        rank: The rank whose code runs.
         on: Whether it goes to the device; None: where the operands are.
     """
 
@@ -144,7 +128,6 @@ class ambient:  # noqa: N801 - reads like a keyword
     """A block in which what C++ code makes from nothing goes to the device.
 
     Args:
-        rank: The rank whose code runs.
         on: Whether it does.
     """
 
@@ -179,8 +162,6 @@ def moved(rank: Rank, tensor: torch.Tensor, target: torch.device, **options: Any
     """Returns a tensor on another device than it is on, as a copy through the host's bus.
 
     Args:
-        rank: The rank whose code runs.
-        tensor: The tensor.
         target: The simulated device, the host, or `meta`.
         options: Further arguments of `Tensor.to`, such as `dtype`.
 
@@ -265,9 +246,7 @@ def cuda(self: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any) -> t
     """`Tensor.cuda`.
 
     Args:
-        self: The tensor.
         device: The device; None: the current one.
-        args: Further arguments of PyTorch.
         kwargs: Further arguments of PyTorch, by name.
     """
     return to(self, "cuda" if device is None else device, *args, **kwargs)
@@ -283,7 +262,6 @@ def factory(real: Callable[..., Any], like: bool) -> Callable[..., Any]:
     """Returns a function that makes tensors, which knows the simulated device.
 
     Args:
-        real: The function of PyTorch.
         like: Whether the function's first argument says where, if no `device` does.
     """
 
@@ -298,11 +276,7 @@ def factory(real: Callable[..., Any], like: bool) -> Callable[..., Any]:
 
 
 def sparse_factory(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that makes sparse tensors, and refuses to make them on a device.
-
-    Args:
-        real: The function of PyTorch.
-    """
+    """Returns a function that makes sparse tensors, and refuses to make them on a device."""
 
     @functools.wraps(real)
     def make(*args: Any, **kwargs: Any) -> Any:
@@ -335,11 +309,7 @@ def made(
     """Calls a function that makes tensors, on the device that its arguments mean.
 
     Args:
-        rank: The rank whose code runs.
-        real: The function of PyTorch.
         like: Whether the function's first argument says where, if no `device` does.
-        args: Its arguments.
-        kwargs: Its arguments by name.
     """
     if not rank.data and args and isinstance(args[0], list | tuple):
         args = (_values(rank, args[0]), *args[1:])

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.bridge.here import HERE, Rank
+from kernbench.bridge.base.here import HERE, Rank
 from kernbench.bridge.tensors.operands import is_sparse, tensors_in
 from kernbench.bridge.tensors.races import Races
 from kernbench.bridge.tensors.storages import STORAGES, Held, Ref, is_on_device

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch._ops import OpOverload
 
-from kernbench.bridge.here import HERE
+from kernbench.bridge.base.here import HERE
 from kernbench.bridge.tensors.operands import tensors_in
 from kernbench.bridge.tensors.storages import STORAGES, Ref, is_on_device
 
@@ -47,9 +47,6 @@ _AND: Final = frozenset(("bitwise_and", "logical_and", "__and__", "__iand__"))
 
 class _Rule:
     """What an operation does with its operands.
-
-    Args:
-        func: An operation.
 
     Attributes:
         alone: Whether what it makes follows from its operands.
@@ -92,9 +89,6 @@ class KnownNumbers:
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Returns the numbers of a tensor of the device; None if they are not known.
 
-        Args:
-            tensor: The tensor.
-
         Returns:
             A tensor of the host; to write to it is to write the numbers of all views.
         """
@@ -111,7 +105,6 @@ class KnownNumbers:
         """Takes note of the numbers of a tensor of the device, if it is small.
 
         Args:
-            tensor: The tensor.
             values: Gives its numbers, a tensor of the host.
         """
         storage = tensor.untyped_storage()
@@ -125,23 +118,12 @@ class KnownNumbers:
         self._kept[storage._cdata] = held.ref, numbers
 
     def forget(self, tensor: torch.Tensor) -> None:
-        """Takes note that something else writes a tensor.
-
-        Args:
-            tensor: The tensor.
-        """
+        """Takes note that something else writes a tensor."""
         if self._kept:
             self._kept.pop(tensor.untyped_storage()._cdata, None)
 
     def follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Takes note of what an operation has made and written.
-
-        Args:
-            func: The operation.
-            args: Its arguments.
-            kwargs: Its arguments by name.
-            out: What it has given.
-        """
+        """Takes note of what an operation has made and written."""
         rule = self._rules.get(id(func))
         if rule is None:
             rule = self._rules[id(func)] = _Rule(func)

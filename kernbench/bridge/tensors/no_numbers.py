@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.bridge.here import HERE, Rank
+from kernbench.bridge.base.here import HERE, Rank
 from kernbench.bridge.tensors.storages import is_on_device
 from kernbench.errors import CallSite, NoDataError, site_fact
 
@@ -42,11 +42,7 @@ class MadeUp:
         self._by = ""
 
     def note(self, rank: Rank) -> None:
-        """Notes a read.
-
-        Args:
-            rank: The rank that reads.
-        """
+        """Notes a read."""
         self.count += 1
         if self.count == 1:
             self.first = rank.process.call_site()
@@ -63,11 +59,7 @@ MADE_UP: Final = MadeUp()
 
 
 def depends_on_values(func: Any) -> bool:
-    """Returns whether the result of an operation, or its shape, depends on values.
-
-    Args:
-        func: An overload of an operation.
-    """
+    """Returns whether the result of an operation, or its shape, depends on values."""
     return func is _ATEN.equal.default or not _DEPENDS.isdisjoint(func.tags)
 
 
@@ -76,7 +68,6 @@ def depends_now(func: Any, args: Any) -> bool:
 
     Args:
         func: An overload of an operation, of which `depends_on_values` is true.
-        args: Its arguments.
     """
     if func is not _ATEN.index.Tensor:
         return True
@@ -84,13 +75,7 @@ def depends_now(func: Any, args: Any) -> bool:
 
 
 def goes_to_host(func: Any, args: Any, kwargs: Any) -> bool:
-    """Returns whether an operation copies a tensor of the device into memory of the host.
-
-    Args:
-        func: An overload of an operation.
-        args: Its arguments.
-        kwargs: Its arguments by name.
-    """
+    """Returns whether an operation copies a tensor of the device into memory of the host."""
     if func not in _TO_HOST:
         return False
     if func is _ATEN.copy_.default:
@@ -113,12 +98,6 @@ def read(rank: Rank, func: Any, args: Any, kwargs: Any) -> Any:
     """Returns what a program reads that needs values of a device without numbers.
 
     They are zeros, but where they are known; see `known_numbers`.
-
-    Args:
-        rank: The rank that reads.
-        func: An overload of an operation.
-        args: Its arguments.
-        kwargs: Its arguments by name.
 
     Raises:
         NoDataError: If values are not to be made up.
@@ -143,22 +122,15 @@ def read(rank: Rank, func: Any, args: Any, kwargs: Any) -> Any:
         unknown = True
         return _ZEROS((), dtype=tensor.dtype).expand(tensor.shape)
 
-    given, named = _mapped(args, numbers), _mapped(kwargs or {}, numbers)
+    given, named = mapped(args, numbers), mapped(kwargs or {}, numbers)
     if unknown:
         MADE_UP.note(rank)
     result = func(*given, **named)
-    return result if func in _TO_HOST else _mapped(result, _without_numbers)
+    return result if func in _TO_HOST else mapped(result, _without_numbers)
 
 
 def shaped(rank: Rank, func: Any, args: Any, kwargs: Any) -> Any:
-    """Runs an operation for the shape of its result.
-
-    Args:
-        rank: The rank.
-        func: An overload of an operation.
-        args: Its arguments.
-        kwargs: Its arguments by name.
-    """
+    """Runs an operation for the shape of its result."""
     HERE.rank = None  # functions of PyTorch that find out shapes see where tensors are
     try:
         return func(*args, **(kwargs or {}))
@@ -167,11 +139,7 @@ def shaped(rank: Rank, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def shaping(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that computes an operation's output shape, as `shaped` does in a rank.
-
-    Args:
-        func: An overload of an operation.
-    """
+    """Returns a function that computes an operation's output shape, as `shaped` does in a rank."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         rank = HERE.rank
@@ -188,11 +156,12 @@ def _without_numbers(tensor: torch.Tensor) -> torch.Tensor:
     return _EMPTY(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
 
 
-def _mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Returns arguments with all their tensors changed."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, list | tuple):
-        return type(value)(_mapped(one, change) for one in value)
+        return type(value)(mapped(one, change) for one in value)
     if isinstance(value, dict):
-        return {name: _mapped(one, change) for name, one in value.items()}
+        return {name: mapped(one, change) for name, one in value.items()}
     return value

@@ -6,9 +6,9 @@ from typing import Any, Final
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernbench.bridge.here import HERE, Rank, this_rank
-from kernbench.bridge.replaced import Patch
+from kernbench.bridge.base.here import HERE, Rank, this_rank
 from kernbench.bridge.tensors.devices import on_device, to
+from kernbench.isolation.replaced import Patch
 
 _REAL_NEW: Final = torch.Tensor.new
 _REAL_EMPTY: Final = torch.empty

@@ -6,10 +6,9 @@ from typing import Any, Final
 import torch
 from torch.utils._pytree import tree_map_only
 
-from kernbench.bridge.here import Rank
-from kernbench.bridge.refused import not_simulated
+from kernbench.bridge.base.here import Rank
 from kernbench.bridge.tensors.storages import STORAGES, hold, is_on_device
-from kernbench.errors import UnsupportedError, call_site, site_fact
+from kernbench.errors import UnsupportedError, call_site, not_simulated, site_fact
 from kernbench.kernels.names import kernel_name
 from kernbench.process.access import OwnershipError
 from kernbench.process.process import Process
@@ -64,11 +63,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def names_device(kwargs: dict[str, Any]) -> bool:
-    """Returns whether arguments of an operation name a simulated device, which PyTorch lacks.
-
-    Args:
-        kwargs: Arguments by name.
-    """
+    """Returns whether arguments of an operation name a simulated device, which PyTorch lacks."""
     device = kwargs.get("device")
     return device is not None and device.type == "cuda"
 
@@ -100,9 +95,6 @@ def note_from_nothing(out: Any) -> None:
 
     PyTorch's own C++ code makes tensors where its operands are, which is the host for all that it
     sees. The first operation with operands of the device tells that it is meant to be there.
-
-    Args:
-        out: The tensor.
     """
     if isinstance(out, torch.Tensor) and not is_sparse(out):
         setattr(out.untyped_storage(), _FROM_NOTHING, True)
@@ -121,20 +113,12 @@ def is_from_nothing(values: Iterable[Any]) -> bool:
 
 
 def is_sparse(tensor: torch.Tensor) -> bool:
-    """Returns whether a tensor has no storage of its own, but parts that have.
-
-    Args:
-        tensor: Any tensor.
-    """
+    """Returns whether a tensor has no storage of its own, but parts that have."""
     return tensor.layout is not torch.strided
 
 
 def sparse_on_device(name: str) -> UnsupportedError:
-    """Returns the error about an operation that needs a sparse tensor on a device.
-
-    Args:
-        name: Name of the operation.
-    """
+    """Returns the error about an operation that needs a sparse tensor on a device."""
     return not_simulated(
         f"{name}: a sparse tensor on a device",
         "keep all operands on the CPU, or use dense tensors: tensor.to_dense(), sparse=False",
@@ -143,11 +127,6 @@ def sparse_on_device(name: str) -> UnsupportedError:
 
 def of_the_host(func: Any, args: Any, kwargs: Any) -> Any:
     """Runs an operation of which an operand is sparse, which only tensors of the host are.
-
-    Args:
-        func: The operation.
-        args: Its arguments.
-        kwargs: Its arguments by name.
 
     Raises:
         UnsupportedError: If another operand is on a device.
@@ -159,12 +138,6 @@ def of_the_host(func: Any, args: Any, kwargs: Any) -> Any:
 
 def checked(rank: Rank, func: Any, args: Any, kwargs: Any = None) -> Any:
     """Checks operands that are not all on the rank's device, or all on the host; returns them.
-
-    Args:
-        rank: The rank whose code runs.
-        func: The operation.
-        args: Its arguments.
-        kwargs: Its arguments by name.
 
     Raises:
         TensorError: If the operation does not take them, as in PyTorch.

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import torch
 
-from kernbench.bridge.here import Rank
+from kernbench.bridge.base.here import Rank
 from kernbench.bridge.tensors.storages import Held
 from kernbench.errors import CallSite
 from kernbench.process.access import Access, Left, Verb

@@ -10,12 +10,11 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.bridge.here import Rank
-from kernbench.bridge.refused import not_simulated
+from kernbench.bridge.base.here import Rank
 from kernbench.bridge.tensors.no_numbers import shaped
 from kernbench.bridge.tensors.operands import tensors_in
 from kernbench.bridge.tensors.storages import STORAGES, Held, SizedBlock, block
-from kernbench.errors import call_site, site_fact
+from kernbench.errors import call_site, not_simulated, site_fact
 from kernbench.memory import Storage
 from kernbench.tensors.errors import TensorError
 
@@ -31,9 +30,6 @@ _LARGE: Final = 1 << 26
 
 class Resizes:
     """What an operation does with the sizes of storages.
-
-    Args:
-        func: An overload of an operation.
 
     Attributes:
         some: Whether it may change any.
@@ -55,8 +51,6 @@ class Resizes:
         Args:
             rank: The rank that runs it.
             call: Runs it.
-            args: Its arguments.
-            kwargs: Its arguments by name.
 
         Raises:
             DeviceOutOfMemoryError: If the device has no room, before this computer gives any.
@@ -201,8 +195,6 @@ def before_resize(rank: Rank, storage: Any, nbytes: int) -> Storage | None:
     """Checks that a storage may change its size now, and takes its new block.
 
     Args:
-        rank: The rank that has the storage.
-        storage: An `UntypedStorage`.
         nbytes: The new size.
 
     Returns:
@@ -233,8 +225,6 @@ def settle(rank: Rank, storage: Any, taken: Storage | None = None) -> None:
     """Lets a storage that may have another size stand for a block of that size.
 
     Args:
-        rank: The rank that has the storage.
-        storage: An `UntypedStorage`.
         taken: Its block; None: it is taken now if the size is another.
 
     Raises:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.bridge.here import Rank
+from kernbench.bridge.base.here import Rank
 from kernbench.bridge.tensors.storages import DTYPES, block
 from kernbench.tensors.memory import Label
 
@@ -19,11 +19,7 @@ _LARGE: Final = 1 << 26
 
 
 def place_of_size(func: Any) -> int:
-    """Returns which argument of an operation is the size of what it makes; -1 if none is.
-
-    Args:
-        func: An overload of an operation.
-    """
+    """Returns which argument of an operation is the size of what it makes; -1 if none is."""
     if str(func._overloadpacket) not in _MAKERS:
         return -1
     names = [argument.name for argument in func._schema.arguments]
@@ -36,7 +32,6 @@ def check_room(rank: Rank, place: int, args: Any, kwargs: Any) -> None:
     Args:
         rank: The rank that makes it.
         place: Which argument is its size.
-        args: The arguments.
         kwargs: The arguments by name.
 
     Raises:

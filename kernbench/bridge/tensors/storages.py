@@ -11,9 +11,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from kernbench.bridge.here import Rank
-from kernbench.bridge.refused import not_simulated
-from kernbench.errors import call_site, site_fact
+from kernbench.bridge.base.here import Rank
+from kernbench.errors import call_site, not_simulated, site_fact
 from kernbench.memory import (
     Buffer,
     DType,
@@ -180,11 +179,7 @@ class Held(Memory):
                     accesses[at] = line, 0, window, what  # as what precedes every command
 
     def stand_for(self, storage: Any) -> None:
-        """Becomes the memory of a storage, until that is gone.
-
-        Args:
-            storage: An `UntypedStorage`.
-        """
+        """Becomes the memory of a storage, until that is gone."""
         key = storage._cdata
         ref = self.ref = Ref(storage, _gone)
         ref.key = key
@@ -196,9 +191,6 @@ class _Bytes:
 
     `Tensor.numpy` does so, too, but PyTorch then never again changes the size of the storage, as
     FSDP does.
-
-    Args:
-        storage: An `UntypedStorage`.
     """
 
     __slots__ = ("__array_interface__", "_storage")
@@ -285,7 +277,6 @@ def hold(
 
     Args:
         rank: The rank that has made the storage.
-        storage: An `UntypedStorage`.
         on_device: Whether it stands for memory of the device.
         label: What the memory is for, in reports.
         of: The tensor for which it was made, which names it if no label does.
@@ -324,7 +315,6 @@ def hold_new(rank: Rank, storage: Any, key: int, of: torch.Tensor) -> Held:
 
     Args:
         rank: The rank that has made the storage.
-        storage: An `UntypedStorage`.
         key: Its address.
         of: The tensor for which it was made.
 
@@ -363,8 +353,6 @@ def block(rank: Rank, memory: Any, nbytes: int, label: object) -> Storage:
 
     Args:
         rank: The rank that needs it.
-        memory: The memory.
-        nbytes: Its size.
         label: What it is for, in reports.
 
     Raises:
@@ -392,7 +380,6 @@ def no_memory(rank: Rank, error: RuntimeError, *, on_device: bool) -> Exception:
     """Returns what a program sees when PyTorch gets no memory from this computer.
 
     Args:
-        rank: The rank whose code runs.
         error: PyTorch's error.
         on_device: Whether the memory was to stand for memory of the device.
 
@@ -431,7 +418,6 @@ def block_of(rank: Rank, tensor: torch.Tensor, *, of_host: bool = False) -> Tens
 
     Args:
         rank: The rank that has the tensor.
-        tensor: A plain tensor.
         of_host: Whether it is known to be on the host. Otherwise, what C++ code has made in a
             backward pass is on the device.
 

@@ -6,9 +6,8 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.bridge.here import HERE, Rank
-from kernbench.bridge.refused import Once
-from kernbench.bridge.replaced import Patch
+from kernbench.bridge.base.here import HERE, Rank
+from kernbench.bridge.base.refused import Once
 from kernbench.bridge.tensors import old_classes, storages
 from kernbench.bridge.tensors.devices import (
     device_of,
@@ -23,6 +22,7 @@ from kernbench.bridge.tensors.no_numbers import MADE_UP
 from kernbench.bridge.tensors.resizing import before_resize, settle
 from kernbench.bridge.tensors.storages import PINNED, STORAGES
 from kernbench.errors import NoDataError, site_fact
+from kernbench.isolation.replaced import Patch
 from kernbench.process.access import AccessError
 
 _TENSOR: Final = torch.Tensor
@@ -128,10 +128,8 @@ def type_(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **o
     """`Tensor.type`: the name of a tensor's class in old programs, or a tensor of such a class.
 
     Args:
-        self: The tensor.
         dtype: A type, or the name of a class; None: to ask for the name.
         non_blocking: Whether the host may go on before the copy has ended.
-        options: Further arguments of PyTorch, by name.
 
     Raises:
         ValueError: For a name that is no class of tensors.
@@ -191,14 +189,15 @@ def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
     if rank is None or rank.data or type(self) not in _PLAIN or type(value) not in _PLAIN:
         _REAL_DATA.__set__(self, value)
         return
-    before = _REAL_DATA.__get__(self)
-    if _REAL_COMPATIBLE(before, value):
+    if _REAL_COMPATIBLE(self, value):
         _REAL_DATA.__set__(self, value)
         return
     # From host to device, without numbers: PyTorch keeps the two as different kinds of tensors.
-    grad, leaf = self.grad, self.requires_grad
+    grad, leaf, host = self.grad, self.requires_grad, rank.process.host
+    before = host.clock
     with torch.no_grad():
         other = value.detach().requires_grad_(leaf)
+    host.clock = before  # with numbers there is no such view
     torch._C._swap_tensor_impl(self, other)
     if grad is not None and device_of(grad) == device_of(self):
         self.grad = grad
@@ -213,11 +212,7 @@ def compatible(input: torch.Tensor, from_: torch.Tensor) -> bool:
 
 
 def holds_device_memory(storage: Any) -> bool:
-    """Returns whether a storage stands for memory of a simulated device.
-
-    Args:
-        storage: An `UntypedStorage`.
-    """
+    """Returns whether a storage stands for memory of a simulated device."""
     held = STORAGES.get(storage._cdata)
     return held is not None and held.sip >= 0
 
@@ -305,11 +300,7 @@ def _values_to_write(rank: Rank, nbytes: int) -> Any:
 
 
 def no_values_to_write(rank: Rank) -> NoDataError:
-    """Returns the error about a program that writes values that are not there.
-
-    Args:
-        rank: The rank whose code runs.
-    """
+    """Returns the error about a program that writes values that are not there."""
     return NoDataError(
         f"{rank.process.name} writes the values of a tensor on its device, and there are no "
         "numbers",

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import torch
 
-from kernbench.bridge.here import HERE, Rank
+from kernbench.bridge.base.here import HERE, Rank
 from kernbench.bridge.tensors.operands import is_sparse, tensors_in
 from kernbench.bridge.tensors.storages import ADDRESS, DTYPES, STORAGES, Held, hold
 from kernbench.errors import CallSite, site_fact
@@ -126,9 +126,6 @@ class Blank:
 class Operation:
     """What an operation does with memory that nothing has written.
 
-    Args:
-        func: The operation.
-
     Attributes:
         reads: What it does with operands that it does not write.
         updates: What it does with those that it writes in place: `all` if it reads them too.
@@ -157,12 +154,7 @@ class Operation:
         return "some" if name in _SOME or name in _ADDS or "attention" in name else "all"
 
     def skips_first(self, args: Sequence[Any], kwargs: Any) -> bool:
-        """Returns whether it does not read its first operand: `beta` is 0.
-
-        Args:
-            args: Its arguments.
-            kwargs: Its arguments by name.
-        """
+        """Returns whether it does not read its first operand: `beta` is 0."""
         if not self._scales:
             return False
         for at, one in enumerate(self.func._schema.arguments):
@@ -176,7 +168,6 @@ class Unwritten:
     """Storages of a rank of which not all is written.
 
     Args:
-        rank: The rank.
         found: Where they are kept: what ends takes itself out.
         changed: Called when the first one comes, or the last one goes.
 
@@ -195,7 +186,6 @@ class Unwritten:
         """Notes a tensor that has just been made, and whose memory nothing has written.
 
         Args:
-            out: The tensor.
             site: Where the program made it; None: to be found.
         """
         if type(out) is not torch.Tensor or is_sparse(out) or not out.numel():
@@ -214,11 +204,7 @@ class Unwritten:
         self._changed(held)
 
     def forget(self, held: Held) -> None:
-        """Notes that all of a storage counts as written.
-
-        Args:
-            held: Its memory.
-        """
+        """Notes that all of a storage counts as written."""
         if self.found.pop(held, None) is not None:
             held.direct = held.on_device
             self._changed(None)
@@ -233,10 +219,7 @@ class Unwritten:
         """Looks at the operands of an operation that is about to run.
 
         Args:
-            operation: The operation.
             operands: Its tensors, each with `read`, `wrote` or `unknown`.
-            args: Its arguments.
-            kwargs: Its arguments by name.
 
         Returns:
             Whether its results get elements that nothing has written, see `carry`.
@@ -301,9 +284,6 @@ class Unwritten:
 
     def check_shown(self, tensor: torch.Tensor) -> None:
         """Checks that something has written all that the host is about to read.
-
-        Args:
-            tensor: A plain tensor.
 
         Raises:
             UninitialisedReadError: If nothing has (M5).
@@ -397,9 +377,6 @@ class Unwritten:
         """Notes elements of results that nothing has written: the operation has moved them there.
 
         Args:
-            operation: The operation.
-            args: Its arguments.
-            kwargs: Its arguments by name.
             out: What it has made.
         """
         sites = [
@@ -447,9 +424,6 @@ def zeroed(out: Any) -> None:
     """Writes zeros to a tensor that was made without values: all ranks and runs then read the same.
 
     What a program reads without being told, such as elements behind a mask, must not differ.
-
-    Args:
-        out: The tensor.
     """
     if type(out) is not torch.Tensor or is_sparse(out):
         return

@@ -1,0 +1,1 @@
+"""What all of the bridge stands on: the rank, names that are replaced, refused, or checked."""

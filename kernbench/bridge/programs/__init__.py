@@ -1,0 +1,1 @@
+"""What programs use of PyTorch beside tensors, devices and groups; the list of replaced names."""

@@ -1,0 +1,145 @@
+"""What a rank writes into modules and classes that ranks share is its own (ADR 0040)."""
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from bridge_ranks import on_ranks, others
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+torch = pytest.importorskip("torch")
+
+from kernbench.isolation import written  # noqa: E402
+
+RANKS = 3
+
+
+@pytest.fixture(params=[True, False], ids=["by versions", "by comparison"], autouse=True)
+def counts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets writes be found in both ways."""
+    assert written._COUNTS, "this Python has no versions where they are expected"
+    monkeypatch.setattr(written, "_COUNTS", request.param)
+
+
+def test_a_method_that_a_rank_replaces_is_called_by_it_alone() -> None:
+    real = torch.nn.Linear.forward
+
+    def worker(rank: int) -> tuple[list[int], bool]:
+        calls: list[int] = []
+
+        def forward(self: Any, x: Any) -> Any:
+            calls.append(rank)
+            return real(self, x)
+
+        layer = torch.nn.Linear(2, 2, device="cuda")
+        with mock.patch.object(torch.nn.Linear, "forward", forward):
+            for _ in range(2 + rank):
+                layer(torch.ones(1, 2, device="cuda"))
+            for _ in range(2):
+                layer(torch.ones(1, 2, device="cuda"))
+                others()
+        layer(torch.ones(1, 2, device="cuda"))
+        return calls, torch.nn.Linear.forward is real
+
+    assert on_ranks(worker, RANKS) == [([rank] * (4 + rank), True) for rank in range(RANKS)]
+
+
+def test_what_a_rank_leaves_is_seen_by_nobody_after_it() -> None:
+    def worker(rank: int) -> Any:
+        seen = [getattr(torch.nn.Module, "added", None), torch.nn.functional.relu.__name__]
+        torch.nn.Module.added = rank
+        torch.nn.functional.relu = lambda x: x * 0 + rank
+        os.path.samefile = lambda *_: rank  # type: ignore[assignment]
+        if rank == 1:
+            del torch.nn.Linear.extra_repr
+        others()
+        layer = torch.nn.Linear(1, 1)
+        found = [
+            layer.added,
+            int(torch.nn.functional.relu(torch.ones(1))),
+            os.path.samefile("", ""),
+        ]
+        return seen, found, layer.extra_repr() != ""
+
+    real = (torch.nn.functional.relu, torch.nn.Linear.extra_repr, os.path.samefile)
+    for _ in range(2):
+        assert on_ranks(worker, RANKS) == [
+            ([None, "relu"], [rank] * 3, rank != 1) for rank in range(RANKS)
+        ]
+        now = (torch.nn.functional.relu, torch.nn.Linear.extra_repr, os.path.samefile)
+        assert now == real
+        assert not hasattr(torch.nn.Module, "added")
+
+
+_LIBRARY = """
+level = 1
+class Model:
+    size = 1
+    def name(self):
+        return "model"
+def build():
+    return Model().name(), Model.size, level
+"""
+
+
+def test_a_rank_writes_into_a_library_that_it_imports_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "plainlib.py").write_text(_LIBRARY)
+    patching = "import plainlib\nplainlib.Model.kind = 'patched'\n"
+    (folder / "plainlib_plugin.py").write_text(patching)
+    monkeypatch.syspath_prepend(str(folder))
+    for name in ("plainlib", "plainlib_plugin"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    def worker(rank: int) -> Any:
+        plainlib: Any = importlib.import_module("plainlib")
+        plainlib.Model.name = lambda _: f"of {rank}"  # before another rank has run
+        plainlib.Model.size = plainlib.level = rank + 10
+        others()
+        # Its patch is that of all ranks, as each would import it.
+        assert importlib.import_module("plainlib_plugin").plainlib is plainlib
+        others()
+        return *plainlib.build(), plainlib.Model.kind
+
+    expected = [(f"of {rank}", rank + 10, rank + 10, "patched") for rank in range(RANKS)]
+    assert on_ranks(worker, RANKS) == expected
+    plainlib: Any = importlib.import_module("plainlib")
+    assert plainlib.build() == ("model", 1, 1)
+
+
+def test_a_rank_may_replace_what_kernbench_has_replaced() -> None:
+    real = torch.cuda.synchronize
+
+    def worker(rank: int) -> Any:
+        calls: list[int] = []
+        if rank:
+            torch.cuda.synchronize = lambda: calls.append(rank)
+        others()
+        importlib.import_module("torch.distributed.tensor.parallel")  # real names stand meanwhile
+        torch.cuda.synchronize()
+        others()
+        torch.cuda.synchronize()
+        return calls
+
+    assert on_ranks(worker, RANKS) == [[rank] * (2 * bool(rank)) for rank in range(RANKS)]
+    assert torch.cuda.synchronize is real
+
+
+def test_a_module_that_is_replaced_in_a_library_is_so_for_its_rank() -> None:
+    def worker(rank: int) -> Any:
+        fake = mock.Mock(loads=lambda _: rank)
+        with mock.patch.object(json, "decoder", fake):
+            others()
+            inside = vars(json)["decoder"].loads("")
+            others()
+        return inside, json.decoder is sys.modules["json.decoder"]
+
+    assert on_ranks(worker, RANKS) == [(rank, True) for rank in range(RANKS)]
