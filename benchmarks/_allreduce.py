@@ -29,7 +29,6 @@ class AllReduce:
     """A machine that sums a float32 buffer of each rank, in place, as often as it is asked to.
 
     Args:
-        topology: The machine.
         chosen: The algorithm.
         ranks: How many take part.
         count: Elements of the buffer.

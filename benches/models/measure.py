@@ -110,7 +110,6 @@ def measure(
 
     Args:
         name: Of the range around the counted steps, which `report.range_breakdown` looks into.
-        step: The step.
         steps: Counted ones, one by one.
         warmup: Those before.
         model: Whose parameters are counted.

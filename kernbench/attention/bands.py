@@ -117,7 +117,6 @@ def tiles(band: Band, rows: int, columns: int) -> Iterator[Tile]:
     """Yields the tiles of a band in which something is seen: queries by queries, keys in order.
 
     Args:
-        band: The band.
         rows: Queries of a tile.
         columns: Keys of a tile.
     """

@@ -101,7 +101,6 @@ class _Surroundings:
     """A snapshot of a rank's default device and random state.
 
     Args:
-        process: The rank.
         draws: Whether the places of its generators belong to it.
     """
 
@@ -169,8 +168,6 @@ def first_run(function: Callable[..., _R], args: Sequence[Any], recorded: bool) 
     """Runs a function, unrecorded, that backward is to run again.
 
     Args:
-        function: The function.
-        args: Its arguments.
         recorded: Whether there is going to be a backward.
 
     Raises:
@@ -199,7 +196,6 @@ def second_run(
     """Runs a function again, recorded, and a backward pass through it.
 
     Args:
-        function: The function.
         args: Its arguments; tensors are leaves.
         grads: Gradients of the results.
 
@@ -245,10 +241,7 @@ class CheckpointFunction(Function):
         """Runs the function, unrecorded.
 
         Args:
-            ctx: The node.
-            run_function: The function.
             preserve_rng_state: Whether it draws the same numbers again.
-            *args: Its arguments.
 
         Raises:
             TensorError: If it writes an argument in place, and backward is to run it again.
@@ -266,7 +259,6 @@ class CheckpointFunction(Function):
         """Runs the function again, and a backward pass through it.
 
         Args:
-            ctx: The node.
             *grad_outputs: Gradients of the function's results.
 
         Raises:

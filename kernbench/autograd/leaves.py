@@ -44,7 +44,6 @@ def accumulate(leaf: Leaf, tensor: Tensor, grad: Tensor, *, owned: bool) -> None
     the second gradient on, until `grad` is set to None or written by the user.
 
     Args:
-        leaf: The leaf.
         tensor: The tensor of the leaf.
         grad: The gradient, in the tensor's type or in float32.
         owned: Whether the leaf may keep `grad` itself, without a copy.

@@ -284,7 +284,6 @@ class Ranks(Protocol):
 
         Args:
             rank: Rank inside the group.
-            channel: Number of the channel.
             end: When the rank is done with the channel, in picoseconds; None takes an earlier end
                 back.
         """
@@ -294,7 +293,6 @@ class Ranks(Protocol):
         """Notes when each rank is done with a channel.
 
         Args:
-            channel: Number of the channel.
             first: Start of the first rank, in picoseconds.
             ends: When each rank is done with the channel, in picoseconds from `first` on.
         """
@@ -305,7 +303,6 @@ class Channel:
     """One channel of one collective.
 
     Args:
-        engine: The engine.
         together: The function of this name, or its cached answers.
         prepared: Everything about the channel that does not depend on time.
         queue: How queues between ranks are built.

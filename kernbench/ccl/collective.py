@@ -26,7 +26,6 @@ class Joining:
     """The work of one rank in a collective.
 
     Args:
-        collective: The collective.
         rank: Rank inside the group.
         sources: Views of the blocks that the rank gives, in order.
         targets: Views of the blocks that the rank takes, in order.
@@ -275,7 +274,6 @@ class Collective:
 
         Args:
             rank: Rank inside the group.
-            channel: Number of the channel.
             end: When the rank is done with the channel, in picoseconds; None takes an earlier end
                 back.
         """
@@ -299,7 +297,6 @@ class Collective:
         """See `Ranks`.
 
         Args:
-            channel: Number of the channel.
             first: Start of the first rank, in picoseconds.
             ends: When each rank is done with the channel, in picoseconds from `first` on.
         """

@@ -98,11 +98,7 @@ class Column:
         return all(np.ndim(row) == 0 or np.shape(row) == (self._ranks,) for row in rows)
 
     def table(self, dtype: Any) -> Any:
-        """Returns all steps as an array over steps and ranks, which nobody may write to.
-
-        Args:
-            dtype: Type of its elements.
-        """
+        """Returns all steps as an array over steps and ranks, which nobody may write to."""
         shape = self._count, self._ranks
         if self._rows is not None or not self._count:
             table = np.empty(shape, dtype)

@@ -316,7 +316,6 @@ def load_ccl(path: Path, overrides: tuple[str, ...] = ()) -> Loaded[CclFile]:
     """Returns a checked `ccl.yaml`.
 
     Args:
-        path: The file.
         overrides: `dotted.field=value` texts applied to it.
 
     Raises:
@@ -383,7 +382,6 @@ def default_algorithms(
     Args:
         given: The `ccl.yaml` that the user named; None if the user named no file.
         overrides: `dotted.field=value` texts applied to the file.
-        loaded: The file.
         system: The machine.
 
     Returns:
@@ -512,8 +510,6 @@ def choose(
     """Returns an algorithm of the file, by default the one that `defaults` names.
 
     Args:
-        loaded: The file.
-        path: Path of the file.
         name: Name of the algorithm.
         system: The machine, whose queue profile serves entries without any; None for no such
             profile.
@@ -626,7 +622,6 @@ def programs_of(loaded: Loaded[CclFile], operation: str) -> tuple[object, ...] |
     """Returns what the modules of a file's algorithms have for an operation now.
 
     Args:
-        loaded: The file.
         operation: A key of `OPERATIONS`.
 
     Returns:

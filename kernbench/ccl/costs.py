@@ -43,7 +43,6 @@ class StepCosts:
     Args:
         pe: The PE, or the PE of each rank. Ranks whose PEs are alike have the same object.
         queue: How queues are built.
-        dtype: Element type.
 
     Attributes:
         queue: How queues are built.
@@ -97,7 +96,6 @@ class StepCosts:
 
         Args:
             pe: Engines of the PE.
-            times: Times of the piece.
             local: When the piece to add is loaded; None for no addition.
             arrived: When the piece has left its slot.
         """
@@ -112,7 +110,6 @@ class StepCosts:
 
         Args:
             pe: Engines of the PE.
-            times: Times of the piece.
             reduce: Whether the piece is added to the elements at the new place.
         """
         ready = self.load(pe, times)
@@ -126,7 +123,6 @@ class RankCosts:
     Args:
         pes: PE of each rank; ranks whose PEs are alike have the same object.
         queue: How queues are built.
-        dtype: Element type.
 
     Attributes:
         pes: PE of each rank.

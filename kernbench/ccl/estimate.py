@@ -365,9 +365,6 @@ class Estimator:
     Every message uses the links of its own way. Engines, memories and launches of all ranks are
     assumed to be as slow as the slowest of the group, because most algorithms go at the pace of the
     slowest rank.
-
-    Args:
-        topology: The machine.
     """
 
     def __init__(self, topology: Topology) -> None:

@@ -82,9 +82,6 @@ def least_slots(collective: Repeatable) -> int | None:
 
     A run without data on an idle machine tells whether a number of slots is enough.
 
-    Args:
-        collective: The collective.
-
     Returns:
         The number of slots; None if no number that is tried is enough; 0 if the collective has too
         many messages to run it again.

@@ -341,7 +341,6 @@ def vectorised(
     """Times a plan in stages whose ranks go in step over links that nobody else uses.
 
     Args:
-        plan: The plan.
         layout: Cuts of the buffers: the same on all ranks, into chunks of one nominal size.
         costs: Costs of pieces; arrays over ranks if PEs differ.
         path: Returns the path between two ranks.

@@ -22,7 +22,6 @@ class Layout:
         parts: Chunks of a block.
         align: Number of elements; chunks begin at multiples of it inside their block.
         scratch: Number of scratch blocks, each as large as the first block.
-        channel: Number of the channel.
         channels: Number of channels, and so of shares of a block.
     """
 

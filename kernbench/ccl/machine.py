@@ -16,9 +16,6 @@ from kernbench.units import Bandwidth
 class Machine:
     """A machine as collectives see it; knows no engine and no time.
 
-    Args:
-        topology: The machine.
-
     Attributes:
         topology: The same.
         scratch: Bytes for `Rows`, which belong to nobody between two calls.

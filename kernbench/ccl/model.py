@@ -26,9 +26,6 @@ class Choose(Protocol):
 class Kept:
     """What was found out about collectives of a machine, for every engine of an equal one.
 
-    Args:
-        topology: The machine.
-
     Attributes:
         together: `channel.together`; the answers asked for last are kept. Starts are relative to
             the first one: alone on their links, ranks do the same whenever they begin.
@@ -62,7 +59,6 @@ class CollectiveModel:
     """State that collectives of one engine share: everything that does not depend on time.
 
     Args:
-        engine: The engine.
         choose: Returns the algorithm of an operation; None if every collective names its own.
 
     Attributes:

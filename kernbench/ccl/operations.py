@@ -35,7 +35,6 @@ class Reduction(NamedTuple):
         a sum of inputs that are multiplied by `1 / ranks`.
 
         Args:
-            dtype: Element type.
             ranks: Ranks in the group.
         """
         if self.average and dtype.saturates:

@@ -511,7 +511,6 @@ def record(algorithm: Algorithm, setting: Setting) -> Recording:
     """Runs an algorithm to find its exchanges; results are kept.
 
     Args:
-        algorithm: The algorithm.
         setting: Everything that the algorithm can see besides its rank.
     """
     asked: set[int] = set()
@@ -587,7 +586,6 @@ def plan_of(algorithm: Algorithm, setting: Setting) -> Plan | None:
     Plans are kept.
 
     Args:
-        algorithm: The algorithm.
         setting: Everything that the algorithm can see besides its rank.
     """
     # Most algorithms do not ask for the number of messages; one plan serves every number.

@@ -70,7 +70,6 @@ class Prepared:
 
     Args:
         machine: Machine that the ranks run on.
-        shape: The shape.
 
     Attributes:
         shape: The shape.
@@ -182,7 +181,6 @@ class Prepared:
         Chunks that lie side by side form a run; all chunks of a run but the last one are full.
 
         Args:
-            channel: Number of the channel.
             rank: Rank inside the group.
         """
         found = self._runs.get((channel, rank))
@@ -247,11 +245,7 @@ class Prepared:
         return found
 
     def rows(self, channel: int) -> Rows | None:
-        """Returns the rows that compute a channel; None if the recipe is too large for rows.
-
-        Args:
-            channel: Number of the channel.
-        """
+        """Returns the rows that compute a channel; None if the recipe is too large for rows."""
         if channel not in self._rows:
             how, nominal = self.recipes[channel], self.channels[channel].layout.nominal
             dtype = self.shape.dtype.numpy

@@ -59,7 +59,6 @@ def programs_of(
     Args:
         chosen: The algorithm.
         operation: A key of `OPERATIONS`.
-        topology: The machine.
         sips: Device of each rank.
         root: Root inside the group; 0 for operations without a root.
         messages: Returns how many full messages the largest block takes of one of so many channels.

@@ -137,7 +137,6 @@ def rails_of(topology: Topology, sips: tuple[int, ...], most: int) -> Rails | No
     """Returns the rings of a group; None if it is in one node, or uses one NIC only anyway.
 
     Args:
-        topology: The machine.
         sips: Device of each rank.
         most: The most rings; 1 for algorithms that know nothing of nodes.
     """

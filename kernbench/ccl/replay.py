@@ -28,7 +28,6 @@ class Replay:
     """Times a plan rank by rank over queues; other activities may share the links.
 
     Args:
-        plan: The plan.
         layout: Cuts of the buffers.
         costs: Costs of pieces, by rank; all with one size of pieces and one kind of queues.
         queues: Queues by (sender, receiver).

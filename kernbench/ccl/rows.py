@@ -21,9 +21,7 @@ class Rows:
     numpy uses in place.
 
     Args:
-        how: The recipe.
         nominal: Elements of a row, which is a full chunk.
-        dtype: Element type.
         scratch: At least `needed` bytes; their contents have no meaning between two calls.
     """
 
@@ -70,9 +68,7 @@ class Rows:
         """Returns the most bytes that the rows of a recipe can take.
 
         Args:
-            how: The recipe.
             nominal: Elements of a row, which is a full chunk.
-            dtype: Element type.
         """
         return (how.inputs + 3 * len(how.left)) * nominal * dtype.itemsize
 

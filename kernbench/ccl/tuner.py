@@ -71,7 +71,6 @@ class Choices:
     Args:
         given: The `ccl.yaml` that the user named; None if the user named no file.
         overrides: `dotted.field=value` texts applied to the file.
-        topology: The machine.
     """
 
     def __init__(self, given: Path | None, overrides: Sequence[str], topology: Topology) -> None:
@@ -247,8 +246,6 @@ class Choices:
 
         Args:
             operation: A key of `OPERATIONS`.
-            path: Path of the file.
-            loaded: The file.
             names: Algorithms to consider; by default all of the file that `auto` may choose.
         """
         found, misfits = [], []

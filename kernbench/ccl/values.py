@@ -175,7 +175,6 @@ def recipe(plan: Plan, chunks: int, kept: Sequence[tuple[int, int, int]]) -> Rec
     """Returns the recipe of a plan, by following the plan with numbered values.
 
     Args:
-        plan: The plan.
         chunks: Chunks of a rank's buffer.
         kept: Copies before the first step: a rank, a chunk of it, and the chunk that gets a copy.
 
@@ -283,7 +282,6 @@ def evaluate(
     """Computes the final values of chunks, chunk by chunk.
 
     Args:
-        how: The recipe.
         operands: The inputs.
         combine: Combines two arrays of values and rounds to the element type; None for operations
             without reduction.

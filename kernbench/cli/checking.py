@@ -12,7 +12,6 @@ def print_check(files: Sequence[Path], *, torchrun: bool = False) -> int:
     """Prints the names of torch that files use and that are not there; returns the exit code.
 
     Args:
-        files: The files.
         torchrun: Whether to print what `kernbench torchrun` refuses, and nothing else.
     """
     try:

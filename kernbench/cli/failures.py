@@ -32,7 +32,6 @@ def failed(error: BaseException, replay: str = "") -> int:
     """Tells the user about an exception and returns the exit code.
 
     Args:
-        error: The exception.
         replay: The command that repeats a failure of the bench; empty if there is no such command.
     """
     if isinstance(error, SystemExit):
@@ -132,7 +131,6 @@ def end_process(error: KernbenchError, interrupt: BaseException | None = None) -
     Printed text is flushed if standard output accepts it; nothing else is written.
 
     Args:
-        error: The error.
         interrupt: What came from outside; None if the error is the program's.
     """
     flush = threading.Thread(target=sys.stdout.flush, daemon=True)

@@ -54,7 +54,6 @@ def try_seeds(spec: RunSpec, output: Output, most: int, command: str) -> int:
     """Runs a bench under several hash seeds; only the first run prints and writes files.
 
     Args:
-        spec: Specification of the run.
         output: What the first run shows and writes.
         most: Number of hash seeds: 1, 2 and so on.
         command: Command of a plain run.

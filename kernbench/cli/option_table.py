@@ -310,18 +310,10 @@ GROUPS: Final = tuple(dict.fromkeys(option.group for option in OPTIONS))
 
 
 def options_of(command: CommandName) -> list[Option]:
-    """Returns the options of a command in the order of its help, group by group.
-
-    Args:
-        command: The command.
-    """
+    """Returns the options of a command in the order of its help, group by group."""
     return sorted(of_command(command, OPTIONS), key=lambda option: GROUPS.index(option.group))
 
 
 def outputs_of(command: CommandName) -> list[str]:
-    """Returns the names of the options of a command that say what a run shows and writes.
-
-    Args:
-        command: The command.
-    """
+    """Returns the names of the options of a command that say what a run shows and writes."""
     return [option.name for option in of_command(command, OUTPUTS)]

@@ -44,7 +44,6 @@ class Command(TyperCommand):
         """See `click.Command.format_options`.
 
         Args:
-            ctx: The context.
             formatter: Takes the text.
         """
         sections: dict[str, list[Any]] = {name: [] for name in ("Arguments", *GROUPS, "Help")}
@@ -61,7 +60,6 @@ class Command(TyperCommand):
         """See `click.Command.parse_args`.
 
         Args:
-            ctx: The context.
             args: The words behind the command.
 
         Raises:
@@ -92,7 +90,6 @@ def with_options(command: CommandName, function: Callable[..., None]) -> Callabl
     """Returns the function with a parameter for each option of a command, which typer reads.
 
     Args:
-        command: The command.
         function: Takes arguments of its own, and the options by name.
     """
     own = [
@@ -114,11 +111,7 @@ def with_options(command: CommandName, function: Callable[..., None]) -> Callabl
 
 
 def default_of(option: Option) -> Any:
-    """Returns the value that the command line gives without an option.
-
-    Args:
-        option: The option.
-    """
+    """Returns the value that the command line gives without an option."""
     if option.kind == "flag":
         return False
     if not option.sets:
@@ -158,7 +151,6 @@ def value_of(option: Option, options: Mapping[str, Any]) -> Any:
     """Returns what an option says of the fields that it sets.
 
     Args:
-        option: The option.
         options: The values of options by name.
 
     Raises:
@@ -179,10 +171,8 @@ def spec_of_options(
     """Returns the specification that options of a command say.
 
     Args:
-        command: The command.
         options: Their values by name.
         bench: The program.
-        arguments: Its arguments.
 
     Raises:
         typer.BadParameter: If a value is malformed.
@@ -212,7 +202,6 @@ def check_alone(context: typer.Context, command: CommandName) -> None:
 
     Args:
         context: Knows which parameters the command line gives.
-        command: The command.
 
     Raises:
         typer.BadParameter: If one does; the error names all such options.
@@ -233,9 +222,5 @@ def check_alone(context: typer.Context, command: CommandName) -> None:
 
 
 def with_value(command: CommandName) -> Collection[str]:
-    """Returns the flags of a command that have a value, which may look like any option.
-
-    Args:
-        command: The command.
-    """
+    """Returns the flags of a command that have a value, which may look like any option."""
     return {flag for each in options_of(command) if each.kind != "flag" for flag in each.flags}

@@ -54,7 +54,6 @@ def run_bench(
     """Runs a bench and returns the exit code of the process.
 
     Args:
-        spec: Specification of the run.
         output: What to show and write.
         explore: Most schedules to try, at least 2; 0 to run only the schedule of `spec`.
         hash_seeds: Number of hash seeds of Python to try, at least 2, each in a process of its own;
@@ -193,7 +192,6 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
     """Runs a bench once, on a fresh machine.
 
     Args:
-        spec: Specification of the run.
         output: What to show and write.
         tries: Of which tries this run is one.
         schedule: Notes the matches and reads of this run; None if no other schedule is tried.

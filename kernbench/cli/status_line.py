@@ -47,7 +47,6 @@ class StatusLine:
         """Yields the items, and notes how many are done.
 
         Args:
-            items: The items.
             description: What one of them is called.
             alike: Whether each of them takes about as long as any other; then the time that is
                 left is known.

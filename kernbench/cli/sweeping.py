@@ -101,7 +101,6 @@ class Line:
     """The line on a terminal that says how far a sweep is.
 
     Args:
-        sweep: The sweep.
         clock: Returns seconds of wall time.
     """
 

@@ -67,7 +67,6 @@ class Command(program_command.Command):
         """See `click.Command.parse_args`.
 
         Args:
-            ctx: The context.
             args: The words behind `torchrun`.
 
         Raises:

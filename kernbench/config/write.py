@@ -122,7 +122,6 @@ def flow(kind: Any, value: Any) -> str:
 
     Args:
         kind: The annotation of the value.
-        value: The value.
     """
     parts = _parts(kind, value)
     if parts is not None:

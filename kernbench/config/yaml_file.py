@@ -203,7 +203,6 @@ def read_text(path: Path, most: int = MAX_FILE_BYTES) -> str:
     """Returns the text of a file in UTF-8, without a byte order mark.
 
     Args:
-        path: The file.
         most: Largest size in bytes.
 
     Raises:

@@ -21,7 +21,6 @@ def sequences_of(
     """Returns the sequences of queries, and those of keys.
 
     Args:
-        given: The arguments.
         kind: Of the mask.
         q: The rank's queries, as the user gave them.
         k: Its keys.

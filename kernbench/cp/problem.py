@@ -16,7 +16,6 @@ def bad_option(text: str, *facts: str, hint: str = "") -> OptionError:
     Args:
         text: One sentence: what is refused.
         *facts: Further lines of the report.
-        hint: What to try.
     """
     return refuse_option(f"cp_attention: {text}", *facts, hint=hint)
 

@@ -234,7 +234,6 @@ def random_split(
     """Returns disjoint parts of a dataset, with its samples in random order.
 
     Args:
-        dataset: The dataset.
         lengths: Number of samples of each part; or fractions that add up to 1, rounded down, with
             what is left over dealt one by one from the first part on.
         generator: Source of the order; None for the calling rank's default generator.

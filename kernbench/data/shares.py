@@ -24,7 +24,6 @@ class DistributedSampler(Sampler[T_co]):
     divide, or the last ones are left out.
 
     Args:
-        dataset: The dataset.
         num_replicas: Number of ranks that share it; None for all of the default group.
         rank: Number of this rank among them; None for its number in the default group.
         shuffle: Whether to take the samples in random order, the same on all ranks.

@@ -87,7 +87,6 @@ def check_parts(
     of the ranks with the same experts, which group that is.
 
     Args:
-        process: The calling rank.
         group: The ranks that would hold the same values.
         named: Their parameters, with their names.
 
@@ -143,7 +142,6 @@ def check_alike(
     The check is one small all-gather. Names may differ, as in PyTorch.
 
     Args:
-        process: The calling rank.
         group: The ranks to compare.
         named: The tensors of the calling rank, with their names.
         device: Where the ranks compare, on which the group must have a library.
@@ -207,7 +205,6 @@ def broadcast_together(process: Process, group: ProcessGroup, tensors: Sequence[
     Tensors of one type and device travel together, up to 250 MiB at once.
 
     Args:
-        process: The calling rank.
         group: The ranks that hold the tensors.
         tensors: The tensors of the calling rank, in the same order on all ranks.
     """

@@ -35,7 +35,6 @@ def check_tensor(
     """Checks that an argument is a tensor that the calling rank may give to other ranks.
 
     Args:
-        process: The calling rank.
         name: Name of the function that the user called.
         tensor: The argument.
         label: Name of the argument.
@@ -74,8 +73,6 @@ def check_library(process: Process, group: ProcessGroup, name: str, device: str)
     """Checks that the backend of a group has a library for tensors on a type of device.
 
     Args:
-        process: The calling rank.
-        group: Process group.
         name: Name of the function that the user called.
         device: `cpu` or `cuda`.
 
@@ -108,12 +105,10 @@ def check_type(
     """Checks that the library of a group for a type of device moves an element type.
 
     Args:
-        process: The calling rank.
         group: Process group, with a library for the device.
         name: Name of the function that the user called.
         kind: Name of the operation; `send_recv` for a message.
         device: `cpu` or `cuda`.
-        dtype: Element type.
 
     Raises:
         CollectiveArgumentError: If the library does not move it (C6).
@@ -139,8 +134,6 @@ def reduction_for(
     """Returns the reduce operation that an `op` argument means, after a check that it is defined.
 
     Args:
-        process: The calling rank.
-        group: Process group.
         name: Name of the function that the user called.
         op: The argument: one of `ReduceOp`, or its name.
         tensor: Tensor to reduce; its dtype and device decide what is defined.
@@ -161,10 +154,7 @@ def told(error: ReductionError, process: Process, name: str, group: ProcessGroup
     """Adds to an error of a reduce operation which rank called, and when; returns the error (C6).
 
     Args:
-        error: The error.
-        process: The calling rank.
         name: Name of the function that the user called.
-        group: Process group.
     """
     error.summary = f"{process.name}: {error.summary}"
     error.facts = (called(process, name, group), *error.facts[1:])
@@ -183,8 +173,6 @@ def root_of(
     """Returns the rank in the group of the source or destination, and its text in reports.
 
     Args:
-        process: The calling rank.
-        group: Process group.
         name: Name of the function that the user called.
         label: `src` or `dst`.
         given: The user's `src` or `dst`: a global rank.
@@ -235,7 +223,6 @@ def place_of(group: ProcessGroup, rank: object, group_rank: object) -> int | Non
     """Returns the rank inside a group that one of two arguments means; None for an unknown rank.
 
     Args:
-        group: Process group.
         rank: A global rank; not used if `group_rank` is given.
         group_rank: A rank inside the group; None if `rank` is given.
     """
@@ -253,8 +240,6 @@ def check_list(
     """Checks that an argument is a list with one tensor for each rank of the group.
 
     Args:
-        process: The calling rank.
-        group: Process group.
         name: Name of the function that the user called.
         tensors: The argument.
         label: Name of the argument.
@@ -288,8 +273,6 @@ def one_dtype(process: Process, group: ProcessGroup, name: str, tensors: Sequenc
     """Returns the dtype of tensors, after a check that they share one dtype and one device.
 
     Args:
-        process: The calling rank.
-        group: Process group.
         name: Name of the function that the user called.
         tensors: At least one tensor.
 
@@ -329,10 +312,7 @@ def block_shapes(
     """Returns the shapes of a list with a tensor for each rank, after a check against one tensor.
 
     Args:
-        process: The calling rank.
-        group: Process group.
         name: Name of the function that the user called.
-        tensors: The list.
         label: Name of the list's argument.
         own: The single tensor of the call; the calling rank's entry must have as many elements.
         even: Whether all entries must have as many elements as `own`.
@@ -373,8 +353,6 @@ def check_whole(
     """Checks that a tensor holds a part for each rank of the group.
 
     Args:
-        process: The calling rank.
-        group: Process group.
         name: Name of the function that the user called.
         whole: Tensor that holds the parts of all ranks.
         label: Name of that tensor in reports.
@@ -411,8 +389,6 @@ def splits_of(
     """Returns the number of rows of a tensor that belong to each rank.
 
     Args:
-        process: The calling rank.
-        group: Process group.
         name: Name of the function that the user called.
         label: `input` or `output`.
         tensor: The tensor; its rows are the entries of dimension 0.

@@ -144,7 +144,6 @@ def all_reduce_coalesced(
 
     Args:
         tensors: At least one tensor; all of one dtype, and of the same shapes on all ranks.
-        op: Reduce operation.
         group: Process group; None for all ranks.
         async_op: Whether to return a `Future` to wait for, as in PyTorch.
 

@@ -84,7 +84,6 @@ def all_reduce_into(
     Args:
         target: Tensor that receives the result.
         source: Input of the calling rank.
-        op: Reduce operation.
         group: Process group; None for all ranks.
         async_op: Whether to return a `Work` to wait for.
         role: Why the collective runs, if the user did not call it directly.
@@ -164,7 +163,6 @@ def reduce(
     Args:
         tensor: Tensor of the same shape and dtype on all ranks.
         dst: Global rank of the destination; or give `group_dst`.
-        op: Reduce operation.
         group: Process group; None for all ranks.
         async_op: Whether to return a `Work` to wait for.
         group_dst: Rank of the destination in the group.
@@ -313,7 +311,6 @@ def reduce_scatter(
     Args:
         output: Tensor that receives the calling rank's result.
         input_list: One tensor for each rank; sizes may be uneven, but all ranks must agree on them.
-        op: Reduce operation.
         group: Process group; None for all ranks.
         async_op: Whether to return a `Work` to wait for.
 
@@ -345,7 +342,6 @@ def reduce_scatter_tensor(
     Args:
         output: Tensor that receives the calling rank's part; may be that part of the input.
         input: Input of the calling rank, with as many elements as the outputs of all ranks.
-        op: Reduce operation.
         group: Process group; None for all ranks.
         async_op: Whether to return a `Work` to wait for.
 

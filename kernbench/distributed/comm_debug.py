@@ -104,7 +104,6 @@ def count(process: Process, kind: str, group: str, nbytes: int) -> None:
     """Tells all active modes that a rank has called a collective; needless without `EVERYWHERE`.
 
     Args:
-        process: The calling rank.
         kind: Name of the operation in reports.
         group: Name of the process group.
         nbytes: Bytes of the call, as nccl-tests counts them.

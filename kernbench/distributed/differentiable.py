@@ -79,7 +79,6 @@ def reduce(tensor: Tensor, dst: int, op: Reduction = ReduceOp.SUM, group: Group 
     Args:
         tensor: Tensor of the same shape and dtype on all ranks.
         dst: Global rank of the destination.
-        op: Reduce operation.
         group: Process group; None for all ranks.
     """
     result: Tensor = _Reduce.apply(dst, op, group, tensor)
@@ -97,7 +96,6 @@ def reduce_scatter(
     Args:
         output: Tensor that receives the calling rank's entry.
         input_list: One tensor for each rank, all of one shape.
-        op: Reduce operation.
         group: Process group; None for all ranks.
     """
     result: Tensor = _ReduceScatter.apply(op, group, output, *input_list)
@@ -170,7 +168,6 @@ def all_reduce(tensor: Tensor, op: Reduction = ReduceOp.SUM, group: Group = None
 
     Args:
         tensor: Tensor of the same shape and dtype on all ranks.
-        op: Reduce operation.
         group: Process group; None for all ranks.
     """
     result: Tensor = _AllReduce.apply(op, group, tensor)

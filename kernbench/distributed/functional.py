@@ -41,7 +41,6 @@ def functional_all_reduce(
 
     Args:
         tensor: Tensor of the same shape and dtype on all ranks.
-        op: Reduce operation.
         group: Process group; None for all ranks.
     """
     out = _new(tensor, tensor.window.shape)

@@ -139,7 +139,6 @@ def _make(
     """Makes a group; returns it to a member, and `NON_GROUP_MEMBER` to others.
 
     Args:
-        process: The calling rank.
         place: Where the ranks meet: all of the world, or the members only.
         among: Global ranks that make the group.
         members: Global ranks of the group.
@@ -248,7 +247,6 @@ def _split(
     """Returns what a split is, found once for all ranks that give the same tuple.
 
     Args:
-        world: The ranks.
         parent: Group to split.
         given: The user's argument.
         group_desc: The user's description.

@@ -135,7 +135,6 @@ def library_of(process: Process, group: ProcessGroup, tensor: Tensor) -> str:
     """Returns the library that serves a tensor: a group may have one for each type of device.
 
     Args:
-        process: The calling rank.
         group: Process group that the rank may use.
         tensor: The tensor; its type of device decides.
     """
@@ -159,7 +158,6 @@ def check_device_id(name: str, process: Process, device_id: Any) -> None:
 
     Args:
         name: Name of the function that the user called.
-        process: The calling rank.
         device_id: The argument: None, a device, or an index.
 
     Raises:
@@ -181,7 +179,6 @@ def members_of(process: Process, group: Group, name: str) -> ProcessGroup | None
     nothing.
 
     Args:
-        process: The calling rank.
         group: The argument; None for all ranks.
         name: Name of the function, for the report.
 
@@ -218,7 +215,6 @@ def warn_outside(process: Process, name: str) -> None:
     """Warns of a communication on a group that the rank is not in (C8), once a line.
 
     Args:
-        process: The calling rank.
         name: Name of the function.
     """
     site = call_site()
@@ -245,7 +241,6 @@ def find_group(process: Process, group: Group, name: str) -> ProcessGroup:
     """Returns the group that a `group=` argument means, if the calling rank may use it.
 
     Args:
-        process: The calling rank.
         group: The argument; None for all ranks.
         name: Name of the function, for the report.
 

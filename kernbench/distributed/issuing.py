@@ -55,7 +55,6 @@ def issue(
     The host waits only for blocks on the host, unless `async_op` is set.
 
     Args:
-        process: The calling rank.
         group: Process group of the collective.
         what: Signature of the call.
         sources: Blocks that the rank gives, in order; tensors of this package or of another one.
@@ -174,7 +173,6 @@ def join(
     """Joins a rank's call of a collective with the calls of other ranks; issues nothing.
 
     Args:
-        process: The calling rank.
         group: Process group of the collective.
         what: Signature of the call.
         gives: Views that the rank gives, in order.
@@ -265,7 +263,6 @@ def run(
     """Does what `issue` does for tensors; returns the `Work` if the operation is asynchronous.
 
     Args:
-        process: The calling rank.
         group: Process group of the collective.
         what: Signature of the call.
         sources: Tensors that the rank gives, in order.
@@ -308,7 +305,6 @@ def communication_stream(process: Process, group: ProcessGroup, sip: int) -> Str
     """Returns the stream of a group's asynchronous collectives on the calling rank.
 
     Args:
-        process: The calling rank.
         group: Process group of the collectives.
         sip: The rank's device.
     """

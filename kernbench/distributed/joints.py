@@ -32,7 +32,6 @@ def joint_of(
 
     Args:
         process: The first rank that joins.
-        group: The ranks.
         what: The collective.
         views: What the first rank gives and takes.
     """

@@ -44,7 +44,6 @@ class Library:
 
         Args:
             kind: Name of the collective; `send_recv` for a message.
-            dtype: Element type.
         """
         if kind == "send_recv":
             return dtype in self.sent

@@ -61,7 +61,6 @@ def open_notes(process: Process, group: ProcessGroup, notes: Notes) -> bool:
     """Opens the notes of a rank's calls in a group; returns False if others are open already.
 
     Args:
-        process: The rank.
         group: Process group of the calls.
         notes: Where to note the calls down.
     """
@@ -84,7 +83,6 @@ def noted(
     """Notes a collective down if the rank is in a coalescing block of its group.
 
     Args:
-        process: The calling rank.
         group: Process group of the collective.
         operation: A key of `OPERATIONS`.
         source: Tensor that the rank gives.

@@ -275,7 +275,6 @@ def issue_batch(process: Process, name: str, messages: Sequence[Message]) -> Wor
     """Starts messages of one group together; returns one handle for all messages. Does not wait.
 
     Args:
-        process: The calling rank.
         name: Name of the function that the user called.
         messages: At least one message.
     """

@@ -161,7 +161,6 @@ def check_reduction(name: str, op: Reduction, dtype: DType, backend: str) -> Non
 
     Args:
         name: Name of the collective, for the report.
-        op: The reduce operation.
         dtype: Element type of the tensors.
         backend: Name of the library that serves the tensors.
 

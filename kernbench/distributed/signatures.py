@@ -82,7 +82,6 @@ def signature(
     Args:
         name: Name of the function that the user called.
         operation: A key of `OPERATIONS`.
-        dtype: Element type.
         blocks: Shapes of the blocks: a single block, or a block for each rank of the group.
         reduction: How values are combined; None for operations that combine none.
         root: Rank in the group of the source or destination, for operations that have one.
@@ -126,7 +125,6 @@ def reducing_signature(
     Args:
         name: Name of the function that the user called.
         operation: A key of `OPERATIONS`.
-        dtype: Element type.
         blocks: Shapes of the blocks: a single block, or a block for each rank of the group.
         reduction: How values are combined.
         backend: Name of the library that serves the tensors, such as `nccl`.
@@ -154,7 +152,6 @@ def even_signature(
     Args:
         name: Name of the function that the user called.
         operation: A key of `OPERATIONS`.
-        dtype: Element type.
         shape: Shape of each block.
         ranks: Number of ranks in the group, and so of blocks.
         reduction: How values are combined; None for operations that combine none.
@@ -181,7 +178,6 @@ def object_signature(
     Args:
         name: Name of the function that the user called.
         operation: A key of `OPERATIONS`.
-        dtype: Element type.
         blocks: Shapes of the blocks: a single block, or a block for each rank of the group.
         root: Rank in the group of the source or destination, for operations that have one.
         root_text: The root as the user gave it, such as `src=2`; empty without a root.
@@ -201,7 +197,6 @@ def coalesced_signature(
 
     Args:
         operation: A key of `OPERATIONS`.
-        dtype: Element type.
         blocks: Shapes of the tensors in each block.
         reduction: How values are combined; None for operations that combine none.
     """
@@ -237,7 +232,6 @@ def exchange_signature(
 
     Args:
         name: Name of the function that the user called.
-        dtype: Element type.
         sends: Rows, or elements, that go to each rank of the group.
         receives: Rows, or elements, that come from each rank of the group.
         row: Shape of a row; None if `sends` and `receives` count elements.

@@ -159,8 +159,6 @@ def kernel_output(shape: Sequence[int], dtype: DType, device: DeviceLike | None 
     ```
 
     Args:
-        shape: Extents.
-        dtype: Element type.
         device: A device of the calling rank; None: its current one.
 
     Raises:

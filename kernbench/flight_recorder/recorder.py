@@ -138,9 +138,6 @@ class Entry(NamedTuple):
 class FlightRecorder:
     """The calls of one rank.
 
-    Args:
-        process: The rank.
-
     Attributes:
         process: The rank.
         entries: The last calls, the oldest first.

@@ -27,7 +27,6 @@ class Follower:
     """A rank that repeats the steps of a tape, on its own device, streams and groups.
 
     Args:
-        process: The rank.
         tape: What the leader does.
 
     Attributes:

@@ -64,7 +64,6 @@ class Tape:
     """Notes what one rank does; a `sim_engine.host.Tape`.
 
     Args:
-        process: The rank.
         pairs: Compare the steps with those of other ranks: of a leader one for each witness.
         side: 0 for the leader, 1 for a witness.
         followers: Global ranks that will repeat the steps.

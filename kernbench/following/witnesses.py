@@ -20,7 +20,6 @@ def witnesses_of(named: Sequence[int] | None, nprocs: int) -> tuple[int, ...]:
 
     Args:
         named: Those that the user names; None for the last rank.
-        nprocs: Number of ranks.
 
     Raises:
         UsageError: If some of them are not there.

@@ -65,7 +65,6 @@ def kernel_of(pe: PeSpec, backend: str, direction: Direction) -> Kernel:
     """Returns what a machine file says of a kernel, or what follows from the engines.
 
     Args:
-        pe: A PE.
         backend: Whose kernel.
         direction: Forward, or backward.
     """
@@ -105,7 +104,6 @@ def duration_ps(
     More of anything makes no attention faster.
 
     Args:
-        pe: A PE.
         pes: How many.
         backend: Whose kernel.
         direction: Forward, or backward.

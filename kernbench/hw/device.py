@@ -16,7 +16,6 @@ class Device:
 
     Args:
         index: Number of the SIP in the machine.
-        topology: The machine.
         libraries: Durations of library kernels, by kind of SIP; the constructor adds a missing
             kind. Devices of one kind share a library, so a duration is computed once for all of
             them.

@@ -156,7 +156,6 @@ class Sender:
         Args:
             ready: When the tile to send is computed, in picoseconds.
             path: Way of the message.
-            message: The message.
             arrived: Called with the time at which the last byte arrives.
             on_links: Bytes of the message on links; by default the size of its payload.
         """
@@ -259,7 +258,6 @@ class Queue:
         Args:
             pe: Engines of the sending PE.
             ready: When the tile to send is computed, in picoseconds.
-            message: The message.
             sender: The PE's engine for shared links; None if nobody else uses the path.
         """
         self.messages.append(message)

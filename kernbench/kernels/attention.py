@@ -17,7 +17,6 @@ def duration_ps(
     """Returns the picoseconds of attention.
 
     Args:
-        library: Of the device.
         backend: Whose kernel: `flash`, `cudnn` or `efficient`.
         direction: Forward, or backward.
         operands: Query, key and value, `[batch, heads, rows, width]`; keys and values may have

@@ -17,7 +17,6 @@ def sizes_of(
 
     Args:
         given: Its input, `[batch, channels, *extents]`.
-        weight: Its weight.
         out: Its result.
         transposed: Whether it is a transposed one.
         groups: Into how many groups its channels are divided.
@@ -35,7 +34,6 @@ def forward_ps(
     """Returns the picoseconds of a convolution.
 
     Args:
-        library: Of the device.
         reads: Input, weight, and bias if there is one.
         out: Its result.
         sizes: What is multiplied, see `sizes_of`.
@@ -56,7 +54,6 @@ def backward_ps(
     """Returns the picoseconds of a convolution's gradients: two products, and a sum for the bias.
 
     Args:
-        library: Of the device.
         operands: Gradient of the result, input and weight.
         grads: Gradients of input, weight and bias; None for those that nobody wants.
         sizes: What the convolution multiplies, see `sizes_of`.

@@ -25,7 +25,6 @@ def duration_ps(library: Library, source: Operand, target: Operand) -> int:
     each element.
 
     Args:
-        library: Of the device.
         source: What it reads.
         target: What it writes.
     """
@@ -49,7 +48,6 @@ def streamed_copy_ps(
     """Returns the picoseconds of a kernel that moves pieces between tensors in vectors.
 
     Args:
-        library: Of the device.
         kernel: Name of the kernel: `cat` or `split`.
         reads: What it reads.
         writes: What it writes.
@@ -62,7 +60,6 @@ def indexed_copy_ps(library: Library, reads: Sequence[Operand], target: Operand)
     """Returns the picoseconds of a copy that computes the place of each element.
 
     Args:
-        library: Of the device.
         reads: What it reads.
         target: What it writes, maybe as another type.
     """

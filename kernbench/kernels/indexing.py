@@ -12,7 +12,6 @@ def gather_ps(library: Library, indices: Sequence[Operand], writes: Sequence[Ope
     """Returns the picoseconds of a look-up: reads the elements that are looked up, and the indices.
 
     Args:
-        library: Of the device.
         indices: What it reads beside these elements.
         writes: What it writes.
     """
@@ -36,7 +35,6 @@ def scatter_ps(
     before.
 
     Args:
-        library: Of the device.
         target: What is written to.
         moved: Indices and source.
         copied: The target and the result, if these are two; else empty.
@@ -55,7 +53,6 @@ def embedding_ps(library: Library, indices: Operand, out: Operand) -> int:
     """Returns the picoseconds of an embedding: reads the rows that are looked up, not the table.
 
     Args:
-        library: Of the device.
         indices: Which rows.
         out: What it writes.
     """
@@ -72,7 +69,6 @@ def embedding_backward_ps(library: Library, grad: Operand, indices: Operand, out
     (`embedding_dense_backward_cuda` in PyTorch's aten/src/ATen/native/cuda/Embedding.cu).
 
     Args:
-        library: Of the device.
         grad: Gradient of the result.
         indices: Which rows.
         out: Gradient of the table.
@@ -90,7 +86,6 @@ def nll_backward_ps(library: Library, labels: Operand, out: Operand) -> int:
     """Returns the picoseconds of the gradient of `nll_loss`: zeros, then one element of each row.
 
     Args:
-        library: Of the device.
         labels: Which element of each row is written.
         out: The gradient.
     """
@@ -104,7 +99,6 @@ def sort_ps(library: Library, given: Operand, writes: Sequence[Operand]) -> int:
     Estimate: radix sort reads and writes keys and places once for each 8 bits of the key.
 
     Args:
-        library: Of the device.
         given: The keys.
         writes: Sorted keys and their places.
     """
@@ -120,7 +114,6 @@ def top_ps(library: Library, given: Operand, writes: Sequence[Operand]) -> int:
     Estimate: radix selection reads the keys once for each 8 bits, and twice to gather.
 
     Args:
-        library: Of the device.
         given: The keys.
         writes: Largest keys and their places.
     """

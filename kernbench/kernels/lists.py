@@ -45,7 +45,6 @@ def duration_ps(
     """Returns the picoseconds of an operation on lists.
 
     Args:
-        library: Of the device.
         kernel: Name of the kernel: `foreach`, or `foreach_copy`.
         sizes: Elements of the tensors of one list.
         nbytes: Bytes that are read and written.

@@ -83,7 +83,6 @@ def finding(library: Library, source: Operand, target: Operand) -> int:
     not used (`scattered`).
 
     Args:
-        library: Of the device.
         source: The operand, on the device.
         target: The result.
     """

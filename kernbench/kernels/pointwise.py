@@ -23,7 +23,6 @@ def duration_ps(
     Operands that lie otherwise than the result, or mix floating-point types, cost operations.
 
     Args:
-        library: Of the device.
         kernel: Name of the kernel, such as `gelu`; one that the machine's file does not have is
             `pointwise`.
         reads: What it reads on the device.
@@ -50,7 +49,6 @@ def fill_ps(library: Library, kernel: str, writes: Sequence[Operand]) -> int:
     """Returns the picoseconds of a kernel that writes without reading.
 
     Args:
-        library: Of the device.
         kernel: Name of the kernel: `fill`, or a distribution such as `normal`.
         writes: What it writes; may be nothing.
     """

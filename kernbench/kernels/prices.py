@@ -212,7 +212,6 @@ def priced(
     """Returns the picoseconds of an operation; answers are kept.
 
     Args:
-        library: Of the device.
         name: Name of the kernel, such as `aten::mul`.
         price: Its price; None for that of its name.
         reads: What it reads on the device.

@@ -28,7 +28,6 @@ def duration_ps(
     """Returns the picoseconds of a batch of products, in one launch.
 
     Args:
-        library: Of the device.
         dtype: Type of the operands; None for one that is not simulated.
         sizes: What is multiplied.
         nbytes: Bytes of all operands and results.

@@ -17,7 +17,6 @@ def duration_ps(
     beside its bytes: a warp computes it; else a block does.
 
     Args:
-        library: Of the device.
         kernel: Name of the kernel, such as `softmax_backward`.
         reads: What it reads.
         writes: What it writes.
@@ -41,7 +40,6 @@ def sum_ps(library: Library, given: Operand, axes: Sequence[int], writes: Sequen
     more.
 
     Args:
-        library: Of the device.
         given: What it reads.
         axes: Dimensions that are reduced; empty for all.
         writes: What it writes.
@@ -59,7 +57,6 @@ def nll_ps(library: Library, log_probabilities: Operand, labels: Operand) -> int
     """Returns the picoseconds of `nll_loss`: reads one element of each row, in one block.
 
     Args:
-        library: Of the device.
         log_probabilities: The rows.
         labels: Which element of each row is read.
     """

@@ -15,7 +15,6 @@ def streamed_ps(
     """Returns the picoseconds of kernels that read and write memory, with their launches.
 
     Args:
-        library: Of the device.
         kernel: What the machine's file says of the kernel.
         nbytes: Bytes read and bytes written, by all launches together.
         operations: Operations of the MATH engines.

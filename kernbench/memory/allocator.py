@@ -257,11 +257,7 @@ class Allocator:
         self.allocated -= block.reserved
 
     def take_back(self, block: Allocation) -> bool:
-        """Uses a block again that was set aside; returns whether it is still there.
-
-        Args:
-            block: The block.
-        """
+        """Uses a block again that was set aside; returns whether it is still there."""
         if block.freed:
             return False
         block.aside = False
@@ -407,7 +403,6 @@ class NotedAllocator(Allocator):
 
     Args:
         space: See `Allocator`, as for `sip`, `unit`, `capacity` and `capacity_at`.
-        sip: Index of the SIP.
         unit: Index of the cube or PE.
         capacity: Size of the memory in bytes.
         capacity_at: Returns the field of the topology file.
@@ -457,11 +452,7 @@ class NotedAllocator(Allocator):
         self.note(self.sip, -block.reserved)
 
     def take_back(self, block: Allocation) -> bool:
-        """Does what `Allocator.take_back` does, and reports the block.
-
-        Args:
-            block: The block.
-        """
+        """Does what `Allocator.take_back` does, and reports the block."""
         there = super().take_back(block)
         if there:
             self.note(self.sip, block.reserved)

@@ -40,7 +40,6 @@ class UninitialisedReadError(KernbenchError):
     Args:
         summary: See `KernbenchError`, as for `facts`, `hint` and `code`.
         facts: Further lines.
-        hint: What to try.
         code: Stable code.
         writer: The latest command that was issued to write to the block; None without any.
 

@@ -302,7 +302,6 @@ class Unflatten(Module):
     """`torch.nn.Unflatten`: makes several dimensions of one.
 
     Args:
-        dim: The dimension.
         unflattened_size: Extents of the new dimensions.
     """
 

@@ -35,7 +35,6 @@ def chosen_dim(name: str, input: Tensor, dim: int | None) -> int:
 
     Args:
         name: Name of the function, for the warning.
-        input: The tensor.
         dim: The dimension that was given.
     """
     if dim is not None:
@@ -59,7 +58,6 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     """Returns each element above 0, and `negative_slope` times each one below.
 
     Args:
-        input: The tensor.
         negative_slope: The factor below 0.
         inplace: Whether to write the result into `input`.
 
@@ -78,7 +76,6 @@ def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """Returns each element above 0, and `alpha * (exp(x) - 1)` below.
 
     Args:
-        input: The tensor.
         alpha: The factor below 0.
         inplace: Whether to write the result into `input`.
     """
@@ -103,7 +100,6 @@ def hardtanh(
     """Returns each element within bounds.
 
     Args:
-        input: The tensor.
         min_val: The lower bound.
         max_val: The upper bound.
         inplace: Whether to write the result into `input`.
@@ -134,7 +130,6 @@ def softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
     """Returns `log(1 + exp(beta * x)) / beta` for each element.
 
     Args:
-        input: The tensor.
         beta: The factor.
         threshold: Value of `beta * x` above which x itself is returned.
     """
@@ -191,7 +186,6 @@ def softmin(
     """Returns the softmax of the negated elements along a dimension.
 
     Args:
-        input: The tensor.
         dim: The dimension; None as for `softmax`.
         _stacklevel: Not used, as for `softmax`.
         dtype: Type to which the elements are converted first; the tensor's own by default.

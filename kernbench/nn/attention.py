@@ -153,8 +153,6 @@ def attended(
 
     Args:
         query: As in `operations.attention.Attention`, and so the others.
-        key: Keys.
-        value: Values.
         bias: What is added to the scores, or which are seen.
         seen: What all batch elements see.
         scale: Factor of the scores.

@@ -33,7 +33,6 @@ def l1_loss(
     """Returns the absolute differences, or their mean or sum; if shapes differ, it warns.
 
     Args:
-        input: Values.
         target: Values to compare with.
         size_average: Must be None: PyTorch's old name for `reduction`.
         reduce: Must be None: PyTorch's old name for `reduction`.
@@ -60,7 +59,6 @@ def smooth_l1_loss(
     """Returns half the squares over `beta` of small differences, absolute ones less half of it.
 
     Args:
-        input: Values.
         target: Values to compare with.
         size_average: Must be None: PyTorch's old name for `reduction`.
         reduce: Must be None: PyTorch's old name for `reduction`.
@@ -93,7 +91,6 @@ def huber_loss(
     """Returns half the squares of small differences, and `delta` times large ones less half of it.
 
     Args:
-        input: Values.
         target: Values to compare with.
         reduction: `none`, `mean` or `sum`.
         delta: Difference from which on the loss grows evenly.

@@ -30,7 +30,6 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     The random numbers come from the calling rank's generator, which draws them during the call.
 
     Args:
-        input: The tensor.
         p: Probability with which an element becomes 0.
         training: Whether to drop elements; if not, `input` is returned.
         inplace: Must be False.

@@ -189,7 +189,6 @@ def softmax(
     """Returns the softmax along a dimension, see `torch.softmax`.
 
     Args:
-        input: The tensor.
         dim: The dimension. Without one PyTorch chooses and warns: dimension 0 of a tensor with 0, 1
             or 3 dimensions, else dimension 1.
         _stacklevel: In PyTorch, the frame that the warning names; here the warning always names the
@@ -206,7 +205,6 @@ def log_softmax(
     """Returns the logarithm of the softmax along a dimension.
 
     Args:
-        input: The tensor.
         dim: The dimension; None as for `softmax`.
         _stacklevel: Not used, as for `softmax`.
         dtype: Type to which the elements are converted first; the tensor's own by default.

@@ -87,7 +87,6 @@ def register(hooks: dict[int, Any], hook: object, prepend: bool = False) -> Remo
 
     Args:
         hooks: The hooks of its kind.
-        hook: The hook.
         prepend: Whether to call it before the hooks that are there.
     """
     if not prepend:
@@ -206,11 +205,8 @@ def call_with_hooks(
     """Computes a module, and calls its hooks and those of all modules, as PyTorch does.
 
     Args:
-        module: The module.
-        own: Its hooks.
         run: Computes it without hooks.
         args: Arguments of the call.
-        kwargs: Arguments by keyword.
 
     Raises:
         HookError: If a hook returns something that cannot be used.
@@ -291,7 +287,6 @@ class _Gradients:
     """The gradients of one call of a module.
 
     Args:
-        module: The module.
         before: Hooks to call with the gradients of the results.
         hooks: Hooks to call with those of the arguments, too.
     """

@@ -50,7 +50,6 @@ def paired(name: str, input: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
     Args:
         name: Name of the loss, for the warning.
-        input: Values.
         target: Values to compare with.
     """
     if input.window.shape == target.window.shape:
@@ -77,7 +76,6 @@ def mse_loss(
     If the shapes differ, the call warns and broadcasts.
 
     Args:
-        input: Values.
         target: Values to compare with.
         size_average: Must be None: PyTorch's old name for `reduction`.
         reduce: Must be None: PyTorch's old name for `reduction`.
@@ -106,7 +104,6 @@ def compared(
     Args:
         name: Name of the loss, which has formulas.
         comparison: The loss of a pair.
-        input: Values.
         target: Values to compare with, of the same shape.
         reduction: `none`, `mean` or `sum`.
 

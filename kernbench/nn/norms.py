@@ -30,7 +30,6 @@ def normalised(
 
     Args:
         name: Name of the operation, which has a derivative.
-        input: The tensor.
         weight: Factors that broadcast to the input; None for 1.
         bias: Summands that broadcast to the input; None for 0.
         axes: The dimensions.

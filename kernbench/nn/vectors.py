@@ -30,7 +30,6 @@ def pad(
     A constant takes two kernels, as in PyTorch; any other mode one for each dimension.
 
     Args:
-        input: The tensor.
         pad: How many elements to add before and after the last dimension, before and after the one
             before it, and so on; negative numbers take elements away.
         mode: What to add: a `constant`, the elements `reflect`ed at the first and last ones,
@@ -148,9 +147,7 @@ def normalize(
     """Returns the tensor over its norms along a dimension.
 
     Args:
-        input: The tensor.
         p: Exponent of the norm.
-        dim: The dimension.
         eps: Least norm to divide by.
         out: Must be None.
 
@@ -167,7 +164,6 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     Args:
         x1: Vectors along `dim`.
         x2: Others; shapes broadcast.
-        dim: The dimension.
         eps: Least length to divide by.
     """
     both: Tensor = x1 * x2

@@ -157,7 +157,6 @@ def clip_grads_with_norm_(
     does not wait, unless it has gradients of its own, or `max_norm` is a tensor.
 
     Args:
-        parameters: The parameters.
         max_norm: Largest norm.
         total_norm: Norm of the gradients, from `get_total_norm`.
         foreach: None or True: all gradients are scaled at once.

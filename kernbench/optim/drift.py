@@ -50,7 +50,6 @@ class Watch:
 
     Args:
         process: The rank that owns the optimiser.
-        group: The ranks.
         number: Which of the rank's optimisers it is.
     """
 
@@ -95,7 +94,6 @@ def watch(process: Process, number: int) -> Watch | None:
     """Returns a watch if one of the rank's optimisers has shards of tensor-parallel layers.
 
     Args:
-        process: The rank.
         number: Of the optimiser to watch, which may be one of norms and biases only.
     """
     group = _GROUP.of(process)
@@ -118,7 +116,6 @@ class WatchedStep:
     """One step of one rank, among those of the other ranks.
 
     Args:
-        process: The rank.
         group: The ranks that should hold the weights alike.
         key: Which step it is; the same on all ranks.
         members: The weights.

@@ -22,7 +22,6 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     """`torch.optim.lr_scheduler.CosineAnnealingWarmRestarts`: half cosines down, from the top.
 
     Args:
-        optimizer: The optimizer whose rates change.
         T_0: Steps of the first period.
         T_mult: How many times longer each period is than the one before.
         eta_min: The lowest rate.
@@ -130,7 +129,6 @@ class CyclicLR(LRScheduler):
     """`torch.optim.lr_scheduler.CyclicLR`: up and down between two rates, momentum against them.
 
     Args:
-        optimizer: The optimizer whose rates change.
         base_lr: The lowest rate, or a list with one a group.
         max_lr: The highest rate, or a list with one a group.
         step_size_up: Steps up.
@@ -243,11 +241,9 @@ class OneCycleLR(LRScheduler):
     """`torch.optim.lr_scheduler.OneCycleLR`: once up, and down to nearly nothing.
 
     Args:
-        optimizer: The optimizer whose rates change.
         max_lr: The highest rate, or a list with one a group.
         total_steps: Steps of the cycle; None for `epochs * steps_per_epoch`.
         epochs: Number of epochs.
-        steps_per_epoch: Steps of an epoch.
         pct_start: Share of the steps in which the rate rises, a float from 0 to 1.
         anneal_strategy: `cos` or `linear`.
         cycle_momentum: Whether momentum falls while the rate rises.

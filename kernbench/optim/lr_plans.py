@@ -117,7 +117,6 @@ class StepLR(LRScheduler):
     """`torch.optim.lr_scheduler.StepLR`: a factor every so many steps.
 
     Args:
-        optimizer: The optimizer whose rates change.
         step_size: Steps between two changes.
         gamma: The factor.
         last_epoch: See `LRScheduler`.
@@ -146,7 +145,6 @@ class MultiStepLR(LRScheduler):
     """`torch.optim.lr_scheduler.MultiStepLR`: a factor at each of some steps.
 
     Args:
-        optimizer: The optimizer whose rates change.
         milestones: Numbers of these steps.
         gamma: The factor.
         last_epoch: See `LRScheduler`.
@@ -179,7 +177,6 @@ class ConstantLR(LRScheduler):
     """`torch.optim.lr_scheduler.ConstantLR`: a factor for the first steps.
 
     Args:
-        optimizer: The optimizer whose rates change.
         factor: The factor, from 0 to 1.
         total_iters: Steps for which it holds.
         last_epoch: See `LRScheduler`.
@@ -218,7 +215,6 @@ class LinearLR(LRScheduler):
     """`torch.optim.lr_scheduler.LinearLR`: a factor that changes evenly over the first steps.
 
     Args:
-        optimizer: The optimizer whose rates change.
         start_factor: The factor at first, above 0 and at most 1.
         end_factor: The factor at last, from 0 to 1.
         total_iters: Steps from the first to the last.
@@ -271,7 +267,6 @@ class ExponentialLR(LRScheduler):
     """`torch.optim.lr_scheduler.ExponentialLR`: a factor every step.
 
     Args:
-        optimizer: The optimizer whose rates change.
         gamma: The factor.
         last_epoch: See `LRScheduler`.
     """
@@ -293,9 +288,7 @@ class PolynomialLR(LRScheduler):
     """`torch.optim.lr_scheduler.PolynomialLR`: falls to 0 as a power of the steps that are left.
 
     Args:
-        optimizer: The optimizer whose rates change.
         total_iters: Steps until 0.
-        power: The power.
         last_epoch: See `LRScheduler`.
     """
 
@@ -324,7 +317,6 @@ class CosineAnnealingLR(LRScheduler):
     """`torch.optim.lr_scheduler.CosineAnnealingLR`: half a cosine down, and up again.
 
     Args:
-        optimizer: The optimizer whose rates change.
         T_max: Steps from the highest rate to the lowest.
         eta_min: The lowest rate.
         last_epoch: See `LRScheduler`.

@@ -22,7 +22,6 @@ class ReduceLROnPlateau(LRScheduler):
     """`torch.optim.lr_scheduler.ReduceLROnPlateau`: a factor when a metric stops getting better.
 
     Args:
-        optimizer: The optimizer whose rates change.
         mode: `min` if a smaller metric is better, `max` if a larger one is.
         factor: The factor, below 1.
         patience: Steps without improvement before the rate changes.

@@ -73,7 +73,6 @@ def set_rate(group: Group, key: str, value: Rate) -> None:
     """Sets an option of a group; an option that is a tensor keeps its memory.
 
     Args:
-        group: The group.
         key: Name of the option.
         value: The new value.
     """
@@ -97,7 +96,6 @@ def for_each_group(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
 
     Args:
         name: Name of the argument, for the error.
-        optimizer: The optimizer.
         value: One value for all groups, or a list or tuple with one for each.
 
     Raises:
@@ -121,7 +119,6 @@ class LRScheduler:
     `_get_closed_form_lr`, the same without the rates before.
 
     Args:
-        optimizer: The optimizer whose rates change.
         last_epoch: Number of the last step when training goes on; -1 for a new training.
 
     Attributes:

@@ -54,7 +54,6 @@ class SequentialLR(_OfSchedulers):
     """`torch.optim.lr_scheduler.SequentialLR`: schedulers one after the other.
 
     Args:
-        optimizer: The optimizer whose rates change.
         schedulers: The schedulers, in order.
         milestones: The step at which each scheduler but the first begins.
         last_epoch: Number of the last step.

@@ -213,7 +213,6 @@ class Optimizer:
         """Returns the kernels of a step; for subclasses.
 
         Args:
-            options: Options of the group.
             first: Whether it is the first step of all parameters.
         """
         raise NotImplementedError
@@ -232,7 +231,6 @@ class Optimizer:
             grad: Gradient of the parameter.
             kept: Kept tensors, in the order of `_names`.
             step: Number of the step, from 1.
-            options: Options of the group.
         """
         raise NotImplementedError
 

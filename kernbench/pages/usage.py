@@ -259,7 +259,6 @@ def link_charts(records: Iterable[Record], topology: Topology, span: Interval) -
 
     Args:
         records: Records of the run.
-        topology: The machine.
         span: The time of the chart, in picoseconds; longer if a message is on its way after it.
     """
     flows = link_flows(records, topology)
@@ -310,7 +309,6 @@ def memory_charts(changes: Iterable[MemoryChange], topology: Topology, bins: Bin
 
     Args:
         changes: Blocks that hosts asked for and gave back.
-        topology: The machine.
         bins: Bins of simulated time.
     """
     by_sip = {

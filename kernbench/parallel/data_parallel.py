@@ -44,7 +44,6 @@ class _Bucket:
 
     Args:
         params: Parameters of one type of gradient.
-        dtype: That type.
         group: Over which they are reduced.
         factor: By which they are multiplied before.
         op: How they are reduced.

@@ -156,7 +156,6 @@ def repartition(x: torch.Tensor, group: Group, split_dim: int, cat_dim: int) -> 
 
     Args:
         x: All of `split_dim`, and the calling rank's part of `cat_dim`; of one shape on all ranks.
-        group: Which ranks.
         split_dim: Which dimension is dealt out.
         cat_dim: Which dimension is put together, in the order of the ranks.
 

@@ -54,7 +54,6 @@ def all_reduce(x: torch.Tensor, group: Group) -> torch.Tensor:
 
     Args:
         x: Of one shape and dtype on all ranks.
-        group: Which ranks.
     """
     return x if size_of(group) == 1 else funcol.all_reduce(x.contiguous(), "sum", group)
 
@@ -66,7 +65,6 @@ def all_gather(
 
     Args:
         x: Of one shape and dtype on all ranks, unless `sizes` says otherwise.
-        group: Which ranks.
         dim: Along which dimension.
         sizes: Of dimension 0, by rank; only with `dim=0`.
 
@@ -90,7 +88,6 @@ def reduce_scatter(
 
     Args:
         x: Of one shape and dtype on all ranks.
-        group: Which ranks.
         dim: Along which dimension the parts lie.
         sizes: Of the parts, by rank, else they are equal; only with `dim=0`.
 
@@ -115,7 +112,6 @@ def take_part(
     """Returns a copy of the calling rank's part of a tensor that all ranks have.
 
     Args:
-        x: The tensor.
         group: Which ranks share it.
         dim: Along which dimension.
         sizes: Of the parts, by rank; None if they are equal.
@@ -147,7 +143,6 @@ def exchange(
 
     Args:
         x: Cut along dimension 0.
-        group: Which ranks.
         output_sizes: Rows that come from each rank; None for equal parts.
         input_sizes: Rows that go to each rank; None for equal parts.
 
@@ -176,7 +171,6 @@ def repartition(x: torch.Tensor, group: Group, split_dim: int, cat_dim: int) -> 
 
     Args:
         x: All of `split_dim`, and the calling rank's part of `cat_dim`; of one shape on all ranks.
-        group: Which ranks.
         split_dim: Which dimension is dealt out.
         cat_dim: Which dimension is put together, in the order of the ranks.
 

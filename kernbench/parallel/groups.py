@@ -63,7 +63,6 @@ class GroupGrid:
     """Process groups along the dimensions of a grid of ranks.
 
     Args:
-        shape: Extents.
         dim_names: Their names; neighbouring ranks differ in the first.
         rank_offset: The first rank of the grid.
 

@@ -35,8 +35,6 @@ class GlobalMemoryBuffer:
         """Returns a tensor in the memory of a name, on the calling rank's device.
 
         Args:
-            tensor_shape: Its shape.
-            dtype: Its type.
             name: Of what uses the memory.
         """
         count = prod(tensor_shape)
@@ -136,9 +134,7 @@ def named(name: str, doc: str, function: _F) -> _F:
     """Gives a function that was made here the name under which a module has it, and returns it.
 
     Args:
-        name: The name.
         doc: Its docstring.
-        function: The function.
     """
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc

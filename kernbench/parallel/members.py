@@ -32,7 +32,6 @@ def refuse_assertion(text: str, *facts: str, hint: str = "") -> ParallelAssertio
     Args:
         text: One sentence: what is refused.
         *facts: Further lines of the report, below the user's line.
-        hint: What to try.
     """
     return ParallelAssertionError(text, [site_fact(call_site()), *facts], hint=hint)
 
@@ -43,7 +42,6 @@ def refuse(text: str, *facts: str, hint: str = "") -> ParallelError:
     Args:
         text: One sentence: what is refused.
         *facts: Further lines of the report, below the user's line.
-        hint: What to try.
     """
     return ParallelError(text, [site_fact(call_site()), *facts], hint=hint)
 
@@ -54,7 +52,6 @@ def refuse_option(text: str, *facts: str, hint: str = "") -> OptionError:
     Args:
         text: One sentence: what is refused.
         *facts: Further lines of the report, below the user's line.
-        hint: What to try.
     """
     return OptionError(text, [site_fact(call_site()), *facts], hint=hint)
 

@@ -197,7 +197,6 @@ class P2PCommunicator:
         Args:
             output_tensor: The activation; None for none.
             recv_prev: Whether to receive one.
-            tensor_shape: Its shape.
 
         Raises:
             OptionError: As `communicate` does.
@@ -213,7 +212,6 @@ class P2PCommunicator:
         Args:
             input_tensor_grad: The gradient; None for none.
             recv_next: Whether to receive one.
-            tensor_shape: Its shape.
 
         Raises:
             OptionError: As `communicate` does.

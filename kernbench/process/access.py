@@ -179,7 +179,6 @@ class Guard:
         """Notes that something writes a part of the memory.
 
         Args:
-            stream: Its stream.
             number: Its number in the stream.
             window: The part that it writes.
             what: What has been issued.
@@ -200,7 +199,6 @@ class Guard:
         """Notes that something reads a part of the memory while another stream may write it.
 
         Args:
-            stream: Its stream.
             number: Its number in the stream.
             window: The part that it reads.
             what: What has been issued.

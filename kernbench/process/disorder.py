@@ -54,7 +54,6 @@ def refuse(process: Process, error: KernbenchError, what: str, earlier: CallSite
 
     Args:
         process: The process that touches the memory.
-        error: The error.
         what: What it did too early.
         earlier: Where the earlier access was issued.
 
@@ -91,11 +90,7 @@ def hint(process: Process, text: str) -> str:
 
 
 def disorders(processes: Iterable[Process]) -> list[Disorder]:
-    """Returns what several processes have noted, the earliest first; equal ones are one.
-
-    Args:
-        processes: The processes.
-    """
+    """Returns what several processes have noted, the earliest first; equal ones are one."""
     merged: _Found = {}
     for process in processes:
         for key, entry in _FOUND.of(process).items():

@@ -51,7 +51,6 @@ class Effort:
             rank: The rank whose product it is.
             name: Name of the operation.
             flops: Its operations.
-            compute: Computes it.
         """
         if not self.told and flops > self._rate() * _LONG_S:
             self._tell(f"{name} would take about", flops, "one product")
@@ -81,7 +80,6 @@ class Effort:
         A backward pass has twice the products of the forward pass.
 
         Args:
-            rank: The rank.
             ranks: Number of ranks that do the same, one after the other.
         """
         flops = 3 * ranks * self._steps.get(rank, 0)

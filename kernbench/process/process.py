@@ -387,7 +387,6 @@ class Process:
         """Waits until all commands issued to a stream so far are done.
 
         Args:
-            stream: The stream.
             awaited: What the user waits for, for traces.
         """
         if stream.tail is not None or stream.waits:
@@ -408,7 +407,6 @@ class Process:
         """Waits for an event: parks in a worker, drives the loop on main.
 
         Args:
-            event: The event.
             awaited: What the user waits for, for traces.
         """
         waits, began, tape = self.ctx.worker_waits, self.host.clock, self.host.tape
@@ -437,7 +435,6 @@ class Process:
         """Returns whether a command ends before the next command of a stream begins.
 
         Args:
-            stream: The stream.
             line: Stream of the command; what another process does is that process's business.
             number: Number of the command.
         """

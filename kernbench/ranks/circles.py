@@ -37,8 +37,6 @@ def explain(graph: WaitGraph, world: World, dead: set[Node]) -> Iterator[Verdict
     """Yields verdicts on the cycles and tags that make nodes dead; returned ranks are left out.
 
     Args:
-        graph: The graph of waits.
-        world: The ranks.
         dead: Nodes of the graph that can never go on.
     """
     for knot in _knots(graph, dead):

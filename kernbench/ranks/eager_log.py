@@ -40,7 +40,6 @@ class EagerLog:
         """Adds a rank's part to the log.
 
         Args:
-            process: The rank.
             command: The command for which the rank itself waits; for a buffered send, the copy.
             meeting: The collective or message.
         """

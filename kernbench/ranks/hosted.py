@@ -176,7 +176,6 @@ class HostCollective:
         ranks: Number of ranks that take part.
         sizes: Elements of each block; empty for `all_to_all`, in which each rank gives its own.
         nbytes: Bytes as nccl-tests counts them.
-        dtype: Element type.
         reduction: How values are combined; None for operations that combine none.
         root: Rank inside the group of the source or destination, for operations that have one.
 

@@ -35,7 +35,6 @@ class LivelockGuard:
     """Finds livelocks of the ranks of one spawn.
 
     Args:
-        world: The ranks.
         processes: Their processes, by rank.
     """
 

@@ -23,7 +23,6 @@ def rank_status(
     """Returns lines that say where ranks are; ranks at one place share a line.
 
     Args:
-        world: The ranks.
         processes: Their processes, by rank.
         running: Where ranks are that do not wait, by rank.
         but: Ranks to leave out.

@@ -31,8 +31,6 @@ class Reviewer:
     not only those that happened to be some nanoseconds ahead.
 
     Args:
-        world: The ranks.
-        loop: The event loop.
         processes: All ranks.
         report: Called at the end of a round in which nothing else was found.
 

@@ -91,11 +91,9 @@ class Spawn:
     """One spawn, from the start of its ranks until nothing of them is left.
 
     Args:
-        ctx: The context.
         main: The main process of the context, which waits for the ranks.
         fn: Function that runs as each rank; called with the rank and `args`.
         args: Arguments of `fn` after the rank.
-        nprocs: Number of ranks.
         carriers: Where the ranks' stacks come from; None: from where the loop takes them.
         light: Ranks whose stacks come from where the loop takes them all the same.
     """

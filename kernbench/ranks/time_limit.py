@@ -41,7 +41,6 @@ def on_ranks(limit_ps: int, world: World, processes: Sequence[Process]) -> Calla
 
     Args:
         limit_ps: The limit in picoseconds.
-        world: The ranks.
         processes: Their processes, by rank.
     """
 

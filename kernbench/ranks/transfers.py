@@ -308,7 +308,6 @@ class Mailbox:
 
         Args:
             call: The rank's call.
-            process: The calling rank.
             view: Elements to send, or memory that receives them.
             source: Global rank of the sender; None for any source.
             sends: Whether the calling rank is the sender.

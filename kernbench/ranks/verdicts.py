@@ -89,7 +89,6 @@ class Verdict:
         """Blames each rank with its error.
 
         Args:
-            world: The ranks.
             running: The rank that runs, in which its error is raised; None if none does.
         """
         for rank, error in self.errors():

@@ -50,7 +50,6 @@ class WaitGraph:
     """The waits of one moment; made for one look, then dropped.
 
     Args:
-        world: The ranks.
         processes: Their processes, by rank.
         settled: Whether the loop has no events left, so that no head is under way.
     """

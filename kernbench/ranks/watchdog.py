@@ -242,7 +242,6 @@ def _cannot_stop(watch: Watch, text: str, hint: str = "", code: str = "") -> Ker
     Args:
         watch: What is watched.
         text: What has happened, with a place for the name of the rank.
-        hint: What to try.
         code: Code of the mistake.
     """
     task = watch.loop.current

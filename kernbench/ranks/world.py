@@ -159,7 +159,6 @@ def meet(
     """Joins a rank's call with the calls of other ranks that make the same groups; does not wait.
 
     Args:
-        process: The calling rank.
         key: Identifies what the groups are made from; calls with different keys never meet.
         among: Global ranks that must call.
         call: The rank's call.

@@ -121,7 +121,6 @@ def table(
     """Returns a table of averages in PyTorch's columns.
 
     Args:
-        rows: The averages.
         sort_by: One of `SORTS`, the largest first; None for the order of the rows.
         row_limit: Rows to show; -1 for all.
         width: Most characters of a name.

@@ -50,9 +50,6 @@ def replacing(path: str | Path) -> Iterator[TextIO]:
     `.gz` is compressed. Equal texts give equal files: the compressed form
     holds neither name nor time.
 
-    Args:
-        path: The file.
-
     Raises:
         UsageError: If the path cannot be written (F15).
     """
@@ -71,9 +68,6 @@ def replacing(path: str | Path) -> Iterator[TextIO]:
 @contextmanager
 def replacing_bytes(path: str | Path) -> Iterator[BinaryIO]:
     """Opens a file of bytes that takes the place of `path` when the block ends without an error.
-
-    Args:
-        path: The file.
 
     Raises:
         UsageError: If the path cannot be written (F15).

@@ -258,7 +258,6 @@ class _RankTrace:
 
     Args:
         shown: What the trace shows.
-        topology: The machine.
         dispatch_ps: Host time of commands that do not say themselves, in picoseconds.
     """
 

@@ -37,7 +37,6 @@ def full_records(op_log: OpLog, what: str) -> Sequence[Record]:
     """Returns all records of a log.
 
     Args:
-        op_log: The log.
         what: What needs the records, such as `a trace`; for the error.
 
     Raises:

@@ -12,7 +12,6 @@ def read_json(path: Path, most: int = _MOST_BYTES) -> Any:
     """Returns the content of a JSON file, in which no mapping may have a key twice.
 
     Args:
-        path: Path of the file.
         most: Bytes of the largest file that is read.
 
     Raises:

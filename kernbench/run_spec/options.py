@@ -427,7 +427,6 @@ def of_command(command: CommandName, options: Sequence[Option] = OF_SPEC) -> lis
     """Returns the options of a command, in their order.
 
     Args:
-        command: The command.
         options: Options of all commands.
     """
     return [option for option in options if command in option.commands]

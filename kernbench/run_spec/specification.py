@@ -250,9 +250,6 @@ class RunSpec:
     def from_file(cls, path: str | Path) -> "RunSpec":
         """Returns the specification in a JSON file: alone, or with results as `--json` writes them.
 
-        Args:
-            path: Path of the file.
-
         Raises:
             ConfigError: If the file cannot be read (F9, F10, F11), is no JSON (F10), gives a key
                 twice (F6), or holds no specification (F1, F2, F3).
@@ -272,7 +269,6 @@ def value_of(spec: RunSpec, field: str) -> Any:
     """Returns the value of a field of a specification.
 
     Args:
-        spec: The specification.
         field: Name of the field; one of `PytorchRun` as `pytorch.nodes`, which has its default in
             a specification of another program.
     """

@@ -241,7 +241,6 @@ class RuntimeContext:
         """Returns the items one by one, and shows on a terminal how many are left.
 
         Args:
-            items: The items.
             description: What one of them is called, such as `step`.
             alike: Whether each of them takes about as long as any other; then the time that is
                 left is shown, too.
@@ -255,7 +254,6 @@ class RuntimeContext:
 
         Args:
             build: Called with each rank; returns the rank's model, and its optimiser or None.
-            nprocs: Number of ranks.
             accumulates: Whether gradients of several backward passes add up, see
                 `model_memory.model_memory`.
 

@@ -99,9 +99,7 @@ def model_memory(
     and takes no time; its results are dropped. Neither the clock nor the memory of `ctx` change.
 
     Args:
-        ctx: The machine.
         build: Called with the rank; returns its module, and its optimiser or None.
-        nprocs: Number of ranks.
         accumulates: Whether several backward passes add up before gradients are set to None, also
             if they are set to 0 instead. Each gradient narrower than 32 bits then has a sum in
             float32 besides. A parameter that one backward pass uses several times has such a sum in
@@ -140,9 +138,7 @@ def check_model_fits(
     since they depend on the arguments of the model's calls.
 
     Args:
-        ctx: The machine.
         build: Called with the rank; returns its module, and its optimiser or None.
-        nprocs: Number of ranks.
         accumulates: Whether gradients of several backward passes add up, see `model_memory`.
 
     Raises:

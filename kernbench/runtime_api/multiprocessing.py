@@ -68,7 +68,6 @@ def spawn_on(
             closes; None: from where the context takes them.
         fn: Runs as each rank, as in `spawn`.
         args: Further arguments.
-        nprocs: Number of ranks.
         light: Ranks whose stacks come from where the context takes them all the same.
 
     Raises:

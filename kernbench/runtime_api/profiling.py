@@ -420,7 +420,6 @@ class profile:  # noqa: N801 - PyTorch's name
         """Writes the last recording in the layout of PyTorch's own traces, compressed for `.gz`.
 
         Args:
-            path: The file.
             use_python_export: Must be False.
 
         Raises:

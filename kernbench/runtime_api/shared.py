@@ -27,7 +27,6 @@ class Shared:
     the last reference to it, and do not wait for the garbage collector.
 
     Args:
-        spec: Specification of the run.
         engine: Engine that runs the commands.
         schedule: Decides which message each receive from any source takes; None: the message that
             comes first.

@@ -36,7 +36,6 @@ def failure_of(error: BaseException, spec: RunSpec, *more: str) -> dict[str, Any
 
     Args:
         error: What the run failed with.
-        spec: Specification of the run.
         more: Further options of the command, such as `--explore`, `5`.
     """
     return {**as_json(error), "replay": replay(repeated(spec, error), *more)}

@@ -22,7 +22,6 @@ def check_plain(value: object, name: str) -> None:
     """Checks that JSON can hold a value.
 
     Args:
-        value: The value.
         name: What it is called in the error.
 
     Raises:

@@ -40,10 +40,6 @@ Program = Callable[[RuntimeContext], object]
 def program_of(spec: RunSpec, path: Path) -> Iterator[Program]:
     """Gives the program of a run; what `spec.as_torch` changes lasts until the end of the block.
 
-    Args:
-        spec: Specification of the run.
-        path: The file.
-
     Raises:
         UsageError: If the file is no program, or cannot run as the specification says.
         SyntaxError: If the file is no Python.
@@ -259,9 +255,6 @@ def _uses_pytorch(tree: ast.Module) -> bool:
 def load_bench(path: Path) -> ModuleType:
     """Imports the file of a bench.
 
-    Args:
-        path: The file.
-
     Raises:
         UsageError: If the file has no function `run(ctx)`, or exits while it is imported.
     """
@@ -304,9 +297,7 @@ class Script:
     """A file that runs as `__main__`, once or in every rank.
 
     Args:
-        path: The file.
         code: Its compiled content.
-        spec: Specification of the run.
     """
 
     def __init__(self, path: Path, code: CodeType, spec: RunSpec) -> None:

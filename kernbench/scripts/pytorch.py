@@ -77,7 +77,6 @@ def check_pytorch(spec: RunSpec, pytorch: PytorchRun) -> None:
     """Checks that what a run says of its program of PyTorch can hold together.
 
     Args:
-        spec: Specification of the run.
         pytorch: What it says of the program.
 
     Raises:
@@ -108,7 +107,6 @@ def check_ranks(spec: RunSpec, ctx: RuntimeContext) -> None:
 
     Args:
         spec: Specification of the run, with a number of ranks.
-        ctx: The context.
 
     Raises:
         UsageError: If the machine has fewer nodes or devices, or others than the ranks need.
@@ -179,7 +177,6 @@ def document_of(ctx: RuntimeContext, spec: RunSpec, run: Any) -> dict[str, Any]:
 
     Args:
         ctx: The context, after the run.
-        spec: Specification of the run.
         run: The run, a `bridge.Run`.
     """
     loop = ctx.engine.loop

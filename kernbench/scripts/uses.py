@@ -23,7 +23,6 @@ class Uses(ABC):
     """The names of `torch` that a file uses.
 
     Args:
-        path: The file.
         tree: Its content.
 
     Attributes:
@@ -213,7 +212,6 @@ class MissingUses(Uses):
     """The names that a file uses and `kernbench.torch` lacks.
 
     Args:
-        path: The file.
         tree: Its content.
         modules: Modules of `kernbench.torch`, by PyTorch's names.
         recognised: Attributes that only PyTorch's classes have: class, and what reports call it.
@@ -336,7 +334,6 @@ def beside(path: Path, name: str, level: int) -> Iterator[Path]:
     """Yields the file of a user's own module that lies beside a file, or in its package.
 
     Args:
-        path: The file.
         name: Name of the module, as it is imported.
         level: Number of dots before it.
     """

@@ -23,7 +23,6 @@ class Devices(dict[int, Device]):
     """The devices of a machine by SIP, each made when it is first asked for.
 
     Args:
-        topology: The machine.
         note: Told of each change of HBM, see `NotedAllocator`; None if nobody asks.
     """
 
@@ -191,7 +190,6 @@ class GraphEngine:
         """Lets a command begin whose awaited events are all settled.
 
         Args:
-            command: The command.
             start: When the last of these events happened, in picoseconds.
             time: When another of them happened; the later moment counts.
         """
@@ -232,7 +230,6 @@ class GraphEngine:
         An error of the effect becomes a fault of the device, see `fail`.
 
         Args:
-            command: The command.
             start: When the command began, in picoseconds.
             end: When the command ends, in picoseconds.
             effect: Changes the command's bytes; None for a command without data.
@@ -304,8 +301,6 @@ class _Turn:
     """When a command can begin: after every event that it waits for.
 
     Args:
-        engine: The engine.
-        command: The command.
         start: When the last of the settled events happened, in picoseconds.
         unsettled: Number of events that are not settled yet.
     """
@@ -331,7 +326,6 @@ class Hold:
     """Action that holds one resource for a time known beforehand.
 
     Args:
-        engine: The engine.
         resource: Resource to hold; None for work that contends with no other work.
         duration: How long the resource is held, in picoseconds.
         effect: Changes bytes at completion; None for no change.

@@ -30,11 +30,7 @@ class Tape(Protocol):
     """Notes what a host does, for other ranks that do the same."""
 
     def submit(self, command: Any) -> None:
-        """Notes a command, and submits it.
-
-        Args:
-            command: The `Command`.
-        """
+        """Notes a command, and submits it."""
         ...
 
     def together(self, joined: Any) -> None:
@@ -49,7 +45,6 @@ class Tape(Protocol):
         """Notes a stream that was made.
 
         Args:
-            stream: The `Stream`.
             kind: `default` for the first one of a device, `new` for another one.
         """
         ...
@@ -58,17 +53,12 @@ class Tape(Protocol):
         """Notes a wait that begins.
 
         Args:
-            event: The event.
             awaited: What the user waits for, for traces.
         """
         ...
 
     def waited(self, event: Event) -> None:
-        """Notes that the wait is over.
-
-        Args:
-            event: The event.
-        """
+        """Notes that the wait is over."""
         ...
 
     def flush(self) -> None:

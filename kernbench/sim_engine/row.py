@@ -15,7 +15,6 @@ class Row:
     is the event of the completion, whose label is the first command until then.
 
     Args:
-        engine: The engine.
         resource: What each command holds.
         duration: How long the first one holds it, in picoseconds.
 

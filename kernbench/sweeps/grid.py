@@ -114,9 +114,6 @@ def split(text: str) -> list[str]:
 
     A comma inside of brackets, as in the list `[1,2]`, belongs to its value, and so does one that
     is written as `\,`.
-
-    Args:
-        text: The text.
     """
     values, depth = [""], 0
     for piece in re.findall(r"\\,|.", text, re.DOTALL):
@@ -220,11 +217,7 @@ def runs_of_file(path: Path) -> list[Run]:
 
 
 def with_breakdowns(runs: Iterable[Run]) -> list[Run]:
-    """Returns the same runs, each keeping every record, from which its breakdown is made.
-
-    Args:
-        runs: The runs.
-    """
+    """Returns the same runs, each keeping every record, from which its breakdown is made."""
     keys = Keys()
     full = [replace(run, spec=replace(run.spec, record="full")) for run in runs]
     return [replace(run, key=keys.of(run.spec)) for run in full]
@@ -234,9 +227,6 @@ def check(runs: Sequence[Run]) -> None:
     """Checks what is cheap to check before any run: benches, machines, and keys of their files.
 
     A value that a machine refuses is found by the run, which then fails alone.
-
-    Args:
-        runs: The runs.
 
     Raises:
         UsageError: If a bench or a file does not exist or is unreadable, or a key is unknown.

@@ -85,9 +85,6 @@ class Journal:
     def values(self, key: str) -> dict[str, Any]:
         """Returns the record with a key as plain values.
 
-        Args:
-            key: The key.
-
         Raises:
             KeyError: If there is no such record.
         """

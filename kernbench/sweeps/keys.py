@@ -31,11 +31,7 @@ class Keys:
         self._of_names: dict[tuple[str | None, ...], list[str]] = {}
 
     def of(self, spec: RunSpec) -> str:
-        """Returns the digest of a run, in hexadecimal digits.
-
-        Args:
-            spec: Specification of the run.
-        """
+        """Returns the digest of a run, in hexadecimal digits."""
         names = spec.bench, spec.topology, spec.ccl
         contents = self._of_names.get(names)
         if contents is None:

@@ -86,7 +86,6 @@ def record_of(run: Run, answer: Answer, folder: Path, wall_s: float) -> Record:
     """Returns the record of a run that a worker was asked for.
 
     Args:
-        run: The run.
         answer: What came from the worker.
         folder: Folder of what runs have printed.
         wall_s: Seconds of wall time that it took.

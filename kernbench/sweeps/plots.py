@@ -150,7 +150,6 @@ def choose(
     """Returns which columns are drawn.
 
     Args:
-        rows: The rows.
         columns: Their columns, in order.
         varied: The columns that the sweep varies.
         x: What the user asks for; None for the default. A name may also be the end of a column

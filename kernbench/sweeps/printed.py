@@ -55,9 +55,6 @@ def kept(path: Path) -> Iterator[None]:
     """Sends descriptors 1 and 2 to a file; its earlier content is dropped.
 
     Text of Python, of C code and of child processes gets there, and is there if the process dies.
-
-    Args:
-        path: The file.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
     before = os.dup(1), os.dup(2)

@@ -25,9 +25,6 @@ def rows_of(record: Record) -> Iterator[dict[str, Any]]:
     list inside of a row is JSON in a text. Where a row and its document have the same key, the
     document's is `result.KEY`. A failure gives a row of its own behind those of results that were
     left before.
-
-    Args:
-        record: The record.
     """
     run = record.run
     head = {**run.varied, "run": run.spec.name, "ok": record.ok, "sim_ps": record.sim_ps}
@@ -43,11 +40,7 @@ def rows_of(record: Record) -> Iterator[dict[str, Any]]:
 
 
 def summary_of(record: Record) -> str:
-    """Returns the failure of a record in a line; empty if it has succeeded.
-
-    Args:
-        record: The record.
-    """
+    """Returns the failure of a record in a line; empty if it has succeeded."""
     if record.failure is None:
         return ""
     failure, rank = record.failure, ""
@@ -65,11 +58,7 @@ def summary_of(record: Record) -> str:
 
 
 def columns_of(records: Iterable[Record]) -> list[str]:
-    """Returns the columns of all rows: what varies first, then the others as they come.
-
-    Args:
-        records: The records.
-    """
+    """Returns the columns of all rows: what varies first, then the others as they come."""
     varied: dict[str, None] = {}
     others: dict[str, None] = dict.fromkeys(FIRST)
     failed = False

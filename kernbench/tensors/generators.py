@@ -155,7 +155,6 @@ def generator_on(process: Process, device: Device, generator: Generator | None) 
     """Returns what numbers for a tensor are drawn from.
 
     Args:
-        process: The rank.
         device: Where the tensor is.
         generator: What the program gave; None for the rank's default generator.
 

@@ -29,7 +29,6 @@ class ProcessLauncher:
         """Issues a launch; waits only if the launch queue is full.
 
         Args:
-            kernel: The kernel.
             grid: Number of programs along each dimension.
             arguments: Arguments of the kernel by name; a tensor becomes a pointer to its elements.
             at_once: Whether the bytes change now, and not when the command runs.

@@ -81,7 +81,6 @@ def wrong_entry(value: Any, kind: str, *, strict: bool, deep: bool) -> list[int]
     """Returns where a value does not fit a kind: indices of its first entry that is wrong.
 
     Args:
-        value: The value.
         kind: Text of an annotation.
         strict: Whether only a bool is a bool, and no bool is an integer, as where PyTorch reads
             the argument in C++.

@@ -52,7 +52,6 @@ def new_tensor(
     Args:
         process: The rank, or main, that owns the tensor.
         shape: Extents of the dimensions.
-        dtype: Element type.
         device: `cpu`, or `cuda` with an index.
         site: Where the user asked for the tensor; None: to be found.
         pinned: Whether the tensor is in host memory that devices access directly.

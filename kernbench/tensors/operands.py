@@ -237,8 +237,6 @@ def refusal(
 
     Args:
         function: The function that was called.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
         error: What the call raised. What comes from a callback of the user is raised as it is.
     """
     if _from_user(error):
@@ -346,7 +344,6 @@ def not_a_tensor(what: str, expected: str, value: object) -> OperandError:
     Args:
         what: Name of the value in the report, such as `add(): argument 'other'`.
         expected: Name of the type that the value must have.
-        value: The value.
     """
     return OperandError(
         f"{what} must be {expected}, not {type_name(value)}",

@@ -395,7 +395,6 @@ def mixed_devices(name: str, tensors: Iterable[Tensor]) -> TensorError:
 
     Args:
         name: Name of the operation.
-        tensors: All its tensors.
     """
     found: dict[Device, Tensor] = {}
     for tensor in tensors:

@@ -384,7 +384,6 @@ def check_in_place(tensor: Tensor, needed: bool) -> None:
     """Checks that a tensor may be written in place while operations are recorded.
 
     Args:
-        tensor: The tensor.
         needed: Whether what is written needs a gradient.
 
     Raises:
@@ -431,7 +430,6 @@ def attach(node: Node, index: int, out: Tensor) -> None:
     """Makes a node the history of a new tensor.
 
     Args:
-        node: The node.
         index: Index of the tensor among the node's outputs.
         out: The new tensor.
 
@@ -450,7 +448,6 @@ def rebase(node: Node, own: Sequence[bool], out: Tensor) -> None:
     """Makes a node the history of a tensor that it wrote in place, or of the base if it is a view.
 
     Args:
-        node: The node.
         own: For each input of the node, whether it is the earlier value of `out`.
         out: The tensor that was written.
     """

@@ -24,7 +24,6 @@ def plain_arguments(case: Case, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     A path becomes text, a scalar of numpy a number, a tuple a list.
 
     Args:
-        case: The case.
         kwargs: The arguments that the test gives.
 
     Raises:
@@ -70,7 +69,6 @@ def _plain(value: Any, key: str, levels: int) -> Any:
     """Returns a value as JSON gives it back.
 
     Args:
-        value: The value.
         key: Where it stands, such as `shape[1]`.
         levels: Most lists and dicts inside one another.
     """

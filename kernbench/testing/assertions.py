@@ -45,7 +45,6 @@ def rewritten(module: str, file: str, settings: Settings) -> ModuleSpec:
 
     Args:
         module: Name of the module.
-        file: Its file.
         settings: What `settings_of` has returned.
     """
     # What the two modules of pytest ask of its configuration, which takes 0.4 s to make.

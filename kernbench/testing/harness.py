@@ -49,7 +49,6 @@ class Kernbench:
         """Returns a context of a run specification, on a fresh machine.
 
         Args:
-            spec: Specification of the run.
             schedule: Schedule with the picks of `spec`; notes the matches of receives from any
                 source. None: the context makes one if it needs one.
 
@@ -77,7 +76,6 @@ class Kernbench:
 
         Args:
             worker: Function that runs as each rank.
-            nprocs: Number of ranks.
             args: Arguments of the worker after the rank.
             fields: Fields of `RunSpec`, such as `data=False`, and `machine="h200x8"` as in
                 `context`.
@@ -109,7 +107,6 @@ class Kernbench:
 
         Args:
             worker: Function that runs as each rank.
-            nprocs: Number of ranks.
             args: Arguments of the worker after the rank; the same objects in each run.
             schedules: Most schedules to try, see `kernbench run --explore`. If the program has
                 more, an `UnexploredWarning` says so.

@@ -38,7 +38,6 @@ class Isolation:
     kept here belongs to the process.
 
     Args:
-        request: The case.
         baseline: The environment before the variables of the request; None for the present one.
 
     Attributes:

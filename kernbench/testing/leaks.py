@@ -107,11 +107,7 @@ def open_spans(ctx: RuntimeContext) -> list[str]:
 
 
 class Memory:
-    """The device memory of a run, which nothing may hold once the run and its context are gone.
-
-    Args:
-        ctx: The context.
-    """
+    """The device memory of a run, which nothing may hold once the run and its context are gone."""
 
     def __init__(self, ctx: RuntimeContext) -> None:
         self._memories = [device.hbm for device in ctx.engine.devices.values()]

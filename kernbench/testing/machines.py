@@ -9,9 +9,6 @@ from kernbench.runtime_api.engines import load_machine
 def devices_of(spec: RunSpec) -> int:
     """Returns the number of devices that ranks of a run may use.
 
-    Args:
-        spec: Specification of the run.
-
     Raises:
         UsageError: If the machine cannot be made, or lacks one of the devices.
     """

@@ -22,7 +22,6 @@ def on_kernbench(nprocs: int = 4, **fields: Any) -> Callable[[C], C]:
     each of its tests runs in every rank of a fresh machine. A test is skipped if a rank skips it.
 
     Args:
-        nprocs: Number of ranks.
         fields: Further arguments of `kernbench.torchrun_spawn`, such as `topology="h200x8"`.
     """
 

@@ -18,7 +18,6 @@ def ask(
 
     Args:
         worker: The process.
-        request: The case.
         timeout_s: Seconds of wall time that it may take.
         op: Name of the handler.
         fields: Further values for the handler.
@@ -36,7 +35,6 @@ def result_of(request: CaseRequest, response: Message) -> CaseResult:
     """Returns what an answer says of a case.
 
     Args:
-        request: The case.
         response: The answer; without the values of a result if the case could not be run.
     """
     if "nodeid" in response:

@@ -13,7 +13,6 @@ def report_of(error: SpawnException, ranks: Iterable[int]) -> str:
     """Returns the report of the first rank that failed, with the last lines of the others.
 
     Args:
-        error: The error of the spawn.
         ranks: The ranks whose errors count.
     """
     first, *others = sorted(ranks)
@@ -34,7 +33,6 @@ def report_of_import(request: CaseRequest, error: BaseException) -> str:
     """Returns the report of a case whose module could not be imported in a worker process.
 
     Args:
-        request: The case.
         error: What the import has raised.
     """
     told = f"{type(error).__name__}: {text_of(error)}".rstrip(": ")

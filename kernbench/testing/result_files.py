@@ -33,9 +33,6 @@ class ResultsFile:
     def add(self, result: CaseResult) -> None:
         """Writes the list with one more result; one of the same test is replaced.
 
-        Args:
-            result: The result.
-
         Raises:
             OSError: If the file cannot be written.
         """
@@ -45,9 +42,6 @@ class ResultsFile:
 
 def read_results(path: Path) -> dict[str, CaseResult]:
     """Returns the results of a file by the name of the test; none if there is no file.
-
-    Args:
-        path: The file.
 
     Raises:
         ResultsError: If it is not what `ResultsFile` writes.
@@ -66,7 +60,6 @@ def write_whole(path: Path, text: str) -> None:
     """Writes a file so that readers see what was there before, or all that is new.
 
     Args:
-        path: The file.
         text: What it holds from then on.
 
     Raises:

@@ -30,7 +30,6 @@ def run_case(request: CaseRequest, baseline: Mapping[str, str] | None = None) ->
     A child process that the case forks, and that comes back here, ends: its parent answers.
 
     Args:
-        request: The case.
         baseline: The environment before the variables of the request; None for the present one.
     """
     began = time.perf_counter()

@@ -364,7 +364,6 @@ def read(view: View, region: Window | Scattered, other: Scalar, who: Callable[[]
     """Returns a copy of the elements that a load touches.
 
     Args:
-        view: The tensor.
         region: Elements to load.
         other: Value of masked lanes.
         who: Names the program, for errors.
@@ -391,7 +390,6 @@ def write(view: View, region: Window | Scattered, values: Array) -> None:
     """Writes the elements that a store touches.
 
     Args:
-        view: The tensor.
         region: Elements to store to.
         values: Values in the shape of the tile; converted to the type of the tensor.
     """

@@ -56,7 +56,6 @@ def value_in(program: Program, value: Any) -> Any:
     """Returns an argument as one program sees it.
 
     Args:
-        program: The program.
         value: What `passed` returns.
     """
     if isinstance(value, Number):

@@ -32,8 +32,6 @@ class Run:
     """One execution of a grid.
 
     Args:
-        engine: The engine.
-        sip: Index of the device.
         kernel: Function that each program calls.
         grid: Extents of the grid.
         queues: How queues between the programs are built.

@@ -113,7 +113,6 @@ class Expressions(ABC):
 
         Args:
             target: What stands left of the '='.
-            value: The value.
             node: The statement, for errors.
 
         Raises:
@@ -152,7 +151,6 @@ class Expressions(ABC):
 
         Args:
             node: The statement, for errors.
-            value: The value.
 
         Raises:
             CompilationError: If no variable holds such a value.
@@ -174,7 +172,6 @@ class Expressions(ABC):
 
         Args:
             name: Name of the variable.
-            value: The value.
         """
         self.values[name] = value
         self.defined.add(name)

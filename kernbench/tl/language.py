@@ -184,12 +184,7 @@ def arange(start: int, end: int) -> Tile:
 
 
 def zeros(shape: Sequence[int], dtype: DType = float32) -> Tile:
-    """Returns a tile of zeros.
-
-    Args:
-        shape: Extents.
-        dtype: Element type.
-    """
+    """Returns a tile of zeros."""
     return program().full(tuple(shape), 0, dtype)
 
 
@@ -197,9 +192,7 @@ def full(shape: Sequence[int], value: Scalar | Tile, dtype: DType = float32) -> 
     """Returns a tile that holds `value` everywhere.
 
     Args:
-        shape: Extents.
         value: Value of every element: a number that the type has, or a tile without axes.
-        dtype: Element type.
 
     Raises:
         TileOperandError: If a type of whole numbers does not have the number.
@@ -339,7 +332,6 @@ def trans(x: Tile, *dims: int | Sequence[int]) -> Tile:
     """Returns the tile with its axes in another order; takes no time.
 
     Args:
-        x: The tile.
         dims: The axes in their new order; by default the last two change places.
 
     Raises:
@@ -380,7 +372,6 @@ def sum(
     """Adds up along an axis, or all elements; narrow floats are added in float32.
 
     Args:
-        x: The tile.
         axis: Axis to add along; None for all.
         keep_dims: Whether the axis stays, with an extent of 1.
         dtype: Type to which the elements are converted first. By default that of the tile, or 32
@@ -396,7 +387,6 @@ def max(x: Tile, axis: int | None = None, keep_dims: bool = False) -> Tile:
     less than 32 bits is float32 or int32.
 
     Args:
-        x: The tile.
         axis: Axis to reduce; None for all.
         keep_dims: Whether the axis stays, with an extent of 1.
     """
@@ -409,7 +399,6 @@ def min(x: Tile, axis: int | None = None, keep_dims: bool = False) -> Tile:
     NaN and narrow types are treated as by `max`.
 
     Args:
-        x: The tile.
         axis: Axis to reduce; None for all.
         keep_dims: Whether the axis stays, with an extent of 1.
     """

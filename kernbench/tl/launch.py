@@ -41,7 +41,6 @@ class Launcher(Protocol):
         """Issues the launch on the current stream; does not wait for the kernel.
 
         Args:
-            kernel: The kernel.
             grid: One to three extents of the grid.
             arguments: Arguments by parameter name, defaults included.
         """
@@ -72,7 +71,6 @@ class Kernel:
     `kernel(*args)` is a plain call.
 
     Args:
-        function: The function.
         portable: See `jit`.
         same_stores: See `jit`.
 
@@ -358,9 +356,6 @@ class KernelWork:
     starts at zero, and the launch holds the device for the duration of that run.
 
     Args:
-        engine: The engine.
-        sip: Index of the device.
-        kernel: The kernel.
         grid: Extents of the grid.
         arguments: Arguments by parameter name; tensors are `Pointer`s.
         queues: How queues between the programs are built.

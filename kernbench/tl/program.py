@@ -174,7 +174,6 @@ class Program:
 
         Args:
             value: The number.
-            dtype: Its type.
             name: What the kernel calls it, for reports.
 
         Raises:
@@ -201,9 +200,7 @@ class Program:
         """Returns a tile that holds one value.
 
         Args:
-            shape: Extents.
             value: Value of every element.
-            dtype: Element type.
 
         Raises:
             TileOperandError: If the type does not have the value, or the value has axes.
@@ -535,7 +532,6 @@ class Program:
 
         Args:
             name: `add`, `maximum` or `minimum`.
-            tile: The tile.
             axis: Axis to reduce; None for all.
             keep_dims: Whether reduced axes stay, with an extent of 1.
             dtype: Type in which `add` adds; None for the usual one.

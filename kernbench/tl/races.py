@@ -127,7 +127,6 @@ class Races:
 
         Args:
             program: Index of the program on each axis of the grid.
-            view: The tensor.
             region: Elements that are loaded.
         """
         if self._alone or self._refused or len(self._loads) >= _MOST_LOADS:
@@ -140,7 +139,6 @@ class Races:
 
         Args:
             program: Index of the program on each axis of the grid.
-            view: The tensor.
             region: Elements that are stored to.
             tile: The values, if they are known.
 

@@ -205,7 +205,6 @@ class Recorder:
 
         Args:
             program: Index of the program on each axis of the grid.
-            view: The tensor.
             region: Elements that are loaded.
             other: Value of masked lanes.
         """
@@ -241,7 +240,6 @@ class Recorder:
 
         Args:
             program: Index of the program on each axis of the grid.
-            view: The tensor.
             region: Elements that are stored to.
             tile: The values.
         """

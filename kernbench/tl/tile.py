@@ -55,7 +55,6 @@ class Engines(Protocol):
 
         Args:
             name: `add`, `maximum` or `minimum`.
-            tile: The tile.
             axis: Axis to reduce; None for all.
             keep_dims: Whether reduced axes stay, with an extent of 1.
             dtype: Type in which `add` adds; None for the usual one.

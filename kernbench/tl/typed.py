@@ -145,9 +145,7 @@ class TypedProgram(Program):
         """Returns a tile of a shape; see `Program.full`.
 
         Args:
-            shape: Extents.
             value: Value of every element.
-            dtype: Element type.
 
         Raises:
             CompilationError: If Triton has no such shape.
@@ -158,7 +156,6 @@ class TypedProgram(Program):
         """Returns the elements in another shape; see `Program.reshape`.
 
         Args:
-            tile: The tile.
             shape: The new extents.
 
         Raises:
@@ -260,7 +257,6 @@ class TypedProgram(Program):
 
         Args:
             value: The number.
-            dtype: Its type.
             name: What the kernel calls it.
         """
         return self._block((), dtype)

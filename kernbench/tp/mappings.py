@@ -102,7 +102,6 @@ def gather_from_sequence_parallel_region(
         input_: This rank's part.
         tensor_parallel_output_grad: Whether the ranks do different work with the result, so that
             its gradients must be summed; False if the work is replicated.
-        group: Which ranks.
         output_split_sizes: Rows of each rank; None if they have equally many.
         use_global_buffer: Must be False: the result has memory of its own.
 
@@ -125,7 +124,6 @@ def reduce_scatter_to_sequence_parallel_region(
 
     Args:
         input_: Of one shape on all ranks.
-        group: Which ranks.
         input_split_sizes: Rows that each rank gets; None for equal parts.
         use_global_buffer: Must be False: the result has memory of its own.
 
@@ -164,7 +162,6 @@ def all_to_all(
     """Gives the i-th part of each rank's rows to rank i, and returns what came, by rank.
 
     Args:
-        group: Which ranks.
         input_: Cut along dimension 0.
         output_split_sizes_: Rows that come from each rank; None for equal parts.
         input_split_sizes: Rows that go to each rank; None for equal parts.

@@ -53,9 +53,6 @@ class ProtocolError(WorkerError):
 class CaseFailed(KernbenchError):  # noqa: N818
     """A worker has answered that what it was asked has failed; the process lives on.
 
-    Args:
-        response: The response.
-
     Attributes:
         response: The same.
     """

@@ -62,7 +62,6 @@ def load(backend: str, nprocs: int) -> tuple[ModuleType, type]:
 
     Args:
         backend: `gloo` or `nccl`.
-        nprocs: Number of ranks.
 
     Returns:
         The module, and the class that has its tests.
@@ -176,7 +175,6 @@ def run(backend: str, nprocs: int, names: Sequence[str] = ()) -> Iterator[tuple[
 
     Args:
         backend: `gloo` or `nccl`.
-        nprocs: Number of ranks.
         names: Names of the tests; none: all.
 
     Yields:

@@ -117,12 +117,10 @@ def run(
     """Runs an all-reduce whose ranks join in an order shuffled by `seed`.
 
     Args:
-        topology: The machine.
         chosen: The algorithm.
         starts: When each rank issues it.
         count: Elements.
         fidelity: `tile` runs it live.
-        dtype: Element type.
         reduction: How values are combined.
         sips: Device of each rank; the first ones by default.
         data: Whether buffers hold bytes.

@@ -149,7 +149,6 @@ def ends_of_three(
     """Runs three all-reduces in a row, and a copy that begins at `company`.
 
     Args:
-        machine: The machine.
         sips: Device of each rank.
         alone: Whether what is alone on its links may be timed without the network.
         company: When the copy begins, in picoseconds; None for no copy.

@@ -32,11 +32,7 @@ def with_tables(text: str) -> str:
 
 
 def rows_of(command: CommandName) -> list[str]:
-    """Returns the rows of the table of a command.
-
-    Args:
-        command: The command.
-    """
+    """Returns the rows of the table of a command."""
     options = options_of(command)
     if command == "run":
         return [_row(option) for option in options]

@@ -45,7 +45,6 @@ def on_ranks(nprocs: int, **dials: Any) -> Callable[[Callable[[int], None]], Cal
     """Returns a decorator that makes an example of a worker.
 
     Args:
-        nprocs: Number of ranks.
         dials: As in `Kernbench.context`.
     """
 

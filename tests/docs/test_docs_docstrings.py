@@ -159,7 +159,6 @@ def _raised(node: Function, path: Path | None = None) -> set[str]:
     that make an error are those of the function's own module, or else all of that name.
 
     Args:
-        node: The function.
         path: Its module; None if it is in none.
     """
     classes = set()

@@ -76,11 +76,7 @@ class Graph:
         return [file for file in self.tests if file in reached]
 
     def users_of(self, files: Iterable[str]) -> dict[str, set[str]]:
-        """Returns for each file those that import it, directly or through others, and itself.
-
-        Args:
-            files: The files.
-        """
+        """Returns for each file those that import it, directly or through others, and itself."""
         return {file: self._with_users({file}) for file in files}
 
     def _with_users(self, files: set[str]) -> set[str]:

@@ -81,12 +81,7 @@ def asked(call: Callable[[], object]) -> Asked:
 
 
 def new(*shape: int, dtype: Any = torch.float32) -> Any:
-    """Returns a tensor without numbers.
-
-    Args:
-        *shape: Its shape.
-        dtype: Its element type.
-    """
+    """Returns a tensor without numbers."""
     return torch.empty(*shape, dtype=dtype, device="meta")
 
 

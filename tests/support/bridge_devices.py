@@ -38,7 +38,6 @@ def on_ranks(
 
     Args:
         worker: The function; it gets the number of the rank.
-        nprocs: Number of ranks.
         data: Whether tensors have numbers.
         hbm: See `machine`.
     """

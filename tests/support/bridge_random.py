@@ -225,8 +225,6 @@ def run(program: Program, rank: int, reached: list[int]) -> Any:
     """Runs a program as a rank of PyTorch; returns its buffers.
 
     Args:
-        program: The program.
-        rank: The rank.
         reached: Takes the index of the instruction that the rank has begun last.
     """
     import torch

@@ -25,7 +25,6 @@ class Case:
 
     Args:
         worker: Runs as each rank.
-        nprocs: Number of ranks.
         texts: What those get that fail.
     """
 

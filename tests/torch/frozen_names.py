@@ -1,6 +1,6 @@
 """Writes `frozen_names.txt`: the public names of `kernbench.torch`, for `test_frozen_names.py`.
 
-`python tests/torch/frozen_names.py` writes the file anew, in the commit of the decision (ADR 0046).
+`python tests/torch/frozen_names.py` writes the file anew, in the commit of the decision (ADR 0045).
 """
 
 import importlib
@@ -18,7 +18,7 @@ FILE: Final = Path(__file__).with_name("frozen_names.txt")
 
 HEAD: Final = """\
 # The public names of kernbench.torch, a module or class and its names a line, written by
-# tests/torch/frozen_names.py. The list is frozen: a new name needs a decision (ADR 0046).
+# tests/torch/frozen_names.py. The list is frozen: a new name needs a decision (ADR 0045).
 """
 
 LEFT_OUT: Final = {"torch.distributed.ProcessGroup", "torch.nn.Parameter"}

@@ -1,4 +1,4 @@
-"""`kernbench.torch` is frozen: whoever adds a public name to it writes down why (ADR 0046)."""
+"""`kernbench.torch` is frozen: whoever adds a public name to it writes down why (ADR 0045)."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ def _check(now: Mapping[str, frozenset[str]], frozen: Mapping[str, frozenset[str
     assert not new, (
         f"{', '.join(new)}: the names of kernbench.torch are frozen. Programs of PyTorch run with "
         f"`kernbench torchrun`, which has this name. If it is needed here nevertheless, an ADR in "
-        f"docs/adr must say why (see 0046); {ANEW}"
+        f"docs/adr must say why (see 0045); {ANEW}"
     )
     assert not gone, (
         f"{', '.join(gone)}: programs may use these names of kernbench.torch. If they must go, "

@@ -112,7 +112,6 @@ class Distributed:
             ranks: Ranks of the group; empty: all.
             backend: Names of backends; None: the usual ones.
             store: Where ranks of the group meet.
-            group_name: Name of the group.
 
         Raises:
             ValueError: If there is a group of that name already.

@@ -70,7 +70,6 @@ def by_bytes(library: Library, args: Any, kwargs: Any, out: Any) -> int:
     """Returns the picoseconds of a kernel that reads its operands and writes its result.
 
     Args:
-        library: Of the device.
         args: Arguments of the operation.
         kwargs: Arguments by name; `out` is written and not read.
         out: Its result.

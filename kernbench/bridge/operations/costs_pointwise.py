@@ -72,7 +72,6 @@ def copying(library: Library, args: Any, kwargs: Any, out: Any) -> int:
     """Returns the time of a copy.
 
     Args:
-        library: Of the device.
         args: The source; of `copy_`, the target and the source.
         kwargs: Not looked at: what they ask for shows in the result.
         out: The target.

@@ -335,7 +335,6 @@ def _ps(
     """Returns the picoseconds of one direction.
 
     Args:
-        library: Of its device.
         direction: Forward, or backward.
         operands: Query, key and value.
         given: The mask.

@@ -39,9 +39,6 @@ _FULL: Final = 256
 class Hazards:
     """Which storages of a rank are in use by commands of collectives, and which hold nothing yet.
 
-    Args:
-        rank: The rank.
-
     Attributes:
         alert: Whether a storage is in use, or there are several streams, so that all operations
             are looked at.
@@ -60,11 +57,7 @@ class Hazards:
         self._full = _FULL
 
     def note_written(self, tensor: torch.Tensor) -> None:
-        """Notes that code which no mode sees may write a tensor.
-
-        Args:
-            tensor: The tensor.
-        """
+        """Notes that code which no mode sees may write a tensor."""
         held = STORAGES.get(tensor.untyped_storage()._cdata)
         if held is not None:
             self.unwritten.forget(held)
@@ -81,8 +74,6 @@ class Hazards:
         Args:
             operands: What the operation does with them.
             name: Name of the operation.
-            args: Its arguments.
-            kwargs: Its arguments by name.
 
         Returns:
             Whether its results get elements that nothing has written, see `Unwritten.carry`.
@@ -173,9 +164,6 @@ class Hazards:
 
         Args:
             call: Name of the collective.
-            stream: Its stream.
-            reads: Tensors that it reads.
-            writes: Tensors that it writes.
 
         Raises:
             UninitialisedReadError: If nothing has written one that it reads (M5).
@@ -190,11 +178,7 @@ class Hazards:
         return bool(self._blank)
 
     def note_used(self, blocks: Sequence[Tensor]) -> None:
-        """Notes the tensors of a collective or message that the rank has just issued.
-
-        Args:
-            blocks: The tensors.
-        """
+        """Notes the tensors of a collective or message that the rank has just issued."""
         for block in blocks:
             held = block.memory
             assert isinstance(held, Held)
@@ -252,7 +236,6 @@ class Operands:
     """What an operation does with its operands.
 
     Args:
-        func: The operation.
         free: Whether it touches no element, such as a view.
 
     Attributes:
@@ -280,7 +263,6 @@ class Operands:
         """Yields the tensors among arguments, with what happens to each.
 
         Args:
-            args: The arguments.
             kwargs: Those by name.
 
         Yields:
@@ -298,7 +280,6 @@ class Operands:
         """Yields the tensors to which an operation without a kernel gives another storage or size.
 
         Args:
-            args: The arguments.
             kwargs: Those by name.
         """
         if self.operation.name in _REPLACES:
@@ -308,7 +289,6 @@ class Operands:
         """Notes which storages of a rank with one stream the operation writes.
 
         Args:
-            args: The arguments.
             kwargs: Those by name.
             number: Number of the command.
         """

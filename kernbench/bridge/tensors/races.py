@@ -30,11 +30,7 @@ _EARLIER: Final = Asked("an earlier operation", 0, None)
 
 
 class Races:
-    """Tells guards what the streams of a rank do with its storages.
-
-    Args:
-        rank: The rank.
-    """
+    """Tells guards what the streams of a rank do with its storages."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank: Final = rank
@@ -44,11 +40,7 @@ class Races:
         self._asked = _EARLIER
 
     def begin(self, name: str) -> None:
-        """Notes which operation is about to be issued, for `touch` and `made`.
-
-        Args:
-            name: Its name.
-        """
+        """Notes which operation is about to be issued, for `touch` and `made`."""
         process = self._process
         self._stream = process.current_stream(self._rank.sip)
         self._asked = Asked(name, process.host.clock, process.call_site())

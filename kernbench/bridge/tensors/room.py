@@ -32,7 +32,6 @@ def check_room(rank: Rank, place: int, args: Any, kwargs: Any) -> None:
     Args:
         rank: The rank that makes it.
         place: Which argument is its size.
-        kwargs: The arguments by name.
 
     Raises:
         DeviceOutOfMemoryError: If it has not.

@@ -101,11 +101,7 @@ class Held(Memory):
         self.windows: dict[Any, View] = _NO_WINDOWS
 
     def window_of(self, tensor: torch.Tensor) -> View:
-        """Returns a tensor on this memory as a window without bytes.
-
-        Args:
-            tensor: The tensor.
-        """
+        """Returns a tensor on this memory as a window without bytes."""
         key = tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
         window = self.windows.get(key)
         if window is None:

@@ -298,7 +298,6 @@ class Unwritten:
         """Checks that something has written what a rank is about to give others, or a part of it.
 
         Args:
-            block: The tensor.
             call: The collective or message.
 
         Raises:
@@ -320,7 +319,6 @@ class Unwritten:
 
         Args:
             held: Its memory.
-            tensor: The tensor.
             name: Name of what does.
         """
         blank = self.found.get(held)
