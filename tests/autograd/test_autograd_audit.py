@@ -168,7 +168,7 @@ PAST_THE_TAPE: Final = {
     "sampling.multinomial": "indices",
     "running.run": "the definition",
     "clipping._scale": "gradients need no gradients",
-    "norms._move_statistics": "statistics need no gradients",
+    "optimizer._update": "the step of an optimiser is not recorded",
     "hooks.call_with_hooks": "runs a module",
 }
 

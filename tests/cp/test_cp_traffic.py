@@ -56,7 +56,7 @@ def messages(each: Case) -> tuple[dict[str, int], dict[str, int]]:
         return gathers, {**gathers, "reduce_scatter_tensor": 2} if hops else {}
     found = []
     for times in (1, 2):
-        every = {"all_to_all_single": exchanges, "isend": hops * times}
+        every = {"all_to_all_single": exchanges, "send": hops * times}
         found.append({name: count for name, count in every.items() if count})
     return found[0], found[1]
 
@@ -66,7 +66,7 @@ def started(context: RuntimeContext) -> dict[str, int]:
     names = [
         r.name for r in context.engine.op_log.records if r.category == "collective" and not r.rank
     ]
-    return {name: names.count(name) for name in names if name != "irecv"}
+    return {name: names.count(name) for name in names if name != "recv"}
 
 
 @pytest.mark.parametrize(("scheme", "ranks", "inner"), SHARES)

@@ -56,8 +56,9 @@ def text() -> str:
 def _modules(module: ModuleType, path: str) -> Iterator[tuple[str, ModuleType]]:
     yield path, module
     for info in pkgutil.iter_modules(vars(module).get("__path__", [])):
-        part = importlib.import_module(f"{module.__name__}.{info.name}")
-        yield from _modules(part, f"{path}.{info.name}")
+        if info.name != "_rooms":  # imports, and is no name of PyTorch
+            part = importlib.import_module(f"{module.__name__}.{info.name}")
+            yield from _modules(part, f"{path}.{info.name}")
 
 
 def _names(module: ModuleType, path: str) -> list[str]:
