@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from kernbench.autograd.class_loss import ClassLoss
+from kernbench.autograd.comparisons import Loss
 from kernbench.autograd.derivatives_pointwise import sigmoid_values
+from kernbench.autograd.kernels import kernels_of
 from kernbench.memory import Array
-from kernbench.operations.class_loss import ClassLoss
-from kernbench.operations.comparisons import Loss
-from kernbench.operations.fused import kernel, kernels_of
+from kernbench.operations.fused import kernel
 from kernbench.tensors.nodes import Like
 from kernbench.tensors.tape import derivative
 from kernbench.tensors.tensor import Tensor

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from kernbench.autograd.curves import IN_PLACE, NAMES, Curve
 from kernbench.memory import Array
 from kernbench.operations.creation import scalar_tensor, zeros_like
-from kernbench.operations.curves import IN_PLACE, NAMES, Curve
 from kernbench.operations.elementwise import elementwise
 from kernbench.operations.pointwise import div, where
 from kernbench.operations.special import erf_values

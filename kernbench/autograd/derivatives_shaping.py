@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from kernbench.autograd.derivatives_pointwise import nothing, same
+from kernbench.autograd.kernels import added
 from kernbench.kernels.prices import of_bytes
 from kernbench.memory import Array
 from kernbench.operations.creation import zeros
-from kernbench.operations.fused import added
-from kernbench.operations.indexing import gathered, gathered_back, scattered
-from kernbench.operations.shaping import cat, stack
+from kernbench.operations.indexing import Advanced, Key, gathered, scattered
+from kernbench.operations.shaping import cat, key_along, stack
 from kernbench.operations.views import narrow, permute, reshape, squeeze, unsqueeze
 from kernbench.process.process import current_process
 from kernbench.tensors import tape
@@ -154,13 +154,6 @@ derivative("triu", lambda g, diagonal: g.triu(diagonal))
 # By index tensors
 
 
-def _along(rows: Array, dim: int) -> tuple[Any, ...]:
-    """Returns numpy's key for elements that are chosen along one dimension."""
-    key = list(np.ogrid[tuple(slice(n) for n in rows.shape)])
-    key[dim] = rows
-    return tuple(key)
-
-
 def added_along(name: str, g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
     """Returns zeros with a gradient added at the elements that were chosen along a dimension.
 
@@ -176,7 +169,7 @@ def added_along(name: str, g: Tensor, like: Like, dim: int, chosen: Tensor) -> T
 
     def add(total: Array, grad: Array, rows: Array) -> None:
         if total.ndim:
-            np.add.at(total, _along(rows, dim), grad)
+            np.add.at(total, key_along(rows, dim), grad)
         else:
             total += grad.reshape(())
 
@@ -212,11 +205,32 @@ derivative("scatter", lambda g, dim, chosen: g.scatter(dim, chosen, 0), _source)
 derivative("scatter_add", same, _source)
 
 
+def _indexed_back(g: Tensor, like: Like, advanced: Advanced) -> Tensor:
+    """Returns zeros with a gradient added at the elements that `gathered` chose.
+
+    Sums of 16-bit floats are rounded once.
+
+    Args:
+        g: Gradient of the gathered elements, in their shape.
+        like: Shape of the result.
+        advanced: An index for each dimension of the result; None for the whole dimension.
+    """
+    key = Key(current_process(), g, advanced, like.shape)
+
+    def add(total: Array, grad: Array, *key: Any) -> None:
+        np.add.at(total, key, grad)
+
+    def read() -> tuple[Any, ...]:
+        return key.read("index_backward", "M1")
+
+    return added("index_backward", "index_put", add, g, like.shape, key.tensors, read)
+
+
 def _cleared(g: Tensor, advanced: Any) -> Tensor:
     whole = g.clone()
     scattered(whole, advanced, 0)
     return whole
 
 
-derivative("index", lambda g, like, advanced: gathered_back(g, like.shape, advanced))
+derivative("index", _indexed_back)
 derivative("index_put", _cleared, gathered)

@@ -1,10 +1,12 @@
 """Activations of `torch.nn.functional` that `torch` itself does not have: one kernel each."""
 
+from kernbench.autograd import curves
 from kernbench.errors import OptionError, call_site, site_fact, warn_at_call
 from kernbench.memory import DType, dtypes
-from kernbench.operations import curves, pointwise, reductions
-from kernbench.operations.curves import bent
+from kernbench.operations import pointwise, reductions
+from kernbench.operations.elementwise import elementwise
 from kernbench.operations.shaping import chunk
+from kernbench.operations.unary import refuse_integer
 from kernbench.tensors.errors import TensorError, refuse
 from kernbench.tensors.operands import read_in_cpp
 from kernbench.tensors.tensor import Tensor
@@ -42,6 +44,23 @@ def chosen_dim(name: str, input: Tensor, dim: int | None) -> int:
     chosen = 0 if len(input.window.shape) in {0, 1, 3} else 1
     warn_at_call(f"Implicit dimension choice for {name} has been deprecated; pass dim=.")
     return chosen
+
+
+def bent(name: str, curve: curves.Curve, input: Tensor, *, inplace: bool = False) -> Tensor:
+    """Applies a curve to each element, as one kernel.
+
+    Args:
+        name: Name of the operation, one of `curves.NAMES`, or of `curves.IN_PLACE` without `_`.
+        input: The tensor, of floating-point numbers.
+        inplace: Whether to write the result into `input`.
+
+    Raises:
+        TensorError: For integers, as in PyTorch.
+    """
+    refuse_integer(name, input.window.dtype)
+    label = f"aten::{name}_" if inplace else f"aten::{name}"
+    out = input if inplace else None
+    return elementwise(label, curve.value, input, out=out, options={"curve": curve})
 
 
 def tanh(input: Tensor) -> Tensor:

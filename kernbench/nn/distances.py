@@ -2,10 +2,10 @@
 
 from typing import Literal
 
+from kernbench.autograd import comparisons, curves
 from kernbench.errors import OptionError, call_site, site_fact, warn_at_call
+from kernbench.nn.activations import bent
 from kernbench.nn.losses import Reduction, check_reduction, compared, paired, reduced
-from kernbench.operations import comparisons, curves
-from kernbench.operations.curves import bent
 from kernbench.tensors.errors import refuse
 from kernbench.tensors.operands import read_in_cpp
 from kernbench.tensors.tensor import Tensor

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
+from kernbench.autograd.class_loss import ClassLoss
+from kernbench.autograd.comparisons import SQUARE, Comparison, Loss
 from kernbench.errors import OptionError, UnsupportedError, call_site, site_fact, warn_at_call
 from kernbench.memory import dtypes
-from kernbench.operations.class_loss import ClassLoss
-from kernbench.operations.comparisons import SQUARE, Comparison, Loss
 from kernbench.operations.elementwise import broadcast, check_complex, layout
 from kernbench.operations.fused import kernel
 from kernbench.operations.reductions import log_softmax

@@ -12,7 +12,6 @@ from kernbench.memory import Array, View, dtypes
 from kernbench.operations.copies import copy_, to
 from kernbench.operations.elementwise import OPERANDS, argument, broadcast, check_distinct
 from kernbench.operations.filling import fill_, masked_fill_, number
-from kernbench.operations.fused import added
 from kernbench.operations.shaping import checked
 from kernbench.operations.views import select
 from kernbench.process.process import Process, current_process
@@ -31,8 +30,8 @@ _BOOLS = (bool, np.bool_)
 _WHOLE = (slice(None), ...)
 _PLAIN = frozenset({int, slice, type(None), type(...)})
 
-# The part of a key that makes no view: an index for each dimension, None for the whole dimension.
-_Advanced = list["Tensor | Array | None"]
+Advanced = list["Tensor | Array | None"]
+"""The part of a key that makes no view: an index for each dimension, None for all of it."""
 
 
 def getitem(self: Tensor, key: Any) -> Tensor:
@@ -124,7 +123,7 @@ def _tuple(key: Any) -> tuple[Any, ...]:
     return (key,)
 
 
-def _windowed(self: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, _Advanced | None]:
+def _windowed(self: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, Advanced | None]:
     """Applies the entries that make a view; returns the view and the remaining indices."""
     old = self.window
     # Most keys are of integers and slices, and need no closer look.
@@ -283,7 +282,7 @@ def _index_shape(index: Tensor | Array) -> tuple[int, ...]:
     return index.window.shape if isinstance(index, Tensor) else index.shape
 
 
-def _result_shape(seen: Tensor, advanced: _Advanced) -> tuple[int, ...]:
+def _result_shape(seen: Tensor, advanced: Advanced) -> tuple[int, ...]:
     """Returns the shape of the gathered elements, by numpy's rule."""
     places = [place for place, index in enumerate(advanced) if index is not None]
     inner = broadcast("index", [_index_shape(index) for index in advanced if index is not None])
@@ -319,14 +318,21 @@ def _placed(process: Process, index: Tensor, device: Device) -> Tensor:
     return to(index, device) if process.strict else index
 
 
-class _Key:
-    """An index for each dimension; index tensors on the device are read when the effect runs."""
+class Key:
+    """An index for each dimension; index tensors on the device are read when the effect runs.
+
+    Args:
+        process: The calling rank, or main.
+        seen: Tensor on whose device the indices are used.
+        advanced: An index for each dimension.
+        shape: Shape of what is indexed; None for that of `seen`.
+    """
 
     def __init__(
         self,
         process: Process,
         seen: Tensor,
-        advanced: _Advanced,
+        advanced: Advanced,
         shape: tuple[int, ...] | None = None,
     ) -> None:
         self.tensors: list[Tensor] = []
@@ -355,14 +361,14 @@ class _Key:
         return tuple(key)
 
 
-def gathered(seen: Tensor, advanced: _Advanced) -> Tensor:
+def gathered(seen: Tensor, advanced: Advanced) -> Tensor:
     """Returns a copy of the elements chosen by an index for each dimension.
 
     Args:
         advanced: An index for each dimension of `seen`; None for the whole dimension.
     """
     process = current_process()
-    key = _Key(process, seen, advanced)
+    key = Key(process, seen, advanced)
     out = new_tensor(process, _result_shape(seen, advanced), seen.dtype, seen.device)
     source, target = seen.window, out.window
 
@@ -378,28 +384,7 @@ def gathered(seen: Tensor, advanced: _Advanced) -> Tensor:
     return out
 
 
-def gathered_back(grad: Tensor, shape: tuple[int, ...], advanced: _Advanced) -> Tensor:
-    """Returns zeros with a gradient added at the elements that `gathered` chose.
-
-    Sums of 16-bit floats are rounded once.
-
-    Args:
-        grad: Gradient of the gathered elements, in their shape.
-        shape: Shape of the result.
-        advanced: An index for each dimension of the result; None for the whole dimension.
-    """
-    key = _Key(current_process(), grad, advanced, shape)
-
-    def add(total: Array, grad: Array, *key: Any) -> None:
-        np.add.at(total, key, grad)
-
-    def read() -> tuple[Any, ...]:
-        return key.read("index_backward", "M1")
-
-    return added("index_backward", "index_put", add, grad, shape, key.tensors, read)
-
-
-def scattered(seen: Tensor, advanced: _Advanced, value: Any) -> None:
+def scattered(seen: Tensor, advanced: Advanced, value: Any) -> None:
     """Writes the elements chosen by an index for each dimension.
 
     Args:
@@ -411,7 +396,7 @@ def scattered(seen: Tensor, advanced: _Advanced, value: Any) -> None:
     """
     process = current_process()
     check_distinct("index_put_", seen)
-    key = _Key(process, seen, advanced)
+    key = Key(process, seen, advanced)
     inputs: list[Tensor] = list(key.tensors)
     source: View | Array
     if isinstance(value, Tensor):

@@ -2,6 +2,7 @@
 
 import builtins
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Literal, overload
 
 import numpy as np
@@ -283,15 +284,7 @@ def max(
     Returns:
         A tensor; with `dim`, a pair of values and indices.
     """
-    if isinstance(dim, Tensor):
-        other, dim = dim, None
-    if other is not None:
-        _check_pair("max", dim, keepdim)
-        return maximum(input, other)
-    if dim is None:
-        return _of_all("max", np.max, input)
-    _check_one("max", dim)
-    return _extreme("max", np.max, np.argmax, input, dim, keepdim)
+    return _extreme("max", np.max, np.argmax, maximum, input, dim, keepdim, other)
 
 
 @overload
@@ -311,62 +304,35 @@ def min(
     other: Tensor | None = None,
 ) -> Tensor | ValuesAndIndices:
     """Returns the smallest elements of a tensor, a dimension, or two tensors, as `torch.min`."""
-    if isinstance(dim, Tensor):
-        other, dim = dim, None
-    if other is not None:
-        _check_pair("min", dim, keepdim)
-        return minimum(input, other)
-    if dim is None:
-        return _of_all("min", np.min, input)
-    _check_one("min", dim)
-    return _extreme("min", np.min, np.argmin, input, dim, keepdim)
-
-
-def _of_all(name: str, function: Callable[..., Any], input: Tensor) -> Tensor:
-    kind = input.dtype
-    return _reduce(
-        name,
-        function,
-        input,
-        None,
-        False,
-        result=kind,
-        compute=kind,
-        empty=False,
-        formula=f"{name}.1",
-    )
-
-
-def _check_pair(name: str, dim: object, keepdim: bool) -> None:
-    if dim is not None or keepdim:
-        raise OperandError(
-            f"{name}() of two tensors takes neither dim nor keepdim", [site_fact(call_site())]
-        )
+    return _extreme("min", np.min, np.argmin, minimum, input, dim, keepdim, other)
 
 
 def _extreme(
     name: str,
     value: Callable[..., Any],
     place: Callable[..., Any],
+    pair: Callable[[Tensor, Tensor], Tensor],
     input: Tensor,
-    dim: int,
+    dim: "int | Tensor | None",
     keepdim: bool,
-) -> ValuesAndIndices:
+    other: Tensor | None,
+) -> Tensor | ValuesAndIndices:
+    if isinstance(dim, Tensor):
+        other, dim = dim, None
+    if other is not None:
+        if dim is not None or keepdim:
+            raise OperandError(
+                f"{name}() of two tensors takes neither dim nor keepdim", [site_fact(call_site())]
+            )
+        return pair(input, other)
     kind, shape = input.dtype, input.window.shape
+    reduce = partial(_reduce, name, value, input, result=kind, compute=kind, empty=False)
+    if dim is None:
+        return reduce(None, False, formula=f"{name}.1")
+    _check_one(name, dim)
     left = _left(shape, _axes(dim, len(shape)), keepdim)
     chosen = new_tensor(current_process(), left, dtypes.int64, input.device)
-    values = _reduce(
-        name,
-        value,
-        input,
-        dim,
-        keepdim,
-        result=kind,
-        compute=kind,
-        empty=False,
-        found=(chosen, place),
-        chosen=chosen,
-    )
+    values = reduce(dim, keepdim, found=(chosen, place), chosen=chosen)
     return ValuesAndIndices(values, chosen)
 
 

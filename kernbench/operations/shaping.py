@@ -512,6 +512,17 @@ def _check_gather(name: str, input: Tensor, dim: int, index: Tensor) -> int:
     return place
 
 
+def key_along(rows: Array, dim: int) -> tuple[Any, ...]:
+    """Returns numpy's key for elements that are chosen along one dimension.
+
+    Args:
+        rows: Index along `dim` of each chosen element.
+    """
+    key = list(np.ogrid[tuple(slice(n) for n in rows.shape)])
+    key[dim] = rows
+    return tuple(key)
+
+
 def scatter_(
     self: Tensor,
     dim: int,
@@ -608,14 +619,13 @@ def _scattered(
 
     def effect() -> None:
         rows = checked(name, chosen.read(), extent, place, code="M2")
-        where = list(np.ogrid[tuple(slice(n) for n in rows.shape)])
-        where[place] = rows
+        where = key_along(rows, place)
         within = tuple(slice(n) for n in rows.shape)
         values = source.read()[within] if isinstance(source, View) else source
         if ufunc is None:
-            target.put(tuple(where), values)
+            target.put(where, values)
         else:
-            ufunc.at(target.read(), tuple(where), values)
+            ufunc.at(target.read(), where, values)
 
     process, node = current_process(), None
     if self.memory.tracked or (isinstance(src, Tensor) and src.memory.tracked):

@@ -6,9 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kernbench.memory import Array
-from kernbench.operations.elementwise import elementwise
-from kernbench.operations.unary import refuse_integer
-from kernbench.tensors.tensor import Tensor
 
 
 class Curve(NamedTuple):
@@ -38,23 +35,6 @@ NAMES = (
 
 IN_PLACE = ("elu_", "hardtanh_", "leaky_relu_")
 """Names of operations in place, whose derivative is found from the result."""
-
-
-def bent(name: str, curve: Curve, input: Tensor, *, inplace: bool = False) -> Tensor:
-    """Applies a curve to each element, as one kernel.
-
-    Args:
-        name: Name of the operation, one of `NAMES`, or of `IN_PLACE` without `_`.
-        input: The tensor, of floating-point numbers.
-        inplace: Whether to write the result into `input`.
-
-    Raises:
-        TensorError: For integers, as in PyTorch.
-    """
-    refuse_integer(name, input.window.dtype)
-    label = f"aten::{name}_" if inplace else f"aten::{name}"
-    out = input if inplace else None
-    return elementwise(label, curve.value, input, out=out, options={"curve": curve})
 
 
 def _logistic(x: Array) -> Array:
