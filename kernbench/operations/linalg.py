@@ -250,16 +250,22 @@ def _matmul(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], _S
     rows, inner = ((1, *a) if len(a) == 1 else a)[-2:]
     depth, columns = ((*b, 1) if len(b) == 1 else b)[-2:]
     if inner != depth:
-        raise TensorError(
-            f"mat1 and mat2 shapes cannot be multiplied ({rows}x{inner} and {depth}x{columns})",
-            [site_fact(call_site()), f"operands of shape {list(a)} and {list(b)}"],
-        )
+        raise _misfit("", a, b)
     batch = broadcast("matmul", [a[:-2], b[:-2]])
     shape = batch + ((rows,) if len(a) > 1 else ()) + ((columns,) if len(b) > 1 else ())
     # A batch times a single matrix is one product of a taller matrix, as in PyTorch.
     count, tall = (1, prod(batch) * rows) if len(b) <= 2 else (prod(batch), rows)
     kernel = _PRODUCTS.get((min(len(a), 2), len(b)), "bmm")
     return shape, (count, tall, columns, inner), kernel
+
+
+def _misfit(who: str, a: tuple[int, ...], b: tuple[int, ...]) -> TensorError:
+    rows, inner = (1, *a)[-2:]
+    depth, columns = ((*b, 1) if len(b) == 1 else b)[-2:]
+    return TensorError(
+        f"{who}mat1 and mat2 shapes cannot be multiplied ({rows}x{inner} and {depth}x{columns})",
+        [site_fact(call_site()), f"operands of shape {list(a)} and {list(b)}"],
+    )
 
 
 def _check_dims(name: str, tensors: Sequence[Tensor], ranks: Sequence[int]) -> None:
@@ -372,14 +378,7 @@ def baddbmm(
 def _added(name: str, input: Tensor, a: Tensor, b: Tensor, beta: Scalar, alpha: Scalar) -> Tensor:
     (*batch, rows, depth), (*other, inner, columns) = a.window.shape, b.window.shape
     if depth != inner or batch != other:
-        raise TensorError(
-            f"{name}: mat1 and mat2 shapes cannot be multiplied ({rows}x{depth} and "
-            f"{inner}x{columns})",
-            [
-                site_fact(call_site()),
-                f"operands of shape {list(a.window.shape)} and {list(b.window.shape)}",
-            ],
-        )
+        raise _misfit(f"{name}: ", a.window.shape, b.window.shape)
     shape = (*batch, rows, columns)
     if broadcast(name, [input.window.shape, shape]) != shape:
         raise TensorError(

@@ -587,10 +587,9 @@ def _lerp(start: Array, end: Array, weight: Array) -> Array:
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
-    """Returns `input + value * tensor1 * tensor2`, as `torch.addcmul`.
+    """Returns `input + value * tensor1 * tensor2`, as `torch.addcmul`; shapes broadcast.
 
     Args:
-        input: Summand; all shapes broadcast.
         tensor1: First factor.
         tensor2: Second factor.
         value: Factor of the product.
@@ -598,22 +597,16 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 
     return _addc(np.multiply, input, tensor1, tensor2, value, None)
 
 
+@args_of(addcmul)
 def addcmul_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
-    """Adds `value * tensor1 * tensor2` to the tensor in place, as `torch.Tensor.addcmul_`.
-
-    Args:
-        tensor1: First factor.
-        tensor2: Second factor.
-        value: Factor of the product.
-    """
+    """Adds `value * tensor1 * tensor2` to the tensor in place, as `torch.Tensor.addcmul_`."""
     return _addc(np.multiply, self, tensor1, tensor2, value, self)
 
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
-    """Returns `input + value * tensor1 / tensor2`, as `torch.addcdiv`.
+    """Returns `input + value * tensor1 / tensor2`, as `torch.addcdiv`; shapes broadcast.
 
     Args:
-        input: Summand; all shapes broadcast.
         tensor1: Dividend.
         tensor2: Divisor.
         value: Factor of the quotient.
@@ -624,17 +617,9 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 
     return _addc(np.divide, input, tensor1, tensor2, value, None)
 
 
+@args_of(addcdiv)
 def addcdiv_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
-    """Adds `value * tensor1 / tensor2` to the tensor in place, as `torch.Tensor.addcdiv_`.
-
-    Args:
-        tensor1: Dividend.
-        tensor2: Divisor.
-        value: Factor of the quotient.
-
-    Raises:
-        TensorError: For integers, as in PyTorch.
-    """
+    """Adds `value * tensor1 / tensor2` to the tensor in place, as `torch.Tensor.addcdiv_`."""
     return _addc(np.divide, self, tensor1, tensor2, value, self)
 
 
