@@ -5,7 +5,7 @@ from math import prod
 from typing import Any, Final, NamedTuple
 
 from kernbench.hw.library import Library
-from kernbench.kernels import copies, indexing, pointwise, rows
+from kernbench.kernels import copies, indexing, norms, pointwise, rows
 from kernbench.kernels.operands import Operand, numel
 from kernbench.kernels.traffic import streamed_ps
 
@@ -60,6 +60,21 @@ def _pointwise(library: Library, reads: Operands, writes: Operands, kernel: str)
 
 def _rows(library: Library, reads: Operands, writes: Operands, kernel: str) -> int:
     return rows.duration_ps(library, kernel, reads, writes)
+
+
+def _layer_norm(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    return norms.layer_norm_ps(library, (*reads, *writes), reads[0], reads[0].shape[-1])
+
+
+def _layer_norm_backward(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    columns = reads[0].shape[-1]
+    moved, weights = (*reads, *writes), len(writes) > 1
+    return norms.layer_norm_backward_ps(library, moved, reads[0], columns, weights=weights)
+
+
+def _batch_norm(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    del writes
+    return norms.batch_norm_ps(library, reads[0])
 
 
 def _bytes(library: Library, reads: Operands, writes: Operands, nbytes: int) -> int:
@@ -148,10 +163,12 @@ PRICES: Final[dict[str, Price]] = {
         name: Price(_rows, name)
         for name in (
             *("softmax", "softmax_backward", "log_softmax", "log_softmax_backward"),
-            *("layer_norm", "layer_norm_backward", "rms_norm", "rms_norm_backward"),
-            *("batch_norm",),
+            *("rms_norm", "rms_norm_backward"),
         )
     },
+    "layer_norm": Price(_layer_norm),
+    "layer_norm_backward": Price(_layer_norm_backward),
+    "batch_norm": Price(_batch_norm),
     **dict.fromkeys(("cumsum", "cumsum_backward", "cumprod"), Price(_rows, "scan")),
     **dict.fromkeys(("argmax", "argmin"), Price(_rows, "arg_extreme")),
     **dict.fromkeys(("sort", "argsort"), Price(_sort)),
