@@ -286,7 +286,9 @@ def _depthwise(library: Library, given: Convolution, direction: Direction) -> in
     """
     last = _lies_last(given)
     kernel = "depthwise_last" if last else "depthwise"
-    price = library.kernel(kernel if direction == "forward" else f"{kernel}_{direction}")
+    kernel = kernel if direction == "forward" else f"{kernel}_{direction}"
+    wide = last and given.image.dtype.itemsize > 2
+    price = library.kernel(f"{kernel}_float32" if wide else kernel)
     taps = prod(given.weight.shape[2:])
     if direction == "weight" and not last:
         planes = given.result.shape[0] * given.result.shape[1]

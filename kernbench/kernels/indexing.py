@@ -51,6 +51,32 @@ def scatter_ps(
     return copy + streamed_ps(library, gather, nbytes, operations)
 
 
+def accumulate_ps(
+    library: Library,
+    target: Operand,
+    indices: Sequence[Operand],
+    values: Operand,
+    copied: Sequence[Operand] = (),
+) -> int:
+    """Returns the picoseconds of adding elements of a source to places that may be the same.
+
+    The places are sorted, and those that are equal are added one after another.
+
+    Args:
+        library: Of the device.
+        target: What is written to.
+        indices: The places.
+        values: What is added.
+        copied: The target and the result, if these are two; else empty.
+    """
+    price, count = library.kernel("accumulate"), numel(values)
+    copy = streamed_ps(library, library.kernel("gather"), total_bytes(copied)) if copied else 0
+    nbytes = 3 * count * target.dtype.itemsize + total_bytes(indices)
+    places = max(map(numel, indices), default=count)
+    spread = count if len(indices) > 1 and places < count else places
+    return copy + streamed_ps(library, price, nbytes, price.row * spread + price.element * count)
+
+
 def embedding_ps(library: Library, indices: Operand, out: Operand) -> int:
     """Returns the picoseconds of an embedding: reads the rows that are looked up, not the table.
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.hw.library import Library
-from kernbench.kernels import convolutions, norms, pooling
+from kernbench.kernels import convolutions, indexing, norms, pooling
 from kernbench.kernels.convolutions import Convolution
 from kernbench.kernels.operands import (
     Layout,
@@ -98,6 +98,26 @@ def test_pools_near_measured_times() -> None:
     assert found / 1e6 == pytest.approx(302.9, rel=0.1)
     found = pooling.resized_ps(_H200, "nearest", small, large)
     assert found / 1e6 == pytest.approx(70, rel=0.2)
+
+
+def test_places_that_may_be_the_same_are_sorted_before_they_are_added() -> None:
+    target, values = _plain(FLOAT, 2048, 27, 27), _plain(FLOAT, 2048, 351)
+    ids = [_plain(dtypes.int64, 351)] * 2
+    found = indexing.accumulate_ps(_H200, target, ids, values)
+    assert found / 1e6 == pytest.approx(166, rel=0.15)
+    assert found > 4 * indexing.scatter_ps(_H200, target, [*ids, values])
+    assert indexing.accumulate_ps(_H200, target, ids, values, [target, target]) > found
+
+
+def test_bags_read_their_rows_and_not_the_table() -> None:
+    table, ids, out = (
+        _plain(FLOAT, 200_000, 64),
+        _plain(dtypes.int64, 32768),
+        _plain(FLOAT, 8192, 64),
+    )
+    assert indexing.bag_ps(_H200, table, ids, out) / 1e6 == pytest.approx(9.7, rel=0.35)
+    found = indexing.bag_backward_ps(_H200, out, ids, table)
+    assert found / 1e6 == pytest.approx(137.9, rel=0.1)
 
 
 def test_few_channels_of_a_batch_norm_leave_pes_idle() -> None:

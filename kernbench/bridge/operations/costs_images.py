@@ -6,7 +6,13 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.bridge.operations.costs_operands import Formula, layout, layouts, operands_of
+from kernbench.bridge.operations.costs_operands import (
+    Formula,
+    by_bytes,
+    layout,
+    layouts,
+    operands_of,
+)
 from kernbench.bridge.tensors.operands import tensors_in
 from kernbench.hw.library import Library
 from kernbench.kernels import indexing, norms, pooling
@@ -121,6 +127,13 @@ def _bag_backward(library: Library, args: Any, kwargs: Any, out: Any) -> int:
     return indexing.bag_backward_ps(library, layout(args[0]), layout(args[1]), layout(out))
 
 
+def _bag_gradient(library: Library, args: Any, kwargs: Any, out: Any) -> int:
+    """The operation above it, which tables with sparse gradients call, too."""
+    if args[9]:
+        return by_bytes(library, args, kwargs, out)
+    return _bag_backward(library, args, kwargs, out)
+
+
 def _named(names: dict[str, Formula]) -> dict[Any, Formula]:
     return {getattr(_ATEN, name): formula for name, formula in names.items()}
 
@@ -165,6 +178,7 @@ FORMULAS: Final[dict[Any, Formula]] = _named(
         **_both("upsample_trilinear3d", "bilinear", _resized),
         "_embedding_bag": _bag,
         "_embedding_bag_forward_only": _bag,
+        "_embedding_bag_backward": _bag_gradient,
         "_embedding_bag_dense_backward": _bag_backward,
     }
 )
