@@ -2,9 +2,10 @@
 
 `h200_images.csv` beside this file has device times of single calls on one NVIDIA H200 of 2026-11-24
 (PyTorch 2.11.0, cuDNN 9.19; sums of kernels in torch.profiler, median of three calls), float32 with
-TF32 in convolutions. Half of the cells, by a hash of their key, were kept aside when the constants
-in the machine's file were chosen. Prints the mean error of each family on both halves, and its
-worst cells with `-v`.
+TF32 in convolutions. The constants of products were fitted on half of the cells, all others were
+read off the times of the kernels by hand (docs/adr/0047). Prints the mean error of each family on
+both halves of its cells, divided by a hash of their keys, its worst cell, and the sum of all times
+over the measured one; with `-v` the worst cells themselves.
 
     python benchmarks/h200_images.py [-v] [FAMILY ...]
 """
@@ -153,15 +154,15 @@ def main() -> None:
             key = ",".join(value for name, value in cell.items() if name != "us")
             us, ps = float(cell["us"]), modelled_ps(library, cell)
             error = max(ps / 1e6 / us, us / (ps / 1e6)) - 1
-            aside = zlib.crc32(key.encode()) % 2 == 1
-            found[kind(cell)].append((error, aside, us, ps, cell))
-    print(f"{'family':26}{'cells':>6}{'fitted':>9}{'aside':>9}{'worst':>9}{'sum':>9}")
+            second = zlib.crc32(key.encode()) % 2 == 1
+            found[kind(cell)].append((error, second, us, ps, cell))
+    print(f"{'family':26}{'cells':>6}{'half':>9}{'other':>9}{'worst':>9}{'sum':>9}")
     for name, cells in sorted(found.items()):
         if wanted and not any(name.startswith(each) for each in wanted):
             continue
         halves = [
-            [abs(ps / 1e6 / us - 1) for _, half, us, ps, _ in cells if half is aside]
-            for aside in (False, True)
+            [abs(ps / 1e6 / us - 1) for _, half, us, ps, _ in cells if half is second]
+            for second in (False, True)
         ]
         means = [100 * sum(half) / max(1, len(half)) for half in halves]
         worst = max(cells, key=lambda each: each[0])[0]

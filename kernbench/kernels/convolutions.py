@@ -118,6 +118,9 @@ def backward_ps(
     if weight:
         found += _kernel_ps(library, given, "weight")
     if bias is not None:
+        if is_channels_last(grad):
+            places = (numel(grad) // max(1, grad.shape[1]), grad.shape[1])
+            grad = row_major(Layout(places, places, grad.dtype))
         axes = [axis for axis in range(len(grad.shape)) if axis != 1]
         found += rows.sum_ps(library, grad, axes, [bias])
     return found

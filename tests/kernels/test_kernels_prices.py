@@ -105,6 +105,18 @@ def test_sums_along_rows_and_columns(library: Library, axes: tuple[int, ...], sh
     _near(found, _ps(_MB + 16384, share=share, launches=7))
 
 
+@pytest.mark.parametrize(
+    ("rows_", "columns", "us"), [(25216, 768, 32.8), (12544, 384, 17.3), (200704, 96, 56.8)]
+)
+def test_few_columns_of_many_rows_take_a_time_a_row(
+    library: Library, rows_: int, columns: int, us: float
+) -> None:
+    half = dtypes.bfloat16
+    summed = _contiguous(rows_, columns, dtype=half)
+    found = rows.sum_ps(library, summed, (0,), [_contiguous(columns, dtype=half)])
+    assert found / 1e6 == pytest.approx(us, rel=0.35)
+
+
 def test_an_embedding_reads_the_rows_that_are_looked_up(library: Library) -> None:
     ids, out = _contiguous(4096, dtype=dtypes.int64), _contiguous(4096, 1024)
     found = indexing.embedding_ps(library, ids, out)
